@@ -146,11 +146,11 @@ _KINDS = {
             plan_reader="stowplan.models.packing.csv_files:read_plan",
             earlier_plan_reader="stowplan.models.packing.csv_files:read_described_plan",
         ),
-        KindModules(name="tier_placement", amends=("capacity",), amend="stowplan.frontends.network.problem:amended"),
+        KindModules(name="tier_placement", amends=("capacity",), amend="stowplan.frontends.network.format:amended"),
         KindModules(name="bank_mapping", amends=("capacity",)),
         KindModules(name="operator_order"),
         KindModules(name="banked_packing"),
-        KindModules(name="modulo_scheduling", amends=("fixed",), amend="stowplan.frontends.dfg.problem:amended"),
+        KindModules(name="modulo_scheduling", amends=("fixed",), amend="stowplan.frontends.dfg.format:amended"),
     )
 }
 

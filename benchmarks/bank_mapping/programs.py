@@ -30,7 +30,7 @@ from stowplan.hardware.inferentia.target import load_target
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
-from stowplan.portfolio.bank_mapping import choose, keep
+from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
 from stowplan.portfolio.solve import solve
 from stowplan.transforms.eliminate import Report, eliminate
@@ -181,7 +181,7 @@ def propagation(given: argparse.Namespace) -> None:
                 for options in (once, revised):
                     everything = assemble(problem, options, [True] * len(problem.tensors))
                     conflicts = sum(problem.tensors[copy.tensor].layout_bytes(copy.layout) for copy in everything.copies)
-                    moved = assemble(problem, options, keep.by_density(problem, options))
+                    moved = assemble(problem, options, choose.by_density(problem, options))
                     assert verify(problem, moved).ok
                     figures.append((f"{conflicts / 1e6:.1f}", f"{moved.objective / 1e6:.1f}"))
                 changed = sum(one != two for one, two in zip(once, revised, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +13,13 @@ import numpy as np
 from benchmarks.egrl.methods import MOMENTS, VARIANTS
 from benchmarks.egrl.tables import Place, Records, best_at, differences, standard_error, titles
 from benchmarks.egrl.transfer import Transfer, Trial, even, speedups_of, transfers
-from stowplan.report.figures import FAINT, INK, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+#: Colours of axes and captions, and of faint lines.
+INK, FAINT = "#333333", "#e4e4e4"
 
 #: Colours of Okabe and Ito (2008), which colour-blind eyes tell apart; lines differ in their dashes as well.
 BLUE, ORANGE, PURPLE, GREEN, SKY, GREY, DARK_RED = "#0072b2", "#e69f00", "#cc79a7", "#009e73", "#56b4e9", "#8a8a8a", "#8c2d3c"
@@ -37,6 +39,17 @@ LINES: Mapping[str, tuple[str, str, float]] = {
 #: Where the compiler and the optimum stand, in all pictures.
 COMPILER_LINE = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 2))}
 OPTIMUM_LINE = {"color": DARK_RED, "linewidth": 1.4, "linestyle": (0, (6, 2))}
+
+
+def save_figure(path: Path, size: tuple[float, float], draw: Callable[[Figure], None]) -> None:
+    """Make a figure of so many inches, let ``draw`` fill it, and write it; the same drawing gives the same bytes."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"font.size": 9}):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        figure.savefig(path, dpi=130, metadata={"Software": None})
 
 
 def _grid(figure: Figure, places: Sequence[Place]) -> dict[Place, Axes]:
@@ -83,7 +96,7 @@ def _legend_below(figure: Figure, panels: Sequence[Axes], inches: float = 1.35) 
 def curves(records: Records, methods: Sequence[str], path: Path, evaluations: int) -> None:
     """Figure 3: best speedup so far over evaluations, mean and standard deviation over seeds."""
     places = records.places
-    save_figure(path, _size(places, 3.4, 2.9), partial(_curves, records, methods, evaluations), layout="constrained")
+    save_figure(path, _size(places, 3.4, 2.9), partial(_curves, records, methods, evaluations))
 
 
 def _curves(records: Records, methods: Sequence[str], evaluations: int, figure: Figure) -> None:
@@ -121,7 +134,7 @@ def bars(records: Records, methods: Sequence[str], path: Path) -> None:
     shown = [method for method in methods if method not in ("egrl", "pg") and differences(records, method)]
     if not shown:
         return
-    save_figure(path, (8.0, 0.42 * len(shown) + 1.4), partial(_bars, records, shown), layout="constrained")
+    save_figure(path, (8.0, 0.42 * len(shown) + 1.4), partial(_bars, records, shown))
 
 
 def _bars(records: Records, methods: Sequence[str], figure: Figure) -> None:
@@ -162,7 +175,7 @@ def transfer(records: Records, found: Sequence[Trial], path: Path) -> None:
     for each in transfers(found):
         rows.setdefault((each.source, each.precision), []).append(each)
     size = (3.6 * max(map(len, rows.values())) + 0.4, 2.9 * len(rows) + 0.9)
-    save_figure(path, size, partial(_transfer, records, found, list(rows.values())), layout="constrained")
+    save_figure(path, size, partial(_transfer, records, found, list(rows.values())))
 
 
 def _transfer(records: Records, found: Sequence[Trial], rows: Sequence[Sequence[Transfer]], figure: Figure) -> None:
@@ -207,7 +220,7 @@ def _draw_transfer(panel: Axes, records: Records, found: Sequence[Trial], transf
 
 def map_clouds(clouds: Mapping[Place, tuple[np.ndarray, Sequence[str]]], path: Path) -> None:
     """Figure 5: maps in two dimensions; for each place points ``[K, 2]``, and whether near, best, compiler or optimum."""
-    save_figure(path, _size(list(clouds), 3.4, 3.2), partial(_clouds, clouds), layout="constrained")
+    save_figure(path, _size(list(clouds), 3.4, 3.2), partial(_clouds, clouds))
 
 
 def _clouds(clouds: Mapping[Place, tuple[np.ndarray, Sequence[str]]], figure: Figure) -> None:

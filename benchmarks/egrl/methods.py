@@ -17,13 +17,14 @@ import numpy as np
 import stowplan
 from benchmarks.egrl.runs import Record, Run, code_digest
 from benchmarks.lib.runs import Arrays
+from benchmarks.lib.tier_placement import baselines
 from benchmarks.tier_placement.networks import cooled, never
 from stowplan.hardware.nnp_i.chip import Chip, Evaluations
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
-from stowplan.portfolio.tier_placement import arrays, heuristics
+from stowplan.portfolio.tier_placement import arrays, candidates, heuristics
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
@@ -159,7 +160,7 @@ def _thinned(maps: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 def perform(run: Run) -> tuple[Record, Arrays]:
     """Run here and now; the plan that comes of it is verified."""
-    heuristics.warm_up()
+    candidates.warm_up()
     problem = run.problem
     chip = Chip(problem, noise=run.noise, seed=run.seed)
     chip.compiled(np.zeros((1, len(problem.layers), 2), np.int64))
@@ -265,9 +266,9 @@ def _walk(run: Run, compiler_ps: int) -> Record:
     began = time.process_time()
     walk: heuristics.Walk | None
     if run.method == "random":
-        walk = heuristics.random_maps(data, run.seed, run.evaluations, never)
+        walk = baselines.random_maps(data, run.seed, run.evaluations, never)
     elif run.method == "annealing":
-        walk = heuristics.annealing(data, begin, run.seed, run.evaluations, never)
+        walk = baselines.annealing(data, begin, run.seed, run.evaluations, never)
     else:
         walk = cooled(data, begin, run.seed, run.evaluations)
     seconds = time.process_time() - began

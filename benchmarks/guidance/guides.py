@@ -57,8 +57,8 @@ from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.portfolio.memory_mapping.candidates import warm_up
 from stowplan.portfolio.memory_mapping.learned import GUIDE
-from stowplan.portfolio.memory_mapping.warm_up import warm_up
 
 HARD = "resnet101_train_b16,resnet50_train_b32,wavenet_inf_b32,nmt_attn_train_b32,gpt2s_train_b2_s512,gpt2m_train_b1_s512"
 

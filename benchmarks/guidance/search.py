@@ -21,7 +21,7 @@ from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.memory_mapping import candidates
+from stowplan.portfolio.memory_mapping import candidates, guided
 from stowplan.portfolio.memory_mapping.learned import GUIDE
 
 
@@ -72,8 +72,8 @@ def main() -> None:
     options = Options(time_limit=arguments.seconds, seed=arguments.seed, candidates=families)
     context = Clocked(problem, options, hint, arguments.after, loaded + arguments.spent)
     # No hint but the one that is given, or the learned guide's.
-    candidates.filled_hint = lambda problem, context: None  # type: ignore[assignment]
-    candidates.time = SimpleNamespace(monotonic=context.clock)  # type: ignore[assignment]
+    guided.filled_hint = lambda problem, context: None  # type: ignore[assignment]
+    guided.time = candidates.time = SimpleNamespace(monotonic=context.clock)  # type: ignore[assignment]
     candidates.search(problem, context)
     if arguments.plan_out is not None and context.best is not None:
         context.best.save(arguments.plan_out)

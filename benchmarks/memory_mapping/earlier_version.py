@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import random
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,11 +98,14 @@ def alone(problem: Any, hint: Hint | None, arguments: argparse.Namespace) -> int
     kind = kind_of(problem)
     kinds.load(kind.warm_up)()
     module = importlib.import_module(f"stowplan.portfolio.{kind.name}.candidates")
-    if hasattr(module, "time"):
-        module.time = SimpleNamespace(monotonic=time.process_time)
-    if hasattr(module, "filled_hint"):
+    # Where memory mapping's hints come from.
+    guided = sys.modules.get(f"stowplan.portfolio.{kind.name}.guided", module)
+    for each in (module, guided):
+        if hasattr(each, "time"):
+            vars(each)["time"] = SimpleNamespace(monotonic=time.process_time)
+    if hasattr(guided, "filled_hint"):
         # Without a hint is without any.
-        module.filled_hint = lambda problem, context: None
+        vars(guided)["filled_hint"] = lambda problem, context: None
     options = Options(time_limit=arguments.brief, seed=arguments.seed, workers=2, candidates=("heuristic", "exact"))
     start = None if hint is None else hints.plan_of(hint)
     context = Alone(problem, options, start=start, hints=() if hint is None else (hint,), clock=time.process_time)

@@ -20,8 +20,8 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledG
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays, heuristics
-from stowplan.portfolio.memory_mapping.baseline import AS_ALLOWED, WITHOUT_STALLS, greedies
 from stowplan.portfolio.memory_mapping.guided import best_guided
+from stowplan.portfolio.memory_mapping.heuristics import AS_ALLOWED, WITHOUT_STALLS, greedies
 
 
 class Compared(msgspec.Struct):

@@ -99,7 +99,7 @@ def load_chunks(folder: Path, sort: str) -> Iterator[Any]:
 
 def warm(modules: Sequence[Path]) -> Source:
     """Compile what the processes will run, and read the modules; the processes are forked from this one."""
-    from stowplan.portfolio.memory_mapping.warm_up import warm_up
+    from stowplan.portfolio.memory_mapping.candidates import warm_up
 
     warm_up()
     source = Source.of(modules)

@@ -18,7 +18,7 @@ from stowplan.frontends.read import open_input
 from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.memory_mapping.baseline import WITHOUT_STALLS, stronger_greedy
+from stowplan.portfolio.memory_mapping.heuristics import WITHOUT_STALLS, stronger_greedy
 
 #: Mean, largest, smallest speedup, and models improved, over XLA on TPU v4i hardware; alone, and the better of it and XLA.
 PAPER = {"alone": ("1.0059", "1.8787", "0.4853", "33/60"), "prod": ("1.0405", "1.8787", "1.0", "33/60")}

@@ -18,6 +18,7 @@ import numpy as np
 
 import stowplan
 from benchmarks.lib.places import EXAMPLES
+from benchmarks.lib.tier_placement import baselines
 from benchmarks.lib.tier_placement.networks import FORMS
 from benchmarks.lib.tier_placement.stacked import stacked
 from benchmarks.lib.tier_placement.variants import generated
@@ -137,8 +138,8 @@ def compare(problem: Problem, seed: int) -> list[str]:
     return [
         f"{compiled.objective_ps / 1e6:.1f} us",
         cell(heuristics.greedy_dp(data, begin, never)),
-        cell(heuristics.random_maps(data, seed, BUDGET, never)),
-        cell(heuristics.annealing(data, begin, seed, BUDGET, never)),
+        cell(baselines.random_maps(data, seed, BUDGET, never)),
+        cell(baselines.annealing(data, begin, seed, BUDGET, never)),
         cell(cooled(data, begin, seed, BUDGET)),
         cell(cooled(data, begin, seed, 100 * BUDGET)),
     ]
@@ -169,8 +170,8 @@ def compile_ahead() -> None:
     data = arrays.build(read("resnet50", "int8"))
     begin = heuristics.any_map(data)
     if begin is not None:
-        heuristics.annealing(data, begin, 0, 10, never)
-        heuristics.random_maps(data, 0, 1, never)
+        baselines.annealing(data, begin, 0, 10, never)
+        baselines.random_maps(data, 0, 1, never)
 
 
 def never() -> bool:

@@ -20,6 +20,7 @@ from stowplan.cli.options import (
     Workers,
     XlaPlans,
     option,
+    settings_of,
     with_input_options,
 )
 from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, render, say, say_json
@@ -112,7 +113,7 @@ def compare_command(
             _check_folders(paths, options, everything=everything)
             batches = tables.read_batches(paths)
         else:
-            settings = tables.settings_of(
+            settings = settings_of(
                 options,
                 time_limit=time_limit,
                 candidates=tuple(candidates.split(",")),

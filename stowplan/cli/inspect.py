@@ -87,7 +87,7 @@ def show_command(
     check_outputs((png, config), inputs=(plan, problem, compare, *options.files))
     found, given, assumed = open_both(problem, plan, options)
     from stowplan.frontends.read import read_plan
-    from stowplan.report.presenter import presenter_for
+    from stowplan.report.presenter import draw, presenter_for
 
     presenter = presenter_for(found)
     for flag, is_given in (("--config", config is not None), ("--simulate", iterations is not None), ("--json", as_json)):
@@ -101,7 +101,7 @@ def show_command(
     for path, each in ((plan, given), *([(compare, others[0][1])] if compare is not None else [])):
         _check_fits(presenter, found, path, each, assumed)
     if png is not None:
-        presenter.draw(found, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
+        draw(found, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
         note(str(png))
     if config is not None:
         presenter.configuration(found, given).save(config)

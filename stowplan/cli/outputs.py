@@ -204,7 +204,7 @@ def check_picture(problem: Any, png: Path | None) -> None:
     Raises
     ------
     UsageError, MissingDependencyError
-        Plans of this kind are not drawn, there is no such format, or matplotlib is missing.
+        Plans of this kind are not drawn, there is no such format, or it needs matplotlib, which is missing.
     """
     if png is not None:
         from stowplan.report.presenter import check_picture
@@ -224,8 +224,7 @@ def write_pictures(problem: Any, result: Result, plans: dict[str, Any], report: 
     if result.plan is None:
         note(f"{png}: not drawn: there is no plan")
         return
-    from stowplan.report.presenter import presenter_for
+    from stowplan.report.presenter import draw, presenter_for
 
-    presenter = presenter_for(problem)
-    others = [other] if other is not None else presenter.references(problem)
-    presenter.draw(problem, [(result.provenance.candidate, result.plan), *others], png)
+    others = [other] if other is not None else presenter_for(problem).references(problem)
+    draw(problem, [(result.provenance.candidate, result.plan), *others], png)

@@ -7,16 +7,15 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from stowplan import files
-from stowplan.cli.options import SHARED, option
+from stowplan.cli.options import option
 from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, note, render, say, say_json
 from stowplan.cli.outputs import check_folder
 from stowplan.errors import UsageError
-from stowplan.frontends.options import ReadOptions, spelt_all
 from stowplan.result import format_percent
 
 if TYPE_CHECKING:
@@ -72,18 +71,6 @@ def read_batches(folders: Sequence[Path]) -> dict[str, dict[str, Record]]:
     if len({*labels}) < len(labels):
         raise UsageError("found a folder twice, expected folders of different batches")
     return {files.printable(label): read_records(folder) for label, folder in zip(labels, folders, strict=True)}
-
-
-def settings_of(options: ReadOptions, **others: Any) -> Settings:
-    """Of the first of two batches; raises UsageError for options that no suite can share."""
-    from stowplan.portfolio.batch import Settings
-
-    given = options.given()
-    target = given.pop("target", None)
-    alone = [name for name in given if name not in SHARED]
-    if alone:
-        raise UsageError(f"{spelt_all(alone)}: each input needs files of its own for this, so that a suite cannot share it")
-    return Settings(target=target, **given, **others)
 
 
 def run_batches(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
@@ -10,8 +11,6 @@ from stowplan.models.hint import Hint
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from stowplan.models.cpsat_runner import Limits
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +32,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Stop once (objective - bound) / objective is no more than this."""
     memory_limit: int | None = None
     """Bytes that the process of a candidate may hold, with what it has started; threads cannot be held to it."""
+
+
+class SolverLimits(TypedDict):
+    """Keyword arguments that every exact model's ``solve`` takes."""
+
+    time_limit: float
+    deterministic_limit: float | None
+    seed: int
+    should_stop: Callable[[], bool]
 
 
 class Context:
@@ -83,7 +91,7 @@ class Context:
         """
         return max(least, int(per_second * self.options.time_limit / size)) if self.options.deterministic else None
 
-    def solver_limits(self, parts: float = 1.0, *, seconds: float | None = None) -> Limits:
+    def solver_limits(self, parts: float = 1.0, *, seconds: float | None = None) -> SolverLimits:
         """Limits, seed and stop of an exact model's solver, as keyword arguments of its ``solve``.
 
         Parameters

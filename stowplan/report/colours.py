@@ -1,4 +1,4 @@
-"""The palette of all pictures, and what can be read on it."""
+"""The palette of all pictures, the colours that follow the reader's scheme, and what can be read on a colour."""
 
 from __future__ import annotations
 
@@ -8,6 +8,39 @@ PALETTE = (
     *("#4b78c3", "#f0e169", "#f0a5ff", "#c37800", "#2dc396", "#a54b78", "#96f0e1", "#78692d", "#b4b42d"),
     *("#a596d2", "#5a9696", "#d26978", "#ffd2b4", "#ff96b4", "#78c3d2", "#00965a", "#b4d287", "#d29669"),
 )
+
+#: Colours by what they are for: light, as in files, and dark. The page follows the reader's scheme.
+THEME = {
+    "paper": ("#ffffff", "#14171b"),
+    "panel": ("#f6f7f9", "#1c2026"),
+    "ink": ("#1b1f24", "#e8eaed"),
+    "soft": ("#57606a", "#a3acb8"),
+    "line": ("#d4d9df", "#3a414a"),
+    "grid": ("#e6e9ed", "#2a3038"),
+    "accent": ("#2f6db5", "#6ea8ea"),
+    "warm": ("#c2640a", "#f0a04b"),
+    "stall": ("#c0143c", "#ff6b81"),
+    "good": ("#1a7f4b", "#5fcf95"),
+    "usage": ("#9aa7b5", "#5f6c7b"),
+    "note": ("#fff6df", "#33290f"),
+    "note-line": ("#d9a514", "#b98d1a"),
+}
+
+
+def on_paper(colour: str) -> str:
+    """A colour, or what a name of :data:`THEME` stands for in a file."""
+    return THEME[colour][0] if colour in THEME else colour
+
+
+def on_page(colour: str) -> str:
+    """A colour, or a name of :data:`THEME` as the page's style sheet knows it."""
+    return f"var(--{colour})" if colour in THEME else colour
+
+
+def theme_css() -> str:
+    """The theme as the beginning of a style sheet."""
+    light, dark = ("".join(f" --{name}: {colours[at]};" for name, colours in THEME.items()) for at in (0, 1))
+    return f":root {{ color-scheme: light dark;{light} }}\n@media (prefers-color-scheme: dark) {{ :root {{{dark} }} }}\n"
 
 
 def ink_on(colour: str) -> str:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from stowplan import files
+from stowplan.report.curves import convergence_plot
+from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, cards_list, facts_list, table, warnings_box, whole_page
-from stowplan.report.plots import convergence_plot
 from stowplan.report.presenter import Labelled, Presenter, presenter_for
 from stowplan.result import CandidateReport, Result, format_apart, format_gap, format_ratio
 
@@ -130,7 +131,7 @@ def _warnings(result: Result) -> str:
 
 def _convergence(result: Result, presenter: Presenter) -> str:
     plot = convergence_plot(result.history, result.seconds, result.unit, result.baselines, result.baseline)
-    if not plot:
+    if plot is None:
         return ""
     entries = list(result.history)
     shown = entries if len(entries) <= MOST_HISTORY else entries[: MOST_HISTORY // 2] + entries[-MOST_HISTORY // 2 :]
@@ -139,9 +140,8 @@ def _convergence(result: Result, presenter: Presenter) -> str:
     left_out = f", {len(entries) - len(shown):,} in the middle left out" if len(shown) < len(entries) else ""
     entries_table = table(f"{len(entries):,} improvements{left_out}", ("Seconds:r", "Source", "Objective:r", "Bound:r"), rows)
     return (
-        '<section><h2>Convergence</h2>\n<ul class="legend"><li><i class="incumbent"></i>best objective</li>'
-        '<li><i class="bound"></i>proven bound</li><li><i class="baseline"></i>baseline</li></ul>\n'
-        f"{plot}\n<details><summary>As a table</summary>{entries_table}</details></section>"
+        f"<section><h2>Convergence</h2>\n{legend_html(plot.legend)}{plot_html(plot, 'Convergence')}\n"
+        f"<details><summary>As a table</summary>{entries_table}</details></section>"
     )
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import base64
-import tempfile
 from collections.abc import Sized
 from html import escape
-from pathlib import Path
 
 import msgspec
 
 from stowplan.errors import StowplanError
 from stowplan.log import cut
 from stowplan.models.document import Document
+from stowplan.report.figures import svg_file
 from stowplan.report.page import table, warnings_box
-from stowplan.report.presenter import GenericPresenter, Presenter, presenter_for
+from stowplan.report.paper import lay_out
+from stowplan.report.presenter import Presenter, presenter_for
 from stowplan.result import Result, format_apart, format_gap, two_numbers
 
 #: Candidates in a table, at most.
@@ -24,8 +24,8 @@ _NONE = "–"
 
 
 def result_html(result: Result) -> str:
-    """Figures, candidates and warnings of a result; its plan drawn, if its problem is known and matplotlib is installed."""
-    presenter = GenericPresenter() if result.problem is None else presenter_for(result.problem)
+    """Figures, candidates and warnings of a result; its plan drawn, if its problem is known."""
+    presenter = Presenter() if result.problem is None else presenter_for(result.problem)
     values = [result.objective, result.bound, *result.baselines.values()]
     values += [value for each in result.candidates for value in (each.objective, each.bound)]
     shown: dict[int | None, str] = {None: _NONE}
@@ -74,16 +74,14 @@ def _brief(value: object) -> str:
 
 
 def _picture(result: Result, presenter: Presenter) -> str:
-    """The plan as a PNG inside the page; empty where there is none to draw, or nothing to draw with."""
+    """The plan as an SVG inside the page; empty where there is none to draw."""
     if result.plan is None or result.problem is None:
         return ""
     try:
         presenter.check_drawable(result.problem)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "plan.png"
-            presenter.draw(result.problem, [(result.provenance.candidate, result.plan)], path)
-            data = base64.b64encode(path.read_bytes()).decode()
-    except (StowplanError, OSError) as error:
-        # Without matplotlib, of a kind that is not drawn: figures are worth showing all the same.
+        picture = presenter.picture(result.problem, [(result.provenance.candidate, result.plan)])
+    except StowplanError as error:
+        # Of a kind that is not drawn: figures are worth showing all the same.
         return f"<p>{escape(cut(f'no picture: {error}'))}</p>"
-    return f'<img alt="the plan" style="max-width:100%" src="data:image/png;base64,{data}">'
+    data = base64.b64encode(svg_file(lay_out(picture)).encode()).decode()
+    return f'<img alt="the plan" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'

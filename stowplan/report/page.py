@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
 
+from stowplan.report.colours import theme_css
+
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
@@ -58,7 +60,7 @@ def whole_page(title: str, parts: Iterable[str], details: Details) -> str:
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)} – stowplan</title>\n'
-        f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n<h1>{escape(title)}</h1>\n"
+        f"<style>\n{theme_css()}{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n<h1>{escape(title)}</h1>\n"
         + "\n".join(part for part in parts if part)
         + '\n</main>\n<div id="tip" role="tooltip"></div>\n'
         f'<script id="data" type="application/json">{details.to_json()}</script>\n'
@@ -125,12 +127,6 @@ def table(
         f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(caption)}"><table>'
         f"<caption>{escape(caption)}</caption><thead><tr>{lines}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )
-
-
-def legend(entries: Iterable[tuple[str, str]]) -> str:
-    """Colours with what they stand for."""
-    items = "".join(f'<li><i class="patch" style="background:{colour}"></i>{escape(text)}</li>' for colour, text in entries)
-    return f'<ul class="legend">{items}</ul>\n'
 
 
 def code_box(text: str) -> str:

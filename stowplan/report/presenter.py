@@ -1,48 +1,67 @@
 """How plans of a kind are shown: as text, as a picture, and in the report. Found by the kind, and loaded when it is asked for.
 
-A kind names its presenter in its ``presenter``, ``module:object``. One without gets :class:`GenericPresenter`: text and report
-say what is the same for every kind, and nothing is drawn.
+A kind has its presenter as ``PRESENTER`` in ``report/<kind>/presenter.py``. One without gets :class:`Presenter` itself: text
+and report say what is the same for every kind, and nothing is drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from stowplan.errors import InputError, StowplanError, UsageError
+from stowplan.models.decisions import diff
 from stowplan.models.document import Document
 from stowplan.portfolio.kind import Kind, kind_of
-from stowplan.report.figures import check_format, import_matplotlib
+from stowplan.report.figures import check_format, save_picture
 from stowplan.report.page import Details, Overview, Section
-from stowplan.report.units import format_value
+from stowplan.report.scene import Picture
+from stowplan.report.text import format_value
 from stowplan.result import Result
 
 #: A name and a plan.
 Labelled = tuple[str, Any]
 
 
-class Presenter(Protocol):
-    """What commands and the report ask of a kind. Problems and plans are of that kind."""
+class Presenter:
+    """What commands and the report ask of a kind, and what can be said of a plan of any kind: kinds override it.
 
-    @property
-    def has_ratios(self) -> bool:
-        """Whether ratios of objectives, gaps among them, say something."""
+    Problems and plans are of that kind.
+    """
+
+    #: Whether ratios of objectives, gaps among them, say something.
+    has_ratios = True
+
+    def __init__(self, kind: Kind | None = None):
+        self._kind = kind
 
     def check_drawable(self, problem: Any) -> None:
         """Raise :class:`~stowplan.errors.UsageError` where no picture of a plan can be drawn; asked before solving."""
+        raise self._not_drawn()
 
     def check_options(self, *, plans: int, seconds: bool) -> None:
         """Raise UsageError where so many plans are not shown side by side, or not over seconds."""
+        if seconds:
+            raise UsageError(f"--seconds: plans of the kind {self._words()} have no picture over time")
 
     def check_fits(self, problem: Any, plan: object) -> None:
         """Raise where a plan cannot be shown for this problem: InputError, or VerificationError where it must be valid."""
+        expected = None if self._kind is None else self._kind.modules.plan_format
+        found = getattr(plan, "format", None)
+        if expected is not None and found != expected:
+            raise InputError(f"found a plan of another kind ({found or type(plan).__name__}), expected {expected}")
+        if getattr(plan, "problem", problem.digest) != problem.digest:
+            raise InputError("the plan is for another problem")
 
     def check_configurable(self, option: str) -> None:
         """Raise UsageError, naming the option, where no machine is configured with plans of this kind."""
+        raise self._not_configured(option)
 
     def configuration(self, problem: Any, plan: Any) -> Document:
         """What the machine is configured with for a valid plan."""
+        raise self._not_configured("--config")
 
     def simulate(self, problem: Any, plan: Any, iterations: int) -> str:
         """Run the configuration of a valid plan; a line that says what came of it.
@@ -52,72 +71,17 @@ class Presenter(Protocol):
         VerificationError
             The results are not those expected.
         """
-
-    def references(self, problem: Any) -> list[Labelled]:
-        """Plans that are shown beside any other where none is named."""
-
-    def summarize(self, problem: Any, plan: Any, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """A plan for people to read; ``everything`` lists all where a long list is cut else."""
-
-    def draw(self, problem: Any, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
-        """Write a picture of labelled plans, the first of them the one it is about."""
-
-    def overview(self, problem: Any, result: Result) -> Overview:
-        """What stands at the top of the report."""
-
-    def report_sections(
-        self, problem: Any, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
-    ) -> list[Section]:
-        """Sections of the report; boxes that can be pointed at are noted in ``details``."""
-
-    def format_objective(self, value: int | None, unit: str, digits: int = 4) -> str:
-        """An objective or bound for people."""
-
-
-class GenericPresenter:
-    """What can be said of a plan of any kind."""
-
-    has_ratios = True
-
-    def __init__(self, kind: Kind | None = None):
-        self._kind = kind
-
-    def check_drawable(self, problem: Any) -> None:
-        """Nothing is drawn."""
-        raise UsageError(f"--png: plans of the kind {self._words()} are not drawn; leave it out")
-
-    def check_options(self, *, plans: int, seconds: bool) -> None:
-        """Any number of plans; no axis of time."""
-        if seconds:
-            raise UsageError(f"--seconds: plans of the kind {self._words()} have no picture over time")
-
-    def check_fits(self, problem: Any, plan: object) -> None:
-        """The plan must say that it is of this kind and for this problem."""
-        expected = None if self._kind is None else self._kind.modules.plan_format
-        found = getattr(plan, "format", None)
-        if expected is not None and found != expected:
-            raise InputError(f"found a plan of another kind ({found or type(plan).__name__}), expected {expected}")
-        if getattr(plan, "problem", problem.digest) != problem.digest:
-            raise InputError("the plan is for another problem")
-
-    def check_configurable(self, option: str) -> None:
-        """No machine is configured."""
-        raise self._not_configured(option)
-
-    def configuration(self, problem: Any, plan: Any) -> Document:
-        """There is none."""
-        raise self._not_configured("--config")
-
-    def simulate(self, problem: Any, plan: Any, iterations: int) -> str:
-        """There is nothing to run."""
         raise self._not_configured("--simulate")
 
     def references(self, problem: Any) -> list[Labelled]:
-        """The plans that cost nothing to make."""
+        """Plans that are shown beside any other where none is named: those that cost nothing to make."""
         return [] if self._kind is None else list(self._kind.initial(problem).items())
 
     def summarize(self, problem: Any, plan: Any, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Objective (or what is wrong), those of other plans, the kind's facts, and the plan field by field."""
+        """A plan for people to read; ``everything`` lists all where a long list is cut else.
+
+        Objective (or what is wrong), those of other plans, the kind's facts, and the plan field by field.
+        """
         if self._kind is None:
             return str(plan)
         check = self._kind.verify(problem, plan)
@@ -136,23 +100,26 @@ class GenericPresenter:
                 lines.append(f"  plan.{name}: {_brief(getattr(plan, name), everything)}")
         return "\n".join(lines)
 
-    def draw(self, problem: Any, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
-        """Nothing is drawn."""
-        self.check_drawable(problem)
+    def picture(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
+        """A picture of labelled plans, the first of them the one it is about; plans that are alike are drawn once."""
+        raise self._not_drawn()
 
     def overview(self, problem: Any, result: Result) -> Overview:
-        """Nothing but what every result has."""
+        """What stands at the top of the report beside what every result has."""
         return Overview()
 
     def report_sections(
         self, problem: Any, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
     ) -> list[Section]:
-        """Nothing but what every result has."""
+        """Sections of the report; boxes that can be pointed at are noted in ``details``."""
         return []
 
     def format_objective(self, value: int | None, unit: str, digits: int = 4) -> str:
-        """In its unit."""
+        """An objective or bound for people."""
         return format_value(value, unit, digits)
+
+    def _not_drawn(self) -> UsageError:
+        return UsageError(f"--png: plans of the kind {self._words()} are not drawn; leave it out")
 
     def _not_configured(self, option: str) -> UsageError:
         return UsageError(f"{option}: plans of the kind {self._words()} configure no machine")
@@ -161,8 +128,8 @@ class GenericPresenter:
         return "unknown" if self._kind is None else self._kind.name.replace("_", " ")
 
 
-class DrawingPresenter(GenericPresenter):
-    """One that draws; what it needs for that is matplotlib."""
+class DrawingPresenter(Presenter):
+    """One that draws."""
 
     #: Plans side by side in a picture, at most.
     most_plans: int | None = None
@@ -170,8 +137,7 @@ class DrawingPresenter(GenericPresenter):
     has_seconds = False
 
     def check_drawable(self, problem: Any) -> None:
-        """Matplotlib is all that it takes."""
-        import_matplotlib()
+        """All are drawn."""
 
     def check_options(self, *, plans: int, seconds: bool) -> None:
         """As many plans as the picture has room for."""
@@ -180,10 +146,45 @@ class DrawingPresenter(GenericPresenter):
         if seconds and not self.has_seconds:
             super().check_options(plans=plans, seconds=seconds)
 
+    def picture(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
+        """What :meth:`drawn` makes of plans that decide unlike things."""
+        return self.drawn(problem, self.distinct(problem, plans), seconds=seconds)
+
+    def drawn(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
+        """A picture of plans that fit, no two of them alike."""
+        raise NotImplementedError
+
+    def report_sections(
+        self, problem: Any, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
+    ) -> list[Section]:
+        """What :meth:`sections` says of a plan and others; nothing without a plan."""
+        if result.plan is None:
+            return []
+        plans = self.distinct(problem, [(result.provenance.candidate, result.plan), *others])
+        return self.sections(problem, result, plans, details)
+
+    def sections(self, problem: Any, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
+        """Sections on the plan of a result, the first of ``plans``; no two of these are alike."""
+        raise NotImplementedError
+
+    def are_alike(self, problem: Any, first: Any, second: Any) -> bool:
+        """Whether two plans decide the same, whatever their names."""
+        return first == second or not any(part.changes for part in diff(problem, first, second))
+
+    def distinct(self, problem: Any, plans: Sequence[Labelled]) -> list[Labelled]:
+        """Plans that decide unlike things, as many as the picture has room for; see :func:`merge_equal`."""
+        if not plans:
+            raise UsageError("found 0 plans, expected at least one")
+        for _, plan in plans:
+            self.check_fits(problem, plan)
+        if len(plans) == 1 or self.most_plans == 1:
+            return list(plans[:1])
+        return merge_equal(plans, partial(self.are_alike, problem))[: self.most_plans]
+
 
 def presenter_of(kind: Kind) -> Presenter:
     """Presenter of a kind."""
-    return cast(Callable[[Kind], Presenter], kind.modules.part("report.presenter:PRESENTER") or GenericPresenter)(kind)
+    return cast(Callable[[Kind], Presenter], kind.modules.part("report.presenter:PRESENTER") or Presenter)(kind)
 
 
 def presenter_for(problem: object) -> Presenter:
@@ -191,7 +192,7 @@ def presenter_for(problem: object) -> Presenter:
     try:
         return presenter_of(kind_of(problem))
     except StowplanError:
-        return GenericPresenter()
+        return Presenter()
 
 
 def check_picture(problem: object, path: str | Path | None) -> None:
@@ -202,22 +203,36 @@ def check_picture(problem: object, path: str | Path | None) -> None:
     UsageError
         The suffix is none of .png, .svg and .pdf, or plans of this kind are not drawn.
     MissingDependencyError
-        Without matplotlib.
+        For PNG and PDF without matplotlib.
     """
     if path is not None:
         presenter_for(problem).check_drawable(problem)
         check_format(path)
 
 
-def merge_equal(plans: Sequence[Labelled], key: Callable[[Any], object]) -> list[Labelled]:
-    """Plans in order, each once: names of like ones (by ``key``) are joined, as in ``milp = compiler``."""
+def draw(problem: object, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
+    """Write a picture of labelled plans of any kind; the first is the one it is about. The same plans give the same bytes.
+
+    Raises
+    ------
+    UsageError, MissingDependencyError
+        As :func:`check_picture`, or there is no plan.
+    InputError
+        A plan is for another problem, or the file cannot be written.
+    """
+    check_format(path)
+    save_picture(presenter_for(problem).picture(problem, plans, seconds=seconds), path)
+
+
+def merge_equal(plans: Sequence[Labelled], same: Callable[[Any, Any], bool]) -> list[Labelled]:
+    """Plans in order, each once: names of those that are the same are joined, as in ``milp = compiler``."""
     merged: list[tuple[list[str], Any]] = []
     for label, plan in plans:
-        same = next((names for names, other in merged if key(other) == key(plan)), None)
-        if same is None:
+        names = next((names for names, other in merged if same(other, plan)), None)
+        if names is None:
             merged.append(([label], plan))
-        elif label not in same:
-            same.append(label)
+        elif label not in names:
+            names.append(label)
     return [(" = ".join(names), plan) for names, plan in merged]
 
 

@@ -36,7 +36,7 @@ _LOOK = """<pre id="found"></pre><script>
   const marks = (svg) => [...svg.querySelectorAll("path, rect, circle, line, polygon, polyline, text")].filter((each) => {
     const box = each.getBBox();
     return (box.width > 0 || box.height > 0 || getComputedStyle(each).strokeLinecap === "round")
-      && !["grid", "rule", "tile", "idle"].some((name) => each.classList.contains(name));
+      && !each.closest(".grid, .rule, .tile, .idle");
   }).length;
   __found.figures = [...document.querySelectorAll("svg")].map((svg) => {
     const box = svg.getBoundingClientRect();

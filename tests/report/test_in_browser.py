@@ -137,7 +137,6 @@ def test_each_layout_has_a_zoom_of_its_own(tmp_path: Path) -> None:
 
 def test_what_a_notebook_shows_of_every_kind(tmp_path: Path) -> None:
     """Results, plans and problems as cells of one page: no scripts, nothing loaded, every picture there."""
-    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
     results = [given_result(kind) for kind in FIGURES]
     cells = "<hr>".join(each._repr_html_() for problem, result in results for each in (result, result.plan, problem))
     assert "<script" not in cells

@@ -12,12 +12,13 @@ from stowplan.errors import InputError
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import verify
 from stowplan.models.packing.verify import verify as verify_packing
+from stowplan.portfolio.context import Options
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.kind import KIND
 from stowplan.report.html import render_report
-from stowplan.report.operator_order.picture import save_order_picture
-from stowplan.report.operator_order.profile import build_profile, check_fits
-from stowplan.report.operator_order.text import summarize_order
+from stowplan.report.operator_order import presenter as operator_order
+from stowplan.report.operator_order.presenter import build_profile, check_fits
+from stowplan.report.presenter import draw, presenter_for
 from tests.models.operator_order.cases import random_problem
 from tests.paths import EXAMPLES
 from tests.patience import HANG
@@ -36,12 +37,13 @@ def test_profiles_and_layouts_are_what_the_verifier_sees(seed: int) -> None:
     profile = build_profile(problem, plan)
     assert profile.peak == verify(problem, plan).peak
     assert verify_packing(profile.lives.packing, profile.lives.offsets(plan)).ok
-    assert profile.scene().height == plan.arena
+    assert profile.layout().height == plan.arena
 
 
-def test_text_says_peak_and_arena() -> None:
+def test_text_says_peak_and_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_order, "LINES", 3)
     plan = KIND.initial(CELLS)["given"]
-    text = summarize_order(CELLS, plan, [("other", plan)], top=3)
+    text = presenter_for(CELLS).summarize(CELLS, plan, others=[("other", plan)])
     assert text.startswith("cells: 46 operators, 47 tensors\n  peak   1,441,792 bytes")
     assert "cell0/stem (conv)" in text
     assert "other         peak 1,441,792, arena" in text
@@ -49,11 +51,14 @@ def test_text_says_peak_and_arena() -> None:
 
 
 def test_pictures(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    plan = KIND.initial(CELLS)["given"]
-    save_order_picture(CELLS, [("given", plan), ("again", plan)], tmp_path / "order.svg")
+    first = KIND.initial(CELLS)["given"]
+    quick = KIND.quick_plan(CELLS, Options(), lambda: False) if KIND.quick_plan is not None else None
+    assert quick is not None
+    second = quick[1]
+    draw(CELLS, [("given", first), ("again", first), ("dfs", second)], tmp_path / "order.svg")
     text = (tmp_path / "order.svg").read_text()
-    assert "<svg" in text
+    assert ">given = again: peak 1.375 MiB, arena" in text
+    assert ">dfs: peak" in text
 
 
 def test_the_report_has_live_bytes_of_both_orders() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,10 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.portfolio.kind import kind_of
 from stowplan.report.boxes import assign_colours
-from stowplan.report.packing.picture import axis_top, heading, save_packing_picture
-from stowplan.report.packing.scene import build_scene
-from stowplan.report.packing.sections import layouts
-from stowplan.report.packing.text import summarize_packing
+from stowplan.report.packing import presenter as packing
+from stowplan.report.packing.presenter import axis_top, build_layout, heading, layouts_section, plots
 from stowplan.report.page import Details
-from stowplan.report.presenter import presenter_for
+from stowplan.report.presenter import Labelled, draw, presenter_for
 from tests.models.packing.cases import random_problem
 from tests.paths import EXAMPLES
 from tests.test_result import result as made_up
@@ -46,31 +45,31 @@ def two(**changes: object) -> Problem:
 
 def test_a_buffer_with_gaps_has_several_boxes() -> None:
     problem = two()
-    scene = build_scene(problem, Plan(problem=problem.digest, objective=14, offsets=(0, 8)))
-    assert [(box.owner, box.left, box.right, box.bottom, box.size, box.fixed) for box in scene.boxes] == [
+    layout = build_layout(problem, Plan(problem=problem.digest, objective=14, offsets=(0, 8)))
+    assert [(box.owner, box.left, box.right, box.bottom, box.size, box.fixed) for box in layout.boxes] == [
         (0, 0, 3, 0, 4, False),
         (0, 7, 10, 0, 4, False),
         (1, 2, 8, 8, 6, True),
     ]
-    assert (scene.start, scene.end, scene.height, scene.peak) == (0, 10, 14, 10)
-    assert dict(zip(scene.times.tolist(), scene.load.tolist(), strict=False)) == {0: 4, 2: 10, 3: 6, 7: 10, 8: 4}
+    assert (layout.start, layout.end, layout.height, layout.peak) == (0, 10, 14, 10)
+    assert dict(zip(layout.times.tolist(), layout.load.tolist(), strict=False)) == {0: 4, 2: 10, 3: 6, 7: 10, 8: 4}
 
 
 @given(st.integers(0, 10**6))
 def test_load_is_what_lives(seed: int) -> None:
     problem = random_problem(seed)
-    scene = build_scene(problem, stacked(problem))
-    assert scene.peak == max(scene.load.tolist(), default=0)
-    for begin, load in zip(scene.times.tolist(), scene.load.tolist(), strict=False):
-        assert load == sum(box.size for box in scene.boxes if box.left <= begin < box.right)
+    layout = build_layout(problem, stacked(problem))
+    assert layout.peak == max(layout.load.tolist(), default=0)
+    for begin, load in zip(layout.times.tolist(), layout.load.tolist(), strict=False):
+        assert load == sum(box.size for box in layout.boxes if box.left <= begin < box.right)
 
 
 @pytest.mark.parametrize(("capacity", "top", "words"), [(None, 14, ""), (16, 16, "capacity 16 B"), (100, 14, "far above")])
 def test_the_axis_ends_where_data_does(capacity: int | None, top: int, words: str) -> None:
     problem = two(capacity=capacity)
-    scene = build_scene(problem, Plan(problem=problem.digest, objective=14, offsets=(0, 8)))
-    assert axis_top([scene]) == top
-    assert words in heading(problem, [scene])
+    layout = build_layout(problem, Plan(problem=problem.digest, objective=14, offsets=(0, 8)))
+    assert axis_top([layout]) == top
+    assert words in heading(problem, [layout])
 
 
 def test_plans_that_do_not_fit() -> None:
@@ -81,37 +80,37 @@ def test_plans_that_do_not_fit() -> None:
         ("none", "found a str of another kind"),
     ):
         with pytest.raises(InputError, match=expected):
-            build_scene(problem, plan)  # type: ignore[arg-type]
+            build_layout(problem, plan)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_pictures_are_the_same_twice(tmp_path: Path, suffix: str) -> None:
-    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
+    if suffix == "png":
+        pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
     problem = random_problem(7, most=30)
     plans = [("$one$", stacked(problem)), ("two", stacked(problem))]
     for name in "ab":
-        save_packing_picture(problem, plans, tmp_path / f"{name}.{suffix}")
+        draw(problem, plans, tmp_path / f"{name}.{suffix}")
     assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
     with pytest.raises(UsageError, match="found 0 plans"):
-        save_packing_picture(problem, [], tmp_path / "c.png")
+        draw(problem, [], tmp_path / "c.svg")
     if suffix == "svg":
         # The list of numbers is left out where every box has its name.
-        save_packing_picture(two(), [("plan", stacked(two()))], tmp_path / "d.svg")
+        draw(two(), [("plan", stacked(two()))], tmp_path / "d.svg")
         assert "numbered boxes" not in (tmp_path / "d.svg").read_text()
 
 
 def test_empty_problems_are_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
     for problem in (Problem(buffers=()), Problem(buffers=(Buffer(id="a", lower=0, upper=1, size=0),))):
-        save_packing_picture(problem, [("plan", stacked(problem))], tmp_path / "plan.png")
-        assert "0 bytes high" in summarize_packing(problem, stacked(problem))
+        draw(problem, [("plan", stacked(problem))], tmp_path / "plan.svg")
+        assert "0 bytes high" in summarize(problem, stacked(problem))
 
 
 def test_the_page_knows_every_box() -> None:
     problem = two()
-    scene = build_scene(problem, Plan(problem=problem.digest, objective=14, offsets=(0, 8)))
+    layout = build_layout(problem, Plan(problem=problem.digest, objective=14, offsets=(0, 8)))
     details = Details()
-    body = layouts([("plan", scene)], assign_colours([scene.boxes]), details).body
+    body = layouts_section([layout], plots([("plan", layout)], assign_colours([layout.boxes])), details).body
     told = json.loads(details.to_json())
     assert told["tensors"] == {"0": ["a", "4 B"], "1": ["b", "6 B"]}
     assert sorted(told["plans"][0]) == [[0, 3, "0 B", ""], [2, 8, "8 B", "fixed"], [7, 10, "0 B", ""]]
@@ -119,17 +118,22 @@ def test_the_page_knows_every_box() -> None:
     assert body.count('<path class="fixed"') == 1
 
 
-def test_text() -> None:
+def summarize(problem: Problem, plan: Plan, others: Sequence[Labelled] = ()) -> str:
+    return presenter_for(problem).summarize(problem, plan, others=others)
+
+
+def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = two(capacity=12)
     plan = Plan(problem=problem.digest, objective=14, offsets=(0, 8))
-    lines = summarize_packing(problem, plan, [("other", plan)]).splitlines()
+    lines = summarize(problem, plan, [("other", plan)]).splitlines()
     assert lines[0] == "two: 2 buffers, 14 bytes high"
     assert lines[1].endswith("10 bytes at most; the height is 40.0% above that")
     assert lines[2].endswith("12 bytes (does NOT fit)")
     assert lines[3].split() == ["other", "14", "bytes", "high"]
     assert lines[5].split() == ["0", "4", "4", "B", "[0,", "10)", "a", "(1", "gaps)"]
     assert lines[6].split() == ["8", "14", "6", "B", "[2,", "8)", "b", "(fixed)"]
-    assert "… and 1 more" in summarize_packing(problem, plan, top=1)
+    monkeypatch.setattr(packing, "LINES", 1)
+    assert "… and 1 more" in summarize(problem, plan)
 
 
 def test_a_bank_with_nothing_in_it_has_no_layout() -> None:

@@ -8,8 +8,10 @@ import random
 import re
 import subprocess
 import sys
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
@@ -21,16 +23,20 @@ from stowplan.errors import InputError, MissingDependencyError, UsageError
 from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Table, Tensor, Use
-from stowplan.report import plots
-from stowplan.report.boxes import Box, assign_colours, choose_tags, name_boxes, tag_boxes
+from stowplan.report import inline
+from stowplan.report.boxes import Box, Boxes, assign_colours, choose_tags, name_boxes, place_tags
 from stowplan.report.colours import PALETTE, ink_on
+from stowplan.report.curves import convergence_plot
+from stowplan.report.figures import draw_paper, save_picture
 from stowplan.report.html import render_report, write_report
 from stowplan.report.memory_mapping.analysis import analyse_steps, analyse_tensors
-from stowplan.report.memory_mapping.picture import draw_layout, save_picture
-from stowplan.report.memory_mapping.scene import build_scene, share_top
-from stowplan.report.memory_mapping.text import summarize_plan
-from stowplan.report.plots import convergence_plot
-from stowplan.report.units import format_bytes, memory_ticks, nice_ticks, shorten
+from stowplan.report.memory_mapping.drawing import picture
+from stowplan.report.memory_mapping.layout import build_layout, share_top
+from stowplan.report.memory_mapping.presenter import summarize_plan
+from stowplan.report.paper import lay_out
+from stowplan.report.presenter import draw, presenter_for
+from stowplan.report.scene import Dot, Picture, Rect
+from stowplan.report.text import format_bytes, memory_ticks, nice_ticks, shorten
 from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result
 from tests.report.cases import packed_plan, training_step
 
@@ -98,7 +104,7 @@ def stalled_copy() -> tuple[Problem, Plan]:
 
 
 def test_scene_on_the_axis_of_steps() -> None:
-    scene = build_scene(*stalled_copy())
+    scene = build_layout(*stalled_copy())
     assert scene.left.tolist() == [0, 0]
     assert scene.right.tolist() == [2, 1]
     assert scene.occupancy.tolist() == [128, 64]
@@ -111,19 +117,19 @@ def test_scene_on_the_axis_of_steps() -> None:
 def test_plans_that_use_little_of_fast_memory_can_be_seen() -> None:
     problem, plan = stalled_copy()
     large = msgspec.structs.replace(problem, capacity=1 << 20)
-    scene = build_scene(large, msgspec.structs.replace(plan, problem=large.digest))
-    empty = build_scene(large, Plan(problem=large.digest, objective_ps=0))
+    scene = build_layout(large, msgspec.structs.replace(plan, problem=large.digest))
+    empty = build_layout(large, Plan(problem=large.digest, objective_ps=0))
     # The highest box ends at 128 bytes; both axes are the same, with something in one of them or not.
     assert [each.top for each in share_top([scene, empty])] == [128, 128]
     assert [each.top for each in share_top([empty])] == [1 << 20]
-    assert share_top([build_scene(problem, plan)])[0].top == problem.capacity
+    assert share_top([build_layout(problem, plan)])[0].top == problem.capacity
     result = result_for(large, scene.plan)
     assert "Only the first 128 B of 1 MiB are shown." in render_report(large, result)
     assert "are shown." not in render_report(problem, result_for(problem, plan))
 
 
 def test_scene_on_the_axis_of_seconds() -> None:
-    scene = build_scene(*stalled_copy(), "seconds")
+    scene = build_layout(*stalled_copy(), "seconds")
     assert scene.end == 35
     assert scene.right.tolist() == [35, 10]
     assert (scene.bars[0].left, scene.bars[0].right) == (0, 25)
@@ -134,7 +140,7 @@ def test_copy_within_a_step_is_drawn_within_it() -> None:
     problem, plan = stalled_copy()
     tensors = (msgspec.structs.replace(problem.tensors[0], copy_in_ps=5), problem.tensors[1])
     problem = msgspec.structs.replace(problem, tensors=tensors)
-    scene = build_scene(problem, msgspec.structs.replace(plan, problem=problem.digest))
+    scene = build_layout(problem, msgspec.structs.replace(plan, problem=problem.digest))
     assert (scene.bars[0].left, scene.bars[0].right) == (0, 0.5)
     assert not scene.stalls
 
@@ -145,7 +151,7 @@ def test_scenes_of_packed_plans_hold_together(seed: int, layers: int, axis: str)
     rng = random.Random(seed)
     problem = training_step(layers, seed, capacity_mib=rng.choice([6, 12, 40]), bandwidth=rng.choice([50, 600]))
     plan = packed_plan(problem, lead=rng.randint(1, 3), longest=rng.choice([1, 4, 30]))
-    scene = build_scene(problem, plan, axis)  # type: ignore[arg-type]
+    scene = build_layout(problem, plan, axis)  # type: ignore[arg-type]
     assert (np.diff(scene.boundaries) >= 0).all()
     assert (scene.left <= scene.right).all()
     for step in range(problem.horizon):
@@ -170,13 +176,13 @@ def test_scenes_of_packed_plans_hold_together(seed: int, layers: int, axis: str)
 def test_another_problems_plan_is_refused() -> None:
     problem, plan = stalled_copy()
     with pytest.raises(InputError, match="found a plan for problem"):
-        build_scene(problem, msgspec.structs.replace(plan, problem="0" * 64))
+        build_layout(problem, msgspec.structs.replace(plan, problem="0" * 64))
     with pytest.raises(InputError, match=r"plan.copies\[0\]: found tensor 9"):
-        build_scene(problem, msgspec.structs.replace(plan, copies=(Copy(9, "in", 0, 1),)))
+        build_layout(problem, msgspec.structs.replace(plan, copies=(Copy(9, "in", 0, 1),)))
     with pytest.raises(InputError, match="found use 2, expected one below 2"):
         summarize_plan(problem, msgspec.structs.replace(plan, fast_uses=(2,)))
     with pytest.raises(UsageError, match="time axis"):
-        build_scene(problem, plan, "hours")  # type: ignore[arg-type]
+        build_layout(problem, plan, "hours")  # type: ignore[arg-type]
 
 
 # --- colours, units ------------------------------------------------------------------------------------------------------
@@ -184,7 +190,7 @@ def test_another_problems_plan_is_refused() -> None:
 
 def test_few_tensors_get_colours_of_their_own() -> None:
     problem = training_step(3)
-    colours = assign_colours([build_scene(problem, packed_plan(problem)).boxes])
+    colours = assign_colours([build_layout(problem, packed_plan(problem)).boxes])
     assert 6 < len(colours) <= len(PALETTE)
     assert len(set(colours.values())) == len(colours)
 
@@ -192,7 +198,7 @@ def test_few_tensors_get_colours_of_their_own() -> None:
 def test_neighbours_differ_where_colours_repeat() -> None:
     problem = training_step(60, capacity_mib=60)
     plans = [packed_plan(problem, longest=4), packed_plan(problem, longest=20)]
-    colours = assign_colours([build_scene(problem, plan).boxes for plan in plans])
+    colours = assign_colours([build_layout(problem, plan).boxes for plan in plans])
     assert len(colours) > 3 * len(PALETTE)
     assert set(colours) == {residency.tensor for plan in plans for residency in plan.residencies}
     for plan in plans:
@@ -266,98 +272,129 @@ def test_limits_of_steps() -> None:
 # --- pictures ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("time", ["steps", "seconds"])
-def test_drawing_shows_every_box_copy_and_stall(time: str) -> None:
+def text_in(path: Path) -> list[str]:
+    """What is written in an SVG."""
+    return [unescape(text) for text in re.findall(r"<text[^>]*>(.*?)</text>", path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("seconds", [False, True])
+def test_drawing_shows_every_box_copy_and_stall(seconds: bool) -> None:
+    problem = training_step()
+    plan = packed_plan(problem)
+    ((plot,),) = presenter_for(problem).picture(problem, [("greedy", plan)], seconds=seconds).rows
+    layout, _, copies_in, copies_out, stalls = plot.panels
+    (boxes, _) = layout.marks
+    assert isinstance(boxes, Boxes)
+    first = plan.residencies[0]
+    assert [box.bottom for box in boxes.boxes] == [residency.offset for residency in plan.residencies]
+    assert boxes.boxes[0].size == problem.tensors[first.tensor].size
+    assert (layout.up.low, layout.up.high) == (0, 24 << 20)
+    assert plot.heading.startswith("greedy: ")
+    bars = [mark for panel in (copies_in, copies_out) for mark in panel.marks if isinstance(mark, Rect)]
+    assert len(bars) == len(plan.copies)
+    assert len(stalls.marks) == sum(wait > 0 for wait in simulate(problem, plan).step_wait_ps) > 0
+    assert max(box.right for box in boxes.boxes) <= plot.across.high
+
+
+def test_a_picture_can_be_drawn_into_axes_of_matplotlib() -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
     problem = training_step()
     plan = packed_plan(problem)
-    layout, usage, channel = draw_layout(problem, plan, Figure().subplots(), title="greedy", time=time)  # type: ignore[arg-type]
-    assert len(layout.collections[0].get_paths()) == len(plan.residencies)
-    corners = layout.collections[0].get_paths()[0].vertices
-    first = plan.residencies[0]
-    assert corners[:, 1].min() == first.offset / (1 << 20)
-    assert corners[:, 1].max() == (first.offset + problem.tensors[first.tensor].size) / (1 << 20)
-    assert layout.get_ylim() == (0, 24)
-    assert layout.get_title(loc="left") == "greedy"
-    assert sum(len(c.get_paths()) for c in channel.collections[:2]) == len(plan.copies)
-    stalls = sum(wait > 0 for wait in simulate(problem, plan).step_wait_ps)
-    assert len(channel.collections[2].get_paths()) == stalls > 0
-    assert usage.get_xlim() == layout.get_xlim() == channel.get_xlim()
+    ax = Figure().subplots()
+    paper = lay_out(picture(problem, [("greedy", plan)]))
+    draw_paper(paper, ax)
+    assert (ax.get_xlim(), ax.get_ylim()) == ((0, paper.width), (paper.height, 0))
+    assert sum(len(each.get_paths()) for each in ax.collections) > len(plan.residencies)
+    assert any(text.get_text().startswith("greedy: ") for text in ax.texts)
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_pictures_are_the_same_twice(tmp_path: Path, suffix: str) -> None:
-    pytest.importorskip("matplotlib")
+    if suffix == "png":
+        pytest.importorskip("matplotlib")
     problem = msgspec.structs.replace(training_step(), name=HOSTILE)
     plans = [(HOSTILE, packed_plan(problem)), ("greedy", packed_plan(problem, longest=20))]
     for name in ("one", "two"):
-        save_picture(problem, plans, tmp_path / f"{name}.{suffix}")
+        draw(problem, plans, tmp_path / f"{name}.{suffix}")
     first, second = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("one", "two"))
     assert first == second
     assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+    if suffix == "svg":
+        ElementTree.fromstring(first)
+        assert any(HOSTILE in text for text in text_in(tmp_path / "one.svg"))
 
 
 def test_pictures_of_empty_plans(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     problem, _ = stalled_copy()
     empty = Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
-    save_picture(problem, [("all slow", empty)], tmp_path / "empty.png", time="seconds")
-    assert (tmp_path / "empty.png").stat().st_size > 1000
+    draw(problem, [("all slow", empty)], tmp_path / "empty.svg", seconds=True)
+    assert "no stalls" in text_in(tmp_path / "empty.svg")
+
+
+def test_large_plans_are_drawn_in_little_time_and_space(tmp_path: Path) -> None:
+    problem = training_step(850, capacity_mib=64)
+    plan = packed_plan(problem, longest=4)
+    draw(problem, [("plan", plan)], tmp_path / "plan.svg")
+    assert (tmp_path / "plan.svg").stat().st_size < 130 * len(plan.residencies)
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     problem, plan = stalled_copy()
     with pytest.raises(UsageError, match=r"found picture format '.bmp', expected .png, .svg or .pdf"):
-        save_picture(problem, [("p", plan)], tmp_path / "p.bmp")
-    with pytest.raises(UsageError, match="found 3 plans"):
-        save_picture(problem, [("p", plan)] * 3, tmp_path / "p.png")
+        draw(problem, [("p", plan)], tmp_path / "p.bmp")
+    with pytest.raises(UsageError, match="found 0 plans"):
+        draw(problem, [], tmp_path / "p.svg")
 
 
 def test_pictures_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     problem, plan = stalled_copy()
-    with pytest.raises(MissingDependencyError, match=re.escape("pictures need matplotlib: pip install 'stowplan[viz]'")):
-        save_picture(problem, [("p", plan)], tmp_path / "p.png")
+    for suffix in ("png", "pdf"):
+        with pytest.raises(
+            MissingDependencyError, match=re.escape("need matplotlib (.svg does not): pip install 'stowplan[viz]'")
+        ):
+            draw(problem, [("p", plan)], tmp_path / f"p.{suffix}")
+    draw(problem, [("p", plan)], tmp_path / "p.svg")
     write_report(problem, result_for(problem, plan), tmp_path / "p.html")
     assert (tmp_path / "p.html").exists()
 
 
 def test_reports_load_neither_matplotlib_nor_solvers() -> None:
     code = (
-        "import sys, stowplan.report.html, stowplan.report.memory_mapping.picture, stowplan.report.memory_mapping.text;"
+        "import sys, stowplan.report.html, stowplan.report.memory_mapping.presenter, stowplan.report.figures;"
         "print([name for name in ('matplotlib', 'torch', 'ortools', 'highspy') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 
 
+def marks_of_copies(problem: Problem, plan: Plan) -> list[Dot]:
+    ((plot,),) = picture(problem, [("plan", plan)]).rows
+    return [mark for panel in plot.panels[2:4] for mark in panel.marks if isinstance(mark, Dot)]
+
+
 def test_copies_without_a_window_are_marked() -> None:
     """On the axis of steps they have no width; a mark says that they are there."""
-    pytest.importorskip("matplotlib")
-    from matplotlib.figure import Figure
-
     problem, plan = stalled_copy()
     plan = msgspec.structs.replace(plan, copies=(Copy(0, "in", 1, 1),))
-    (bar,) = build_scene(problem, plan).bars
+    (bar,) = build_layout(problem, plan).bars
     assert (bar.left, bar.right, bar.in_stall) == (1, 1, True)
-    _, _, channel = draw_layout(problem, plan, Figure().subplots())
-    (mark,) = channel.lines
-    assert (list(mark.get_xdata()), list(mark.get_ydata()), mark.get_marker()) == ([1], [2.5], "^")
-    assert not draw_layout(*stalled_copy(), Figure().subplots())[2].lines
+    (mark,) = marks_of_copies(problem, plan)
+    assert (mark.x, mark.y, mark.shape) == (1, 0.5, "up")
+    assert not marks_of_copies(*stalled_copy())
     page = render_report(problem, result_for(problem, plan))
-    assert '<path class="instant" d=' in page
+    assert '<g class="dot in"' in page
     assert "all of it while the program waits" in page
 
 
 def test_large_boxes_have_names_and_thin_ones_numbers(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     problem = training_step(16, capacity_mib=60)
     plan = packed_plan(problem, longest=12)
     assert len(plan.residencies) > 60
-    save_picture(problem, [("plan", plan)], tmp_path / "plan.svg")
-    texts = re.findall("<!-- (.*?) -->", (tmp_path / "plan.svg").read_text())
+    draw(problem, [("plan", plan)], tmp_path / "plan.svg")
+    texts = text_in(tmp_path / "plan.svg")
     listed = [text for text in texts if re.fullmatch(r"\d+  \S+, [\d.]+ [KM]iB", text)]
     assert "numbered boxes, the largest first" in texts
     assert listed
@@ -368,21 +405,13 @@ def test_large_boxes_have_names_and_thin_ones_numbers(tmp_path: Path) -> None:
 
 
 def test_only_what_has_room_is_named() -> None:
-    pytest.importorskip("matplotlib")
-    from matplotlib.figure import Figure
-
-    ax = Figure(figsize=(5, 4)).subplots()
-    ax.set_xlim(0, 100)
-    ax.set_ylim(0, 100)
     boxes = [Box(0, 0, 50, 0, 50), Box(1, 60, 65, 0, 90), Box(2, 70, 71, 0, 90), Box(3, 0, 50, 60, 1)]
-    colours = assign_colours([boxes])
-    named = name_boxes(ax, boxes, colours, lambda owner: f"tensor.{owner}")
-    assert named == {0, 1}
-    assert [text.get_rotation() for text in ax.texts] == [0, 90]
+    mark = Boxes(boxes, assign_colours([boxes]), lambda owner: (f"tensor.{owner}", 1))
+    names = name_boxes(mark, 3.0, 2.5)
+    assert [(name.box.owner, name.stands) for name in names] == [(0, False), (1, True)]
     # The largest first.
-    assert choose_tags([(boxes, named)]) == {2: 1, 3: 2}
-    tag_boxes(ax, boxes, {2: 1})
-    assert (ax.texts[-1].get_text(), ax.texts[-1].xy) == ("1", (70.5, 45))
+    assert choose_tags([(boxes, {0, 1})]) == {2: 1, 3: 2}
+    assert place_tags(boxes, {2: 1}, 3.0, 2.5) == {2: (70.5, 45)}
 
 
 # --- report --------------------------------------------------------------------------------------------------------------
@@ -464,7 +493,7 @@ def test_boxes_stand_where_the_plan_says() -> None:
     problem, plan = stalled_copy()
     page = render_report(problem, result_for(problem, plan))
     # Tensor a: both steps, bytes 64 to 128 of 256; heights count from the top.
-    wide, high = plots.WIDE, plots.HIGH
+    wide, high = inline.WIDE, inline.HIGH
     assert f'<g data-t="0" fill="{PALETTE[0]}"><path d="M0 {high // 2}h{wide}v{high // 4}h-{wide}z"' in page
     assert "waits 15 ps before step 1" in page
     assert "64 B copied in in 25 ps" in page
@@ -554,7 +583,8 @@ def test_odd_histories_are_drawn() -> None:
         for seconds in (0.0, 30.0):
             page = render_report(problem, result_for(problem, plan, history=history, seconds=seconds))
             assert "nan" not in page.lower().split("convergence")[-1][:4000]
-            assert Page(page).count("path", **{"class": "dot incumbent"}) <= 202
+            dots = re.findall(r'<g class="dot incumbent"[^>]*>(.*?)</g>', page)
+            assert sum(group.count("<path") for group in dots) <= 202
 
 
 def test_large_reports_stay_small(tmp_path: Path) -> None:
@@ -568,7 +598,7 @@ def test_large_reports_stay_small(tmp_path: Path) -> None:
 
 
 def test_boxes_beyond_the_limit_are_drawn_without_details(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "MOST_BOXES", 10)
+    monkeypatch.setattr(inline, "MOST_BOXES", 10)
     problem = training_step()
     plan = packed_plan(problem)
     page = Page(render_report(problem, result_for(problem, plan)))
@@ -614,14 +644,29 @@ def test_names_do_not_steer_the_terminal() -> None:
     assert "\x1b" not in summarize_plan(problem, msgspec.structs.replace(plan, problem=problem.digest))
 
 
+def drawn_curve(history: list[HistoryEntry], unit: str, baselines: dict[str, int], baseline: int | None) -> str:
+    plot = convergence_plot(history, 1.0, unit, baselines, baseline)
+    assert plot is not None
+    return inline.plot_html(plot, "Convergence")
+
+
+def test_a_curve_can_be_a_picture_too(tmp_path: Path) -> None:
+    plot = convergence_plot(
+        [HistoryEntry(0.1, "greedy", 9, 3), HistoryEntry(2.0, "milp", 7, 7)], 3.0, "points", {"greedy": 9}, 9
+    )
+    assert plot is not None
+    save_picture(Picture("search", [[plot]]), tmp_path / "curve.svg")
+    assert {"search", "best objective", "greedy", "seconds"} <= {*text_in(tmp_path / "curve.svg")}
+
+
 def test_the_curve_of_two_numbers_is_of_the_second_where_the_first_stays() -> None:
     """Latencies of one initiation interval are told apart, as 3.00002 and 3.000019 were not."""
     unit = "clocks (II x 1000000 + latency)"
     history = [HistoryEntry(0.1, "list", 3_000_020, 2_000_018), HistoryEntry(0.5, "cpsat", 3_000_019, 3_000_019)]
-    text = convergence_plot(history, 1.0, unit, {"list": 3_000_020, "other": 4_000_020}, 4_000_020)
+    text = drawn_curve(history, unit, {"list": 3_000_020, "other": 4_000_020}, 4_000_020)
     assert "objective (latency at II 3)" in text
     ticks = re.findall(r'class="tick"[^>]*>([\d.,]+)<', text)
     assert {"19", "20"} <= {*ticks}
     assert "II 3, latency 19" in text
-    unlike = convergence_plot([*history, HistoryEntry(0.7, "cpsat", 2_000_030, None)], 1.0, unit, {}, None)
+    unlike = drawn_curve([*history, HistoryEntry(0.7, "cpsat", 2_000_030, None)], unit, {}, None)
     assert "objective (II)" in unlike

@@ -14,9 +14,9 @@ from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.verify import verify
 from stowplan.report.html import render_report
+from stowplan.report.presenter import draw, presenter_for
+from stowplan.report.tier_placement import presenter as tier_placement
 from stowplan.report.tier_placement.maps import check_fits, contiguity, layer_times, transitions, use_of_tiers
-from stowplan.report.tier_placement.picture import save_map_picture
-from stowplan.report.tier_placement.text import summarize_map
 from tests.models.tier_placement.cases import random_problem
 
 TIERS = (Tier(name="slow", capacity=1000, bandwidth=10**11), Tier(name="fast", capacity=30, bandwidth=10**12))
@@ -48,8 +48,6 @@ def test_transitions() -> None:
     assert transitions(problem, before, after, "weights").tolist() == [[1, 1], [0, 1]]
     assert transitions(problem, before, after, "outputs").tolist() == [[2, 1], [1, 0]]
     assert transitions(problem, before, after).tolist() == [[3, 2], [1, 1]]
-    assert transitions(problem, before, after, "weights", in_bytes=True).tolist() == [[5, 5], [0, 5]]
-    assert transitions(problem, before, after, in_bytes=True).tolist() == [[25, 15], [10, 5]]
 
 
 def test_contiguity() -> None:
@@ -81,14 +79,16 @@ def test_times_are_the_verifiers() -> None:
         assert too_full == any(each.code == "over_capacity" for each in verify(problem, given).violations)
 
 
-def test_text() -> None:
+def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = network()
+    presenter = presenter_for(problem)
     slow, fast = plan(problem, (0,) * 4, (0,) * 4), plan(problem, (1, 0, 1, 0), (0, 1, 1, 0))
-    text = summarize_map(problem, fast, ("compiler", slow), top=2)
+    monkeypatch.setattr(tier_placement, "LINES", 2)
+    text = presenter.summarize(problem, fast, others=[("compiler", slow)])
     assert "n on t (c): " in text
     assert "from compiler (rows) to this map (columns)" in text
-    assert "... and 2 more" in text
-    assert summarize_map(problem, fast, top=None).count("\n") == text.count("\n") - 4 + 1
+    assert "… and 2 more" in text
+    assert presenter.summarize(problem, fast, everything=True).count("\n") == text.count("\n") - 4 + 1
 
 
 def test_plans_that_do_not_fit() -> None:
@@ -107,30 +107,30 @@ def test_plans_that_do_not_fit() -> None:
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_pictures(tmp_path: Path, suffix: str) -> None:
-    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
+    if suffix != "svg":
+        pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
     problem = network()
     two = [("best", plan(problem, (1, 0, 1, 0), (0, 1, 1, 0))), ("compiler", plan(problem, (0,) * 4, (0,) * 4))]
     magic = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
     for name, plans in (("a", two), ("b", two), ("c", two[:1])):
-        save_map_picture(problem, plans, tmp_path / f"{name}.{suffix}")
+        draw(problem, plans, tmp_path / f"{name}.{suffix}")
         assert (tmp_path / f"{name}.{suffix}").read_bytes().startswith(magic)
     assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
     assert (tmp_path / f"a.{suffix}").read_bytes() != (tmp_path / f"c.{suffix}").read_bytes()
     if suffix == "svg":
         text = (tmp_path / "a.svg").read_text()
-        assert all(f"<!-- {word} -->" in text for word in ("best: weights", "compiler: outputs", "slow", "fast"))
+        assert all(f">{word}</text>" in text for word in ("best: weights", "compiler: outputs", "slow", "fast"))
 
 
 def test_pictures_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = network()
     one = ("a", plan(problem, (0,) * 4, (0,) * 4))
     with pytest.raises(UsageError, match=r"found picture format '\.gif'"):
-        save_map_picture(problem, [one], tmp_path / "a.gif")
-    with pytest.raises(UsageError, match="found 3 plans"):
-        save_map_picture(problem, [one] * 3, tmp_path / "a.png")
+        draw(problem, [one], tmp_path / "a.gif")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingDependencyError, match=r"stowplan\[viz\]"):
-        save_map_picture(problem, [one], tmp_path / "a.png")
+        draw(problem, [one], tmp_path / "a.png")
+    draw(problem, [one], tmp_path / "a.svg")
 
 
 def test_html() -> None:

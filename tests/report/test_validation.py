@@ -19,7 +19,7 @@ from stowplan.portfolio.validation.records import (
     Values,
 )
 from stowplan.portfolio.validation.statistics import Spread, spread
-from stowplan.report.validation.page import render_validation_report
+from stowplan.report.validation import render_validation_report
 
 NAMES = [f"{side}, {what}" for side in ("policy", "untrained") for what in ("likeliest", "each sample", "best sample")]
 HOSTILE = "<script>alert('1')</script>&\""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from benchmarks.lib.modulo_scheduling.baselines import Evolution, random_play
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Player
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.modulo_scheduling.body import Body
-from stowplan.portfolio.modulo_scheduling.evolution import Evolution
 from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, list_scheduling, random_play
+from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, list_scheduling
 
 
 def spend(

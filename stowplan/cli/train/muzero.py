@@ -30,6 +30,8 @@ LOCAL_SEARCH_SHARE = 0.5
 class _Training(Training["Trainer"]):
     """Train MMap-MuZero to map the memory of one or more programs."""
 
+    AGENT = "stowplan.learned_guidance.memory_mapping.muzero.trainer:Trainer"
+    KIND = ("memory mapping", "a compiled program")
     INPUTS = ("target", "capacity", "cost_model")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "training_steps", "training steps"
 
@@ -90,43 +92,21 @@ class _Training(Training["Trainer"]):
         with compiling() as is_compiled:
             yield is_ready
 
-    def read(self) -> list[Problem]:
-        from stowplan.frontends.read import open_input
-        from stowplan.models.memory_mapping.problem import Problem
-
-        problems = []
-        for path in self.programs:
-            problem = open_input(path, self.options).problem
-            if not isinstance(problem, Problem):
-                raise InputError("found another kind of problem, expected memory mapping (a compiled program)", source=path)
-            problems.append(problem)
-        return problems if self.windows is None else self._windows_of(problems, self.windows)
-
-    def _windows_of(self, problems: list[Problem], count: int) -> list[Problem]:
-        """Windows in place of the programs; the seed decides which."""
-        if count < 1 or self.window_moves < 1:
-            raise UsageError(f"--windows and --window-moves: found {count} and {self.window_moves}, expected 1 or more")
+    def learned_on(self, problems: list[Problem]) -> list[Problem]:
+        """Windows in place of the programs, where that is asked for; the seed decides which."""
+        if self.windows is None:
+            return problems
+        if self.windows < 1 or self.window_moves < 1:
+            raise UsageError(f"--windows and --window-moves: found {self.windows} and {self.window_moves}, expected 1 or more")
         import numpy as np
 
         from stowplan.learned_guidance.memory_mapping.game.programs import training_variants
 
-        rng = np.random.default_rng(self.seed or 0)
-        found = [each for problem in problems for each in training_variants(problem, rng, moves=self.window_moves, count=count)]
+        rng, moves = np.random.default_rng(self.seed or 0), self.window_moves
+        found = [each for problem in problems for each in training_variants(problem, rng, moves=moves, count=self.windows)]
         if not found:
             raise UsageError("--windows: hardly any window of these programs has something to gain")
         return found
-
-    @property
-    def trainer_type(self) -> type[Trainer]:
-        from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-
-        return Trainer
-
-    @property
-    def config_type(self) -> type[TrainingConfig]:
-        from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
-
-        return TrainingConfig
 
     def configured(self, config: TrainingConfig) -> TrainingConfig:
         if self.method == "none":

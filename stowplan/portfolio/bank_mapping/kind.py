@@ -35,7 +35,9 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return [
         Candidate("search", "heuristic", f"{_HERE}:search", share=0.2, in_thread=is_small),
         Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.6, in_thread=is_small),
-        Candidate("milp", "exact", "stowplan.portfolio.bank_mapping.staged:milp", share=0.4, proves_only=options.deterministic),
+        Candidate(
+            "milp", "exact", "stowplan.portfolio.bank_mapping.candidates:milp", share=0.4, proves_only=options.deterministic
+        ),
     ]
 
 

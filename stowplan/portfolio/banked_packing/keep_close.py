@@ -9,10 +9,7 @@ from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.packing import problem as packing
 from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program, of_this_problem
-from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
-
-#: Bank and offset.
-Place = tuple[int, int]
+from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked
 
 
 class Changes(ByValues):
@@ -55,39 +52,27 @@ class Changes(ByValues):
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """Other offsets in the same banks."""
-        places = list(self.values(plan))
-        for bank in range(len(self.problem.banks)):
-            inside = [number for number, place in enumerate(places) if place[0] == bank]
-            earlier = [place[1] if (place := self._places[at]) is not None and place[0] == bank else None for at in inside]
-            bottom = self.problem.bottom(bank)
-            rows = [self.problem.buffers[at] for at in inside]
-            if not rows:
-                continue
+        problem = self.problem
+
+        def packed_in(bank: int, inside: list[int]) -> packing.Problem:
+            rows = [problem.buffers[at] for at in inside]
+            lower, upper = min(each.lower for each in rows), max(each.upper for each in rows)
             # What is reserved is a buffer that is always there.
-            reserved = packing.Buffer(
-                id="", lower=min(each.lower for each in rows), upper=max(each.upper for each in rows), size=bottom, offset=0
+            reserved = packing.Buffer(id="", lower=lower, upper=upper, size=problem.bottom(bank), offset=0)
+            others = (
+                packing.Buffer(
+                    id=f" {at}",
+                    lower=each.lower,
+                    upper=each.upper,
+                    size=problem.taken(at, bank),
+                    alignment=problem.step(at, bank),
+                )
+                for at, each in zip(inside, rows, strict=True)
             )
-            problem = packing.Problem(
-                buffers=(
-                    reserved,
-                    *(
-                        packing.Buffer(
-                            id=f" {at}",
-                            lower=each.lower,
-                            upper=each.upper,
-                            size=self.problem.taken(at, bank),
-                            alignment=self.problem.step(at, bank),
-                        )
-                        for at, each in zip(inside, rows, strict=True)
-                    ),
-                ),
-                capacity=self.problem.banks[bank].capacity,
-            )
-            now = [0, *(places[at][1] for at in inside)]
-            for offsets in near_offsets(problem, [None, *earlier], now, budget, len(self.problem.banks)):
-                for at, offset in zip(inside, offsets[1:], strict=True):
-                    places[at] = bank, offset
-                yield _plan(self.problem, places)
+            return packing.Problem(buffers=(reserved, *others), capacity=problem.banks[bank].capacity)
+
+        for places in near_places(self.values(plan), self._places, len(problem.banks), packed_in, budget):
+            yield _plan(problem, places)
 
 
 def _plan(problem: Problem, places: Sequence[Place]) -> Plan:
@@ -104,12 +89,11 @@ def _plan(problem: Problem, places: Sequence[Place]) -> Plan:
 
 
 def _boxes(problem: Problem, places: Sequence[Place | None]) -> Boxes:
-    """Banks one above the other, so that they never meet."""
-    base = [0]
-    for bank in problem.banks:
-        base.append(base[-1] + bank.capacity)
-    return boxes(
-        (number, each.lower, each.upper, base[place[0]] + place[1], base[place[0]] + place[1] + problem.taken(number, place[0]))
-        for number, (each, place) in enumerate(zip(problem.buffers, places, strict=True))
-        if place is not None and each.size
+    return stacked(
+        (bank.capacity for bank in problem.banks),
+        (
+            (number, each.lower, each.upper, place, problem.taken(number, place[0]))
+            for number, (each, place) in enumerate(zip(problem.buffers, places, strict=True))
+            if place is not None and each.size
+        ),
     )

@@ -90,5 +90,5 @@ KIND = Kind(
     unit="cost",
     makes_baselines=_makes_baselines,
     quick_plan=greedy.quick_plan,
-    warm_up="stowplan.portfolio.packing.canonical:warm_up",
+    warm_up="stowplan.portfolio.packing.candidates:warm_up",
 )

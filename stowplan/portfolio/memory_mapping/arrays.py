@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import filled
-from stowplan.models.memory_mapping.problem import Loop, Problem
+from stowplan.models.memory_mapping.accesses import Boundaries, TensorAccesses, access_sequences
+from stowplan.models.memory_mapping.problem import Problem
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # A field ``first_*`` points into another table, to the first of a row's entries there. The next row points to the first entry
@@ -106,17 +108,10 @@ class Data(NamedTuple):
 
 def build(problem: Problem) -> Data:
     """Tables of ``problem``; takes some 20 us a use."""
-    tensors = problem.tensors
     align = problem.alignment
-    grouped = problem.alias_rule == "uniform"
-    spans = _Spans(problem)
-    steps, terms, table = _steps(problem, spans)
-    uses = _uses_of(problem)
-    internal = [
-        spans.internal(tensor.is_input or tensor.is_output, [at for at, *_ in of])
-        for tensor, of in zip(tensors, uses, strict=True)
-    ]
-    accesses, access_uses, first_access = _accesses(spans, uses, internal)
+    sequences = access_sequences(problem)
+    steps, terms, table = _steps(problem)
+    accesses, access_uses, first_access = _accesses(problem, sequences)
     return Data(
         horizon=problem.horizon,
         capacity=problem.capacity // align * align,
@@ -128,15 +123,15 @@ def build(problem: Problem) -> Data:
         table=np.array(table, np.int64),
         tensors=filled(
             TensorRow,
-            len(tensors) + 1,
+            len(sequences) + 1,
             {
-                "bytes": [-(-tensor.size // align) * align for tensor in tensors],
-                "copy_in": [tensor.copy_in_ps for tensor in tensors],
-                "copy_out": [tensor.copy_out_ps for tensor in tensors],
-                "is_input": [int(tensor.is_input) for tensor in tensors],
-                "is_output": [int(tensor.is_output) for tensor in tensors],
-                "can_copy": [int(not loops) for loops in internal],
-                "uniform": [int(grouped and len(tensor.members) > 1) for tensor in tensors],
+                "bytes": [-(-each.size // align) * align for each in sequences],
+                "copy_in": [tensor.copy_in_ps for tensor in problem.tensors],
+                "copy_out": [tensor.copy_out_ps for tensor in problem.tensors],
+                "is_input": [int(each.is_input) for each in sequences],
+                "is_output": [int(each.is_output) for each in sequences],
+                "can_copy": [int(each.may_copy) for each in sequences],
+                "uniform": [int(each.uniform) for each in sequences],
                 "first_access": first_access,
             },
         ),
@@ -148,8 +143,9 @@ def build(problem: Problem) -> Data:
 Columns = dict[str, list[int]]
 
 
-def _steps(problem: Problem, spans: _Spans) -> tuple[Columns, Columns, list[int]]:
+def _steps(problem: Problem) -> tuple[Columns, Columns, list[int]]:
     """Columns of the steps and of the terms, and the tables."""
+    boundaries = Boundaries(problem.horizon, problem.loops)
     first_use, first_term = [0], [0]
     slow: list[int] = []
     fast: list[int] = []
@@ -171,87 +167,37 @@ def _steps(problem: Problem, spans: _Spans) -> tuple[Columns, Columns, list[int]
         "floor": [step.weight * step.floor_ps for step in problem.steps],
         "first_use": first_use,
         "first_term": first_term,
-        "down": spans.down,
-        "up": spans.up,
+        "down": boundaries.prev.tolist(),
+        "up": boundaries.next.tolist(),
         **at,
     }
     return columns, {"slow": slow, "fast": fast}, table
 
 
-def _uses_of(problem: Problem) -> list[list[tuple[int, int, bool]]]:
-    """Step, number and kind of the uses of each tensor."""
-    uses: list[list[tuple[int, int, bool]]] = [[] for _ in problem.tensors]
-    number = 0
-    for index, step in enumerate(problem.steps):
-        for use in step.uses:
-            uses[use.tensor].append((index, number, use.is_output))
-            number += 1
-    return uses
-
-
-def _accesses(
-    spans: _Spans, uses: list[list[tuple[int, int, bool]]], internal: list[int]
-) -> tuple[Columns, Columns, list[int]]:
+def _accesses(problem: Problem, sequences: Sequence[TensorAccesses]) -> tuple[Columns, Columns, list[int]]:
     """Columns of the accesses and of their uses, and the first access of each tensor."""
+    single = {loop.start for loop in problem.loops if loop.end == loop.start + 1}
     first_access = [0]
     found: Columns = {"low": [], "high": [], "reads": [], "writes": [], "defines": [], "first_use": []}
     listed: Columns = {"use": [], "step": []}
-    for of, loops in zip(uses, internal, strict=True):
-        for step, number, is_output in of:
-            low, high = spans.span(step, loops)
+    for each in sequences:
+        # Steps that an access stands for: the outermost loop that the tensor is outside of, or the step.
+        down, up = each.residency.prev.tolist(), each.residency.next.tolist()
+        for access in each.accesses:
+            low = down[access.step]
             if len(found["low"]) == first_access[-1] or found["low"][-1] != low:
-                row = {"low": low, "high": high, "reads": 0, "writes": 0, "first_use": len(listed["use"])}
+                row = {"low": low, "high": up[access.step + 1], "reads": 0, "writes": 0, "first_use": len(listed["use"])}
                 for name, value in row.items():
                     found[name].append(value)
-            found["writes" if is_output else "reads"][-1] = 1
-            listed["use"].append(number)
-            listed["step"].append(step)
-        for access in range(first_access[-1], len(found["low"])):
+            found["reads"][-1] |= access.read is not None
+            found["writes"][-1] |= access.write is not None
+            listed["use"] += sorted(access.uses)
+            listed["step"] += [access.step] * len(access.uses)
+        for number in range(first_access[-1], len(found["low"])):
             # A whole new version may begin a residency where it is written, but not inside a loop around it.
-            low, whole = found["low"][access], found["writes"][access] and not found["reads"][access]
-            found["defines"].append(int(whole and found["high"][access] == low + 1 and spans.free_of(low, loops)))
+            low, whole = found["low"][number], found["writes"][number] and not found["reads"][number]
+            is_inside = low in single and (each.is_input or each.is_output or len(each) > 1)
+            found["defines"].append(int(whole and found["high"][number] == low + 1 and not is_inside))
         first_access.append(len(found["low"]))
     found["first_use"].append(len(listed["use"]))
     return found, listed, first_access
-
-
-class _Spans:
-    """Where loops let residencies and copies begin and end."""
-
-    def __init__(self, problem: Problem):
-        horizon = problem.horizon
-        # Loops around each step, outermost first.
-        self.around: list[list[Loop]] = [[] for _ in range(horizon)]
-        for loop in sorted(problem.loops, key=lambda loop: (loop.start, -loop.end)):
-            for step in range(loop.start, loop.end):
-                self.around[step].append(loop)
-        inside = [False] * (horizon + 1)
-        for loop in problem.loops:
-            inside[loop.start + 1 : loop.end] = [True] * (loop.end - loop.start - 1)
-        self.down = list(range(horizon + 1))
-        self.up = list(range(horizon + 1))
-        for boundary in range(1, horizon + 1):
-            if inside[boundary]:
-                self.down[boundary] = self.down[boundary - 1]
-        for boundary in range(horizon - 1, -1, -1):
-            if inside[boundary]:
-                self.up[boundary] = self.up[boundary + 1]
-
-    def internal(self, is_external: bool, steps: list[int]) -> int:
-        """How many loops the tensor is internal to: the common prefix of the loops around its uses."""
-        if is_external or not steps:
-            return 0
-        first, last = self.around[steps[0]], self.around[steps[-1]]
-        depth = 0
-        while depth < min(len(first), len(last)) and first[depth] is last[depth]:
-            depth += 1
-        return depth
-
-    def span(self, step: int, internal: int) -> tuple[int, int]:
-        """Steps an access at ``step`` stands for: the outermost loop that the tensor is outside of, or the step."""
-        loops = self.around[step]
-        return (loops[internal].start, loops[internal].end) if len(loops) > internal else (step, step + 1)
-
-    def free_of(self, step: int, internal: int) -> bool:
-        """Whether no loop that the tensor is outside of contains the step."""
-        return len(self.around[step]) <= internal

@@ -7,8 +7,8 @@ from stowplan.models.memory_mapping.copy_engine import with_whole_copies
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping.arrays import Data
-from stowplan.portfolio.memory_mapping.engine import new_state
-from stowplan.portfolio.memory_mapping.search import Search, restart
+from stowplan.portfolio.memory_mapping.machine import new_state, restart
+from stowplan.portfolio.memory_mapping.search import Search
 from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, PRELOADED, SlotRow, State
 
 

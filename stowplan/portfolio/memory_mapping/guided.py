@@ -1,35 +1,59 @@
 """Constructive heuristics that follow a hint: tensors come to fast memory where it says so, and stay as long as it says.
 
 A plan for each of several thresholds and orders; each is then filled up with what the hint left out. They are raced with the
-heuristics that follow nothing, so that a bad hint costs a little time.
+heuristics that follow nothing, so that a bad hint costs a little time. Hints come from the caller and from other candidates, or
+are made here (:class:`Guides`).
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from stowplan.errors import InputError
 from stowplan.models.hint import TRUST, Hint
 from stowplan.models.memory_mapping.hint import FAST, KEEP, PLACE
-from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.construct import Floats, construct, follow, lowest_places, permitted_gains
-from stowplan.portfolio.memory_mapping.engine import new_state
-from stowplan.portfolio.memory_mapping.heuristics import PIECE, Built, by_density, run
-from stowplan.portfolio.memory_mapping.space import BEST_FIT, FIRST_FIT
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
+from stowplan.portfolio.memory_mapping.convert import export_plan
+from stowplan.portfolio.memory_mapping.heuristics import (
+    PIECE,
+    Built,
+    by_density,
+    construct,
+    follow,
+    lowest_places,
+    permitted_gains,
+    run,
+)
+from stowplan.portfolio.memory_mapping.learned import GUIDE
+from stowplan.portfolio.memory_mapping.machine import BEST_FIT, FIRST_FIT, new_state
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 
 #: A tensor comes in where its value is at least this, and stays where that one is. Small: what a relaxation has a little of in
 #: fast memory is worth trying, and one half is much worse (``docs/results/guidance.md``).
 THRESHOLDS = (0.2, 0.05)
 
-#: Part of an objective by which a plan that follows a hint may be worse and still be near it. On 31 modules, where one of the
-#: eight plans that follow the relaxation, the learned guide or memory filled by density was better than all that follow none,
-#: the first was no worse than those (but for resnet50_inf: 3.3 %, and the best of eight gained 0.01 %). With values at the
-#: wrong accesses it was 2 to 24 % worse on the six hard ones.
+#: Part of an objective by which a plan that follows a hint may be worse and still be near it (``docs/results/guidance.md``).
 MARGIN = 0.02
+
+
+#: Part of its time that the exact side may take for the hint of a program of more uses than this; and part of the limit that a
+#: search may take for a hint of its own.
+LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
+
+#: Seconds that the learned guide takes for a use, and the one that learns nothing, generously; they are asked where all of it
+#: is at most that part of the limit.
+GUIDE_SECONDS, FILLED_SECONDS = 2e-5, 1e-5
+
+#: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
+#: longer.
+ITERATIONS, ITERATION_USES = 6000.0, 5000.0
 
 
 class Guide(NamedTuple):
@@ -113,3 +137,105 @@ def best_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: int
                 return best
     assert best is not None
     return best
+
+
+class Guides:
+    """Takes up hints as they come, and makes plans that follow them.
+
+    Where there is none at the beginning, the first is the learned guide's; where learned candidates are left out, or the guide
+    would take too long, that which fills memory by density. Where no other candidate solves the relaxation beside this one, it
+    is solved here, in the time of the search.
+    """
+
+    def __init__(self, problem: Problem, context: Context, data: Data):
+        self._problem, self._context, self._data = problem, context, data
+        self._taken = 0
+        self._is_first = True
+        self._learned: Hint | None = None
+        self._is_alone = relaxes_in_search(context.options)
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether another candidate has given a hint, and it was taken up."""
+        return self._taken > 0
+
+    def better(self, objective: int) -> State | None:
+        """The best plan that follows a hint not taken up before, where it is better than this; it is reported."""
+        best: State | None = None
+        for hint in self._news():
+            if self._context.closed():
+                break
+            if hint is self._learned:
+                self._context.follows(GUIDE.described)
+            state = best_guided(self._data, hint, self._context.closed, objective)
+            if state.totals[0].total < (objective if best is None else best.totals[0].total):
+                best = state
+                self._context.plan(export_plan(self._problem, self._data, state), "guided")
+        return best
+
+    def _news(self) -> list[Hint]:
+        hints = self._context.hints()
+        found = [*hints[self._taken :]]
+        self._taken = len(hints)
+        if self._is_first:
+            self._is_first = False
+            own = [] if hints else self._own()
+            if own:
+                return own
+        if self._is_alone:
+            self._is_alone = False
+            hint, bound = solve_relaxation(self._problem, self._context)
+            self._context.bound(bound, "relaxation")
+            found += [] if hint is None else [hint]
+        return found
+
+    def _own(self) -> list[Hint]:
+        """What can be had at once where nobody has given a hint."""
+        problem, context = self._problem, self._context
+        self._learned = learned_hint(problem, context) if "learned" in context.options.candidates else None
+        # Beside the learned guide's, the hint that learns nothing gains nothing more.
+        found = filled_hint(problem, context) if self._learned is None else self._learned
+        return [] if found is None else [found]
+
+
+def learned_hint(problem: Problem, context: Context) -> Hint | None:
+    """The learned guide's hint; None where it would take too long, or, with a note, where there is no such guide."""
+    from stowplan.learned_guidance.memory_mapping.guide import guide
+
+    if not 0 < GUIDE_SECONDS * problem.use_count <= context.seconds(WITHIN_PART):
+        return None
+    try:
+        return guide.learned_hint(problem, GUIDE.path)
+    except InputError as error:
+        context.note(f"the learned guide: {error}")
+        return None
+
+
+def filled_hint(problem: Problem, context: Context) -> Hint | None:
+    """The hint that learns nothing; None where it would take too long."""
+    from stowplan.learned_guidance.memory_mapping.guide import filled
+
+    is_quick = 0 < FILLED_SECONDS * problem.use_count <= context.seconds(WITHIN_PART)
+    return filled.filled_hint(problem) if is_quick else None
+
+
+def relaxes_in_search(options: Options) -> bool:
+    """Whether the search solves the relaxation for its hint itself: where the exact side has its turn only after it."""
+    wanted = not {"exact", "relaxation"}.isdisjoint(options.candidates)
+    return wanted and (options.deterministic or options.workers == 1)
+
+
+def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:
+    """The plain relaxation's hint, None where it takes too long, and its bound (ps)."""
+    from stowplan.models.memory_mapping.milp.hint import relaxation_hint
+    from stowplan.models.memory_mapping.milp.solve import Effort
+
+    iterations = context.work(ITERATIONS, 1.0 + problem.use_count / ITERATION_USES)
+    seconds = context.remaining()
+    # A deterministic run counts iterations, and its clock ends nothing.
+    if iterations is None and relaxes_in_search(context.options):
+        seconds = min(seconds, context.seconds(WITHIN_PART))
+    elif iterations is None and problem.use_count > LARGE_USES:
+        seconds *= LARGE_PART
+    effort = Effort(end=time.monotonic() + seconds, seed=context.seed(), iteration_limit=iterations, should_stop=context.closed)
+    return relaxation_hint(problem, effort)

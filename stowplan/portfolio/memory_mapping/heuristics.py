@@ -1,16 +1,27 @@
-"""Constructive heuristics as generators, so that a caller can look at the clock between two pieces of work."""
+"""Constructive heuristics as generators, so that a caller can look at the clock between two pieces of work.
+
+The loops over tensors are compiled.
+
+The stronger of two production-style greedies is what policies are judged against (:func:`stronger_greedy`). Where a problem
+allows stalls, the greedy that plans with them is often worse than the one that plans without, and a plan without stalls is
+valid either way.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
+import msgspec
 import numpy as np
 
-from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.construct import Floats, construct, measure, repack
-from stowplan.portfolio.memory_mapping.engine import new_state
-from stowplan.portfolio.memory_mapping.space import BEST_FIT
-from stowplan.portfolio.memory_mapping.state import State
+from stowplan.compiled import njit_outer
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints, build
+from stowplan.portfolio.memory_mapping.convert import export_plan
+from stowplan.portfolio.memory_mapping.machine import BEST_FIT, gain, insert_best, insert_first, new_state, repack
+from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 
 #: Tensors inserted between two looks at the clock.
 PIECE = 32
@@ -83,3 +94,127 @@ def _largest_first(data: Data, state: State) -> Ints:
     rows = state.slots
     placed.sort(key=lambda slot: rows[slot].bytes * (rows[slot].start - rows[slot].end))
     return np.array(placed, np.int64)
+
+
+@njit_outer
+def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
+    """Fill two columns of [N]: what each tensor's accesses would save one by one, and the time from its first to its last (ps).
+
+    Both are of the present state, in which the tensors have no residencies. The gain is 0 for a tensor that can have none.
+    """
+    for tensor in range(len(gains)):
+        first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
+        lifetimes[tensor] = 1.0
+        if first == last or data.tensors[tensor].bytes > data.capacity:
+            continue
+        for access in range(first, last):
+            gains[tensor] += gain(data, state, access)
+        begin = state.began[data.accesses[first].low]
+        lifetimes[tensor] = max(1.0, float(state.began[data.accesses[last - 1].high] - begin))
+
+
+@njit_outer
+def construct(data: Data, state: State, order: Ints, start: int, count: int, best: bool, policy: int, thorough: bool) -> None:
+    """Insert the tensors ``order[start:start + count]``: each in its best way, or in the manner of production compilers.
+
+    In the first case ``policy`` says which of the places that are free is taken, and ``thorough`` whether ways are tried that
+    are rarely the best, stalls among them.
+    """
+    for position in range(start, min(start + count, len(order))):
+        if state.first_slot[order[position]] < 0:
+            if best:
+                insert_best(data, state, order[position], policy, thorough, 0, 0)
+            else:
+                insert_first(data, state, order[position])
+
+
+#: Names of the two.
+AS_ALLOWED, WITHOUT_STALLS = "greedy", "greedy, no stalls"
+
+
+def greedies(problem: Problem, stop: Callable[[], bool] = lambda: False) -> dict[str, Plan]:
+    """The production-style greedy's plans by name, of a problem as it is and with stalls forbidden.
+
+    Both are plans of ``problem``. There is one where stalls are forbidden anyway; those that were stopped are left out.
+    """
+    found: dict[str, Plan] = {}
+    for name, rule in ((AS_ALLOWED, problem.stalls), (WITHOUT_STALLS, "forbidden")):
+        if found and rule == problem.stalls:
+            continue
+        ruled = msgspec.structs.replace(problem, stalls=rule)
+        data = build(ruled)
+        state, is_complete = run(production_greedy(data), stop)
+        if is_complete:
+            found[name] = msgspec.structs.replace(export_plan(ruled, data, state), problem=problem.digest)
+    return found
+
+
+def stronger_greedy(problem: Problem, stop: Callable[[], bool] = lambda: False) -> tuple[str, Plan | None]:
+    """The better one and its name; no plan where both were stopped."""
+    found = greedies(problem, stop)
+    name = min(found, key=lambda name: found[name].objective_ps, default=AS_ALLOWED)
+    return name, found.get(name)
+
+
+def without_stalls(problem: Problem, stop: Callable[[], bool] = lambda: False) -> tuple[str, float]:
+    """Name and objective of the greedy without stalls; infinite where it was stopped."""
+    plan = greedies(problem, stop).get(AS_ALLOWED if problem.stalls == "forbidden" else WITHOUT_STALLS)
+    return WITHOUT_STALLS, math.inf if plan is None else plan.objective_ps
+
+
+@njit_outer
+def follow(data: Data, state: State, fast: Floats, keep: Floats, sure: Floats, least: float, trust: float) -> None:
+    """Permit what a hint says: a tensor enters where it is fast to at least ``least``, and stays where it is kept to that.
+
+    ``fast``, ``keep`` and ``sure`` are of the accesses of :mod:`stowplan.models.memory_mapping.accesses`: of those that the
+    tables have as one, the first says whether it enters and the last whether it stays. Where ``sure`` is less than ``trust``
+    everything is permitted.
+    """
+    number = -1
+    for access in range(len(state.permits)):
+        first, last = data.accesses[access].first_use, data.accesses[access + 1].first_use
+        state.permits[access] = 0
+        for position in range(first, last):
+            if position > first and data.access_uses[position].step == data.access_uses[position - 1].step:
+                continue
+            number += 1
+            doubts = sure[number] < trust
+            if position == first and (doubts or fast[number] >= least):
+                state.permits[access] |= ENTER
+            state.permits[access] &= ENTER
+            if doubts or keep[number] >= least:
+                state.permits[access] |= STAY
+
+
+@njit_outer
+def permitted_gains(data: Data, state: State, gains: Floats) -> None:
+    """Fill [N]: what the accesses at which a tensor may enter, or to which it may stay, would save one by one (ps).
+
+    The tensors have no residencies in the present state.
+    """
+    for tensor in range(len(gains)):
+        first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
+        gains[tensor] = 0.0
+        stays = False
+        for access in range(first, last):
+            stays = (stays and state.permits[access - 1] & STAY != 0) or state.permits[access] & ENTER != 0
+            if stays:
+                gains[tensor] += gain(data, state, access)
+
+
+@njit_outer
+def lowest_places(data: Data, fast: Floats, place: Floats, sure: Floats, trust: float, lowest: Floats) -> None:
+    """Lower [N] to the least place that a hint has for each tensor, of those of its accesses that it has in fast memory.
+
+    The other arguments are as for :func:`follow`.
+    """
+    number = -1
+    for tensor in range(len(lowest)):
+        first = data.accesses[data.tensors[tensor].first_access].first_use
+        last = data.accesses[data.tensors[tensor + 1].first_access].first_use
+        for position in range(first, last):
+            if position > first and data.access_uses[position].step == data.access_uses[position - 1].step:
+                continue
+            number += 1
+            if sure[number] >= trust and fast[number] >= 0.5:
+                lowest[tensor] = min(lowest[tensor], place[number])

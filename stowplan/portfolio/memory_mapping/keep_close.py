@@ -21,7 +21,7 @@ from stowplan.portfolio.keep_close.earlier_plan import (
     needs_program,
     of_this_problem,
 )
-from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
+from stowplan.portfolio.packing.keep_close import Boxes, boxes, colliding, near_offsets
 
 #: Residencies, copies and fast uses of a tensor.
 Part = tuple[tuple[Residency, ...], tuple[Copy, ...], tuple[int, ...]]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from stowplan.compiled import is_warm
 from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
@@ -13,8 +15,8 @@ from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver
 from stowplan.portfolio.memory_mapping import learned
+from stowplan.portfolio.memory_mapping.pace import is_large
 from stowplan.portfolio.memory_mapping.quick import quick_plan
-from stowplan.portfolio.memory_mapping.standstill import is_large
 
 _HERE = "stowplan.portfolio.memory_mapping"
 
@@ -56,49 +58,39 @@ def _bound(problem: Problem) -> int:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    is_small = 0 < problem.use_count <= SMALL_USES and not options.deterministic
-    found = ([presolver(f"{_HERE}.candidates:presolve")] if is_small else []) + _others(problem, options)
-    if is_large(problem, options):
-        found.append(Candidate("lns2", "exact", f"{_HERE}.lns:second", takes_over=True))
-    return found
-
-
-def _others(problem: Problem, options: Options) -> list[Candidate]:
-    others = _heuristic_and_exact(problem, options, 1.0)
-    asked_for = [each for each in others if {each.name, each.family} & {*options.candidates} and not each.by_name_only]
-    policies = learned.candidates(problem, options, len(asked_for))
-    playing = sum(each.share for each in policies if not (each.by_name_only or each.unavailable))
-    if len(asked_for) < options.workers:
-        return others + policies
-    others = _heuristic_and_exact(problem, options, 1.0 - playing)
-    # Before those that go on from other candidates' plans.
-    place = next(place for place, each in enumerate([*others, None]) if each is None or each.name in ("cpsat", "lns"))
-    return others[:place] + policies + others[place:]
-
-
-def _heuristic_and_exact(problem: Problem, options: Options, room: float) -> list[Candidate]:
-    """Search has a place of its own, the exact ones share so much of another: together they ask for two."""
-    from stowplan.compiled import is_warm
-
-    found = [Candidate("search", "heuristic", f"{_HERE}.candidates:search", share=1.0)]
+    """Search has a place of its own; the exact candidates, and a policy where places are few, share another."""
+    is_small = problem.use_count <= COMPLETE_MODEL_USES
+    search = [Candidate("search", "heuristic", f"{_HERE}.candidates:search")]
     if not is_warm():
-        found.append(Candidate("greedy", "heuristic", f"{_HERE}.candidates:greedy", share=0.2, interpret=True))
+        search.append(Candidate("greedy", "heuristic", f"{_HERE}.candidates:greedy", share=0.2, interpret=True))
+    relaxation = Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", proves_only=True)
+    # These go on from other candidates' plans.
+    improving = [Candidate("cpsat", "exact", f"{_HERE}.candidates:complete")] if is_small else []
+    improving += [Candidate("lns", "exact", f"{_HERE}.lns:lns")] if problem.use_count else []
+    milp = Candidate("milp", "exact", f"{_HERE}.candidates:milp", share=0.4, proves_only=True, by_name_only=True)
+
+    asked_for = [each for each in (*search, relaxation, *improving) if {each.name, each.family} & {*options.candidates}]
+    policies = learned.candidates(problem, options, len(asked_for))
+    has_place = len(asked_for) < options.workers
+    room = 1.0 - (0.0 if has_place else sum(each.share for each in policies if not (each.by_name_only or each.unavailable)))
     least, most = RELAXATION_SHARE
     proving = min(most * room, max(least, RELAXATION_SECONDS * problem.use_count / options.time_limit))
-    is_small = problem.use_count <= COMPLETE_MODEL_USES
-    improving = (room - proving) / (2 if is_small else 1)
-    found.append(Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", share=proving, proves_only=True))
-    if is_small:
-        found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=improving))
-    if problem.use_count:
-        found.append(Candidate("lns", "exact", f"{_HERE}.lns:lns", share=improving))
-    found.append(Candidate("milp", "exact", f"{_HERE}.milp_candidate:milp", share=0.4, proves_only=True, by_name_only=True))
+    relaxation = replace(relaxation, share=proving)
+    improving = [replace(each, share=(room - proving) / len(improving)) for each in improving]
+
+    found = (
+        [presolver(f"{_HERE}.candidates:presolve")] if 0 < problem.use_count <= SMALL_USES and not options.deterministic else []
+    )
+    found += [*search, relaxation]
+    found += [*improving, milp, *policies] if has_place else [*policies, *improving, milp]
+    if 0 < problem.use_count <= SMALL_USES and not options.deterministic:
+        found.insert(0, presolver(f"{_HERE}.candidates:presolve"))
+    if is_large(problem, options):
+        found.append(Candidate("lns2", "exact", f"{_HERE}.lns:lns2", takes_over=True))
     return found
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    from stowplan.compiled import is_warm
-
     function = f"{_HERE}.candidates:greedy"
     return (Candidate("greedy", "baseline", function, interpret=not is_warm()),)
 
@@ -145,5 +137,5 @@ KIND = Kind(
     notes=lambda problem: problem.notes,
     quick_plan=quick_plan,
     is_quick_first=lambda problem: problem.use_count <= QUICK_USES,
-    warm_up="stowplan.portfolio.memory_mapping.warm_up:warm_up",
+    warm_up="stowplan.portfolio.memory_mapping.candidates:warm_up",
 )

@@ -58,7 +58,7 @@ def candidates(problem: Problem, options: Options, others: int) -> list[Candidat
 def policy(problem: Problem, context: Context) -> None:
     """One game of the policy's likeliest actions."""
     if problem.use_count:
-        _report(context, "policy", [_load().rollout(problem, should_stop=context.stop)])
+        _report(context, "policy", [_load().rollout(problem, should_stop=context.closed)])
 
 
 def policy_search(problem: Problem, context: Context) -> None:
@@ -70,7 +70,7 @@ def policy_search(problem: Problem, context: Context) -> None:
     player, game = _load(), CompiledGame(problem)
     for play in _games(player, game, context):
         _report(context, "policy_search", play())
-        if context.stop():
+        if context.closed():
             return
 
 
@@ -82,42 +82,39 @@ def policy_tuned(problem: Problem, context: Context) -> None:
     from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
     from stowplan.learned_guidance.memory_mapping.muzero.play import TUNING, Played
 
-    options = context.options
-    is_deterministic = options.deterministic
     player, game = _load(), CompiledGame(problem)
-    first = player.rollout(game, should_stop=context.stop)
+    first = player.rollout(game, should_stop=context.closed)
     _report(context, "policy_tuned", [first])
     shown = [] if first is None else [first.actions]
     known: Plan | None = context.incumbent()[0]
     if known is not None and known.residencies:
         limit: dict[str, Any] = {"time_limit": LOCAL_SEARCH_SHARE * context.remaining()}
-        if is_deterministic:
+        if context.options.deterministic:
             limit = {"rounds": LOCAL_SEARCH_ROUNDS}
-        improved = improve_plan(game, known, seed=options.seed, should_stop=context.stop, **limit)
+        improved = improve_plan(game, known, seed=context.seed(), should_stop=context.closed, **limit)
         # Under a name of its own: that it is better than the plan it began with is not the policy's doing.
         if improved.actions is not None:
             context.plan(Played.of(game, improved.actions).plan, "local_search")
             shown.append(improved.actions)
     player.fine_tune(
         problem,
-        training_steps=max(1, int(DETERMINISTIC_STEPS * options.time_limit)) if is_deterministic else None,
-        seed=options.seed,
+        training_steps=context.work(DETERMINISTIC_STEPS, least=1),
+        seed=context.seed(),
         demonstrations=shown,
         changes=TUNING,
-        should_stop=context.stop,
+        should_stop=context.closed,
         on_better=lambda played: context.plan(played.plan, "policy_tuned"),
     )
 
 
 def _games(player: Policy, game: CompiledGame, context: Context) -> Iterator[Callable[[], list[Played | None]]]:
     """What to play, one after the other: for ever, or as much as a deterministic run has time for at leisure."""
-    seed, stop = context.options.seed, context.stop
+    seed, stop = context.seed(), context.closed
     yield lambda: [player.rollout(game, should_stop=stop)]
     yield lambda: [*player.searched(game, seed=seed, should_stop=stop)]
-    rounds, number = None, 0
-    if context.options.deterministic:
-        seconds = 2 * SEARCH_COST * MOVE_SECONDS * len(game.moves)
-        rounds = max(1, int(context.options.time_limit / 3 / max(seconds, 1e-3)))
+    # Likeliest games, drawn and searched ones, in a third of the limit.
+    seconds = 2 * SEARCH_COST * MOVE_SECONDS * len(game.moves)
+    rounds, number = context.work(1, 3 * max(seconds, 1e-3), least=1), 0
     is_shown = False
     while rounds is None or number < rounds:
         hint = _shown(context)
@@ -134,7 +131,7 @@ def _games(player: Policy, game: CompiledGame, context: Context) -> Iterator[Cal
 
 
 def _likeliest(player: Policy, game: CompiledGame, hint: Hint, context: Context) -> list[Played | None]:
-    return [player.rollout(game, hint=hint, should_stop=context.stop)]
+    return [player.rollout(game, hint=hint, should_stop=context.closed)]
 
 
 def _shown(context: Context) -> Hint | None:

@@ -2,12 +2,17 @@
 
 After Shaw, "Using constraint programming and local search methods to solve vehicle routing problems" (CP 1998). Where ruin and
 recreate puts tensors in one at a time, this one changes many at once: it finds exchanges that are worse half-way.
+
+Searches that improve one plan side by side find different things. One that goes on from the other's plan would lose what it has
+found since. So its latest changes (:class:`Changes`) are made again there, where nothing that they touch has been changed by
+the other.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,15 +20,14 @@ import msgspec
 
 from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts, with_whole_copies
 from stowplan.models.memory_mapping.cpsat import Improvement, Neighbourhood, improve, size_estimate
-from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.memory_mapping import arrays, heuristics
-from stowplan.portfolio.memory_mapping.changes import Changes
 from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser
-from stowplan.portfolio.memory_mapping.reports import report_every
+from stowplan.portfolio.memory_mapping.pace import report_every
 
 #: Seconds for one neighbourhood: at most, and as part of the limit.
 ROUND_SECONDS, ROUND_SHARE = 2.0, 0.05
@@ -92,23 +96,23 @@ class Round(NamedTuple):
 
 def lns(problem: Problem, context: Context) -> None:
     """Improve the best plan known until time is up."""
-    _lns(problem, context, "lns", context.options.seed)
+    _lns(problem, context, "lns")
 
 
-def second(problem: Problem, context: Context) -> None:
+def lns2(problem: Problem, context: Context) -> None:
     """The same with other neighbourhoods, beside the first."""
-    _lns(problem, context, "lns2", context.options.seed + 1)
+    _lns(problem, context, "lns2", 1)
 
 
-def _lns(problem: Problem, context: Context, source: str, seed: int) -> None:
+def _lns(problem: Problem, context: Context, source: str, stream: int = 0) -> None:
     if not problem.use_count:
         return
     facts = ProblemFacts(problem)
     start = _start(problem, context)
-    if start is not None and not context.stop():
+    if start is not None and not context.closed():
         try:
             # Neighbourhoods know whole copies only.
-            LargeNeighbourhoodSearch(facts, context, with_whole_copies(problem, start), source, seed).run()
+            LargeNeighbourhoodSearch(facts, context, with_whole_copies(problem, start), source, stream).run()
         except NotImplementedError as error:
             context.note(f"the exact model does not take this problem: {error}")
 
@@ -120,22 +124,22 @@ def _start(problem: Problem, context: Context) -> Plan | None:
     data = arrays.build(problem)
     best: Plan | None = context.start_plan
     for _, steps in heuristics.constructive(data):
-        state, _ = heuristics.run(steps, context.stop)
+        state, _ = heuristics.run(steps, context.closed)
         plan = export_plan(problem, data, state)
         if best is None or plan.objective_ps < best.objective_ps:
             best = plan
             context.plan(plan, "lns")
-        if context.stop():
+        if context.closed():
             break
     return best
 
 
 def _given(context: Context) -> Plan | None:
     """The best plan known, once there is one that uses fast memory, or it is time to begin with what there is."""
-    waited = time.monotonic() + min(WAIT_FOR_START, 0.2 * context.options.time_limit)
+    waited = time.monotonic() + min(WAIT_FOR_START, context.seconds(0.2))
     while True:
         plan: Plan | None = context.incumbent()[0]
-        if (plan is not None and plan.residencies) or time.monotonic() >= waited or context.stop():
+        if (plan is not None and plan.residencies) or time.monotonic() >= waited or context.closed():
             return plan
         time.sleep(0.05)
 
@@ -143,8 +147,8 @@ def _given(context: Context) -> Plan | None:
 class LargeNeighbourhoodSearch:
     """The search; :meth:`run` it once."""
 
-    def __init__(self, facts: ProblemFacts, context: Context, plan: Plan, source: str = "lns", seed: int | None = None):
-        seed = context.options.seed if seed is None else seed
+    def __init__(self, facts: ProblemFacts, context: Context, plan: Plan, source: str = "lns", stream: int = 0):
+        seed = context.seed(stream)
         self._facts = facts
         self._problem = facts.problem
         self._context = context
@@ -183,14 +187,13 @@ class LargeNeighbourhoodSearch:
         self._context.note(f"{rounds} neighbourhoods ({used})")
 
     def _is_over(self) -> bool:
-        options = self._context.options
-        if options.deterministic and self._work >= DETERMINISTIC_SHARE * options.time_limit:
+        if self._context.options.deterministic and self._work >= self._context.seconds(DETERMINISTIC_SHARE):
             return True
         _, bound = self._context.incumbent()
         if bound is not None and self._timeline.objective_ps <= bound:
             # Where that is no valid plan after all, there is more to do.
             self._report()
-        return self._context.stop() or (bound is not None and self._timeline.objective_ps <= bound)
+        return self._context.closed() or (bound is not None and self._timeline.objective_ps <= bound)
 
     def _choose(self) -> Arm:
         """An arm: each once, then by what it earns for its time, and now and then any."""
@@ -204,9 +207,8 @@ class LargeNeighbourhoodSearch:
     def _round(self, arm: Arm, number: int) -> Round:
         """Solve one neighbourhood and keep what is better."""
         began, worked = time.monotonic(), self._work
-        options, left = self._context.options, self._context.remaining()
-        deterministic = options.deterministic
-        limit = min(ROUND_SECONDS, ROUND_SHARE * options.time_limit)
+        left, deterministic = self._context.remaining(), self._context.options.deterministic
+        limit = min(ROUND_SECONDS, self._context.seconds(ROUND_SHARE))
         gain = 0
         free = self._chooser.ways[arm.way](self._timeline, round(arm.count))
         if free is not None:
@@ -222,7 +224,7 @@ class LargeNeighbourhoodSearch:
                     time_limit=left if deterministic else min(limit, left),
                     seed=self._seed + number,
                     deterministic_limit=limit / SECONDS_PER_DETERMINISTIC if deterministic else None,
-                    should_stop=self._context.stop,
+                    should_stop=self._context.closed,
                 )
                 solving = SECONDS_PER_DETERMINISTIC * outcome.deterministic if deterministic else outcome.seconds
                 self._work += solving
@@ -283,3 +285,88 @@ class LargeNeighbourhoodSearch:
         both.plan = msgspec.structs.replace(plan, objective_ps=both.objective_ps)
         is_better = both.objective_ps < min(theirs.objective_ps, self._timeline.objective_ps)
         return both if is_better and verify(self._problem, both.plan).ok else None
+
+
+#: Changes that are remembered: older ones have long been told of.
+REMEMBERED = 200
+
+
+class Standing(NamedTuple):
+    """Where a tensor stands: its residencies, its copies, and which of its uses are fast."""
+
+    residencies: tuple[Residency, ...]
+    copies: tuple[Copy, ...]
+    fast: tuple[int, ...]
+
+
+class Placed(NamedTuple):
+    """A tensor's standing, and where its copies stand in the queue, as parts of it."""
+
+    standing: Standing
+    places: tuple[float, ...]
+
+
+class Change(NamedTuple):
+    """Tensors that a step of the search has changed, as they stood before and stand since."""
+
+    before: dict[int, Standing]
+    after: dict[int, Placed]
+
+
+class Changes:
+    """The latest changes of a search, in their order."""
+
+    def __init__(self, facts: ProblemFacts):
+        self._facts = facts
+        self._owner = facts.problem.tensor_of_use
+        self._changes: deque[Change] = deque(maxlen=REMEMBERED)
+
+    def add(self, before: PlanTimeline, after: PlanTimeline) -> None:
+        """Remember what is different between two plans, one made from the other."""
+        tensors = {each.tensor for each in {*before.plan.residencies} ^ {*after.plan.residencies}}
+        tensors |= {each.tensor for each in {*before.plan.copies} ^ {*after.plan.copies}}
+        tensors |= {self._owner[use] for use in {*before.plan.fast_uses} ^ {*after.plan.fast_uses}}
+        if tensors:
+            ordered = sorted(tensors)
+            was = {tensor: self._placed(before, tensor).standing for tensor in ordered}
+            self._changes.append(Change(was, {tensor: self._placed(after, tensor) for tensor in ordered}))
+
+    def made_in(self, timeline: PlanTimeline) -> Plan | None:
+        """Another plan with every change whose tensors all stand there as they stood before it; None where there is none.
+
+        It need not be valid, and its objective is not set.
+        """
+        new: dict[int, Placed] = {}
+        for change in self._changes:
+            if all(
+                (new.get(tensor) or self._placed(timeline, tensor)).standing == was for tensor, was in change.before.items()
+            ):
+                new |= change.after
+        return self._with(timeline.plan, new) if new else None
+
+    def _placed(self, timeline: PlanTimeline, tensor: int) -> Placed:
+        copies = timeline.copies.get(tensor, [])
+        accesses = self._facts.sequences[tensor].accesses
+        standing = Standing(
+            tuple(timeline.residencies.get(tensor, ())),
+            tuple(copy for _, copy in copies),
+            tuple(use for access in accesses for use in access.uses if timeline.fast[use]),
+        )
+        return Placed(standing, tuple(place / len(timeline.plan.copies) for place, _ in copies))
+
+    def _with(self, plan: Plan, new: dict[int, Placed]) -> Plan:
+        count = len(plan.copies)
+        residencies = [each for each in plan.residencies if each.tensor not in new]
+        queue = [(copy.start, place / count, copy) for place, copy in enumerate(plan.copies) if copy.tensor not in new]
+        fast = [use for use in plan.fast_uses if self._owner[use] not in new]
+        for standing, places in new.values():
+            residencies += standing.residencies
+            queue += [(copy.start, place, copy) for place, copy in zip(places, standing.copies, strict=True)]
+            fast += standing.fast
+        queue.sort(key=lambda each: each[:2])
+        return msgspec.structs.replace(
+            plan,
+            residencies=tuple(sorted(residencies, key=lambda each: (each.start, each.tensor))),
+            copies=tuple(copy for _, _, copy in queue),
+            fast_uses=tuple(sorted(fast)),
+        )

@@ -52,8 +52,11 @@ class Chooser:
         self._random = random.Random(seed)
         problem = facts.problem
         self._horizon = problem.horizon
-        self._gain = gains(facts)
-        floor = facts.problem.floor_ps
+        self._accesses = [access for sequence in facts.sequences for access in sequence.accesses]
+        self._owner = np.repeat(np.arange(len(facts.sequences)), [len(sequence) for sequence in facts.sequences])
+        self._access_gain = access_gains(facts)
+        self._gain = np.bincount(self._owner, self._access_gain, len(facts.sequences))
+        floor = problem.floor_ps
         worth = self._gain >= NEGLIGIBLE * max(1, problem.all_slow_ps - floor)
         self._is_worth = worth & np.array(facts.is_candidate, np.bool_)
         self._worth: Ints = np.flatnonzero(self._is_worth)
@@ -68,10 +71,7 @@ class Chooser:
         """Ways to draw a neighbourhood, by name, of (plan, number of tensors); those that promise most first."""
         if hint is not None:
             self._guess = np.array(hint.values[FAST], np.float64)
-            self._weight = access_gains(facts)
-            self._accesses = [access for sequence in facts.sequences for access in sequence.accesses]
             self._steps = np.array([access.step for access in self._accesses], np.int64)
-            self._owner = np.repeat(np.arange(len(facts.sequences)), [len(sequence) for sequence in facts.sequences])
             self.ways["disagreeing"] = self._disagreeing
 
     @property
@@ -106,7 +106,7 @@ class Chooser:
     def _disagreeing(self, timeline: PlanTimeline, count: int) -> Free | None:
         """A tensor that is where the guess does not have it, and others near it that are, too."""
         is_fast = [all(timeline.fast[use] for use in access.uses) for access in self._accesses]
-        apart = np.abs(self._guess - np.array(is_fast, np.float64)) * self._weight
+        apart = np.abs(self._guess - np.array(is_fast, np.float64)) * self._access_gain
         tensors = len(self._facts.sequences)
         by_tensor = np.bincount(self._owner, apart, tensors)[self._worth]
         if by_tensor.sum() <= 0:
@@ -174,17 +174,8 @@ class Chooser:
         return sorted(tensors, key=lambda tensor: -keys[tensor])
 
 
-def gains(facts: ProblemFacts) -> Floats:
-    """What each tensor may save at most, its uses fast rather than slow and all else as it pleases; shape ``[N]`` (ps)."""
-    found = np.zeros(len(facts.sequences))
-    for step in facts.problem.steps:
-        for place, use in enumerate(step.uses):
-            found[use.tensor] += step.weight * _largest_gain(step, place)
-    return found
-
-
 def access_gains(facts: ProblemFacts) -> Floats:
-    """The same for each access: shape ``[accesses]`` (ps), in the order of a hint's values."""
+    """What each access may save at most, fast rather than slow and all else as it pleases; ``[accesses]`` (ps), as in hints."""
     found: dict[tuple[int, int], float] = {}
     for index, step in enumerate(facts.problem.steps):
         for place, use in enumerate(step.uses):

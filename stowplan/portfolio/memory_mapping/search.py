@@ -12,17 +12,18 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.compiled import njit_inner, njit_once, njit_outer, records
-from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.construct import Floats
-from stowplan.portfolio.memory_mapping.engine import (
-    copy_row,
-    open_rows,
-    remove_tensor,
+from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
+from stowplan.portfolio.memory_mapping.machine import (
+    BEST_FIT,
+    FIRST_FIT,
+    HIGH_FIT,
+    insert_best,
+    note,
+    remove,
+    reopen,
+    replay,
 )
-from stowplan.portfolio.memory_mapping.insert import insert_best
-from stowplan.portfolio.memory_mapping.space import BEST_FIT, FIRST_FIT, HIGH_FIT
 from stowplan.portfolio.memory_mapping.state import SlotRow, State
-from stowplan.portfolio.memory_mapping.timeline import replay
 
 #: Most tensors that one round takes out and puts in.
 MOST = 64
@@ -43,8 +44,6 @@ class Status:
     saved_count: int
     """Residencies taken out in this round."""
     rounds: int
-    accepted: int
-    improved: int
 
 
 class Search(NamedTuple):
@@ -86,17 +85,8 @@ def note_best(state: State, search: Search) -> None:
     status.best = state.totals[0].total
     status.best_count = 0
     for position in range(state.totals[0].placed):
-        copy_row(state.slots[state.order[position]], search.best[position])
+        note(state.slots[state.order[position]], search.best[position])
         status.best_count += 1
-
-
-@njit_outer
-def restart(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
-    """Bring the state to the plan of these residencies."""
-    while state.totals[0].placed > 0:
-        remove_tensor(data, state, state.slots[state.order[state.totals[0].placed - 1]].tensor)
-    open_rows(data, state, rows, count)
-    replay(data, state)
 
 
 @njit_inner
@@ -180,10 +170,10 @@ def _ruin(data: Data, state: State, search: Search) -> int:
     for position in range(count):
         index = state.first_slot[search.chosen[position]]
         while index >= 0:
-            copy_row(state.slots[index], search.saved[status.saved_count])
+            note(state.slots[index], search.saved[status.saved_count])
             status.saved_count += 1
             index = state.slots[index].next
-        remove_tensor(data, state, search.chosen[position])
+        remove(data, state, search.chosen[position])
     return count
 
 
@@ -261,11 +251,8 @@ def ruin_and_recreate(data: Data, state: State, search: Search, rounds: int, all
         status.rounds += 1
         if totals.total < status.best:
             note_best(state, search)
-            status.improved += 1
         elif totals.total > before + allowed * (random_below(search, RANDOM) / RANDOM) ** 3:
             for position in range(count):
-                remove_tensor(data, state, search.chosen[position])
-            open_rows(data, state, search.saved, status.saved_count)
+                remove(data, state, search.chosen[position])
+            reopen(data, state, search.saved, status.saved_count)
             replay(data, state)
-            continue
-        status.accepted += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowplan.compiled import njit_inner, njit_once
+from stowplan.compiled import njit_inner, njit_once, njit_outer
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.state import NEVER, SlotRow, State
 
@@ -19,7 +19,6 @@ FIRST_FIT, BEST_FIT, HIGH_FIT = 0, 1, 2
 STRIDE = 8
 WIDTH = 16
 ROOM = 128
-
 
 #: Answers that are kept for the tensor being inserted.
 MEMO = 128
@@ -133,6 +132,28 @@ def clear(state: State) -> None:
     state.totals[0].placed = 0
     for window in range(len(state.crowd)):
         state.crowd[window] = 0
+
+
+@njit_outer
+def repack(data: Data, state: State, order: Ints, old: Ints) -> bool:
+    """Give every residency a new offset, first fit, slots in this order; False, and nothing changed, where it cannot be.
+
+    ``old`` is as long as ``order``, for the offsets there were.
+    """
+    for position in range(len(order)):
+        old[position] = state.slots[order[position]].offset
+    clear(state)
+    for position in range(len(order)):
+        slot = state.slots[order[position]]
+        slot.offset = find_offset(data, state, slot.start, slot.end, data.tensors[slot.tensor].bytes, FIRST_FIT)
+        if slot.offset < 0:
+            clear(state)
+            for again in range(len(order)):
+                state.slots[order[again]].offset = old[again]
+                place(state, order[again])
+            return False
+        place(state, order[position])
+    return True
 
 
 @njit_inner

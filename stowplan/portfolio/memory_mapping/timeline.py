@@ -1,4 +1,7 @@
-"""When things happen in a partial plan, compiled: the copy queue is played, from the first change on.
+"""Time in a partial plan, compiled: how long steps last, which copies are queued, and when all of it happens.
+
+Copies queued at one boundary are served in the order of their deadlines, which for a single channel is the best order; a
+state is therefore the same whatever the order in which its residencies were opened.
 
 The rules are in ``docs/reference/memory-mapping.md``, "Copy engine". Where stalls are forbidden the queue is played with floor
 latencies, and a plan that stalls costs :data:`~stowplan.portfolio.memory_mapping.state.NEVER`.
@@ -13,14 +16,166 @@ boundaries move.
 from __future__ import annotations
 
 from stowplan.compiled import njit_inner, njit_once
-from stowplan.portfolio.memory_mapping.arrays import Data
+from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.state import NEVER, State
+
+# ---------------------------------------------------------------------------------------------------------------------- steps
+
+
+@njit_inner
+def latency(data: Data, fast: Ints, step: int) -> int:
+    """Latency of one run of a step (ps)."""
+    row, after = data.steps[step], data.steps[step + 1]
+    if row.table >= 0:
+        mask = 0
+        for bit in range(row.table_uses):
+            if fast[row.first_use + data.table[row.table_use + bit]]:
+                mask |= 1 << bit
+        return data.table[row.table + mask]  # type: ignore[no-any-return]
+    worst = -NEVER
+    term = row.first_term
+    while term < after.first_term:
+        value = data.terms[term].slow
+        for use in range(row.first_use, after.first_use):
+            term += 1
+            if fast[use]:
+                value += data.terms[term].fast
+            else:
+                value += data.terms[term].slow
+        worst = max(worst, value)
+        term += 1
+    return worst
 
 
 @njit_inner
 def step_time(data: Data, state: State, step: int) -> int:
     """How long a step lasts when the queue is played (ps)."""
     return state.moments[step].duration if data.stalls_allowed else data.steps[step].floor
+
+
+@njit_inner
+def set_access(data: Data, state: State, access: int, value: int) -> None:
+    """Serve all uses of an access from fast (or slow) memory and update the latencies of their steps."""
+    for position in range(data.accesses[access].first_use, data.accesses[access + 1].first_use):
+        state.fast[data.access_uses[position].use] = value
+    last = -1
+    for position in range(data.accesses[access].first_use, data.accesses[access + 1].first_use):
+        step = data.access_uses[position].step
+        if step == last:
+            continue
+        last = step
+        moment = state.moments[step]
+        change = data.steps[step].weight * latency(data, state.fast, step) - moment.duration
+        if change != 0:
+            moment.duration += change
+            state.totals[0].latency += change
+            if data.stalls_allowed:
+                touch(state, step)
+
+
+@njit_inner
+def gain_alone(data: Data, state: State, access: int) -> int:
+    """What the steps of an access in slow memory would save were it fast and all else as it is (ps, weighted)."""
+    begin, end = data.accesses[access].first_use, data.accesses[access + 1].first_use
+    for position in range(begin, end):
+        state.fast[data.access_uses[position].use] = 1
+    gain = 0
+    last = -1
+    for position in range(begin, end):
+        step = data.access_uses[position].step
+        if step != last:
+            gain += state.moments[step].duration - data.steps[step].weight * latency(data, state.fast, step)
+        last = step
+    for position in range(begin, end):
+        state.fast[data.access_uses[position].use] = 0
+    return gain
+
+
+@njit_inner
+def gain_beside_others(data: Data, access: int) -> int:
+    """What the steps of an access that have tables would save at most were it fast, whatever others do (ps, weighted)."""
+    begin, end = data.accesses[access].first_use, data.accesses[access + 1].first_use
+    gain = 0
+    last = -1
+    for position in range(begin, end):
+        step = data.access_uses[position].step
+        row = data.steps[step]
+        if step == last or row.table < 0:
+            continue
+        last = step
+        subset = 0
+        for bit in range(row.table_uses):
+            for other in range(position, end):
+                if data.access_uses[other].use == row.first_use + data.table[row.table_use + bit]:
+                    subset |= 1 << bit
+        best = 0
+        for mask in range(1 << row.table_uses):
+            if mask & subset == 0:
+                best = max(best, data.table[row.table + mask] - data.table[row.table + (mask | subset)])
+        gain += row.weight * best
+    return gain
+
+
+@njit_inner
+def gain(data: Data, state: State, access: int) -> int:
+    """What an access in slow memory would save were it fast: half of what it saves only beside others counts, if it is more."""
+    return max(0, gain_alone(data, state, access), gain_beside_others(data, access) // 2)
+
+
+# -------------------------------------------------------------------------------------------------------- the queue of copies
+
+
+@njit_inner
+def touch(state: State, boundary: int) -> None:
+    """Have a boundary and the step after it played again."""
+    totals = state.totals[0]
+    state.moments[boundary].dirty = 1
+    totals.dirty_from = min(totals.dirty_from, boundary)
+    totals.dirty_to = max(totals.dirty_to, boundary)
+
+
+@njit_inner
+def queue_copy(state: State, copy: int, boundary: int, due: int, length: int) -> None:
+    """Queue a copy at a boundary, by its deadline; copies out go first among equals, then lower tensors."""
+    moment, row = state.moments[boundary], state.copies[copy]
+    rank = 2 * state.slots[copy >> 1].tensor + 1 - (copy & 1)
+    before = moment.tail
+    while before >= 0:
+        other = state.copies[before]
+        if other.due < due or (other.due == due and 2 * state.slots[before >> 1].tensor + 1 - (before & 1) < rank):
+            break
+        before = other.before
+    row.before = before
+    row.after = moment.head if before < 0 else state.copies[before].after
+    row.due = due
+    row.length = length
+    if before >= 0:
+        state.copies[before].after = copy
+    else:
+        moment.head = copy
+    if row.after >= 0:
+        state.copies[row.after].before = copy
+    else:
+        moment.tail = copy
+    touch(state, boundary)
+
+
+@njit_inner
+def unqueue_copy(state: State, copy: int, boundary: int) -> None:
+    """Take a copy out of the queue of a boundary."""
+    moment, row = state.moments[boundary], state.copies[copy]
+    if row.before >= 0:
+        state.copies[row.before].after = row.after
+    else:
+        moment.head = row.after
+    if row.after >= 0:
+        state.copies[row.after].before = row.before
+    else:
+        moment.tail = row.before
+    touch(state, boundary)
+
+
+# --------------------------------------------------------------------------------------------------------------------- replay
 
 
 @njit_inner
@@ -114,6 +269,9 @@ def _serve(data: Data, state: State, boundary: int, now: int) -> None:
         waiting.due = max(waiting.due, end)
         state.totals[0].reach = max(state.totals[0].reach, row.due)
         copy = row.after
+
+
+# -------------------------------------------------------------------------------------------------- idle times of the channel
 
 
 @njit_inner

@@ -14,7 +14,7 @@ import msgspec
 from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Problem, Step, Table
-from stowplan.portfolio.memory_mapping.baseline import without_stalls
+from stowplan.portfolio.memory_mapping.heuristics import without_stalls
 from stowplan.portfolio.memory_mapping.kind import COMPLETE_MODEL_USES
 from stowplan.portfolio.memory_mapping.learned import POLICY
 from stowplan.portfolio.validation.adapter import Adapter, Completion, Effort, Estimate, Game, Stop

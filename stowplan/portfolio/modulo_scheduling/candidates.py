@@ -12,21 +12,13 @@ from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, descr
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.modulo_scheduling.body import Body
-from stowplan.portfolio.modulo_scheduling.evolution import Evolution
-from stowplan.portfolio.modulo_scheduling.guided import follow
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, is_least, list_scheduling, random_play
+from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, follow, list_scheduling
 
 #: Placements of deterministic runs, for each second of the limit.
 PLACEMENTS = 2_500
 
-#: Evaluations that random play and evolution get where work is not limited.
-BUDGET = 20_000
-
 #: Placements of the search, for each instruction, that may pass without an improvement.
 PATIENCE = 20_000
-
-#: Part of a deterministic run's seconds that CP-SAT gets, in its own.
-_DETERMINISTIC_PART = 0.25
 
 
 def prepare(problem: Problem, context: Context, source: str) -> Tally | None:
@@ -53,16 +45,6 @@ def report(context: Context, tally: Tally, source: str) -> None:
     context.note(f"{source}: {found} after {tally.evaluations} evaluations")
 
 
-def _closed(context: Context) -> bool:
-    """Whether someone has a plan that is proven to be the best."""
-    return not context.options.deterministic and is_least(*context.incumbent())
-
-
-def stopper(context: Context) -> Callable[[], bool]:
-    """Whether time is up, or there is nothing left to find."""
-    return lambda: context.stop() or _closed(context)
-
-
 def least_open(context: Context, tally: Tally) -> int:
     """The least II that nobody has refuted."""
     bound = None if context.options.deterministic else context.incumbent()[1]
@@ -71,7 +53,7 @@ def least_open(context: Context, tally: Tally) -> int:
 
 def list_alone(problem: Problem, context: Context) -> None:
     """List scheduling, the baseline, and nothing more."""
-    plan = list_plan(problem, context.options.seed, context.stop)
+    plan = list_plan(problem, context.seed(), context.closed)
     if plan is not None:
         context.plan(plan, "list")
 
@@ -84,17 +66,16 @@ def search(problem: Problem, context: Context) -> None:
     tally = prepare(problem, context, "list")
     if tally is None:
         return
-    report(context, tally, begin(tally, context.options.seed, context.stop))
+    report(context, tally, begin(tally, context.seed(), context.closed))
     taken = _follow(tally, context, 0)
     tally.on_better = lambda plan: context.plan(plan, "search")
     if not problem.instructions:
         return
-    run = Search(tally, context.options.seed + 1)
-    stop = stopper(context)
-    limit = int(PLACEMENTS * context.options.time_limit) if context.options.deterministic else None
+    run = Search(tally, context.seed(1))
+    limit = context.work(PLACEMENTS)
     improved = tally.work
     known = tally.best
-    while not stop():
+    while not context.closed():
         taken = _follow(tally, context, taken)
         if not context.options.deterministic:
             plan = context.incumbent()[0]
@@ -107,7 +88,7 @@ def search(problem: Problem, context: Context) -> None:
             break
         if limit is None and tally.work - improved > PATIENCE * tally.body.count:
             break
-        run.step(least, stop)
+        run.step(least, context.closed)
     report(context, tally, "search")
 
 
@@ -117,54 +98,22 @@ def _follow(tally: Tally, context: Context, taken: int) -> int:
     if len(hints) > taken:
         offered, tally.on_better = tally.on_better, lambda plan: context.plan(plan, "guided")
         for hint in hints[taken:]:
-            follow(tally, hint, context.options.seed, context.stop)
+            follow(tally, hint, context.seed(), context.closed)
         tally.on_better = offered
     return len(hints)
-
-
-def random(problem: Problem, context: Context) -> None:
-    """Random legal play."""
-    tally = prepare(problem, context, "random")
-    if tally is not None and problem.instructions:
-        random_play(tally, context.options.seed, budget(context, tally), stopper(context))
-        report(context, tally, "random")
-
-
-def evolution(problem: Problem, context: Context) -> None:
-    """Evolutionary search over placements."""
-    tally = prepare(problem, context, "evolution")
-    if tally is None or not problem.instructions:
-        return
-    most = budget(context, tally)
-    run = Evolution(tally, context.options.seed)
-    stop = stopper(context)
-    while tally.evaluations < most and not stop():
-        run.generation(stop)
-    report(context, tally, "evolution")
-
-
-def budget(context: Context, tally: Tally, placements: int = PLACEMENTS) -> int:
-    """Evaluations at most; of a deterministic run so many placements for each second of its limit."""
-    if not context.options.deterministic:
-        return BUDGET
-    return min(BUDGET, int(placements * context.options.time_limit) // max(1, tally.body.count) + 1)
 
 
 def cpsat(problem: Problem, context: Context) -> None:
     """The exact models, from the best schedule known: of the others, or of list scheduling, which costs little."""
     from stowplan.models.modulo_scheduling import cpsat as model
 
-    options = context.options
     outcome = model.solve(
         problem,
-        time_limit=context.remaining(),
-        seed=options.seed,
-        deterministic_limit=_DETERMINISTIC_PART * options.time_limit if options.deterministic else None,
         hint=_hint(problem, context),
         on_plan=lambda plan: context.plan(plan, "cpsat"),
         on_bound=lambda bound: context.bound(bound, "cpsat"),
-        should_stop=stopper(context),
-        incumbent=None if options.deterministic else lambda: context.incumbent()[0],
+        incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
+        **context.solver_limits(4),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat", {"explanation": outcome.reason} if outcome.reason else None)
@@ -174,9 +123,9 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 def _hint(problem: Problem, context: Context) -> Plan | None:
     if context.options.deterministic:
-        return list_plan(problem, context.options.seed, context.stop)
+        return list_plan(problem, context.seed(), context.closed)
     # Whatever others find in the meantime does as well.
-    plan = list_plan(problem, context.options.seed, lambda: context.stop() or context.incumbent()[0] is not None)
+    plan = list_plan(problem, context.seed(), lambda: context.closed() or context.incumbent()[0] is not None)
     return plan or context.incumbent()[0]
 
 

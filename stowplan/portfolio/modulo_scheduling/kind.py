@@ -42,9 +42,6 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         # Not in a thread: it may have to compile its annealing, which takes long and lets nothing else run.
         Candidate("search", "heuristic", f"{_HERE}:search", share=0.5),
     ]
-    # By name only: what the paper compares with. They are no match for the search.
-    named = {*options.candidates} & {"random", "evolution"}
-    found += [Candidate(name, "baseline", f"{_HERE}:{name}", share=0.3) for name in sorted(named)]
     asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
     return found + learned.candidates(problem, options, len(asked_for))
 

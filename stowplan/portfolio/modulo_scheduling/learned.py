@@ -25,8 +25,8 @@ POLICY = PolicySource(
 #: What a step of a first batch takes for an instruction: seconds, on one core at leisure.
 STEP_SECONDS = 5e-3
 
-#: Instructions placed in a deterministic run, for each second of its limit.
-DETERMINISTIC_PLACEMENTS = 1_000
+#: Evaluations at most, and instructions placed in a deterministic run for each second of its limit.
+BUDGET, DETERMINISTIC_PLACEMENTS = 20_000, 1_000
 
 
 def candidates(problem: Problem, options: Options, others: int) -> list[Candidate]:
@@ -44,13 +44,12 @@ def ppo(problem: Problem, context: Context) -> None:
     from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
     tally = heuristics.prepare(problem, context, "ppo")
-    if tally is None or not problem.instructions or context.stop():
+    if tally is None or not problem.instructions or context.closed():
         return
-    run = RollOuts(tally, _load(), context.options.seed, repair=True)
-    budget = heuristics.budget(context, tally, DETERMINISTIC_PLACEMENTS)
-    stop = heuristics.stopper(context)
-    while tally.evaluations < budget and not stop():
-        run.step(heuristics.least_open(context, tally), stop, budget - tally.evaluations)
+    run = RollOuts(tally, _load(), context.seed(), repair=True)
+    budget = _budget(context, tally.body.count)
+    while tally.evaluations < budget and not context.closed():
+        run.step(heuristics.least_open(context, tally), context.closed, budget - tally.evaluations)
     heuristics.report(context, tally, "ppo")
 
 
@@ -60,14 +59,13 @@ def ppo_tuned(problem: Problem, context: Context) -> None:
     from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
     tally = heuristics.prepare(problem, context, "ppo_tuned")
-    if tally is None or not problem.instructions or context.stop():
+    if tally is None or not problem.instructions or context.closed():
         return
-    policy, options = _load(), context.options
-    stop = heuristics.stopper(context)
-    run = RollOuts(tally, policy, options.seed, repair=True)
-    budget = heuristics.budget(context, tally, DETERMINISTIC_PLACEMENTS)
-    while tally.best is None and tally.evaluations < budget and not stop():
-        run.step(tally.body.least_ii, stop, budget - tally.evaluations)
+    policy = _load()
+    run = RollOuts(tally, policy, context.seed(), repair=True)
+    budget = _budget(context, tally.body.count)
+    while tally.best is None and tally.evaluations < budget and not context.closed():
+        run.step(tally.body.least_ii, context.closed, budget - tally.evaluations)
 
     def take(plan: Plan) -> None:
         tally.offer(plan.ii, list(plan.tiles), list(plan.times))
@@ -76,14 +74,20 @@ def ppo_tuned(problem: Problem, context: Context) -> None:
     shown = [plan for plan in (tally.best, known) if plan is not None and all(len(route) <= 1 for route in plan.routes)]
     tuned = policy.fine_tune(
         run.problem,
-        evaluations=max(1, budget - tally.evaluations) if options.deterministic else None,
-        seed=options.seed,
+        evaluations=max(1, budget - tally.evaluations) if context.options.deterministic else None,
+        seed=context.seed(),
         demonstrations=[msgspec.structs.replace(plan, problem=run.problem.digest) for plan in shown],
-        should_stop=stop,
+        should_stop=context.closed,
         on_better=take,
     )
     tally.placements += tuned.evaluations * tally.body.count
     heuristics.report(context, tally, "ppo_tuned")
+
+
+def _budget(context: Context, instructions: int) -> int:
+    """Evaluations at most."""
+    placements = context.work(DETERMINISTIC_PLACEMENTS)
+    return BUDGET if placements is None else min(BUDGET, placements // max(1, instructions) + 1)
 
 
 def _load() -> Policy:

@@ -38,8 +38,6 @@ class Mapper:
     ----------
     tiles
         Tile of each group where they are given; then only times are looked for.
-    careless
-        Take any free place, not the best: random legal play.
     liking
         Clocks that each tile is worth to each group, shape ``[groups, tiles]``.
     """
@@ -51,12 +49,10 @@ class Mapper:
         chance: random.Random,
         tiles: Sequence[int] | None = None,
         *,
-        careless: bool = False,
         liking: Floats | None = None,
     ):
         self.body, self.ii = body, ii
         self._chance = chance
-        self._careless = careless
         self._liking = liking
         self._allowed = body.allowed if tiles is None else [[tile] for tile in tiles]
         self.slots = min(ii, body.problem.machine.instruction_depth)
@@ -78,7 +74,7 @@ class Mapper:
         self.steps = 0
         """Placements so far."""
 
-    def run(self, order: Sequence[float], budget: int, stop: Callable[[], bool], *, evict: bool = True) -> bool:
+    def run(self, order: Sequence[float], budget: int, stop: Callable[[], bool]) -> bool:
         """Place everything that is not placed yet, highest ``order`` first; whether that worked within the budget."""
         if not self.body.may_fit(self.ii):
             return False
@@ -93,8 +89,6 @@ class Mapper:
             budget -= 1
             self.steps += 1
             place = self._best_place(number)
-            if place is None and not evict:
-                return False
             for other in self._put(number, *place) if place is not None else self._force(number):
                 heapq.heappush(waiting, (-order[other], other))
         return True
@@ -140,12 +134,14 @@ class Mapper:
             time = self._first_time(number, tile)
             if time is None:
                 continue
-            cost = self._chance.random() * (1.0 if not self._careless else FAR / 2)
-            if not self._careless:
-                cost += time + float(distance[tile])
+            cost = self._cost(time, float(distance[tile]))
             if cost < best:
                 best, found = cost, (tile, time)
         return found
+
+    def _cost(self, time: int, distance: float) -> float:
+        """What places are compared by: clocks, and chance among equals."""
+        return self._chance.random() + (time + distance)
 
     def _distances(self, group: int) -> Floats:
         """[tiles] Clocks that a tile costs: for links missing to the tiles of related groups, less what it is liked."""

@@ -1,8 +1,10 @@
-"""List scheduling with eviction, random play, and a search around the best schedule; all counted in evaluations.
+"""List scheduling with eviction, and a search around the best schedule; both counted in evaluations.
 
-An evaluation is as much work as placing every instruction of the loop body once, however the placements are spread: the
-complete mappings of random play and evolution count one each, and so do as many placements of the list scheduler and as many
-moves of the annealing.
+An evaluation is as much work as placing every instruction of the loop body once, however the placements are spread: a complete
+mapping counts one, and so do as many placements of the list scheduler and as many moves of the annealing.
+
+Schedules that follow a hint are made by list scheduling, too: in the hint's order, and on the tiles that it likes. They are
+raced with those that follow nothing, at each initiation interval (II) below the best one, and at that.
 """
 
 from __future__ import annotations
@@ -19,6 +21,15 @@ from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 
 if TYPE_CHECKING:
     from stowplan.portfolio.modulo_scheduling.annealing import Annealing
+
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.models.hint import TRUST, Hint
+from stowplan.models.modulo_scheduling.hint import TIME, tile_name
 
 #: Placements for each instruction before an initiation interval (II) is given up (the budget ratio of Rau 1994), at
 #: first and at most.
@@ -38,9 +49,6 @@ _LARGE = 100
 
 #: Moves of the annealing that take as long as one placement of the list scheduler.
 _MOVES_A_PLACEMENT = 100
-
-#: Attempts that a random play gets at an II before it goes to the next.
-_PLAYS = 50
 
 
 @dataclass
@@ -132,34 +140,6 @@ def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Cal
     if done:
         tally.offer(ii, mapper.tiles, mapper.times)
     return done
-
-
-def random_play(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) -> None:
-    """Instruction by instruction, in order of height, each to any place that breaks no rule; what ends in none is given up.
-
-    IIs from the least upwards until one works, then again and again at that and the one below.
-    """
-    body, chance = tally.body, random.Random(seed)
-    every = list(body.iis)
-    at = 0
-    while tally.evaluations < evaluations and every and not stop():
-        ii = every[at]
-        order = [float(height) for height in body.heights(ii)]
-        for _ in range(_PLAYS):
-            mapper = Mapper(body, ii, chance, careless=True)
-            done = mapper.run(order, body.count, stop, evict=False)
-            # A play that ends early has cost an evaluation all the same: as in the paper, it is one more that failed.
-            tally.placements += body.count
-            if done:
-                tally.offer(ii, mapper.tiles, mapper.times)
-            if stop() or tally.evaluations >= evaluations:
-                return
-        if tally.best is None:
-            at = min(at + 1, len(every) - 1)
-        else:
-            # Not every II between two may be left: limits on delays refute some.
-            best = every.index(tally.best.ii)
-            at = max(0, best - (at == best))
 
 
 def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
@@ -297,6 +277,57 @@ class Search:
         return found[:size]
 
 
-def is_least(plan: Plan | None, bound: int | None) -> bool:
-    """Whether a plan is proven to be the best."""
-    return plan is not None and bound is not None and plan.objective <= bound
+#: Clocks that the tile a hint likes best is worth: more than a link that is missing.
+LIKING = 12.0
+
+
+def follow(tally: Tally, hint: Hint, seed: int, stop: Callable[[], bool]) -> bool:
+    """Try schedules that follow a hint at one II after the other, upwards; whether one is better than the best before.
+
+    Parameters
+    ----------
+    tally
+        Of the loop body; it is told of what is found, and of what that cost.
+    hint
+        With values, checked.
+    seed
+        Of ties.
+    stop
+        Asked between two attempts, and in them.
+    """
+    body, before = tally.body, tally.best
+    above = None if before is None else before.ii
+    for ii in body.iis:
+        if above is not None and ii > above:
+            break
+        for attempt, order in enumerate(_orders(body, hint, ii)):
+            if stop():
+                return tally.best is not before
+            mapper = Mapper(body, ii, random.Random(f"{seed} {ii} {attempt}"), liking=_liking(body, hint))
+            done = mapper.run(order, FIRST_RATIO * body.count, stop)
+            tally.placements += max(1, mapper.steps)
+            if done:
+                tally.offer(ii, mapper.tiles, mapper.times)
+        if tally.best is not before:
+            return True
+    return False
+
+
+def _orders(body: Body, hint: Hint, ii: int) -> Iterator[list[float]]:
+    """Orders to place instructions in, the highest first: the hint's, then that of heights."""
+    heights = [float(height) for height in body.heights(ii)]
+    longest = max(heights, default=0.0)
+    times, sure = hint.values[TIME], hint.confidence or (1.0,) * body.count
+    yield [
+        longest * (1.0 - time) if trust >= TRUST else height for height, time, trust in zip(heights, times, sure, strict=True)
+    ]
+    yield heights
+
+
+def _liking(body: Body, hint: Hint) -> NDArray[np.float64]:
+    """[groups, tiles] Clocks that each tile is worth to a group: that of its instruction which is surest."""
+    values = np.array([hint.values[tile_name(tile)] for tile in range(body.tiles)], np.float64)
+    sure = np.array(hint.confidence, np.float64) if hint.confidence else np.ones(body.count)
+    values[:, sure < TRUST] = 0.0
+    found = [values[:, members].max(axis=1) for members in body.members]
+    return LIKING * np.array(found, np.float64).reshape(len(body.members), body.tiles)

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stowplan.portfolio.operator_order import kernel
-from stowplan.portfolio.operator_order.graph import Graph
+from stowplan.compiled import njit
+from stowplan.portfolio.operator_order.graph import Bits, Graph, Ints, is_done, restore, run, settle, weigh
+
+Floats = NDArray[np.float64]
 
 #: Children of a level at most, for each set.
 _CHILDREN = 64
+
+
+class Level(NamedTuple):
+    """Sets side by side."""
+
+    bits: Bits
+    """[sets, words]"""
+    key: Ints
+    """[sets] Peak so far, in bytes."""
+    hashes: Bits
+    """[sets, 2]"""
+
+
+class Children(NamedTuple):
+    """What may follow the sets of a level, and a hash table of sets."""
+
+    of: Ints
+    """[children, 2] Set, and the operator that runs next."""
+    key: Ints
+    score: Floats
+    table: Bits
 
 
 def search(
@@ -51,32 +76,126 @@ def search(
     noise = np.zeros(n) if chance is None else chance.normal(0.0, 0.05, n)
     allowed = np.ones(n, np.int64) if among is None else np.zeros(n, np.int64)
     allowed[[] if among is None else list(among)] = 1
-    bits, after = np.zeros((width, words), np.uint64), np.zeros((width, words), np.uint64)
-    key, after_key = np.full(width, floor, np.int64), np.zeros(width, np.int64)
-    hashes, after_hashes = np.zeros((width, 2), np.uint64), np.zeros((width, 2), np.uint64)
+    now, after = (
+        Level(np.zeros((width, words), np.uint64), np.full(width, floor, np.int64), np.zeros((width, 2), np.uint64))
+        for _ in range(2)
+    )
     many = width * _CHILDREN
-    child, child_key, child_score = np.zeros((many, 2), np.int64), np.zeros(many, np.int64), np.zeros(many)
     table = np.zeros(1 << (2 * many).bit_length(), np.uint64)
+    children = Children(np.zeros((many, 2), np.int64), np.zeros(many, np.int64), np.zeros(many), table)
     for op in done:
-        bits[0, op >> 6] |= np.uint64(1) << np.uint64(op & 63)
+        now.bits[0, op >> 6] |= np.uint64(1) << np.uint64(op & 63)
     backs: list[np.ndarray] = []
     moves: list[np.ndarray] = []
     wide = 1
     while not should_stop():
         back, level_moves = np.zeros((width, 4), np.int64), np.zeros(wide * (n + 1), np.int64)
-        made, used, complete = kernel.beam_level(
-            graph, allowed, floor, upper, weight, width, noise, random, bits, key, hashes, after, after_key, after_hashes,
-            back, level_moves, 0, wide, child, child_key, child_score, table,
-        )  # fmt: skip
+        made, used, complete = _advance(
+            graph, allowed, floor, upper, weight, width, noise, random, now, after, back, level_moves, wide, children
+        )
         if made == 0:
             return None
         backs.append(back[:made].copy())
         moves.append(level_moves[:used].copy())
-        bits, after, key, after_key, hashes, after_hashes = after, bits, after_key, key, after_hashes, hashes
+        now, after = after, now
         wide = made
         if complete >= 0:
-            return int(key[0]), _follow(graph, backs, moves, set(done))
+            return int(now.key[0]), _follow(graph, backs, moves, set(done))
     return None
+
+
+@njit
+def _advance(
+    g: Graph,
+    allowed: Ints,
+    floor: int,
+    upper: int,
+    weight: float,
+    width: int,
+    noise: Floats,
+    random: Bits,
+    now: Level,
+    then: Level,
+    back: Ints,
+    moves: Ints,
+    wide: int,
+    successors: Children,
+) -> Any:
+    """One level of a beam: every set of ``wide`` takes its safe steps, and the best ``width`` of what may follow are the next.
+
+    ``back`` [sets, 4] gets (parent, first move, moves, operator) for each next set, ``moves`` those of the safe steps. Returns
+    the number of the next sets, the length of ``moves``, and the number of a set that is complete, -1 where none is.
+    """
+    # Arrays by themselves: in loops the members of a tuple would be counted as references each time.
+    since = 0
+    bits, key, hashes = now
+    next_bits, next_key, next_hashes = then
+    child, child_key, child_score, table = successors
+    n = len(g.waits)
+    rem, waits, ready = np.empty(len(g.rem), np.int64), np.empty(n, np.int64), np.empty(n + 1, np.int64)
+    scratch, settled = np.empty(n + 1, np.int64), np.empty((wide, 2), np.int64)
+    children = 0
+    complete = -1
+    for at in range(wide):
+        live, count = restore(g, bits[at], rem, waits, ready, allowed)
+        most = max(key[at], floor)
+        live, count, moved = settle(g, rem, waits, bits[at], ready, count, scratch, 0, live, most, allowed)
+        settled[at, 0], settled[at, 1] = since, moved
+        for i in range(moved):
+            op = scratch[i]
+            moves[since + i] = op
+            hashes[at, 0] ^= random[op, 0]
+        since += moved
+        open_ones = 0
+        for i in range(count):
+            op = ready[i]
+            if is_done(bits[at], op):
+                continue
+            open_ones += 1
+            come, go, saved = weigh(g, rem, op)
+            peak = max(most, live + come - saved)
+            if peak >= upper or children >= len(child_key):
+                continue
+            child[children, 0], child[children, 1] = at, op
+            child_key[children] = peak
+            child_score[children] = weight * peak + (live + come - go) * (1.0 + noise[op])
+            children += 1
+        if open_ones == 0 and (complete < 0 or key[at] < key[complete]):
+            complete = at
+    made = 0
+    if complete >= 0:
+        next_bits[0] = bits[complete]
+        next_key[0] = key[complete]
+        back[0, 0], back[0, 1], back[0, 2] = complete, settled[complete, 0], settled[complete, 1]
+        back[0, 3] = -1
+        return 1, since, 0
+    order = np.argsort(child_score[:children])
+    mask = len(table) - 1
+    table[:] = np.uint64(0)
+    for rank in range(children):
+        if made == width:
+            break
+        c = order[rank]
+        at, op = child[c, 0], child[c, 1]
+        mixed = hashes[at, 0] ^ random[op, 0]
+        slot = np.int64(mixed & np.uint64(mask))
+        while table[slot] != np.uint64(0) and table[slot] != mixed:
+            slot = (slot + 1) & mask
+        if table[slot] == mixed:
+            continue
+        table[slot] = mixed
+        next_bits[made] = bits[at]
+        next_key[made] = child_key[c]
+        next_hashes[made, 0] = hashes[at, 0]
+        back[made, 0], back[made, 1], back[made, 2], back[made, 3] = at, settled[at, 0], settled[at, 1], op
+        made += 1
+    for new in range(made):
+        op = back[new, 3]
+        restore(g, next_bits[new], rem, waits, ready, allowed)
+        _, moved = run(g, rem, waits, next_bits[new], ready, 0, scratch, 0, op, allowed)
+        for i in range(moved):
+            next_hashes[new, 0] ^= random[scratch[i], 0]
+    return made, since, -1
 
 
 def _follow(graph: Graph, backs: list[np.ndarray], moves: list[np.ndarray], before: set[int]) -> list[int]:

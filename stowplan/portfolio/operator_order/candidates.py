@@ -13,21 +13,19 @@ import numpy as np
 
 from stowplan.models.operator_order.bounds import cut_bound, forced_loads
 from stowplan.models.operator_order.plan import Plan
-from stowplan.models.operator_order.problem import Problem
+from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build, stable_order
 from stowplan.models.packing import problem as packing_problem
 from stowplan.models.packing.bounds import load_bound
 from stowplan.portfolio.context import Context, presolve_seconds
-from stowplan.portfolio.operator_order import beam, kernel
+from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.operator_order.baselines import BASELINES
-from stowplan.portfolio.operator_order.dividing import Dividing
 from stowplan.portfolio.operator_order.graph import Graph, make
-from stowplan.portfolio.operator_order.in_tree import best_order, is_in_tree
-from stowplan.portfolio.operator_order.set_search import SetSearch
-from stowplan.portfolio.operator_order.windows import Windows
+from stowplan.portfolio.operator_order.local_search import Dividing, Windows
+from stowplan.portfolio.operator_order.orders import BASELINES, best_order, is_in_tree
+from stowplan.portfolio.operator_order.set_search import EXHAUSTED, FOUND, FULL, SetSearch
 from stowplan.portfolio.packing import candidates as packing
-from stowplan.portfolio.packing.inner_run import InnerRun
+from stowplan.portfolio.packing.candidates import InnerRun
 
 #: Work of deterministic runs for each second of the limit: operators times sets of a search, and times rounds of local search.
 SETS, ROUNDS = 4_000_000, 1000
@@ -85,12 +83,11 @@ class _Run:
 
     def prove(self) -> None:
         """Bounds by cuts, of the operators where most is live in the orders so far; goes on where it was stopped."""
-        limit = self.context.options.time_limit
-        until = time.monotonic() + CUT_SHARE * limit
-        most = int(CUTS * limit) if self.is_deterministic else None
+        until = time.monotonic() + self.context.seconds(CUT_SHARE)
+        most = self.context.work(CUTS)
 
         def should_stop() -> bool:
-            return self.context.stop() or (most is None and time.monotonic() >= until)
+            return self.context.closed() or (most is None and time.monotonic() >= until)
 
         self.floor = cut_bound(
             self.structure,
@@ -115,7 +112,7 @@ class _Run:
 
     def is_over(self) -> bool:
         """Whether to stop looking for lower peaks: there are none, or the rest of the time is the arena's."""
-        if self.context.stop() or self.has_least_peak():
+        if self.context.closed() or self.has_least_peak():
             return True
         left = self.context.remaining()
         plan, _ = self.know()
@@ -132,28 +129,27 @@ def presolve(problem: Problem, context: Context) -> None:
     _beams(run, 1, None)
     run.prove()
     _search_sets(run, None, most=PRESOLVE_SETS)
-    if run.has_least_peak() and run.best is not None and not context.stop():
+    if run.has_least_peak() and run.best is not None and not context.closed():
         lives = Lives(problem, run.structure, run.best.order)
-        _pack(run, lives, presolve_seconds(context), context.stop, (packing.exact,))
+        _pack(run, lives, presolve_seconds(context), context.closed, (packing.exact,))
 
 
 def search(problem: Problem, context: Context) -> None:
     """The orders of compilers, beams forwards and backwards, local search; then offsets."""
     run = _Run(problem, context)
     for name, baseline in BASELINES.items():
-        order = baseline(run.structure, context.stop)
+        order = baseline(run.structure, context.closed)
         if order is not None:
             context.plan(Lives(problem, run.structure, order).quick(), name)
             run.offer(order, name)
     if run.is_deterministic:
         # Else the exact search tells.
         run.prove()
-    chance = np.random.default_rng(context.options.seed)
+    chance = context.rng()
     for width in WIDTHS:
         if width * run.structure.ops <= MOST_WIDE:
             _beams(run, width, None)
-    rounds = max(2, int(ROUNDS * context.options.time_limit / (run.structure.ops + 50)))
-    _go_on(run, _Improvement(run, chance), chance, rounds if run.is_deterministic else None)
+    _go_on(run, _Improvement(run, chance), chance, context.work(ROUNDS, run.structure.ops + 50, least=2))
 
 
 def _beams(run: _Run, width: int, chance: np.random.Generator | None) -> None:
@@ -227,7 +223,7 @@ def exact(problem: Problem, context: Context) -> None:
         run.floor = max(run.floor, bound)
     _beams(run, 1, None)
     run.prove()
-    chance = np.random.default_rng(context.options.seed + 1)
+    chance = context.rng(1)
     improvement = _Improvement(run, chance)
     _search_sets(run, improvement)
     _go_on(run, improvement, chance, 0 if run.is_deterministic else None)
@@ -238,7 +234,7 @@ def _go_on(run: _Run, improvement: _Improvement, chance: np.random.Generator, ro
     while True:
         improvement.go_on(run.is_over, rounds)
         _arena(run, chance)
-        if run.context.stop() or run.has_least_peak() or rounds is not None:
+        if run.context.closed() or run.has_least_peak() or rounds is not None:
             return
 
 
@@ -248,11 +244,10 @@ def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None =
     ``most``: sets to look at, at most, a few at a time.
     """
     context = run.context
-    limit = int(SETS * context.options.time_limit / (run.structure.ops + 50)) if most is None else most
+    limit = context.work(SETS, run.structure.ops + 50) if most is None else most
     found: dict[int, SetSearch] = {}
     slice_, looked = 200, 0
-    is_limited = run.is_deterministic or most is not None
-    while not run.is_over() and (looked < limit or not is_limited):
+    while not run.is_over() and (limit is None or looked < limit):
         began = time.monotonic()
         for graph in (run.forwards, run.backwards):
             plan, floor = run.know()
@@ -265,13 +260,13 @@ def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None =
             if one.bound > run.floor:
                 run.floor = one.bound
                 context.bound(one.bound, "sets")
-            if outcome == kernel.FOUND:
+            if outcome == FOUND:
                 run.offer(_forwards(graph, one.order()), "sets")
-            if outcome in (kernel.FOUND, kernel.EXHAUSTED):
+            if outcome in (FOUND, EXHAUSTED):
                 return
         slice_ = min(200_000, 2 * slice_) if most is None else slice_
-        is_full = all(each.outcome == kernel.FULL for each in found.values())
-        if is_full and is_limited:
+        is_full = all(each.outcome == FULL for each in found.values())
+        if is_full and limit is not None:
             return
         if not run.is_deterministic:
             run.prove()
@@ -286,7 +281,7 @@ def _arena(run: _Run, chance: np.random.Generator) -> None:
 
     def is_over() -> bool:
         plan, _ = run.know()
-        return context.stop() or plan is None or plan.arena <= plan.objective
+        return context.closed() or plan is None or plan.arena <= plan.objective
 
     for attempt in range(ARENA_ORDERS):
         plan, _ = run.know()
@@ -298,10 +293,10 @@ def _arena(run: _Run, chance: np.random.Generator) -> None:
         lives = Lives(run.problem, run.structure, order)
         if lives.peak > plan.objective:
             continue
-        seconds = max(0.5, context.options.time_limit / 20)
+        seconds = max(0.5, context.seconds() / 20)
         if run.is_deterministic:
             # No clock ends it: all packings together are to be within the limit.
-            seconds = min(seconds, context.options.time_limit / (len(PACKINGS) * ARENA_ORDERS))
+            seconds = min(seconds, context.seconds() / (len(PACKINGS) * ARENA_ORDERS))
         _pack(run, lives, seconds, is_over)
 
 
@@ -327,7 +322,22 @@ def _another(run: _Run, order: list[int], chance: np.random.Generator) -> list[i
     """Another order of no higher peak: a beam with noise, in one of the directions."""
     peak = run.structure.peak(order)
     graph = run.backwards if chance.random() < 0.5 else run.forwards
-    found = beam.search(graph, peak, peak + 1, 4, chance, run.context.stop, weight=0.0)
+    found = beam.search(graph, peak, peak + 1, 4, chance, run.context.closed, weight=0.0)
     if found is None:
         return order
     return _forwards(graph, found[1])
+
+
+def warm_up() -> None:
+    """Compile everything, where it has not been, by ordering three operators."""
+    problem = Problem(
+        tensors=tuple(Tensor(id=name, size=size) for name, size in (("a", 1), ("b", 2), ("c", 3))),
+        ops=(Op(id="one", writes=(0,)), Op(id="two", writes=(1,)), Op(id="three", reads=(0, 1), writes=(2,))),
+        outputs=(2,),
+    )
+    for backward in (False, True):
+        graph = make(build(problem), backward)
+        search = SetSearch(graph, 0, 100)
+        search._grow()
+        search.run(lambda: False)
+        beam.search(graph, 0, 100, 2, None, lambda: False)

@@ -1,19 +1,32 @@
-"""A structure as the compiled code has it, forwards or backwards in time.
+"""A structure as the compiled code has it, and sets of its operators: what a step costs, and which steps are safe at once.
 
-Backwards the same holds: operators run last to first, a storage comes with the last that touches it and goes with the first. So
-one kernel does for both.
+What is live depends on the set of operators that have run alone, not on the order it ran in. So orders are paths through sets,
+and the least peak is a path whose worst step is best. Let D be such a set and f(D) its live bytes. f is submodular: what a step
+frees more of, it never frees less of after others. So a chain of steps S from D, each of which depends on the one before, may
+be taken at once if it costs no new peak and ends with f(D + S) <= f(D), being above f(D) until then: every order goes on no
+worse after it. Single steps that free at least what they write are the shortest such chains, and what a step of a chain makes
+possible may be taken with it where it frees at least what it writes. Operators that need nothing and write one storage
+(``lazy``) run right before the first that reads it.
+
+Backwards in time the same holds: operators run last to first, a storage comes with the last that touches it and goes with the
+first. So one code does for both.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.compiled import njit
 from stowplan.models.operator_order.structure import Structure
 
 Ints = NDArray[np.int64]
+Bits = NDArray[np.uint64]
+
+#: Steps of a chain at most.
+CHAIN = 96
 
 
 class Graph(NamedTuple):
@@ -76,3 +89,183 @@ def make(structure: Structure, backward: bool = False) -> Graph:
         pair=structure.pair,
         backward=int(backward),
     )
+
+
+@njit
+def weigh(g: Graph, rem: Ints, op: int) -> Any:
+    """(bytes that come, bytes that go, bytes saved in place) where ``op`` runs next; ``rem`` [storages] as it stands."""
+    come = go = saved = 0
+    for k in range(g.touch_start[op], g.touch_start[op + 1]):
+        x = g.touch[k]
+        left = rem[x]
+        if left == g.total[x]:
+            come += g.size[x]
+            if g.maker[x] >= 0 and g.maker[x] != op:
+                left -= 1
+        if left == 1:
+            go += g.size[x]
+    for k in range(g.pair_start[op], g.pair_start[op + 1]):
+        x = g.pair[k]
+        left = rem[x]
+        if g.backward == 1:
+            if left == g.total[x]:
+                saved += g.size[x]
+        else:
+            if left == g.total[x] and g.maker[x] >= 0:
+                left -= 1
+            if left == 1:
+                saved += g.size[x]
+    return come, go, saved
+
+
+@njit
+def run(
+    g: Graph, rem: Ints, waits: Ints, bits: Bits, ready: Ints, count: int, moves: Ints, moved: int, op: int, allowed: Ints
+) -> Any:
+    """Let ``op`` run; returns the new lengths of ``ready`` and ``moves``."""
+    one = np.uint64(1)
+    for k in range(g.touch_start[op], g.touch_start[op + 1]):
+        x = g.touch[k]
+        maker = g.maker[x]
+        if rem[x] == g.total[x] and maker >= 0 and maker != op:
+            rem[x] -= 1
+            bits[maker >> 6] |= one << np.uint64(maker & 63)
+            moves[moved] = maker
+            moved += 1
+        rem[x] -= 1
+    bits[op >> 6] |= one << np.uint64(op & 63)
+    moves[moved] = op
+    moved += 1
+    for k in range(g.succ_start[op], g.succ_start[op + 1]):
+        other = g.succ[k]
+        waits[other] -= 1
+        if waits[other] == 0 and allowed[other] == 1:
+            ready[count] = other
+            count += 1
+    return count, moved
+
+
+@njit
+def undo(g: Graph, rem: Ints, waits: Ints, bits: Bits, moves: Ints, moved: int, back_to: int) -> int:
+    """Take back the last moves."""
+    one = np.uint64(1)
+    while moved > back_to:
+        moved -= 1
+        op = moves[moved]
+        for k in range(g.touch_start[op], g.touch_start[op + 1]):
+            rem[g.touch[k]] += 1
+        bits[op >> 6] &= ~(one << np.uint64(op & 63))
+        if g.is_lazy[op] == 0:
+            for k in range(g.succ_start[op], g.succ_start[op + 1]):
+                waits[g.succ[k]] += 1
+    return moved
+
+
+@njit
+def is_done(bits: Bits, op: int) -> bool:
+    """Whether an operator has run."""
+    return bool((bits[op >> 6] >> np.uint64(op & 63)) & np.uint64(1))
+
+
+@njit
+def restore(g: Graph, bits: Bits, rem: Ints, waits: Ints, ready: Ints, allowed: Ints) -> Any:
+    """Fill ``rem``, ``waits`` and ``ready`` for a set; returns the live bytes and the length of ``ready``."""
+    n = len(waits)
+    rem[:] = g.rem
+    waits[:] = g.waits
+    for op in range(n):
+        if is_done(bits, op):
+            for k in range(g.touch_start[op], g.touch_start[op + 1]):
+                rem[g.touch[k]] -= 1
+            if g.is_lazy[op] == 0:
+                for k in range(g.succ_start[op], g.succ_start[op + 1]):
+                    waits[g.succ[k]] -= 1
+    count = 0
+    for op in range(n):
+        if waits[op] == 0 and g.is_lazy[op] == 0 and allowed[op] == 1 and not is_done(bits, op):
+            ready[count] = op
+            count += 1
+    live = 0
+    for x in range(len(rem)):
+        if 0 < rem[x] < g.total[x]:
+            live += g.size[x]
+    return live, count
+
+
+@njit
+def settle(
+    g: Graph,
+    rem: Ints,
+    waits: Ints,
+    bits: Bits,
+    ready: Ints,
+    count: int,
+    moves: Ints,
+    moved: int,
+    live: int,
+    most: int,
+    allowed: Ints,
+) -> Any:
+    """Take all safe steps that need at most ``most`` bytes; returns live bytes, the lengths of ``ready`` and of ``moves``."""
+    again = True
+    while again:
+        again = False
+        i = 0
+        while i < count:
+            op = ready[i]
+            gone = is_done(bits, op)
+            if not gone:
+                come, go, saved = weigh(g, rem, op)
+                if come <= go and live + come - saved <= most:
+                    count, moved = run(g, rem, waits, bits, ready, count, moves, moved, op, allowed)
+                    live += come - go
+                    gone = again = True
+            if gone:
+                count -= 1
+                ready[i] = ready[count]
+            else:
+                i += 1
+        if again:
+            continue
+        for i in range(count):
+            first = ready[i]
+            come, go, saved = weigh(g, rem, first)
+            if live + come - saved > most:
+                continue
+            old_count, old_moved, now = count, moved, live + come - go
+            count, moved = run(g, rem, waits, bits, ready, count, moves, moved, first, allowed)
+            since = old_count
+            for _ in range(CHAIN):
+                # What became possible and frees at least what it writes.
+                k = old_count
+                while k < count:
+                    op = ready[k]
+                    if not is_done(bits, op):
+                        come, go, saved = weigh(g, rem, op)
+                        if come <= go and now + come - saved <= most:
+                            count, moved = run(g, rem, waits, bits, ready, count, moves, moved, op, allowed)
+                            now += come - go
+                            k = old_count
+                            continue
+                    k += 1
+                if now <= live:
+                    break
+                best, least = -1, 0
+                for k in range(since, count):
+                    op = ready[k]
+                    if not is_done(bits, op):
+                        come, go, saved = weigh(g, rem, op)
+                        if now + come - saved <= most and (best < 0 or come - go < least):
+                            best, least = op, come - go
+                if best < 0:
+                    break
+                since = count
+                count, moved = run(g, rem, waits, bits, ready, count, moves, moved, best, allowed)
+                now += least
+            if now <= live:
+                live = now
+                again = True
+                break
+            moved = undo(g, rem, waits, bits, moves, moved, old_moved)
+            count = old_count
+    return live, count, moved

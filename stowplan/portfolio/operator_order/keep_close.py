@@ -10,7 +10,7 @@ from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, needed_first
 from stowplan.portfolio.keep_close.earlier_plan import Budget, Counts, KeepClose, compared, needs_program, of_this_problem
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.packing.near import ejected, near_offsets, under
+from stowplan.portfolio.packing.keep_close import ejected, near_offsets, under
 
 
 class Changes:

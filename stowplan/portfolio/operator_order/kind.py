@@ -16,7 +16,7 @@ from stowplan.models.operator_order.verify import Verification, verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, presolver
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.operator_order.baselines import BASELINES, depth_first
+from stowplan.portfolio.operator_order.orders import BASELINES, depth_first
 
 #: Operators of a graph that is ordered by interpreted code where nothing has been compiled yet.
 FEW_OPS = 100
@@ -60,7 +60,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    where, in_thread = "stowplan.portfolio.operator_order.baselines", len(problem.ops) <= FEW_OPS
+    where, in_thread = "stowplan.portfolio.operator_order.orders", len(problem.ops) <= FEW_OPS
     return tuple(Candidate(name, "baseline", f"{where}:{name}", in_thread=in_thread) for name in ("bfs", "dfs", "lpmf"))
 
 
@@ -104,5 +104,5 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     proven=_proven,
     quick_plan=_quick_plan,
-    warm_up="stowplan.portfolio.operator_order.warm_up:warm_up",
+    warm_up="stowplan.portfolio.operator_order.candidates:warm_up",
 )

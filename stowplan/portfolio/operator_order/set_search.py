@@ -1,13 +1,14 @@
-"""Exact search for an order of least peak, over sets of operators that have run."""
+"""Exact search for an order of least peak, over sets of operators that have run. Compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.portfolio.operator_order import kernel
-from stowplan.portfolio.operator_order.graph import Graph, Ints
+from stowplan.compiled import njit
+from stowplan.portfolio.operator_order.graph import Bits, Graph, Ints, is_done, restore, run, settle, weigh
 
 #: Bytes that the tables of a search take at most, and sets in the smallest.
 MEMORY = 400_000_000
@@ -15,6 +16,38 @@ FEWEST = 1 << 10
 
 #: Operators times sets between two looks at the clock.
 _SLICE = 3_000_000
+
+#: Outcomes.
+RUNNING, FOUND, EXHAUSTED, FULL = 0, 1, 2, 3
+
+#: Fields of ``state`` of :func:`search_sets`.
+CLOSED, NODES, HEAP, MOVES, BOUND, GOAL, POPS = range(7)
+
+
+class Nodes(NamedTuple):
+    """Sets and an operator that runs next; best first in a heap. The last array is a hash table."""
+
+    key: Ints
+    """[nodes] Peak, in bytes."""
+    live: Ints
+    """[nodes] Bytes."""
+    of: Ints
+    """[nodes, 3] Operators done, parent set, operator."""
+    hashes: Bits
+    """[nodes, 2]"""
+    heap: Ints
+    table: Ints
+
+
+class Sets(NamedTuple):
+    """Sets that were looked at. The last array is a hash table."""
+
+    bits: Bits
+    """[sets, words]"""
+    moves: Ints
+    """[sets, 3] Parent set, first move in the pool, number of moves."""
+    pool: Ints
+    table: Ints
 
 
 class SetSearch:
@@ -55,69 +88,247 @@ class SetSearch:
         self._most = max(FEWEST, int(memory / (8 * self._words + 700)))
         self._state = np.zeros(7, np.int64)
         self._make(min(FEWEST, self._most))
-        bits = self._closed_bits[0]
+        bits = self._sets.bits[0]
         for op in done:
             bits[int(op) >> 6] |= np.uint64(1) << np.uint64(int(op) & 63)
-        self._closed[0] = (-1, 0, 0)
-        self._node_key[0], self._node[0] = lower, (len(done), 0, -1)
-        self._state[[kernel.CLOSED, kernel.NODES, kernel.HEAP, kernel.BOUND]] = 1, 1, 1, lower
-        self.outcome = kernel.RUNNING
+        self._sets.moves[0] = (-1, 0, 0)
+        self._nodes.key[0], self._nodes.of[0] = lower, (len(done), 0, -1)
+        self._state[[CLOSED, NODES, HEAP, BOUND]] = 1, 1, 1, lower
+        self.outcome = RUNNING
 
     @property
     def bound(self) -> int:
         """Proven least peak in bytes, or ``upper`` where nothing is below that."""
-        return min(self.upper, int(self._state[kernel.BOUND]))
+        return min(self.upper, int(self._state[BOUND]))
 
     @property
     def sets(self) -> int:
         """Sets looked at."""
-        return int(self._state[kernel.POPS])
+        return int(self._state[POPS])
 
     def run(self, should_stop: Callable[[], bool], sets: int | None = None) -> int:
-        """Search until it is decided, stopped, or has looked at so many sets; returns the outcome (:mod:`.kernel`)."""
+        """Search until it is decided, stopped, or has looked at so many sets; returns the outcome."""
         slice_ = max(20, _SLICE // (len(self._graph.waits) + 50))
         until = None if sets is None else self.sets + sets
-        while self.outcome == kernel.RUNNING and not should_stop() and (until is None or self.sets < until):
+        while self.outcome == RUNNING and not should_stop() and (until is None or self.sets < until):
             pops = slice_ if until is None else min(slice_, until - self.sets)
-            self.outcome = kernel.search(
-                self._graph, self._allowed, self._goal, self.upper, pops, self._random, self._state, *self._tables()
+            self.outcome = search_sets(
+                self._graph, self._allowed, self._goal, self.upper, pops, self._random, self._state, self._nodes, self._sets
             )
-            if self.outcome == kernel.FULL and len(self._closed) < self._most:
+            if self.outcome == FULL and len(self._sets.moves) < self._most:
                 self._grow()
-                self.outcome = kernel.RUNNING
+                self.outcome = RUNNING
         return self.outcome
 
     def order(self) -> list[int]:
         """The operators in the order found, in the graph's direction."""
         found: list[Ints] = []
-        at = int(self._state[kernel.GOAL])
+        at = int(self._state[GOAL])
         while at > 0:
-            parent, first, count = self._closed[at]
-            found.append(self._pool[first : first + count])
+            parent, first, count = self._sets.moves[at]
+            found.append(self._sets.pool[first : first + count])
             at = int(parent)
         return [int(op) for part in reversed(found) for op in part]
-
-    def _tables(self) -> tuple[np.ndarray, ...]:
-        return (
-            self._closed_bits, self._closed, self._node_key, self._node_live, self._node, self._node_hash, self._heap,
-            self._pool, self._closed_table, self._node_table,
-        )  # fmt: skip
 
     def _make(self, sets: int) -> None:
         n = len(self._graph.waits)
         nodes, pool = 8 * sets + 2 * n, 6 * sets + 2 * n
-        self._closed_bits = np.zeros((sets + 2, self._words), np.uint64)
-        self._closed = np.zeros((sets + 2, 3), np.int64)
-        self._node_key, self._node_live = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
-        self._node, self._node_hash = np.zeros((nodes, 3), np.int64), np.zeros((nodes, 2), np.uint64)
-        self._heap, self._pool = np.zeros(nodes, np.int64), np.zeros(pool, np.int64)
-        self._closed_table = np.full(1 << (2 * sets + 4).bit_length(), -1, np.int64)
-        self._node_table = np.full(1 << (2 * nodes).bit_length(), -1, np.int64)
+        self._nodes = Nodes(
+            key=np.zeros(nodes, np.int64),
+            live=np.zeros(nodes, np.int64),
+            of=np.zeros((nodes, 3), np.int64),
+            hashes=np.zeros((nodes, 2), np.uint64),
+            heap=np.zeros(nodes, np.int64),
+            table=np.full(1 << (2 * nodes).bit_length(), -1, np.int64),
+        )
+        self._sets = Sets(
+            bits=np.zeros((sets + 2, self._words), np.uint64),
+            moves=np.zeros((sets + 2, 3), np.int64),
+            pool=np.zeros(pool, np.int64),
+            table=np.full(1 << (2 * sets + 4).bit_length(), -1, np.int64),
+        )
 
     def _grow(self) -> None:
         """Larger tables with the same content."""
-        before = self._tables()[:8]
-        self._make(min(self._most, 4 * (len(self._closed) - 2)))
-        for old, new in zip(before, self._tables()[:8], strict=True):
+        before = *self._nodes[:-1], *self._sets[:-1]
+        self._make(min(self._most, 4 * (len(self._sets.moves) - 2)))
+        for old, new in zip(before, (*self._nodes[:-1], *self._sets[:-1]), strict=True):
             new[: len(old)] = old
-        kernel.refill(self._state, self._random, self._closed_bits, self._node_hash, self._closed_table, self._node_table)
+        _refill(self._state, self._random, self._nodes, self._sets)
+
+
+@njit
+def _before(key: Ints, done: Ints, live: Ints, one: int, other: int) -> bool:
+    """Whether a node is looked at before another: of a lower peak, then farther on, then with less live."""
+    if key[one] != key[other]:
+        return bool(key[one] < key[other])
+    if done[one] != done[other]:
+        return bool(done[one] > done[other])
+    return bool(live[one] < live[other])
+
+
+@njit
+def _push(heap: Ints, size: int, node: int, key: Ints, done: Ints, live: Ints) -> int:
+    at = size
+    while at > 0:
+        up = (at - 1) >> 1
+        if not _before(key, done, live, node, heap[up]):
+            break
+        heap[at] = heap[up]
+        at = up
+    heap[at] = node
+    return size + 1
+
+
+@njit
+def _pop(heap: Ints, size: int, key: Ints, done: Ints, live: Ints) -> int:
+    """Move the first node behind the heap; returns the new size."""
+    first, size = heap[0], size - 1
+    node = heap[size]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and _before(key, done, live, heap[child + 1], heap[child]):
+            child += 1
+        if not _before(key, done, live, heap[child], node):
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = node
+    heap[size] = first
+    return size
+
+
+@njit
+def search_sets(
+    g: Graph, allowed: Ints, goal: int, upper: int, pops: int, random: Bits, state: Ints, nodes: Nodes, sets: Sets
+) -> int:
+    """Best first over sets, by the peak so far; the peak of the first node is a bound for all orders.
+
+    ``goal`` operators have run at the end; orders of ``upper`` bytes or more are left out. ``state`` (fields above), ``nodes``
+    and ``sets`` are kept between calls.
+    """
+    # Arrays by themselves: in loops the members of a tuple would be counted as references each time.
+    node_key, node_live, node, node_hash, heap, node_table = nodes
+    closed_bits, closed, pool, closed_table = sets
+    n, words = len(g.waits), closed_bits.shape[1]
+    rem, waits, ready = np.empty(len(g.rem), np.int64), np.empty(n, np.int64), np.empty(n + 1, np.int64)
+    moves, bits = np.empty(n + 1, np.int64), np.empty(words, np.uint64)
+    done_column = node[:, 0]
+    closed_mask, node_mask = len(closed_table) - 1, len(node_table) - 1
+    for _ in range(pops):
+        if state[HEAP] == 0:
+            state[BOUND] = upper
+            return EXHAUSTED
+        at = heap[0]
+        most = node_key[at]
+        if most >= upper:
+            state[BOUND] = upper
+            return EXHAUSTED
+        state[BOUND] = max(state[BOUND], most)
+        if state[CLOSED] + 1 >= len(closed_bits) or state[NODES] + n >= len(node_key) or state[MOVES] + n >= len(pool):
+            return FULL
+        state[POPS] += 1
+        state[HEAP] = _pop(heap, state[HEAP], node_key, done_column, node_live)
+        parent, op = node[at, 1], node[at, 2]
+        bits[:] = closed_bits[parent]
+        live, count = restore(g, bits, rem, waits, ready, allowed)
+        moved = 0
+        if op >= 0:
+            come, go, saved = weigh(g, rem, op)
+            count, moved = run(g, rem, waits, bits, ready, count, moves, moved, op, allowed)
+            live += come - go
+        live, count, moved = settle(g, rem, waits, bits, ready, count, moves, moved, live, most, allowed)
+        one_hash = np.uint64(0)
+        done = 0
+        for i in range(n):
+            if is_done(bits, i):
+                one_hash ^= random[i, 0]
+                done += 1
+        slot = np.int64(one_hash & np.uint64(closed_mask))
+        seen = False
+        while closed_table[slot] >= 0 and not seen:
+            other = closed_table[slot]
+            seen = True
+            for w in range(words):
+                if closed_bits[other, w] != bits[w]:
+                    seen = False
+                    break
+            slot = (slot + 1) & closed_mask
+        if seen and op >= 0:
+            continue
+        here = state[CLOSED]
+        state[CLOSED] += 1
+        closed_table[slot] = here
+        closed_bits[here] = bits
+        closed[here, 0], closed[here, 1], closed[here, 2] = parent, state[MOVES], moved
+        for i in range(moved):
+            pool[state[MOVES] + i] = moves[i]
+        state[MOVES] += moved
+        if done == goal:
+            state[GOAL] = here
+            return FOUND
+        hash_one, hash_two = one_hash, np.uint64(0)
+        for i in range(n):
+            if is_done(bits, i):
+                hash_two ^= random[i, 1]
+        for i in range(count):
+            op = ready[i]
+            if is_done(bits, op):
+                continue
+            come, go, saved = weigh(g, rem, op)
+            key = max(most, live + come - saved)
+            if key >= upper:
+                continue
+            child_one, child_two, more = hash_one ^ random[op, 0], hash_two ^ random[op, 1], 1
+            for k in range(g.touch_start[op], g.touch_start[op + 1]):
+                x = g.touch[k]
+                maker = g.maker[x]
+                if rem[x] == g.total[x] and maker >= 0 and maker != op:
+                    child_one ^= random[maker, 0]
+                    child_two ^= random[maker, 1]
+                    more += 1
+            slot = np.int64(child_one & np.uint64(node_mask))
+            known = False
+            while node_table[slot] >= 0:
+                other = node_table[slot]
+                if node_hash[other, 0] == child_one and node_hash[other, 1] == child_two:
+                    known = node_key[other] <= key
+                    break
+                slot = (slot + 1) & node_mask
+            if known:
+                continue
+            new = state[NODES]
+            state[NODES] += 1
+            node_table[slot] = new
+            node_hash[new, 0], node_hash[new, 1] = child_one, child_two
+            node_key[new], node_live[new] = key, live + come - go
+            node[new, 0], node[new, 1], node[new, 2] = done + more, here, op
+            state[HEAP] = _push(heap, state[HEAP], new, node_key, done_column, node_live)
+    return RUNNING
+
+
+@njit
+def _refill(state: Ints, random: Bits, nodes: Nodes, sets: Sets) -> None:
+    """Fill the hash tables of a search anew; of equal nodes the later one counts, which has the lower peak."""
+    closed_bits, closed_table, node_hash, node_table = sets.bits, sets.table, nodes.hashes, nodes.table
+    closed_mask, node_mask = len(closed_table) - 1, len(node_table) - 1
+    for at in range(1, state[CLOSED]):
+        mixed = np.uint64(0)
+        for op in range(len(random)):
+            if is_done(closed_bits[at], op):
+                mixed ^= random[op, 0]
+        slot = np.int64(mixed & np.uint64(closed_mask))
+        while closed_table[slot] >= 0:
+            slot = (slot + 1) & closed_mask
+        closed_table[slot] = at
+    for at in range(1, state[NODES]):
+        slot = np.int64(node_hash[at, 0] & np.uint64(node_mask))
+        while node_table[slot] >= 0:
+            other = node_table[slot]
+            if node_hash[other, 0] == node_hash[at, 0] and node_hash[other, 1] == node_hash[at, 1]:
+                break
+            slot = (slot + 1) & node_mask
+        node_table[slot] = at

@@ -9,18 +9,23 @@ the same buffers the best goes on. Beam search by waste is what does best for pa
 Fontan, "An anytime tree search algorithm for the 2018 ROADEF/EURO challenge glass cutting problem", 2021).
 
 Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
+
+:class:`Part` runs beams of many widths, forwards and backwards in time, at the bound and between bound and height.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import njit, njit_inner
+from stowplan.portfolio.packing import canonical
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.orders import Floats
 
@@ -43,8 +48,18 @@ _BEGINNING = 0.01
 _NUMBERS = 12_000_000
 
 
-@dataclass
-class States:
+class Lives(NamedTuple):
+    """Buffers, those of an early begin first."""
+
+    size: Ints
+    align: Ints
+    begin: Ints
+    end: Ints
+    first: Ints
+    """[sections + 1] First buffer that begins in a section or later."""
+
+
+class States(NamedTuple):
     """States of one beam; the arrays are of one row for each, those of numbers of one element."""
 
     level: Ints
@@ -61,12 +76,12 @@ class States:
     key: Ints
     """Of the set of placed buffers."""
 
-    @staticmethod
-    def make(count: int, n: int, sections: int) -> States:
-        """Empty arrays for ``count`` states."""
-        level, left = np.empty((count, sections), np.int64), np.empty((count, sections), np.int64)
-        waste, area, lives = np.zeros(count), np.zeros(count), np.zeros(count)
-        return States(level, left, np.empty((count, n), np.int8), waste, area, lives, np.zeros(count, np.int64))
+
+def _states(count: int, n: int, sections: int) -> States:
+    """Empty arrays for ``count`` states."""
+    level, left = np.empty((count, sections), np.int64), np.empty((count, sections), np.int64)
+    waste, area, lives = np.zeros(count), np.zeros(count), np.zeros(count)
+    return States(level, left, np.empty((count, n), np.int8), waste, area, lives, np.zeros(count, np.int64))
 
 
 class Beam:
@@ -82,8 +97,8 @@ class Beam:
         begin, end = (data.sections - data.end, data.sections - data.begin) if mirrored else (data.begin, data.end)
         # By begin, so that those that begin within a valley are neighbours.
         self._order = np.lexsort((end, begin))
-        self._begin, self._end, self._size, self._align = (each[self._order] for each in (begin, end, data.size, data.align))
-        self._first = np.searchsorted(self._begin, np.arange(data.sections + 1))
+        size, align, begin, end = (each[self._order] for each in (data.size, data.align, begin, end))
+        self._lives = Lives(size, align, begin, end, np.searchsorted(begin, np.arange(data.sections + 1)))
         self._load = data.load()[::-1].copy() if mirrored else data.load()
         self._sections = data.sections
 
@@ -124,7 +139,7 @@ class Beam:
             return None, 0
         price = np.concatenate([[0.0], np.cumsum(1.0 / (room + max(1.0, _SPARE * height)))])
         names = chance.integers(1, _FAR, n)
-        old, new = States.make(width, n, sections), States.make(width, n, sections)
+        old, new = _states(width, n, sections), _states(width, n, sections)
         old.level[0], old.left[0], old.waits[0] = 0, self._load, 1
         parent, placed, offset = (np.empty((n, width), np.int64) for _ in range(3))
         children = np.empty((3, width * _SUCCESSORS + n), np.int64)
@@ -134,18 +149,11 @@ class Beam:
         for depth in range(n):
             if should_stop():
                 return None, states
-            found = expand(
-                count, height, self._size, self._align, self._begin, self._end, self._first, price,
-                old.level, old.left, old.waits, old.waste, old.area, old.lives, depth, halves, children, worth,
-            )  # fmt: skip
+            found = expand(count, height, self._lives, price, old, depth, halves, children, worth)
             if noise > 0:
                 worth[:found] *= 1.0 + noise * chance.random(found)
-            count = go_on(
-                np.argsort(worth[:found]), height, self._size, self._align, self._begin, self._end, self._first, price,
-                old.level, old.left, old.waits, old.waste, old.area, old.lives, old.key,
-                new.level, new.left, new.waits, new.waste, new.area, new.lives, new.key,
-                names, children, table, parent[depth], placed[depth], offset[depth],
-            )  # fmt: skip
+            moves = parent[depth], placed[depth], offset[depth]
+            count = go_on(np.argsort(worth[:found]), height, self._lives, price, old, new, names, children, table, *moves)
             states += count
             if count == 0:
                 return None, states
@@ -188,18 +196,9 @@ def _lower_wall(level: Ints, state: int, since: int, until: int, sections: int) 
 def expand(
     count: int,
     height: int,
-    size: Ints,
-    align: Ints,
-    begin: Ints,
-    end: Ints,
-    first: Ints,
+    buffers: Lives,
     price: Floats,
-    level: Ints,
-    left: Ints,
-    waits: NDArray[np.int8],
-    waste: Floats,
-    area: Floats,
-    lives: Floats,
+    states: States,
     depth: int,
     halves: int,
     children: Ints,
@@ -208,9 +207,11 @@ def expand(
     """Successors of states; returns how many.
 
     ``children`` [3, ...] gets state, raises and buffer of each, ``worth`` what they are compared by, the less the better.
-    ``price`` [sections + 1] are sums of what a unit of waste costs, ``first`` [sections + 1] is the first buffer that begins in
-    a section or later, and ``halves`` twice the power of the mean life.
+    ``price`` [sections + 1] are sums of what a unit of waste costs, and ``halves`` is twice the power of the mean life.
     """
+    # Arrays by themselves: in loops the members of a tuple would be counted as references each time.
+    size, align, begin, end, first = buffers
+    level, left, waits, waste, area, lives, _ = states
     sections, found, most = len(price) - 1, 0, len(worth)
     raised = np.empty((1, sections), np.int64)
     for state in range(count):
@@ -264,26 +265,10 @@ def expand(
 def go_on(
     ranked: Ints,
     height: int,
-    size: Ints,
-    align: Ints,
-    begin: Ints,
-    end: Ints,
-    first: Ints,
+    buffers: Lives,
     price: Floats,
-    level: Ints,
-    left: Ints,
-    waits: NDArray[np.int8],
-    waste: Floats,
-    area: Floats,
-    lives: Floats,
-    key: Ints,
-    new_level: Ints,
-    new_left: Ints,
-    new_waits: NDArray[np.int8],
-    new_waste: Floats,
-    new_area: Floats,
-    new_lives: Floats,
-    new_key: Ints,
+    old: States,
+    new: States,
     names: Ints,
     children: Ints,
     table: Ints,
@@ -296,6 +281,9 @@ def go_on(
     Left out are those that waste too much, and all but the first of those that have placed the same buffers. ``table`` is for
     finding them; its length is a power of two. ``parent``, ``placed`` and ``offset`` get what was placed, on which state.
     """
+    size, align, begin, end, first = buffers
+    level, left, waits, waste, area, lives, key = old
+    new_level, new_left, new_waits, new_waste, new_area, new_lives, new_key = new
     sections, count, most = len(price) - 1, 0, len(parent)
     for slot in range(len(table)):
         table[slot] = -1
@@ -355,3 +343,58 @@ def go_on(
         if count == most:
             break
     return count
+
+
+#: States side by side in the narrowest beam at the bound or capacity, and at heights above; restarts follow Luby's sequence.
+AT_BOUND, ABOVE = 1000, 300
+
+#: Where to aim between bound and height: a beam that misses the bound mostly finds what it aims at.
+_AIMS = (0.5, 0.8, 0.3)
+
+#: How much long lives count (twice a power), and how far the worth of a state may be off, run by run.
+_HALVES, _NOISES = (5, 6, 4, 5, 8), (0.0, 0.1, 0.1, 0.05)
+
+
+@dataclass
+class Part(canonical.Part):
+    """Beams for one independent part, with data that :attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`."""
+
+    should_stop: Callable[[], bool] = lambda: False
+    """Asked after each buffer that all states of a beam have placed."""
+    _beams: tuple[Beam, Beam] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._beams = Beam(self.data), Beam(self.data, mirrored=True)
+        self._chance = np.random.default_rng(self.seed)
+        self._turn = 0
+        self._at_bound = True
+        self._turns = {at_bound: itertools.count() for at_bound in (True, False)}
+        self._spent = {True: 0, False: 0}
+
+    def aim(self, capacity: int | None, floor: int) -> tuple[int, int]:
+        """Height to try next, and width of the beam.
+
+        The capacity where there is one; else the bound, and heights between it and the plan at hand, both for the same time.
+        """
+        self._at_bound = capacity is not None or self.best is None or self._spent[True] <= self._spent[False]
+        turn = self._turn = next(self._turns[self._at_bound])
+        low = max(self.bound, floor)
+        if self._at_bound or self.best is None:
+            return low if capacity is None else capacity, AT_BOUND * canonical.luby(turn + 1)
+        return low + int(_AIMS[turn % len(_AIMS)] * (self.best - 1 - low)), ABOVE * canonical.luby(turn // len(_AIMS) + 1)
+
+    def run(self, height: int, length: int) -> int:
+        """One beam of ``length`` states for a plan within ``height``; returns its states, all told, but its width at least.
+
+        A beam that dies at once has cost the arrays of its width.
+        """
+        turn = self._turn
+        self.runs += 1
+        beam = self._beams[turn % 2]
+        halves, noise = _HALVES[turn % len(_HALVES)], _NOISES[turn // 2 % len(_NOISES)]
+        offsets, states = beam.pack(height, length, halves, self._chance, noise, self.should_stop)
+        cost = max(states, min(length, beam.widest))
+        self._spent[self._at_bound] += cost
+        if offsets is not None:
+            self.adopt(offsets)
+        return cost

@@ -1,6 +1,7 @@
 """The candidates for packing, as functions of (problem, context); each runs in a process of its own.
 
-With a capacity, a candidate is done as soon as it, or another, has a plan that fits.
+With a capacity, a candidate is done as soon as it, or another, has a plan that fits. Candidates of other kinds run these inside
+their own (:class:`InnerRun`).
 """
 
 from __future__ import annotations
@@ -8,17 +9,19 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
-from stowplan.models.packing.problem import Problem
+from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.packing import arrays, beam_restarts, canonical, explain, orders, peaks, skyline
+from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
-from stowplan.portfolio.packing.search import Search
+from stowplan.portfolio.packing.search import Placements, Search
 
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, nodes times buffers of the exact search,
 #: and buffers placed from the bottom up.
@@ -52,26 +55,18 @@ def _overloaded(problem: Problem, context: Context) -> bool:
     return found is not None
 
 
-def _closed(problem: Problem, context: Context) -> bool:
-    """Whether someone has what there is to find."""
-    plan, bound = context.incumbent()
-    if context.options.deterministic or plan is None:
-        return False
-    return problem.capacity is not None or (bound is not None and plan.objective <= bound)
-
-
 def search(problem: Problem, context: Context) -> None:
     """Greedy by simple orders, then beams; with gaps or fixed offsets, orders in which what stood too high comes sooner.
 
     Large problems from the bottom up.
     """
-    _search(problem, context, range(orders.PEAK + 1), "orders", context.options.seed)
+    _search(problem, context, range(orders.PEAK + 1), "orders", 0)
 
 
 def climb(problem: Problem, context: Context) -> None:
     """Outward from the peaks; then placing from the bottom up with other keys, and from few orders, where all take long."""
     _place_from_peaks(problem, context)
-    _search(problem, context, _FEW_ORDERS, "climb", context.options.seed + 1)
+    _search(problem, context, _FEW_ORDERS, "climb", 1)
 
 
 def _place_from_peaks(problem: Problem, context: Context) -> None:
@@ -81,19 +76,15 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
     data = arrays.build(problem)
     if not data.is_plain:
         return
-    target, is_deterministic, best = _target(problem, data), context.options.deterministic, None
-
-    def should_stop() -> bool:
-        return context.stop() or _closed(problem, context)
-
-    run = peaks.Peaks(data, target, context.options.seed, should_stop)
+    target, best = _target(problem, data), None
+    run = peaks.Peaks(data, target, context.seed(), context.closed)
     tries = itertools.chain(((count, ways, False) for count, ways in run.tries()), itertools.repeat((1, peaks.WAYS, True)))
     # Each of the first tries is some ten sweeps or more.
-    most = max(1, int(PLACED * context.options.time_limit / (10 * len(data.size)))) if is_deterministic else None
+    most = context.work(PLACED, 10 * len(data.size), least=1)
     for count, ways, at_random in itertools.islice(tries, most):
         known = _known(context)
         is_behind = known is not None and (best is None or known.objective < best * data.unit)
-        if should_stop() or (at_random and (is_behind or is_deterministic)):
+        if context.closed() or (at_random and (is_behind or most is not None)):
             return
         found = run.place(count, ways, best, at_random=at_random)
         if found is not None:
@@ -104,7 +95,7 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
                 return
 
 
-def _search(problem: Problem, context: Context, chosen_orders: Collection[int], source: str, seed: int) -> None:
+def _search(problem: Problem, context: Context, chosen_orders: Collection[int], source: str, stream: int) -> None:
     if _overloaded(problem, context):
         return
     data = arrays.build(problem)
@@ -113,7 +104,7 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
         context.plan(arrays.export_plan(problem, data, np.zeros(0, np.int64)), "greedy")
         return
     if n <= FEW_BUFFERS and data.is_plain:
-        _search_by_beams(problem, context, data, "beam", context.options.seed)
+        _search_by_beams(problem, context, data, "beam")
         return
     target = _target(problem, data)
 
@@ -121,55 +112,49 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
         if problem.capacity is None or height <= target:
             context.plan(arrays.export_plan(problem, data, offsets), source)
 
-    limit = context.options.time_limit if context.options.deterministic else None
-    run = Search(data, target, seed, improved, lambda: context.stop() or _closed(problem, context))
+    run = Search(data, target, context.seed(stream), improved, context.closed)
     is_first = source == "orders"
     if n > FEW_BUFFERS and skyline.takes(data) and not (is_first and data.has_gaps):
-        rounds = None if limit is None else max(LEAST_ROUNDS, int(PLACED * limit / n))
-        run.climb_skylines(
-            "skyline" if is_first else source, rounds, flip=not is_first, baseline=is_first and _has_baseline(context, n)
-        )
+        # First fit compares all pairs.
+        has_baseline = is_first and n * n <= 2 * PAIRS * context.seconds()
+        rounds = context.work(PLACED, n, least=LEAST_ROUNDS)
+        run.climb_skylines("skyline" if is_first else source, rounds, flip=not is_first, baseline=has_baseline)
     else:
-        run.climb_orders(chosen_orders, source, None if limit is None else max(20, int(PAIRS * limit / (n * n + 20_000))))
-
-
-def _has_baseline(context: Context, n: int) -> bool:
-    """Whether there is time for first fit, which compares all pairs."""
-    return n * n <= 2 * PAIRS * context.options.time_limit
+        run.climb_orders(chosen_orders, source, context.work(PAIRS, n * n + 20_000, least=20))
 
 
 def exact(problem: Problem, context: Context) -> None:
     """Search over canonical plans."""
-    _exact(problem, context, "canonical", context.options.seed)
+    _exact(problem, context, "canonical")
 
 
-def second(problem: Problem, context: Context) -> None:
+def canonical2(problem: Problem, context: Context) -> None:
     """The same with other orders: how long it takes is a matter of luck, and the luckier of two is soon done."""
-    _exact(problem, context, "canonical2", context.options.seed + 1, simple_orders=False)
+    _exact(problem, context, "canonical2", 1, simple_orders=False)
 
 
-def _exact(problem: Problem, context: Context, source: str, seed: int, simple_orders: bool = True) -> None:
+def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, simple_orders: bool = True) -> None:
     began = time.monotonic()
     if _overloaded(problem, context):
         return
     data = arrays.build(problem)
     known = _known(context)
     offsets = None if known is None else _in_units(known, data)
-    found = canonical.start(data, _capacity(problem, data), seed, offsets, simple_orders=simple_orders)
+    found = canonical.start(data, _capacity(problem, data), context.seed(stream), offsets, simple_orders=simple_orders)
     _close_in(problem, context, data, found, source)
     if found.infeasible:
         _explain(problem, context, source, began)
 
 
-def second_beams(problem: Problem, context: Context) -> None:
+def beam2(problem: Problem, context: Context) -> None:
     """Beams of another seed: how long they take is a matter of luck."""
     if not _overloaded(problem, context):
         data = arrays.build(problem)
         if len(data.size) > 0:
-            _search_by_beams(problem, context, data, "beam2", context.options.seed + 1)
+            _search_by_beams(problem, context, data, "beam2", 1)
 
 
-def _search_by_beams(problem: Problem, context: Context, data: Data, source: str, seed: int) -> None:
+def _search_by_beams(problem: Problem, context: Context, data: Data, source: str, stream: int = 0) -> None:
     """Placing in simple orders, the baseline among them, a few climbs from the best of them, then beams."""
     best: Ints | None = None
 
@@ -179,14 +164,11 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
         if problem.capacity is None or height * data.unit <= problem.capacity:
             context.plan(arrays.export_plan(problem, data, offsets), source)
 
-    def should_stop() -> bool:
-        return context.stop() or _closed(problem, context)
-
-    target = _target(problem, data)
-    Search(data, target, seed, improved, should_stop).climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
+    target, seed = _target(problem, data), context.seed(stream)
+    Search(data, target, seed, improved, context.closed).climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
     if best is None or (best + data.size).max() <= target:
         return
-    part_type = functools.partial(beam_restarts.Part, should_stop=should_stop)
+    part_type = functools.partial(beam.Part, should_stop=context.closed)
     found = canonical.start(data, _capacity(problem, data), seed, best, part_type=part_type)
     _close_in(problem, context, data, found, source)
 
@@ -212,13 +194,12 @@ def _close_in(problem: Problem, context: Context, data: Data, found: canonical.S
             if plan is not None and plan.objective < (found.height or 0) * data.unit:
                 found.adopt(data, _in_units(plan, data))
             found.floor = max(found.floor, -(-(bound or 0) // data.unit))
-        return context.stop() or _closed(problem, context)
+        return context.closed()
 
     bounds = [part.bound for part in found.parts]
-    limit = _node_limit(context, len(data.size)) if context.options.deterministic else None
     if found.finished:
         improved()
-    found.run(improved, should_stop, limit)
+    found.run(improved, should_stop, context.work(NODES, len(data.size) + 50))
 
 
 def cpsat(problem: Problem, context: Context) -> None:
@@ -230,13 +211,10 @@ def cpsat(problem: Problem, context: Context) -> None:
     began = time.monotonic()
     outcome = model.solve(
         problem,
-        time_limit=context.remaining(),
-        seed=context.options.seed,
-        deterministic_limit=context.options.time_limit / 4 if context.options.deterministic else None,
         hint=_known(context),
         on_plan=lambda plan: context.plan(plan, "cpsat"),
         on_bound=lambda bound: context.bound(bound, "cpsat"),
-        should_stop=lambda: context.stop() or _closed(problem, context),
+        **context.solver_limits(4),
     )
     if outcome.status == "infeasible":
         _explain(problem, context, "cpsat", began)
@@ -246,13 +224,9 @@ def _explain(problem: Problem, context: Context, source: str, began: float) -> N
     """Report that nothing fits, and why; finding out why takes no longer than the proof, and some seconds."""
     now = time.monotonic()
     until = now + min(context.remaining() / 2, max(EXPLAIN_SECONDS, now - began))
-    should_stop = context.stop if context.options.deterministic else lambda: time.monotonic() >= until
-    conflict = explain.find_conflict(problem, context.options.seed, _node_limit(context, len(problem.buffers)), should_stop)
-    context.proven_infeasible(source, conflict.details(problem))
-
-
-def _node_limit(context: Context, buffers: int) -> int:
-    return int(NODES * context.options.time_limit / (buffers + 50))
+    should_stop = context.closed if context.options.deterministic else lambda: time.monotonic() >= until
+    nodes = int(NODES * context.seconds() / (len(problem.buffers) + 50))
+    context.proven_infeasible(source, canonical.find_conflict(problem, context.seed(), nodes, should_stop).details(problem))
 
 
 def _capacity(problem: Problem, data: Data) -> int | None:
@@ -273,3 +247,76 @@ def _known(context: Context) -> Plan | None:
     """The best plan so far; none in deterministic runs, where it is a matter of load which plan that is."""
     plan: Plan | None = None if context.options.deterministic else context.incumbent()[0]
     return plan
+
+
+class InnerRun(Context):
+    """A context for packing's candidates that tells nobody, and keeps the best.
+
+    Parameters
+    ----------
+    outer
+        The context of the candidate that asks.
+    seconds
+        How long to look; in deterministic runs, for how much work.
+    bound
+        What the height is known not to be below; None: any plan will do, where there is a capacity.
+    is_over
+        Whether to end before that.
+    """
+
+    def __init__(
+        self, outer: Context, seconds: float, *, bound: int | None = None, is_over: Callable[[], bool] = lambda: False
+    ):
+        super().__init__(msgspec.structs.replace(outer.options, time_limit=seconds))
+        self._outer, self._is_over = outer, is_over
+        self._end = time.monotonic() + seconds
+        self.best: Plan | None = None
+        self.least = bound
+        self.why: dict[str, Any] | None = None
+        """Why nothing fits, where that is proven."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to find."""
+        if self.why is not None:
+            return True
+        return self.best is not None and (self.least is None or self.best.objective <= self.least)
+
+    def plan(self, plan: Plan, source: str) -> None:
+        """Keep the best."""
+        if self.best is None or plan.objective < self.best.objective:
+            self.best = plan
+
+    def bound(self, bound: int, source: str) -> None:
+        """Keep the best, where bounds matter."""
+        if self.least is not None:
+            self.least = max(bound, self.least)
+
+    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
+        """Keep the reason."""
+        self.why = why or {}
+
+    def incumbent(self) -> tuple[Plan | None, int | None]:
+        """What there is."""
+        return self.best, self.least
+
+    def closed(self) -> bool:
+        """Whether time is up, or nothing is left to find."""
+        late = not self.options.deterministic and time.monotonic() >= self._end
+        return late or self.is_settled or self._is_over() or self._outer.closed()
+
+    def remaining(self) -> float:
+        """Seconds left."""
+        return max(0.0, self._end - time.monotonic())
+
+
+def warm_up() -> None:
+    """Compile everything, where it has not been, by packing two buffers."""
+    problem = Problem(buffers=(Buffer(id="one", lower=0, upper=2, size=1), Buffer(id="two", lower=1, upper=3, size=2)))
+    data = arrays.build(problem)
+    placements = Placements(data, lambda: False)
+    placements.first_fit(np.zeros(2))
+    placements.skyline(np.zeros(2))
+    beam.Beam(data).pack(3, 1, 1, np.random.default_rng(0), 0.0, lambda: False)
+    peaks.Peaks(data, 0, 0, lambda: False).place(1, (0,), 10)
+    canonical.start(data, None, seed=0).run(lambda: None, lambda: False)

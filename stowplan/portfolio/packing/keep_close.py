@@ -1,14 +1,22 @@
-"""How far a packing is from an earlier one: buffers by their ids, and where they stand."""
+"""How far a packing is from an earlier one: buffers by their ids, and where they stand.
+
+Offsets with as few buffers as can be away from where they were, under a ceiling, are found by ejections and by an exact model;
+other kinds whose plans have offsets take them from here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program, of_this_problem
-from stowplan.portfolio.packing.near import colliding, near_offsets, packed, under
 
 
 class Changes(ByValues):
@@ -54,3 +62,247 @@ class Changes(ByValues):
         problem = under(self.problem, ceiling if capacity is None else min(capacity, ceiling))
         for offsets in near_offsets(problem, self._offsets, plan.offsets, budget):
             yield self._plan(self.problem, offsets)
+
+
+#: The exact model is asked for fewer buffers than this.
+EXACT_BUFFERS = 1500
+
+#: Times that each buffer is placed, on average and at most.
+ROUNDS = 8
+
+#: Ejections are tried for fewer buffers than this: each needs all its neighbours.
+MOST_BUFFERS = 6000
+
+
+class Boxes(NamedTuple):
+    """What takes bytes while it lives, as arrays of int64 of one length."""
+
+    owner: NDArray[np.int64]
+    """Number of the decision that it is of."""
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    """Half-open."""
+    low: NDArray[np.int64]
+    high: NDArray[np.int64]
+    """Bytes, half-open."""
+
+
+def boxes(rows: Iterable[tuple[int, int, int, int, int]]) -> Boxes:
+    """Boxes of (owner, start, end, low, high)."""
+    found = np.array(list(rows), np.int64).reshape(-1, 5)
+    return Boxes(*(found[:, column].copy() for column in range(5)))
+
+
+def packed(problem: Problem, offsets: Sequence[int | None]) -> Boxes:
+    """Boxes of buffers at offsets; those without one are left out."""
+    rows = problem.spans
+    has = np.array([offset is not None for offset in offsets], bool)[rows.owner]
+    owner = rows.owner[has]
+    low = np.array([offsets[each] for each in owner.tolist()], np.int64)
+    return Boxes(owner, rows.start[has], rows.end[has], low, low + rows.size[owner])
+
+
+def colliding(earlier: Boxes, later: Boxes) -> Callable[[int], list[int]]:
+    """For a decision those others whose later boxes its earlier ones would meet."""
+    order = np.argsort(earlier.owner, kind="stable")
+    sorted_owners = earlier.owner[order]
+
+    def of(decision: int) -> list[int]:
+        first, last = np.searchsorted(sorted_owners, [decision, decision + 1])
+        found: set[int] = set()
+        for at in order[first:last]:
+            meet = (later.start < earlier.end[at]) & (earlier.start[at] < later.end)
+            meet &= (later.low < earlier.high[at]) & (earlier.low[at] < later.high)
+            found.update(later.owner[meet].tolist())
+        return sorted(found - {decision})
+
+    return of
+
+
+def near_offsets(
+    problem: Problem, earlier: Sequence[int | None], current: Sequence[int], budget: Budget, parts: int = 1
+) -> Iterator[tuple[int, ...]]:
+    """Offsets with fewer buffers away from their earlier ones, each better than the one before, and than ``current``.
+
+    Parameters
+    ----------
+    problem
+        With a capacity, in bytes, which is the ceiling.
+    earlier
+        Earlier offset of each buffer, None for one that has none.
+    current
+        Valid offsets.
+    budget
+        How much may be done.
+    parts
+        Of how many problems of one plan this is one.
+    """
+
+    def moved(offsets: Sequence[int]) -> int:
+        return sum(before is not None and before != at for before, at in zip(earlier, offsets, strict=True))
+
+    best = tuple(current)
+    if not moved(best):
+        return
+    if len(problem.buffers) < MOST_BUFFERS:
+        found = ejected(problem, earlier, budget.is_over)
+        if found is not None and moved(found) < moved(best):
+            yield found
+            best = found
+    limits = budget.solver_limits(parts) if len(problem.buffers) < EXACT_BUFFERS and moved(best) else None
+    if limits is None:
+        return
+    from stowplan.models.packing.cpsat import solve_closest
+
+    hint = Plan(problem=problem.digest, objective=0, offsets=best)
+    outcome = solve_closest(problem, earlier, hint=hint, should_stop=budget.should_stop, **limits)  # type: ignore[arg-type]
+    if outcome.plan is not None and moved(outcome.plan.offsets) < moved(best):
+        yield outcome.plan.offsets
+
+
+#: Space (a tier, a bank) and offset in it.
+Place = tuple[int, int]
+
+
+def near_places(
+    places: Sequence[Place],
+    earlier: Sequence[Place | None],
+    spaces: int,
+    packed_in: Callable[[int, list[int]], Problem],
+    budget: Budget,
+) -> Iterator[list[Place]]:
+    """Places in the same spaces with fewer offsets away from their earlier ones, each list better than the one before.
+
+    Parameters
+    ----------
+    places
+        Valid ones, of each decision.
+    earlier
+        Earlier ones, None where there is none.
+    packed_in
+        Of a space and the decisions in it: their packing problem; buffers of fixed offset may stand before theirs.
+    """
+    now = list(places)
+    for space in range(spaces):
+        inside = [number for number, place in enumerate(now) if place[0] == space]
+        if not inside:
+            continue
+        problem = packed_in(space, inside)
+        others = len(problem.buffers) - len(inside)
+        before = [place[1] if (place := earlier[each]) is not None and place[0] == space else None for each in inside]
+        current = [*(each.offset or 0 for each in problem.buffers[:others]), *(now[each][1] for each in inside)]
+        for offsets in near_offsets(problem, [*[None] * others, *before], current, budget, spaces):
+            for each, offset in zip(inside, offsets[others:], strict=True):
+                now[each] = space, offset
+            yield now
+
+
+def stacked(capacities: Iterable[int], rows: Iterable[tuple[int, int, int, Place, int]]) -> Boxes:
+    """Boxes of (owner, start, end, place, size), spaces one above the other, so that they never meet."""
+    base = [0, *accumulate(capacities)]
+    return boxes(
+        (owner, start, end, base[space] + offset, base[space] + offset + size)
+        for owner, start, end, (space, offset), size in rows
+    )
+
+
+def under(problem: Problem, ceiling: int) -> Problem:
+    """The problem with a ceiling as its capacity."""
+    most = max((buffer.size for buffer in problem.buffers), default=0)
+    return msgspec.structs.replace(problem, capacity=max(0, most, min(ceiling, _HIGHEST)))
+
+
+_HIGHEST = (1 << 61) - 1
+
+
+def ejected(problem: Problem, earlier: Sequence[int | None], should_stop: Callable[[], bool]) -> tuple[int, ...] | None:
+    """Offsets within the capacity: buffers where they were, large ones first where they collide; then each of the others where
+    it pushes out least. None where that finds no place for some."""
+    assert problem.capacity is not None
+    ceiling, buffers = problem.capacity, problem.buffers
+    neighbours = _neighbours(problem, should_stop)
+    if neighbours is None:
+        return None
+    at: list[int | None] = [None] * len(buffers)
+    cost = [1.0 + (before is not None) for before in earlier]
+
+    def met(number: int, offset: int) -> list[int]:
+        """Buffers in the way."""
+        end = offset + buffers[number].size
+        return [
+            other
+            for other in neighbours[number]
+            if (place := at[other]) is not None and place < end and offset < place + buffers[other].size
+        ]
+
+    order = sorted(
+        range(len(buffers)),
+        key=lambda each: (
+            buffers[each].offset is None,
+            -buffers[each].size * (buffers[each].upper - buffers[each].lower),
+            each,
+        ),
+    )
+    loose = []
+    for number in order:
+        buffer, before = buffers[number], earlier[number]
+        wanted = buffer.offset if buffer.offset is not None else before
+        fits = wanted is not None and 0 <= wanted <= ceiling - buffer.size and wanted % buffer.alignment == 0
+        if fits and wanted is not None and not met(number, wanted):
+            at[number] = wanted
+        else:
+            loose.append(number)
+    loose.reverse()
+    for _ in range(ROUNDS * len(buffers)):
+        if not loose:
+            return tuple(place or 0 for place in at)
+        if should_stop():
+            return None
+        number = loose.pop()
+        best: tuple[float, int, list[int]] | None = None
+        for offset in _places(problem, number, neighbours[number], at, ceiling):
+            out = met(number, offset)
+            if any(buffers[each].offset is not None for each in out):
+                continue
+            price = sum(cost[each] for each in out)
+            if best is None or price < best[0]:
+                best = price, offset, out
+            if not price:
+                break
+        if best is None:
+            return None
+        at[number] = best[1]
+        # What has given way again and again gives way less easily.
+        for each in best[2]:
+            at[each] = None
+            cost[each] *= 1.5
+        loose += sorted(best[2], key=lambda each: buffers[each].size)
+    return None
+
+
+def _places(problem: Problem, number: int, neighbours: list[int], at: list[int | None], ceiling: int) -> list[int]:
+    """Offsets to try, ascending: the bottom, and on top of and right below what is there."""
+    buffer = problem.buffers[number]
+    if buffer.offset is not None:
+        return [buffer.offset] if buffer.offset + buffer.size <= ceiling else []
+    found = {0, (ceiling - buffer.size) // buffer.alignment * buffer.alignment}
+    for other in neighbours:
+        place = at[other]
+        if place is not None:
+            top, below = place + problem.buffers[other].size, place - buffer.size
+            found.add(top + -top % buffer.alignment)
+            found.add(below - below % buffer.alignment)
+    return sorted(offset for offset in found if 0 <= offset <= ceiling - buffer.size)
+
+
+def _neighbours(problem: Problem, should_stop: Callable[[], bool]) -> list[list[int]] | None:
+    """For each buffer with bytes those others that live at some moment of its life."""
+    spans = problem.spans
+    found: list[set[int]] = [set() for _ in problem.buffers]
+    for at, owner in enumerate(spans.owner.tolist()):
+        if at % 256 == 0 and should_stop():
+            return None
+        if spans.size[owner]:
+            meet = (spans.start < spans.end[at]) & (spans.start[at] < spans.end) & (spans.size[spans.owner] > 0)
+            found[owner].update(spans.owner[meet].tolist())
+    return [sorted(each - {number}) for number, each in enumerate(found)]

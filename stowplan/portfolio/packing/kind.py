@@ -65,9 +65,9 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     if small:
         found.append(Candidate("canonical", "exact", f"{_HERE}:exact", share=0.4 if is_plain and not fit else 0.6))
         if is_plain and not fit:
-            found.append(Candidate("beam2", "heuristic", f"{_HERE}:second_beams", share=0.6))
+            found.append(Candidate("beam2", "heuristic", f"{_HERE}:beam2", share=0.6))
         else:
-            found.append(Candidate("canonical2", "exact", f"{_HERE}:second", share=0.5))
+            found.append(Candidate("canonical2", "exact", f"{_HERE}:canonical2", share=0.5))
         found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.4))
     else:
         found.append(Candidate("climb", "heuristic", f"{_HERE}:climb", share=0.6))
@@ -126,5 +126,5 @@ KIND = Kind(
     quick_plan=quick_plan,
     # Often it meets the bound, and no worker is needed.
     is_quick_first=lambda problem: len(problem.buffers) <= FEW_BUFFERS,
-    warm_up="stowplan.portfolio.packing.canonical:warm_up",
+    warm_up="stowplan.portfolio.packing.candidates:warm_up",
 )

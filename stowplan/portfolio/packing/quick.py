@@ -40,7 +40,7 @@ def quick_plan(problem: Problem, options: Options, should_stop: Callable[[], boo
 def greedy(problem: Problem, context: Context) -> None:
     """First fit by size as a candidate, the baseline and nothing more; by compiled code where :func:`quick_plan` is another."""
     if len(problem.buffers) <= MANY and not any(buffer.gaps for buffer in problem.buffers):
-        found = quick_plan(problem, context.options, context.stop)
+        found = quick_plan(problem, context.options, context.closed)
         if found is None:
             context.note("its plan does not fit")
         elif found[0] == "greedy":
@@ -50,7 +50,7 @@ def greedy(problem: Problem, context: Context) -> None:
     from stowplan.portfolio.packing.search import Placements
 
     data = arrays.build(problem)
-    placed = Placements(data, context.stop).first_fit(next(orders.greedy_keys(data)))
+    placed = Placements(data, context.closed).first_fit(next(orders.greedy_keys(data)))
     if placed is None:
         return
     height, offsets = placed

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
+
 from stowplan.models.hint import Hint
 from stowplan.models.tier_placement.plan import Plan
-from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.structure import find_overload
 from stowplan.portfolio.context import Context, asks_for_heuristics, presolve_seconds
-from stowplan.portfolio.tier_placement import guided as guided_maps
-from stowplan.portfolio.tier_placement import heuristics
-from stowplan.portfolio.tier_placement.arrays import Data, Ints, build, import_plan
-from stowplan.portfolio.tier_placement.convert import Exporter
+from stowplan.portfolio.tier_placement import engine, heuristics
+from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
 
 #: Moves of deterministic runs for each second of the limit.
 MOVES = 100_000
-
-#: Evaluations that the baselines of the paper get: as many as it gives its agents (table 2).
-BUDGET = 4_000
 
 #: Source of the relaxation's hint.
 RELAXATION = "relaxation"
@@ -45,7 +42,7 @@ def _begin(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] | 
         context.proven_infeasible("load")
         return None
     data = build(problem)
-    begin = heuristics.any_map(data, context.options.seed)
+    begin = heuristics.any_map(data, context.seed())
     if begin is None and context.start_plan is not None:
         begin = import_plan(data, context.start_plan)
     if begin is None:
@@ -66,8 +63,8 @@ def greedy_dp(problem: Problem, context: Context) -> None:
     begun = _begin(problem, context)
     if begun is not None:
         data, exporter, begin = begun
-        walk = heuristics.greedy_dp(data, begin, context.stop)
-        if not context.stop():
+        walk = heuristics.greedy_dp(data, begin, context.closed)
+        if not context.closed():
             _report(context, exporter, walk, "greedy_dp")
 
 
@@ -89,17 +86,17 @@ def search(problem: Problem, context: Context) -> None:
     if began is None:
         return
     data, exporter, begin = began
-    greedy = heuristics.greedy_dp(data, begin, context.stop)
+    greedy = heuristics.greedy_dp(data, begin, context.closed)
     _report(context, exporter, greedy, "greedy_dp")
     guides = Guides(problem, context, data, begin)
-    run = Search(data, begin, context.options.seed)
+    run = Search(data, begin, context.seed())
     run.restart(greedy.tier)
     temperature = run.scale()
     moves = _FIRST + _EACH * len(data.size)
-    left = int(MOVES * context.options.time_limit) if context.options.deterministic else None
+    left = context.work(MOVES)
     stale = 0
     for cycle in itertools.count():
-        if context.stop() or _closed(context) or left == 0 or (left is None and stale >= _PATIENCE):
+        if context.closed() or left == 0 or (left is None and stale >= _PATIENCE):
             break
         if left is not None:
             moves = min(moves, left)
@@ -115,7 +112,7 @@ def search(problem: Problem, context: Context) -> None:
         else:
             run.restart(_best(context, data, run.walk) if near else begin)
         warmth = _WARMTH[cycle // 2 % len(_WARMTH)] if near else 1.0
-        run.cool(moves, temperature * warmth, lambda: context.stop() or _closed(context))
+        run.cool(moves, temperature * warmth, context.closed)
         if run.walk.latency < before:
             stale = 0
             plan = exporter.plan(run.walk.tier)
@@ -124,12 +121,12 @@ def search(problem: Problem, context: Context) -> None:
             else:
                 # No offsets for it: a little less room makes them easier to find.
                 data = exporter.shrink(run.walk.tier)
-                begin_again = heuristics.any_map(data, context.options.seed)
+                begin_again = heuristics.any_map(data, context.seed())
                 if begin_again is None:
                     break
                 begin = begin_again
                 evaluations = run.walk.evaluations
-                run = Search(data, begin, context.options.seed + cycle + 1)
+                run = Search(data, begin, context.seed(cycle + 1))
                 run.walk.evaluations = evaluations
         else:
             stale += 1
@@ -160,7 +157,7 @@ class Guides:
             hint, bound = solve_relaxation(self._problem, self._context)
             self._context.bound(bound, "linear")
             found += [] if hint is None else [hint]
-        walks = [guided_maps.best_guided(self._problem, self._data, each, self._begin, self._context.stop) for each in found]
+        walks = [heuristics.best_guided(self._problem, self._data, each, self._begin, self._context.closed) for each in found]
         return min((walk for walk in walks if walk is not None), key=lambda walk: walk.latency, default=None)
 
 
@@ -168,7 +165,7 @@ def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, i
     """The linear relaxation's hint, None where it takes too long, and its bound (ps)."""
     from stowplan.models.tier_placement.milp_solve import relaxation
 
-    return relaxation(problem, time_limit=context.remaining(), seed=context.options.seed, should_stop=context.stop)
+    return relaxation(problem, time_limit=context.remaining(), seed=context.seed(), should_stop=context.closed)
 
 
 def _best(context: Context, data: Data, walk: Walk) -> Ints:
@@ -181,44 +178,17 @@ def _best(context: Context, data: Data, walk: Walk) -> Ints:
     return walk.tier.copy()
 
 
-def _closed(context: Context) -> bool:
-    """Whether someone has a plan that is proven to be the best."""
-    plan, bound = context.incumbent()
-    return not context.options.deterministic and plan is not None and bound is not None and plan.objective_ps <= bound
-
-
-def random(problem: Problem, context: Context) -> None:
-    """The best of :data:`BUDGET` random maps."""
-    began = _begin(problem, context)
-    if began is not None:
-        walk = heuristics.random_maps(began[0], context.options.seed, BUDGET, context.stop)
-        if walk is not None:
-            _report(context, began[1], walk, "random")
-
-
-def annealing(problem: Problem, context: Context) -> None:
-    """Simulated annealing without ejections, of :data:`BUDGET` evaluations."""
-    began = _begin(problem, context)
-    if began is not None:
-        data, exporter, begin = began
-        walk = heuristics.annealing(data, begin, context.options.seed, BUDGET, context.stop)
-        _report(context, exporter, walk, "annealing")
-
-
 def milp(problem: Problem, context: Context) -> None:
     """The MILP on HiGHS; it takes in the best plan of all as it goes."""
     from stowplan.models.tier_placement.milp_solve import solve_milp
 
     outcome = solve_milp(
         problem,
-        time_limit=context.remaining(),
-        seed=context.options.seed,
-        deterministic_limit=context.options.time_limit if context.options.deterministic else None,
         hint=context.start_plan,
         on_plan=lambda plan: context.plan(plan, "milp"),
         on_bound=lambda bound: context.bound(bound, "milp"),
-        should_stop=lambda: context.stop() or _closed(context),
         incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
+        **context.solver_limits(1),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("milp")
@@ -234,16 +204,14 @@ def cpsat(problem: Problem, context: Context) -> None:
 def _solve_cpsat(problem: Problem, context: Context, seconds: float) -> None:
     from stowplan.models.tier_placement import cpsat as model
 
+    plan, bound = (context.start_plan, None) if context.options.deterministic else context.incumbent()
     outcome = model.solve(
         problem,
-        time_limit=seconds,
-        seed=context.options.seed,
-        deterministic_limit=context.options.time_limit / 4 if context.options.deterministic else None,
-        hint=_known(context),
-        lower_bound_ps=None if context.options.deterministic else context.incumbent()[1],
+        hint=plan,
+        lower_bound_ps=bound,
         on_plan=lambda plan: context.plan(plan, "cpsat"),
         on_bound=lambda bound: context.bound(bound, "cpsat"),
-        should_stop=lambda: context.stop() or _closed(context),
+        **context.solver_limits(4, seconds=seconds),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat")
@@ -259,7 +227,12 @@ def linear(problem: Problem, context: Context) -> None:
         context.hint(hint)
 
 
-def _known(context: Context) -> Plan | None:
-    """The best plan so far; in deterministic runs the one at the start."""
-    plan: Plan | None = context.start_plan if context.options.deterministic else context.incumbent()[0]
-    return plan
+def warm_up() -> None:
+    """Compile everything, on a network of one layer."""
+    tiers = (Tier(name="slow", capacity=8, bandwidth=10**9), Tier(name="fast", capacity=1, bandwidth=10**10))
+    data = build(Problem(tiers=tiers, layers=(Layer(name="one", output_bytes=1, weight_bytes=1),)))
+    begin = heuristics.any_map(data)
+    assert begin is not None
+    Search(data, begin, 0).cool(10, 1.0, lambda: False)
+    engine.repair(data, engine.start(data, begin, 0))
+    engine.place_anywhere(data, engine.start(data, begin, 0), np.arange(len(begin)))

@@ -308,17 +308,6 @@ def greedy_pass(data: Data, state: State, weights: Ints, outputs: Ints, begin: i
 
 
 @njit
-def random_map(data: Data, state: State, order: Ints) -> None:
-    """Put every tensor, in this order, into a random tier; where it does not fit, into the next slower one with room."""
-    for i in order:
-        t = _random(state, len(data.capacity))
-        _shift(data, state, i, t)
-        while t > 0 and _overfull(data, state, t):
-            t -= 1
-            _shift(data, state, i, t)
-
-
-@njit
 def place_anywhere(data: Data, state: State, order: Ints) -> None:
     """Put every tensor, in this order, into the first tier that holds it, the slowest first; else leave it where it is.
 

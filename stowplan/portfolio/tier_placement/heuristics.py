@@ -1,6 +1,9 @@
 """The baselines of the EGRL paper and a local search of our own, all counted in evaluations of the hardware.
 
 An evaluation is one run of the network on the chip with a new map, valid or not, as the paper counts them (section 4).
+
+Maps that follow a hint have every tensor as fast as the hint lets it, then what is too much thrown out: one for each of several
+thresholds, raced with the maps of heuristics that follow nothing.
 """
 
 from __future__ import annotations
@@ -10,10 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stowplan.models.tier_placement.problem import Layer, Problem, Tier
+from stowplan.models.hint import TRUST, Hint
+from stowplan.models.tier_placement.hint import decisions
+from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.tier_placement import engine
-from stowplan.portfolio.tier_placement.arrays import Data, Ints, build
+from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
 #: Moves between two looks at the clock.
 CHUNK = 5_000
@@ -38,18 +44,6 @@ class Walk:
         """Remember how far it is."""
         if not self.progress or self.latency < self.progress[-1][1]:
             self.progress.append((self.evaluations, self.latency))
-
-
-def warm_up() -> None:
-    """Compile everything, on a network of one layer."""
-    tiers = (Tier(name="slow", capacity=8, bandwidth=10**9), Tier(name="fast", capacity=1, bandwidth=10**10))
-    data = build(Problem(tiers=tiers, layers=(Layer(name="one", output_bytes=1, weight_bytes=1),)))
-    begin = any_map(data)
-    assert begin is not None
-    annealing(data, begin, 0, 10, lambda: False)
-    random_maps(data, 0, 1, lambda: False)
-    engine.repair(data, engine.start(data, begin, 0))
-    engine.place_anywhere(data, engine.start(data, begin, 0), np.arange(len(begin)))
 
 
 def is_valid(data: Data, tier: Ints) -> bool:
@@ -96,33 +90,6 @@ def greedy_dp(data: Data, tier: Ints, stop: Callable[[], bool], passes: int = 50
     return walk
 
 
-def random_maps(data: Data, seed: int, evaluations: int, stop: Callable[[], bool]) -> Walk | None:
-    """The best of many random maps, made executable: what does not fit stands in the next slower tier."""
-    begin = any_map(data, seed)
-    if begin is None:
-        return None
-    walk = Walk(begin, engine.latency(data, engine.start(data, begin, seed)))
-    random = np.random.default_rng(seed)
-    slowest = np.zeros(len(data.size), np.int64)
-    state = engine.start(data, slowest, seed)
-    while walk.evaluations < evaluations and not stop():
-        engine.random_map(data, state, random.permutation(len(data.size)).astype(np.int64))
-        found = engine.latency(data, state)
-        walk.evaluations += 1
-        if found < walk.latency and engine.holds(data, state):
-            walk.latency = found
-            walk.tier[:] = state.tier
-            walk.note()
-    return walk
-
-
-def annealing(data: Data, tier: Ints, seed: int, evaluations: int, stop: Callable[[], bool]) -> Walk:
-    """Simulated annealing as in the textbooks: one tensor moves at a time, maps that do not fit are refused."""
-    search = Search(data, tier, seed)
-    search.cool(evaluations, search.scale(), stop, ejections=0)
-    return search.walk
-
-
 class Search:
     """Our local search: annealing whose moves throw tensors out of a tier that gets too full, cooled again and again.
 
@@ -156,10 +123,11 @@ class Search:
         moves: int,
         temperature: float,
         stop: Callable[[], bool],
+        *,
         ejections: int = engine.EJECTIONS,
         on_better: Callable[[Walk], None] | None = None,
     ) -> None:
-        """One cooling of so many moves, each an evaluation."""
+        """One cooling of so many moves, each an evaluation; without ejections, maps that do not fit are refused."""
         walk = self.walk
         # Short coolings look at their progress often enough to draw it.
         chunk = max(1, min(CHUNK, moves // 40))
@@ -176,3 +144,58 @@ class Search:
             walk.note()
             if on_better is not None and walk.latency < before:
                 on_better(walk)
+
+
+#: A tensor comes into the fastest tier that, with those above it, has at least this much of its values.
+THRESHOLDS = (0.5, 0.2)
+
+
+def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Callable[[], bool]) -> Walk | None:
+    """The best map that follows a hint.
+
+    Parameters
+    ----------
+    problem, data
+        The network, and its arrays for m tensors and T tiers.
+    hint
+        With values, checked.
+    begin
+        [m] A valid map: where tensors stand that the hint says nothing of.
+    stop
+        Asked between two maps.
+
+    Returns
+    -------
+    Walk
+        None where no map that follows it fits.
+    """
+    shares, sure = _in_order(problem, data, hint)
+    best: Walk | None = None
+    for least in THRESHOLDS:
+        if best is not None and stop():
+            break
+        state = engine.start(data, np.where(sure >= TRUST, _fastest(shares, least, begin), begin), 0)
+        if not engine.repair(data, state):
+            continue
+        found = engine.latency(data, state)
+        if best is None or found < best.latency:
+            best = Walk(state.tier.copy(), found, evaluations=1)
+    return best
+
+
+def _in_order(problem: Problem, data: Data, hint: Hint) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Values [T, m] and confidences [m] of a hint, its tensors in the order of the arrays."""
+    number = {decision: place for place, decision in enumerate(decisions(problem))}
+    owners = zip(data.layer.tolist(), data.is_weight.tolist(), strict=True)
+    order = [number[layer, not is_weight] for layer, is_weight in owners]
+    shares = np.array([hint.values[tier.name] for tier in problem.tiers], np.float64)[:, order]
+    sure = np.array(hint.confidence, np.float64)[order] if hint.confidence else np.ones(len(order))
+    return shares, sure
+
+
+def _fastest(shares: NDArray[np.float64], least: float, otherwise: Ints) -> Ints:
+    """[m] The fastest tier such that it and those above it have at least the part ``least`` of a tensor's values."""
+    total = shares.sum(axis=0)
+    above = np.cumsum(shares[::-1], axis=0)
+    steps = np.argmax(above >= np.maximum(least * total, 1e-12), axis=0)
+    return np.where(total > 0, len(shares) - 1 - steps, otherwise).astype(np.int64)

@@ -11,10 +11,7 @@ from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure, offsets_of, plan_of, tiers_of
 from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program, of_this_problem
-from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
-
-#: Tier and offset, which is 0 where tiers are no address spaces.
-Place = tuple[int, int]
+from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked
 
 
 class Changes(ByValues):
@@ -32,7 +29,7 @@ class Changes(ByValues):
         super().__init__(problem, given, "tensor", self._places, start)
 
     def values(self, plan: Any) -> Sequence[Place]:
-        """Tier and offset."""
+        """Tier and offset, which is 0 where tiers are no address spaces."""
         tiers = tiers_of(self._structure, plan)
         return list(zip(tiers, offsets_of(self._structure, plan) or [0] * len(tiers), strict=True))
 
@@ -49,34 +46,32 @@ class Changes(ByValues):
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """Other offsets in the same tiers."""
-        problem = self._structure.problem
+        problem, tensors = self._structure.problem, self._structure.tensors
         if not problem.address_spaces:
             return
-        places = list(self.values(plan))
-        for number, tier in enumerate(problem.tiers):
-            inside = [at for at, place in enumerate(places) if place[0] == number]
-            earlier = [place[1] if (place := self._places[at]) is not None and place[0] == number else None for at in inside]
-            rows = [self._structure.tensors[at] for at in inside]
-            buffers = tuple(
-                packing.Buffer(id=str(at), lower=each.first, upper=each.last + 1, size=each.size, alignment=tier.alignment)
-                for at, each in enumerate(rows)
+
+        def packed_in(tier: int, inside: list[int]) -> packing.Problem:
+            align, capacity = problem.tiers[tier].alignment, problem.tiers[tier].capacity
+            rows = ((at, tensors[at]) for at in inside)
+            return packing.Problem(
+                buffers=tuple(
+                    packing.Buffer(id=str(at), lower=each.first, upper=each.last + 1, size=each.size, alignment=align)
+                    for at, each in rows
+                ),
+                capacity=capacity,
             )
-            now = [places[at][1] for at in inside]
-            packed = packing.Problem(buffers=buffers, capacity=tier.capacity)
-            for offsets in near_offsets(packed, earlier, now, budget, len(problem.tiers)):
-                for at, offset in zip(inside, offsets, strict=True):
-                    places[at] = number, offset
-                yield self.plan(places, plan)
+
+        for places in near_places(self.values(plan), self._places, len(problem.tiers), packed_in, budget):
+            yield self.plan(places, plan)
 
     def _boxes(self, places: Sequence[Place | None]) -> Boxes:
-        """Tiers one above the other, so that they never meet."""
-        base = [0]
-        for tier in self._structure.problem.tiers:
-            base.append(base[-1] + tier.capacity)
-        return boxes(
-            (number, each.first, each.last + 1, base[place[0]] + place[1], base[place[0]] + place[1] + each.size)
-            for number, (each, place) in enumerate(zip(self._structure.tensors, places, strict=True))
-            if place is not None
+        return stacked(
+            (tier.capacity for tier in self._structure.problem.tiers),
+            (
+                (number, each.first, each.last + 1, place, each.size)
+                for number, (each, place) in enumerate(zip(self._structure.tensors, places, strict=True))
+                if place is not None
+            ),
         )
 
 

@@ -50,9 +50,6 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     else:
         found.append(Candidate("linear", "exact", f"{_HERE}:linear", share=1.0, proves_only=True))
         found.append(Candidate("lns", "exact", "stowplan.portfolio.tier_placement.lns:lns", share=1.0))
-    # By name only: what the paper compares with. They are no match for the search.
-    named = {*options.candidates} & {"random", "annealing"}
-    found += [Candidate(name, "baseline", f"{_HERE}:{name}", share=0.1) for name in sorted(named)]
     asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
     policies = learned.candidates(problem, options, len(asked_for))
     # Before what only proves, or searches long; after the MILP, which on small networks is done before torch has started.
@@ -105,5 +102,5 @@ KIND = Kind(
     baseline_sources=("compiler", "greedy_dp"),
     makes_baselines=_makes_baselines,
     notes=lambda problem: problem.notes,
-    warm_up="stowplan.portfolio.tier_placement.heuristics:warm_up",
+    warm_up="stowplan.portfolio.tier_placement.candidates:warm_up",
 )

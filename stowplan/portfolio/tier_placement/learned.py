@@ -55,7 +55,7 @@ def egrl(problem: Problem, context: Context) -> None:
     """The plan of one forward pass."""
     if not _overloaded(problem, context):
         policy = _load()
-        if not context.stop():
+        if not context.closed():
             _placed(policy, problem, context)
 
 
@@ -63,8 +63,8 @@ def egrl_tuned(problem: Problem, context: Context) -> None:
     """That, then the policy trained on for this network alone, until time is up; the best plan at hand is shown to it."""
     if _overloaded(problem, context):
         return
-    policy, options = _load(), context.options
-    first = None if context.stop() else _placed(policy, problem, context)
+    policy = _load()
+    first = None if context.closed() else _placed(policy, problem, context)
     if first is None:
         return
     best = first.objective_ps
@@ -78,16 +78,13 @@ def egrl_tuned(problem: Problem, context: Context) -> None:
     known: Plan | None = context.incumbent()[0]
     # With offsets, the chip may put what it is shown elsewhere.
     shown = [] if problem.address_spaces else [each for each in (first, known) if each is not None]
-    evaluations = (
-        max(1, int(DETERMINISTIC_LAYERS * options.time_limit / len(problem.layers))) if options.deterministic else None
-    )
     try:
         tuned = policy.fine_tune(
             problem,
-            evaluations=evaluations,
-            seed=options.seed,
+            evaluations=context.work(DETERMINISTIC_LAYERS, len(problem.layers), least=1),
+            seed=context.seed(),
             demonstrations=shown,
-            should_stop=context.stop,
+            should_stop=context.closed,
             on_better=report,
         )
     except InputError as error:  # the chip's compiler finds no map to measure others by

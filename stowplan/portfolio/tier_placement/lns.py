@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 
 from stowplan.models.hint import Hint
 from stowplan.models.tier_placement.hint import decisions
@@ -86,88 +85,42 @@ def _tier(plan: Plan, key: Key) -> int:
     return plan.output_tiers[layer] if is_output else plan.weight_tiers[layer]
 
 
-def improve(
-    problem: Problem,
-    plan: Plan,
-    neighbourhoods: Neighbourhoods,
-    *,
-    rounds: int | None,
-    seed: int,
-    remaining: Callable[[], float],
-    should_stop: Callable[[], bool],
-    on_plan: Callable[[Plan], None],
-    incumbent: Callable[[], Plan | None],
-) -> int:
-    """Neighbourhoods until time is up; returns their number.
-
-    Parameters
-    ----------
-    plan
-        A valid plan to begin with.
-    rounds
-        How many, and each by units of work; None for as many as time allows.
-    remaining
-        Seconds left.
-    on_plan
-        Told of every better plan.
-    incumbent
-        The best plan of others, asked before each round.
-    """
+def lns(problem: Problem, context: Context) -> None:
+    """Improve the best plan known until time is up; in deterministic runs that at the start, by rounds of limited work."""
     from stowplan.models.tier_placement.milp_solve import solve_milp
 
+    rounds = context.work(DETERMINISTIC_ROUNDS, least=1)
+    plan: Plan | None = context.start_plan if rounds is not None else context.incumbent()[0]
+    if plan is None:
+        context.note("found no plan to begin with")
+        return
+    neighbourhoods = Neighbourhoods(problem, next(iter(context.hints()), None), context.seed())
     done = 0
-    while not should_stop() and (rounds is None or done < rounds):
-        other = incumbent()
+    while not context.closed() and (rounds is None or done < rounds):
+        other = context.incumbent()[0] if rounds is None else None
         if other is not None and other.objective_ps < plan.objective_ps:
             plan = other
         way, free = neighbourhoods.draw(plan)
         done += 1
         if not free:
             continue
-        limit = min(ROUND_SECONDS, remaining()) if rounds is None else remaining()
+        limit = min(ROUND_SECONDS, context.remaining()) if rounds is None else context.remaining()
         began = time.monotonic()
         outcome = solve_milp(
             problem,
             time_limit=limit,
             pins=neighbourhoods.pins(plan, free),
-            seed=seed + done,
+            seed=context.seed(done),
             deterministic_limit=None if rounds is None else ROUND_UNITS,
             hint=plan,
-            should_stop=should_stop,
+            should_stop=context.closed,
         )
         found, before = outcome.plan, plan.objective_ps
         if found is not None and found.objective_ps < before:
             plan = found
-            on_plan(plan)
+            context.plan(plan, "lns")
         solved = outcome.status == "optimal"
         quick = rounds is not None or time.monotonic() - began < EASY * limit
         neighbourhoods.learn(way, easy=solved and quick, hard=not solved and plan.objective_ps == before)
-    return done
-
-
-def lns(problem: Problem, context: Context) -> None:
-    """Improve the best plan known until time is up; in deterministic runs that at the start."""
-    options = context.options
-    plan: Plan | None = context.start_plan if options.deterministic else context.incumbent()[0]
-    if plan is None:
-        context.note("found no plan to begin with")
-        return
-
-    def closed() -> bool:
-        best, bound = context.incumbent()
-        return context.stop() or (best is not None and bound is not None and best.objective_ps <= bound)
-
-    neighbourhoods = Neighbourhoods(problem, next(iter(context.hints()), None), options.seed)
-    done = improve(
-        problem,
-        plan,
-        neighbourhoods,
-        rounds=max(1, int(DETERMINISTIC_ROUNDS * options.time_limit)) if options.deterministic else None,
-        seed=options.seed,
-        remaining=context.remaining,
-        should_stop=context.stop if options.deterministic else closed,
-        on_plan=lambda found: context.plan(found, "lns"),
-        incumbent=lambda: None if options.deterministic else context.incumbent()[0],
-    )
     sizes = ", ".join(f"{way} {size:.0f}" for way, size in neighbourhoods.sizes.items())
     context.note(f"{done} neighbourhoods ({sizes})")

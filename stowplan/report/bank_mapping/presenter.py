@@ -1,19 +1,61 @@
-"""How bank mappings are shown."""
+"""How bank mappings are shown: bytes moved beside other plans, what is on chip over time, and the largest tensors' layouts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from stowplan.models.bank_mapping.plan import Plan
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.errors import InputError
+from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import Problem
-from stowplan.report.bank_mapping import sections
-from stowplan.report.bank_mapping.mapping import check_fits
-from stowplan.report.bank_mapping.picture import save_mapping_picture
-from stowplan.report.bank_mapping.text import summarize_mapping
-from stowplan.report.page import Details, Section
-from stowplan.report.presenter import DrawingPresenter, Labelled, merge_equal
-from stowplan.result import Result
+from stowplan.models.bank_mapping.verify import verify
+from stowplan.report.colours import PALETTE
+from stowplan.report.inline import legend_html, plot_html
+from stowplan.report.page import Details, Section, table
+from stowplan.report.presenter import DrawingPresenter, Labelled
+from stowplan.report.scene import (
+    DASHED,
+    Axis,
+    Dot,
+    Key,
+    Mark,
+    Panel,
+    Picture,
+    Plot,
+    Rect,
+    Style,
+    Text,
+    area,
+    byte_axis,
+    level,
+    number_axis,
+    patches,
+    steps,
+)
+from stowplan.report.text import byte_unit, format_bytes, name_of, shorten, text_table
+from stowplan.report.tier_placement.maps import TIER_COLOURS
+from stowplan.result import Result, format_apart
+
+#: Rows of each table, and of those in text; letters of a name there.
+TOP, LINES, _NAME = 20, 40, 28
+
+_OFF_CHIP, _COPIES, _TENSORS = (Style(fill=colour) for colour in TIER_COLOURS[:3])
+
+_COPY = Style(fill="#000000", stroke="#ffffff", width=0.6)
+
+#: Tensors with a row of their own, and letters of a tensor's name.
+MOST_ROWS, _LABEL = 24, 30
+
+#: Points of the heights of a bar, of the bytes on chip, and of a tensor's row.
+_BAR, _HIGH, _ROW = 18.0, 130.0, 12.0
+
+#: Where the peak is below this part of the capacity, the axis ends at the peak and the capacity is said in words.
+_FAR = 0.25
+
+#: Rules without which a plan cannot be read; one that breaks others is worth looking at.
+_UNREADABLE = ("wrong_problem", "wrong_count", "unknown_option", "unknown_layout")
 
 
 class BankMappingPresenter(DrawingPresenter):
@@ -24,30 +66,261 @@ class BankMappingPresenter(DrawingPresenter):
         check_fits(problem, plan)
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Totals beside those of the others, copies, tensors."""
-        return summarize_mapping(problem, plan, others, top=None if everything else 40)
+        """Totals beside those of the others, copies, and tensors, the largest first."""
+        space = int(bytes_on_chip(problem, plan).sum(axis=0).max(initial=0))
+        rows = [
+            (name_of(name, 13), format_bytes(copied), format_bytes(outside), together)
+            for name, copied, outside, together in totals(problem, [("this plan", plan), *others])
+        ]
+        lines = [
+            f"{problem.name} on {problem.target} ({problem.banks} banks): {len(problem.operators)} operators, "
+            f"{len(problem.tensors)} tensors, {sum(plan.on_chip)} on chip",
+            f"  scratchpad {format_bytes(space)} of {format_bytes(problem.capacity)} at the peak",
+            *text_table(("", "copied between banks:r", "moved off chip:r", "together:r"), rows),
+        ]
+        top = None if everything else LINES
+        return "\n".join([*lines, *_copy_lines(problem, plan, top), *_tensor_lines(problem, plan, top)])
 
-    def draw(self, problem: Problem, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
-        """Totals of all plans; the scratchpad and the tensors of the first."""
-        save_mapping_picture(problem, merge_equal(plans, _decisions), path)
+    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
+        """Labelled plans.
 
-    def report_sections(
-        self, problem: Problem, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
-    ) -> list[Section]:
+        From the top: for each plan a bar of bytes moved; then, for the first, bytes on chip at each operator. The largest
+        tensors have a row each: from when to when they are needed, the dimension they are spread along, whether they stay on
+        chip, and their copies.
+        """
+        rows = [traffic(problem, plans), on_chip(problem, plans[0][1]), tensors(problem, plans[0][1])]
+        return Picture(f"{problem.name} on {problem.target}, {problem.banks} banks", [[plot] for plot in rows], 700)
+
+    def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """Bytes moved, what is on chip, layouts and copies."""
-        if result.plan is None:
-            return []
-        plans = merge_equal([(result.provenance.candidate, result.plan), *others], _decisions)
         return [
-            sections.traffic(problem, plans),
-            sections.on_chip(problem, result.plan),
-            *sections.layouts(problem, result.plan),
+            _drawn("Bytes moved", traffic(problem, plans), ""),
+            _drawn("On chip", on_chip(problem, result.plan), "Operators run from left to right."),
+            _drawn(
+                "Layouts",
+                tensors(problem, result.plan),
+                "From first to last use, operators from left to right. Filled: on chip for that time; pale: in main memory. "
+                "A dark mark is a copy into another layout.",
+            ),
+            _largest_tensors(problem, result.plan),
+            *_largest_copies(problem, result.plan),
         ]
 
 
-def _decisions(plan: Plan) -> tuple[object, ...]:
-    """What a plan decides."""
-    return plan.layouts, plan.on_chip, plan.copies
+def _drawn(heading: str, plot: Plot, text: str) -> Section:
+    told = f"{plot.heading[:1].upper()}{plot.heading[1:]}. {text}".strip()
+    return Section(heading, f"<p>{told}</p>\n{legend_html(plot.legend)}<figure>{plot_html(plot, heading)}</figure>")
+
+
+def _largest_tensors(problem: Problem, plan: Plan) -> Section:
+    copied = copied_bytes(problem, plan)
+    touched = largest(problem)
+    rows = []
+    for number in touched[:TOP]:
+        tensor, life = problem.tensors[number], problem.life(number)
+        assert life is not None
+        kind, place = layout_class(problem, number, plan.layouts[number]), "on chip" if plan.on_chip[number] else "off chip"
+        copies = format_bytes(copied[number]) if copied[number] else "–"
+        rows.append((tensor.name, format_bytes(tensor.bytes), kind, place, f"{life[0]} to {life[1] - 1}", copies))
+    head = ("Tensor:n", "Size:r", "Spread along", "Place", "Operators:r", "Copies:r")
+    caption = f"The {len(rows):,} largest of {len(touched):,} tensors"
+    return Section("Largest tensors", table(caption, head, rows), follows_search=True)
+
+
+def _largest_copies(problem: Problem, plan: Plan) -> list[Section]:
+    rows = _copy_rows(problem, plan, TOP)
+    caption = f"{len(rows):,} of {len(plan.copies):,} copies between banks"
+    head = ("Copy of:n", "From", "To", "Before:n", "Size:r")
+    return [Section("Largest copies", table(caption, head, rows), follows_search=True)] if rows else []
+
+
+def _copy_rows(problem: Problem, plan: Plan, top: int | None) -> list[tuple[str, ...]]:
+    """Tensor, layout of its own, layout of the copy, operator and bytes of the largest copies."""
+
+    def size(copy: BankCopy) -> int:
+        return problem.tensors[copy.tensor].layout_bytes(copy.layout)
+
+    rows: list[tuple[str, ...]] = []
+    for copy in sorted(plan.copies, key=lambda copy: (-size(copy), copy.before, copy.tensor))[:top]:
+        tensor = problem.tensors[copy.tensor]
+        layouts = (tensor.layout_name(plan.layouts[copy.tensor]), tensor.layout_name(copy.layout))
+        rows.append((tensor.name, *layouts, problem.operators[copy.before].name, format_bytes(size(copy))))
+    return rows
+
+
+def _copy_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
+    rows = [[name_of(cell, _NAME) for cell in row] for row in _copy_rows(problem, plan, top)]
+    if not plan.copies:
+        return ["  no copies between banks"]
+    return text_table(("copy of", "from", "to", "before", "size:r"), rows, len(plan.copies), "more copies")
+
+
+def _tensor_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
+    copied = copied_bytes(problem, plan)
+    order = sorted(range(len(problem.tensors)), key=lambda tensor: (-problem.tensors[tensor].bytes, tensor))
+    rows = []
+    for number in order[:top]:
+        tensor, size = problem.tensors[number], copied[number]
+        place = "on chip" if plan.on_chip[number] else "off chip"
+        layout = tensor.layout_name(plan.layouts[number])
+        rows.append(
+            (name_of(tensor.name, _NAME), format_bytes(tensor.bytes), layout, place, format_bytes(size) if size else "-")
+        )
+    return text_table(("tensor", "size:r", "spread along", "place", "copies:r"), rows, len(order), "more tensors")
+
+
+def check_fits(problem: Problem, plan: object) -> Plan:
+    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
+    if not isinstance(plan, Plan):
+        raise InputError(f"found a {type(plan).__name__} of another kind, expected a bank mapping")
+    if plan.problem != problem.digest:
+        raise InputError("the plan is for another problem: expected the same graph and target")
+    for violation in verify(problem, plan).violations:
+        if violation.code in _UNREADABLE:
+            raise InputError(violation.message)
+    return plan
+
+
+def moved(problem: Problem, plan: Plan) -> tuple[int, int]:
+    """(bytes copied between banks, bytes moved to and from main memory)."""
+    found = verify(problem, plan)
+    return found.copied_bytes or 0, found.off_chip_bytes or 0
+
+
+def totals(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> list[tuple[str, int, int, str]]:
+    """Of each plan its name, bytes copied between banks, bytes moved off chip, and both together for people.
+
+    Unlike sums look unlike.
+    """
+    found = [(label, *moved(problem, plan)) for label, plan in plans]
+    texts = format_apart((copied + outside for _, copied, outside in found), format_bytes)
+    return [(label, copied, outside, texts[copied + outside]) for label, copied, outside in found]
+
+
+def bytes_on_chip(problem: Problem, plan: Plan) -> NDArray[np.int64]:
+    """Bytes of tensors and of copies on chip at each operator, ``[2, operators]``."""
+    change = np.zeros((2, len(problem.operators) + 1), np.int64)
+    copied = copied_bytes(problem, plan)
+    for tensor, stays in enumerate(plan.on_chip):
+        life = problem.life(tensor)
+        if not stays or life is None:
+            continue
+        for row, size in enumerate((problem.tensors[tensor].bytes, copied[tensor])):
+            change[row, life[0]] += size
+            change[row, life[1]] -= size
+    return np.cumsum(change, axis=1)[:, :-1]
+
+
+def copied_bytes(problem: Problem, plan: Plan) -> list[int]:
+    """Bytes of the copies of each tensor."""
+    copied = [0] * len(problem.tensors)
+    for copy in plan.copies:
+        copied[copy.tensor] += problem.tensors[copy.tensor].layout_bytes(copy.layout)
+    return copied
+
+
+def largest(problem: Problem) -> list[int]:
+    """Tensors that something touches, the largest first."""
+    touched = (number for number in range(len(problem.tensors)) if problem.life(number) is not None)
+    return sorted(touched, key=lambda number: (-problem.tensors[number].bytes, number))
+
+
+def layout_class(problem: Problem, tensor: int, layout: int) -> str:
+    """A layout in the words of a legend: ``unspread``, ``dimension 0`` and so on, or ``a view``."""
+    return problem.tensors[tensor].layout_name(layout) if layout < problem.tensors[tensor].rank else "a view"
+
+
+def traffic(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Plot:
+    """Bytes moved by each plan."""
+    rows = totals(problem, plans)
+    most = max(1, *(copied + outside for _, copied, outside, _ in rows))
+    across = byte_axis(most, byte_unit(most)[0])
+    across = Axis(0, most * 1.1, across.ticks, across.title)
+    panels = []
+    for label, copied, outside, together in rows:
+        text = f"{format_bytes(outside)} off chip, {format_bytes(copied)} between banks"
+        marks: list[Mark] = [
+            Rect(0, outside, 0, 1, _OFF_CHIP, text),
+            Rect(outside, outside + copied, 0, 1, _COPIES, text),
+            Text(outside + copied + 0.005 * most, 0.5, together, colour="ink", align="start"),
+        ]
+        panels.append(Panel(Axis(0, 1, [(0.5, shorten(label, 24))]), marks, _BAR, f"{label}: {text}", is_framed=False))
+    legend = [Key("moved off chip", _OFF_CHIP), Key("copied between banks", _COPIES)]
+    return Plot(across, panels, "bytes moved", legend, gap=5)
+
+
+def on_chip(problem: Problem, plan: Plan) -> Plot:
+    """Bytes on chip at each operator, up to the capacity or, where that is far above, to the peak."""
+    used = bytes_on_chip(problem, plan)
+    both = used.sum(axis=0)
+    peak = int(both.max(initial=0))
+    is_far = peak < _FAR * problem.capacity
+    text = f"on chip: at most {format_bytes(peak)} of {format_bytes(problem.capacity)}"
+    text += f" ({peak / problem.capacity:.2%})" if problem.capacity else ""
+    text += ", the capacity is far above this axis" if is_far else ""
+    across = _operators(problem)
+    edges = list(range(len(problem.operators) + 1))
+    marks: list[Mark] = [area(steps(edges, values.tolist()), style) for values, style in ((both, _COPIES), (used[0], _TENSORS))]
+    legend = [Key("tensors on chip", _TENSORS), Key("their copies", _COPIES)]
+    if not is_far:
+        marks.append(level(across, problem.capacity, DASHED))
+        legend.append(Key("capacity", DASHED, "line"))
+    top = max(1, peak if is_far else max(peak, problem.capacity))
+    up = byte_axis(top, byte_unit(top)[0])
+    panel = Panel(up, marks, _HIGH, f"Bytes on chip over {max(1, len(problem.operators))} operators")
+    return Plot(across, [panel], text, legend)
+
+
+def tensors(problem: Problem, plan: Plan) -> Plot:
+    """The largest tensors from first to last use, by the dimension they are spread along, with their copies."""
+    touched = largest(problem)
+    shown = touched[:MOST_ROWS]
+    colours = _layout_colours(problem, plan)
+    panels = [_tensor(problem, plan, number, colours) for number in shown]
+    used = {layout_class(problem, number, plan.layouts[number]) for number in shown}
+    legend = patches((colour, name) for name, colour in colours.items() if name in used)
+    if not all(plan.on_chip[number] for number in shown):
+        legend.append(Key("off chip", Style(stroke="ink", dash=(3, 2))))
+    if plan.copies:
+        legend.append(Key("copied before this operator", _COPY, "diamond"))
+    rest = f" (the {len(shown)} largest of {len(touched)})" if len(touched) > len(shown) else ""
+    heading = f"tensors from first to last use, by the dimension they are spread along{rest}"
+    return Plot(_operators(problem), panels, heading, legend, gap=3)
+
+
+def _tensor(problem: Problem, plan: Plan, number: int, colours: dict[str, str]) -> Panel:
+    tensor, life = problem.tensors[number], problem.life(number)
+    assert life is not None
+    kind = layout_class(problem, number, plan.layouts[number])
+    # What is off chip is not there between its uses: a pale shape.
+    pale = {} if plan.on_chip[number] else {"opacity": 0.22, "dash": (3.0, 2.0)}
+    style = Style(fill=colours[kind], stroke=colours[kind], **pale)  # type: ignore[arg-type]
+    place = "on chip" if plan.on_chip[number] else "off chip"
+    first, last = (problem.operators[at].name for at in (life[0], life[1] - 1))
+    title = f"{tensor.name}: {kind}, {place}, from {first} to {last}"
+    marks: list[Mark] = [Rect(life[0], life[1], 0, 1, style, title)]
+    for copy in plan.copies:
+        if copy.tensor == number:
+            tip = f"copied before {problem.operators[copy.before].name}"
+            marks.append(Dot(copy.before + 0.5, 0.5, _COPY, 7, "diamond", tip))
+    # Names of one network begin alike.
+    name = tensor.name if len(tensor.name) <= _LABEL else f"…{tensor.name[-_LABEL + 1 :]}"
+    return Panel(Axis(0, 1, [(0.5, f"{name}, {format_bytes(tensor.bytes)}")]), marks, _ROW, title, is_framed=False)
+
+
+def _layout_colours(problem: Problem, plan: Plan) -> dict[str, str]:
+    """Colours of the layouts that tensors have of their own, unspread first."""
+    found = {layout_class(problem, number, layout) for number, layout in enumerate(plan.layouts)}
+    ordered = sorted(found, key=lambda name: (name != "unspread", name))
+    return {name: "#9aa7b5" if name == "unspread" else PALETTE[at % len(PALETTE)] for at, name in enumerate(ordered)}
+
+
+def _operators(problem: Problem) -> Axis:
+    """Operators along an axis: by name where there is room for that, else by number."""
+    count = len(problem.operators)
+    if 0 < count <= 12:
+        return Axis(0, count, [(at + 0.5, shorten(each.name, 12)) for at, each in enumerate(problem.operators)], "operator")
+    return number_axis(0, max(1, count), "operator")
 
 
 PRESENTER = BankMappingPresenter

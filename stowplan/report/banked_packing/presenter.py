@@ -1,21 +1,31 @@
-"""How banked packings are shown."""
+"""How banked packings are shown: each bank as a packing of its own, in its own scale, time across and offsets up."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 
+from stowplan.errors import InputError
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
-from stowplan.report.banked_packing.picture import save_picture
-from stowplan.report.banked_packing.scene import bank_scenes, check_fits
-from stowplan.report.banked_packing.text import bank_rows, summarize
-from stowplan.report.boxes import assign_colours
-from stowplan.report.packing import sections
+from stowplan.models.packing import plan as packing_plan
+from stowplan.models.packing import problem as packing
+from stowplan.report.boxes import Boxes, assign_colours
+from stowplan.report.packing.presenter import WIDE, Layout, axis_top, build_layout, layout_panel, layouts_section, plot
 from stowplan.report.page import Details, Overview, Section, table
-from stowplan.report.presenter import DrawingPresenter, Labelled, merge_equal
-from stowplan.report.units import format_bytes
+from stowplan.report.presenter import DrawingPresenter, Labelled
+from stowplan.report.scene import Panel, Picture, Plot, number_axis
+from stowplan.report.text import format_bytes, name_of, plan_line, printable, text_table
 from stowplan.result import Result
+
+#: Rows of the table of buffers in text.
+LINES = 40
+
+#: Points of a bank's height in a picture of all.
+_HIGH = 150.0
+
+#: A bank is drawn whole unless it is larger than this multiple of what is in it.
+_FAR = 3
 
 
 class BankedPackingPresenter(DrawingPresenter):
@@ -28,12 +38,38 @@ class BankedPackingPresenter(DrawingPresenter):
         check_fits(problem, plan)
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Costs, banks, and buffers by bank and offset."""
-        return summarize(problem, plan, others, top=None if everything else 40)
+        """Cost and banks; costs of other plans; then the buffers, by bank and offset."""
+        lines = [f"{printable(problem.name or 'buffers')}: {len(problem.buffers):,} buffers, cost {_cost(problem, plan):,}"]
+        lines += [plan_line(name, f"cost {_cost(problem, other):,}") for name, other in others]
+        head = ("bank:r", "cost:r", "used:r", "capacity:r", "buffers:r", "traffic:r")
+        lines += text_table(head, bank_rows(problem, plan))
+        order = sorted(range(len(problem.buffers)), key=lambda number: (plan.banks[number], plan.offsets[number], number))
+        rows = []
+        for number in order if everything else order[:LINES]:
+            buffer, bank = problem.buffers[number], name_of(problem.banks[plan.banks[number]].name)
+            life, size = f"[{buffer.lower}, {buffer.upper})", format_bytes(buffer.size)
+            rows.append((bank, f"{plan.offsets[number]:,}", size, f"{buffer.uses:,}", life, name_of(buffer.id)))
+        return "\n".join(
+            [*lines, *text_table(("bank:r", "offset:r", "size:r", "uses:r", "time:r", "buffer"), rows, len(order))]
+        )
 
-    def draw(self, problem: Problem, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
-        """A layout for each bank; two plans side by side."""
-        save_picture(problem, _merged(plans)[: self.most_plans], path)
+    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
+        """Labelled plans side by side with the same colours; the cheapest bank is on top."""
+        columns = [bank_layouts(problem, plan) for _, plan in plans]
+        colours = assign_colours(layout.boxes for layouts in columns for layout in layouts)
+        plots = []
+        for (label, plan), layouts in zip(plans, columns, strict=True):
+            rows = bank_rows(problem, plan)
+            panels: list[Panel] = []
+            for bank in sorted(range(len(problem.banks)), key=lambda bank: (problem.banks[bank].cost, bank)):
+                capacity, highest = problem.banks[bank].capacity, max(1, *(each[bank].height for each in columns))
+                top = max(capacity, 1) if capacity <= _FAR * highest else highest
+                title = f"{rows[bank][0]}: {rows[bank][5]} of the traffic, {rows[bank][2]} of {rows[bank][3]} bytes"
+                boxes = boxes_of(problem, layouts[bank], colours)
+                panels.append(layout_panel(layouts[bank], top, boxes, title=title, height=_HIGH))
+            across = number_axis(layouts[0].start, layouts[0].end, "time")
+            plots.append(Plot(across, panels, label, gap=14))
+        return Picture(f"{problem.name or 'banked packing'}: {len(problem.buffers):,} buffers", [plots], WIDE * len(plans))
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """What is packed into which banks."""
@@ -42,31 +78,87 @@ class BankedPackingPresenter(DrawingPresenter):
         facts += [(bank.name, f"{bank.capacity:,} bytes at a cost of {bank.cost:,} a byte") for bank in problem.banks]
         return Overview(facts=facts)
 
-    def report_sections(
-        self, problem: Problem, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
-    ) -> list[Section]:
-        """The banks of the plan as a table, and the layout of each."""
-        if result.plan is None:
-            return []
+    def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
+        """The banks of the plan as a table, and the layout of each that is not empty."""
         head = ("Bank:n", "Cost:r", "Used:r", "Capacity:r", "Buffers:r", "Traffic:r")
         found = [Section("Banks", table("What each bank holds", head, bank_rows(problem, result.plan)))]
-        scenes = bank_scenes(problem, result.plan)
-        colours = assign_colours([scene.boxes for scene in scenes])
-
-        def describe(owner: int) -> tuple[str, int]:
-            return problem.buffers[owner].id, problem.buffers[owner].size
-
-        for bank, scene in zip(problem.banks, scenes, strict=True):
-            if not scene.boxes:
-                # The table says that nothing is in it.
-                continue
-            section = sections.layouts([(bank.name, scene)], colours, details, describe)
-            found.append(Section(f"Layout of {bank.name}", section.body))
+        layouts = bank_layouts(problem, result.plan)
+        colours = assign_colours(layout.boxes for layout in layouts)
+        for bank, layout in zip(problem.banks, layouts, strict=True):
+            if layout.boxes:
+                drawn = plot(bank.name, layout, axis_top([layout]), boxes_of(problem, layout, colours))
+                found.append(layouts_section([layout], [drawn], details, f"Layout of {bank.name}"))
         return found
 
 
-def _merged(plans: Sequence[Labelled]) -> list[Labelled]:
-    return merge_equal(plans, lambda plan: (plan.banks, plan.offsets))
+def _cost(problem: Problem, plan: Plan) -> int:
+    """Bytes read and written, each times the cost of its bank."""
+    return sum(problem.traffic(number) * problem.banks[bank].cost for number, bank in enumerate(plan.banks))
+
+
+def check_fits(problem: Problem, plan: object) -> Plan:
+    """The plan, where it can be shown for this problem; raises :class:`~stowplan.errors.InputError` where it cannot."""
+    if not isinstance(plan, Plan):
+        raise InputError(f"found a {type(plan).__name__} of another kind, expected a banked packing")
+    if plan.problem != problem.digest:
+        raise InputError("the plan is for another problem: expected the same buffers and banks")
+    if not len(plan.banks) == len(plan.offsets) == len(problem.buffers):
+        raise InputError(f"found {len(plan.banks)} banks and {len(plan.offsets)} offsets for {len(problem.buffers)} buffers")
+    if any(not 0 <= bank < len(problem.banks) for bank in plan.banks):
+        raise InputError(f"found a buffer in none of the {len(problem.banks)} banks")
+    return plan
+
+
+def bank_layouts(problem: Problem, plan: Plan) -> list[Layout]:
+    """A layout for each bank; the owners of its boxes are numbers of the problem's buffers. All have the same span of time."""
+    check_fits(problem, plan)
+    start = min((buffer.lower for buffer in problem.buffers), default=0)
+    end = max((buffer.upper for buffer in problem.buffers), default=1)
+    found = []
+    for bank, memory in enumerate(problem.banks):
+        numbers = [number for number, at in enumerate(plan.banks) if at == bank]
+        inside = packing.Problem(
+            name=memory.name,
+            capacity=memory.capacity,
+            buffers=tuple(
+                packing.Buffer(
+                    id=problem.buffers[number].id,
+                    lower=problem.buffers[number].lower,
+                    upper=problem.buffers[number].upper,
+                    size=problem.taken(number, bank),
+                )
+                for number in numbers
+            ),
+        )
+        offsets = tuple(plan.offsets[number] for number in numbers)
+        layout = build_layout(inside, packing_plan.Plan(problem=inside.digest, objective=0, offsets=offsets))
+        boxes = tuple(replace(box, owner=numbers[box.owner]) for box in layout.boxes)
+        found.append(replace(layout, boxes=boxes, start=start, end=end))
+    return found
+
+
+def boxes_of(problem: Problem, layout: Layout, colours: dict[int, int]) -> Boxes:
+    """The mark for the boxes of a bank."""
+    return Boxes(layout.boxes, colours, lambda owner: (problem.buffers[owner].id, problem.buffers[owner].size))
+
+
+def bank_rows(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, str, str]]:
+    """Name, cost, bytes used, capacity, number of buffers and share of the traffic of each bank."""
+    traffic = [0] * len(problem.banks)
+    for number, bank in enumerate(plan.banks):
+        traffic[bank] += problem.traffic(number)
+    total = sum(traffic)
+    return [
+        (
+            name_of(memory.name),
+            f"{memory.cost:,}",
+            f"{layout.height:,}",
+            f"{memory.capacity:,}",
+            f"{plan.banks.count(bank):,}",
+            f"{traffic[bank] / total:.1%}" if total else "0.0%",
+        )
+        for bank, (memory, layout) in enumerate(zip(problem.banks, bank_layouts(problem, plan), strict=True))
+    ]
 
 
 PRESENTER = BankedPackingPresenter

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from stowplan.errors import InputError
+from stowplan.hardware.simulator import Timeline, simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.report.boxes import assign_colours
-from stowplan.report.memory_mapping import sections
-from stowplan.report.memory_mapping.picture import save_picture
-from stowplan.report.memory_mapping.scene import build_scene, check_fits
-from stowplan.report.memory_mapping.text import summarize_plan
-from stowplan.report.page import Details, Overview, Section
-from stowplan.report.presenter import DrawingPresenter, Labelled, merge_equal
-from stowplan.result import Result
+from stowplan.report.colours import PALETTE
+from stowplan.report.inline import layouts_html
+from stowplan.report.memory_mapping import drawing, layout
+from stowplan.report.memory_mapping.analysis import analyse_steps, analyse_tensors
+from stowplan.report.memory_mapping.layout import Layout, build_layout, share_top
+from stowplan.report.page import Details, Overview, Section, table
+from stowplan.report.presenter import DrawingPresenter, Labelled
+from stowplan.report.scene import Picture
+from stowplan.report.text import format_bytes, plan_line, printable, text_table
+from stowplan.result import Result, format_ps
+
+#: Rows of the tables of tensors and steps, and of those in text.
+TOP, LINES = 20, 40
 
 
 class MemoryMappingPresenter(DrawingPresenter):
@@ -28,7 +34,7 @@ class MemoryMappingPresenter(DrawingPresenter):
         """Plans that break rules are shown as well: seeing what is wrong is what pictures are for."""
         if not isinstance(plan, Plan):
             raise InputError(f"found a {type(plan).__name__} of another kind, expected a memory mapping")
-        check_fits(problem, plan)
+        layout.check_fits(problem, plan)
 
     def references(self, problem: Problem) -> list[Labelled]:
         """None: everything in slow memory is an empty picture."""
@@ -36,31 +42,211 @@ class MemoryMappingPresenter(DrawingPresenter):
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """Figures, residencies and copies."""
-        return summarize_plan(problem, plan, others=others, top=None if everything else 40)
+        return summarize_plan(problem, plan, others=others, top=None if everything else LINES)
 
-    def draw(self, problem: Problem, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
+    def picture(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
         """One layout, or two side by side."""
-        drawn = merge_equal(plans, lambda plan: (plan.residencies, plan.copies, plan.fast_uses))
-        save_picture(problem, drawn[: self.most_plans], path, time="seconds" if seconds else "steps")
+        return drawing.picture(problem, self.distinct(problem, plans), "seconds" if seconds else "steps")
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """The normalised return, and what is known of program and machine."""
-        return sections.overview(problem, result)
+        cards = []
+        if result.objective is not None:
+            gained = f"{problem.normalised_return(result.objective):.4f}"
+            cards.append(("Normalised return R", gained, "0 all slow, 1 every step at its least"))
+        facts = [
+            ("Fast memory", f"{format_bytes(problem.capacity)}, aligned to {format_bytes(problem.alignment)}"),
+            ("Copy channels", f"{problem.channels:,}"),
+            ("Stalls", problem.stalls),
+            ("Program", f"{problem.horizon:,} steps, {len(problem.tensors):,} tensors, {problem.use_count:,} uses"),
+            ("All in slow memory", format_ps(problem.all_slow_ps)),
+            ("All in fast memory", format_ps(problem.all_fast_ps)),
+            ("Every step at its least", format_ps(problem.floor_ps)),
+        ]
+        return Overview(cards, facts)
 
     def report_sections(
         self, problem: Problem, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
     ) -> list[Section]:
         """Layouts; tensors by saving and steps by latency."""
-        labelled: list[Labelled] = [(result.provenance.candidate, result.plan)] if result.plan is not None else []
-        scenes = [
-            (label, build_scene(problem, plan, "seconds" if seconds else "steps"))
-            for label, plan in merge_equal([*labelled, *others], lambda plan: (plan.residencies, plan.copies, plan.fast_uses))
-        ]
-        colours = assign_colours([scene.boxes for _, scene in scenes])
-        found = [sections.layouts(scenes, colours, details)] if scenes else []
+        plans = [*([(result.provenance.candidate, result.plan)] if result.plan is not None else []), *others]
+        if not plans:
+            return []
+        axis: layout.TimeAxis = "seconds" if seconds else "steps"
+        layouts = [(label, build_layout(problem, plan, axis)) for label, plan in self.distinct(problem, plans)]
+        colours = assign_colours(each.boxes for _, each in layouts)
+        found = [layouts_section(layouts, colours, details)]
         if result.plan is not None:
-            found += [*sections.tensors(problem, result.plan, colours), *sections.steps(problem, result.plan)]
+            found += [*_tensors(problem, result.plan, colours), *_steps(problem, result.plan)]
         return found
+
+
+def layouts_section(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int], details: Details) -> Section:
+    """Layout, bytes in use and copies of every plan."""
+    top, capacity = share_top([each for _, each in layouts])[0].top, layouts[0][1].problem.capacity
+    part = f" Only the first {format_bytes(top)} of {format_bytes(capacity)} are shown." if top < capacity else ""
+    instant = any(bar.in_stall for _, each in layouts for bar in each.bars)
+    intro = (
+        "Time runs across, offsets in fast memory run up. One colour is one tensor"
+        f"{', in both plans' if len(layouts) > 1 else ''}; many tensors share colours. Point at a box to see its tensor "
+        "wherever it stands, click to keep it. Below: bytes in use, copies as they ran, and where the program "
+        f"waited for them.{' A dot is a copy that runs while the program waits for it.' if instant else ''}{part}"
+    )
+    captions = [_caption(each) for _, each in layouts]
+    return Section("Layout", layouts_html(intro, list(zip(drawing.plots(layouts, colours), captions, strict=True)), details))
+
+
+def _caption(layout: Layout) -> str:
+    problem, plan, timeline = layout.problem, layout.plan, layout.timeline
+    stalls = f"{format_ps(timeline.stall_ps)} of it waiting" if layout.stalls else "no stalls"
+    busy = timeline.channel_busy_ps / (timeline.total_ps * problem.channels or 1)
+    return (
+        f"{format_ps(timeline.total_ps)}, {stalls}; {len(plan.residencies):,} residencies, {len(plan.copies):,} copies, "
+        f"channel busy {busy:.0%}; {len(plan.fast_uses):,} of {problem.use_count:,} uses from fast memory"
+    )
+
+
+def _tensors(problem: Problem, plan: Plan, colours: dict[int, int]) -> list[Section]:
+    """The tensors that save the most; none where no use is fast."""
+    found = analyse_tensors(problem, plan)
+    if not found:
+        return []
+    rows, marks = [], []
+    for row in found[:TOP]:
+        tensor = problem.tensors[row.tensor]
+        marks.append((row.tensor, PALETTE[colours[row.tensor]] if row.tensor in colours else "transparent"))
+        uses, counts = f"{row.fast_uses:,} of {row.uses:,}", (f"{row.residencies:,}", f"{row.copies:,}")
+        rows.append((tensor.name, format_ps(row.saving_ps), format_bytes(tensor.size), uses, *counts))
+    head = ("Tensor:n", "Saving:r", "Size:r", "Fast uses:r", "Residencies:r", "Copies:r")
+    caption = (
+        "What the steps would lose if this tensor alone were served from slow memory, stalls aside. "
+        f"{min(TOP, len(found)):,} of {len(found):,} tensors with fast uses."
+    )
+    return [Section("Tensors that save the most", table(caption, head, rows, marks=marks), follows_search=True)]
+
+
+def _steps(problem: Problem, plan: Plan) -> list[Section]:
+    """The steps that take longest."""
+    found = analyse_steps(problem, plan)
+    if not found:
+        return []
+    total = sum(row.latency_ps for row in found) or 1
+    rows = []
+    for row in found[:TOP]:
+        step = problem.steps[row.step]
+        latency = (format_ps(row.latency_ps), f"{row.latency_ps / total:.1%}", format_ps(row.all_slow_ps))
+        rows.append((step.name, step.opcode, f"{row.step:,}", f"{step.weight:,}", *latency, format_ps(row.floor_ps), row.limit))
+    head = ("Step:n", "Operation", "At:r", "Runs:r", "Latency:r", "Share:r", "All slow:r", "Floor:r", "Bound by")
+    caption = (
+        "Latency over all runs. Bound by slow memory: its operands, served otherwise, could make the step faster; else it is "
+        f"at its floor. {min(TOP, len(found)):,} of {len(found):,} steps."
+    )
+    return [Section("Steps that take longest", table(caption, head, rows), follows_search=True)]
+
+
+def summarize_plan(
+    problem: Problem,
+    plan: Plan,
+    timeline: Timeline | None = None,
+    *,
+    others: Sequence[Labelled] = (),
+    top: int | None = LINES,
+) -> str:
+    """Readable dump of ``plan``: its figures, then the first ``top`` residencies and copies, the rest counted.
+
+    Residencies are sorted by start, copies stand in the order in which they are queued. ``top=None`` shows all. Of ``others``,
+    which have names, there is a line each.
+
+    Raises
+    ------
+    InputError
+        If the plan is for another problem.
+    """
+    layout.check_fits(problem, plan)
+    timeline = simulate(problem, plan) if timeline is None else timeline
+    lines = [f"{printable(problem.name or 'program')} on {printable(problem.target)}: {format_ps(timeline.total_ps)} simulated"]
+    if plan.objective_ps != timeline.total_ps:
+        lines.append(f"  claimed       {format_ps(plan.objective_ps)}")
+    lines += [
+        f"  all slow      {format_ps(problem.all_slow_ps)}, all fast {format_ps(problem.all_fast_ps)}, "
+        f"R = {problem.normalised_return(timeline.total_ps):.4f}",
+        f"  stalls        {_stalls(timeline)}",
+        f"  fast memory   {_peak(problem, plan)} of {format_bytes(problem.capacity)} at the peak",
+        f"  fast uses     {len(plan.fast_uses):,} of {problem.use_count:,}",
+        *(plan_line(name, _beside(problem, other)) for name, other in others),
+        "",
+        *_residency_lines(problem, plan, top),
+        "",
+        *_copy_lines(problem, plan, timeline, top),
+    ]
+    return "\n".join(lines)
+
+
+def _beside(problem: Problem, plan: Plan) -> str:
+    """Another plan in a line."""
+    layout.check_fits(problem, plan)
+    timeline = simulate(problem, plan)
+    return (
+        f"{format_ps(timeline.total_ps)}, stalls {_stalls(timeline)}, peak {_peak(problem, plan)}, "
+        f"{len(plan.fast_uses):,} fast uses"
+    )
+
+
+def _stalls(timeline: Timeline) -> str:
+    boundaries = sum(wait > 0 for wait in timeline.step_wait_ps)
+    return f"{format_ps(timeline.stall_ps)} before {_count(boundaries, 'step')}" if boundaries else "none"
+
+
+def _peak(problem: Problem, plan: Plan) -> str:
+    # Ends sort before starts at one boundary: half-open ranges.
+    changes = [(residency.start, problem.tensors[residency.tensor].size) for residency in plan.residencies]
+    changes += [(residency.end, -problem.tensors[residency.tensor].size) for residency in plan.residencies]
+    in_use = peak = 0
+    for _, change in sorted(changes):
+        in_use += change
+        peak = max(peak, in_use)
+    return format_bytes(peak)
+
+
+def _residency_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
+    loaded = {(copy.tensor, copy.start) for copy in plan.copies if copy.direction == "in"}
+    stored: dict[int, list[int]] = {}
+    for copy in plan.copies:
+        if copy.direction == "out":
+            stored.setdefault(copy.tensor, []).append(copy.start)
+    rows = []
+    ordered = sorted(plan.residencies, key=lambda residency: (residency.start, residency.offset, residency.tensor))
+    for residency in ordered[:top]:
+        tensor = problem.tensors[residency.tensor]
+        is_loaded = (residency.tensor, residency.start) in loaded
+        source = "preloaded" if residency.preloaded else "copied in" if is_loaded else "written"
+        if any(residency.start <= start <= residency.end for start in stored.get(residency.tensor, ())):
+            source += ", copied out"
+        steps = f"[{residency.start}, {residency.end})"
+        rows.append((steps, f"{residency.offset:#x}", format_bytes(tensor.size), printable(tensor.name), source))
+    title = f"{_count(len(ordered), 'residency', 'residencies')}, by start"
+    head = ("steps:r", "offset:r", "size:r", "tensor", "source")
+    return [title, *(text_table(head, rows, len(ordered)) if rows else [])]
+
+
+def _copy_lines(problem: Problem, plan: Plan, timeline: Timeline, top: int | None) -> list[str]:
+    rows = []
+    transfers = sorted(timeline.transfers, key=lambda transfer: transfer.copy)
+    for transfer in transfers[:top]:
+        copy, tensor = plan.copies[transfer.copy], problem.tensors[transfer.tensor]
+        queued = transfer.begin_ps - transfer.queued_ps
+        times = (transfer.begin_ps, transfer.end_ps - transfer.begin_ps)
+        waits = format_ps(queued) if queued else "-"
+        moved = (f"[{copy.start}, {copy.end})", format_bytes(copy.moved(tensor.size)), *map(format_ps, times))
+        rows.append((copy.direction, *moved, waits, printable(tensor.name)))
+    total = sum(copy.moved(problem.tensors[copy.tensor].size) for copy in plan.copies)
+    title = f"{_count(len(transfers), 'copy', 'copies')} of {format_bytes(total)} together, as queued"
+    head = ("dir", "window:r", "size:r", "begins:r", "takes:r", "waits:r", "tensor")
+    return [title, *(text_table(head, rows, len(transfers)) if rows else [])]
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 PRESENTER = MemoryMappingPresenter

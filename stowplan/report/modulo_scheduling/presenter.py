@@ -1,21 +1,41 @@
-"""How modulo schedules are shown."""
+"""How modulo schedules are shown: tiles down, slots across, and the values that go between them as arrows."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from stowplan.errors import InputError, VerificationError
 from stowplan.hardware.se import Configuration, compare, configure
+from stowplan.models.modulo_scheduling.bounds import recurrence_mii, resource_mii
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.verify import verify
-from stowplan.report.modulo_scheduling import sections
-from stowplan.report.modulo_scheduling.picture import save_schedule_picture
-from stowplan.report.modulo_scheduling.text import summarize_schedule
-from stowplan.report.page import Details, Overview, Section
+from stowplan.report.colours import PALETTE, ink_on
+from stowplan.report.figures import svg_inline
+from stowplan.report.modulo_scheduling.layout import HIGH, SLOT, WIDE, Layout, Row, Way, build_layout, slot_middle
+from stowplan.report.page import Details, Overview, Section, table
+from stowplan.report.paper import lay_out
 from stowplan.report.presenter import DrawingPresenter, Labelled
+from stowplan.report.scene import Arrow, Axis, Dot, Key, Line, Mark, Panel, Picture, Plot, Rect, Style, Text, patches
+from stowplan.report.text import shorten, text_table
 from stowplan.result import Result
+
+#: Rows of the table of instructions.
+TOP = 200
+
+#: Letters of an instruction in the grid of slots, and slots of it; longer intervals have the table of entries only.
+_CELL, _MOST_SLOTS = 12, 12
+
+#: Points of a tile's height; the picture is no larger than the second.
+_UNIT, _MOST = 39.0, 4300.0
+
+#: Values of this iteration and of earlier ones, and each where it goes over the asynchronous fabric.
+_THIS, _EARLIER = Style(stroke="soft", name="way this"), Style(stroke="stall", dash=(4, 2), name="way earlier")
+
+_SENT = {style: Style(stroke=style.stroke, dash=(1, 1.8), name=f"{style.name} sent") for style in (_THIS, _EARLIER)}
+
+_TILE, _IDLE = Style(stroke="grid", width=0.7, name="tile"), Style(fill="panel", stroke="grid", width=0.7, name="idle")
 
 
 class ModuloSchedulingPresenter(DrawingPresenter):
@@ -57,24 +77,221 @@ class ModuloSchedulingPresenter(DrawingPresenter):
         return []
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Numbers, grid and tables of the tiles."""
-        return summarize_schedule(problem, plan)
+        """Interval, latency and what bounds them; the grid of tiles and slots; instruction and spoke RAM of each tile."""
+        machine = problem.machine
+        tables = configure(problem, plan)
+        head, *entries = tables.table().splitlines()
+        resources, recurrences = resource_mii(problem), recurrence_mii(problem)
+        used = Counter(plan.tiles)
+        lines = [head]
+        lines.append(f"  MII {max(resources, recurrences)} (resources {resources}, recurrences {recurrences})")
+        busy = len(plan.tiles) / (machine.tiles * plan.ii)
+        waits = (delay for edge, delay in zip(problem.edges, plan.delays, strict=True) if not edge.asynchronous)
+        longest = max(waits, default=0)
+        lines.append(
+            f"  {len(used)} of {machine.tiles} tiles used, {busy:.0%} of all slots; values wait {longest} clocks at most"
+        )
+        if plan.starts:
+            ids = [problem.instructions[number].id for number in plan.starts]
+            lines.append(f"  started by {', '.join(ids)}")
+        if not problem.is_synchronous:
+            lines.append(_linked(problem, plan))
+        if plan.ii <= _MOST_SLOTS:
+            lines += ["", *_grid(problem, plan)]
+        lines += ["", "Spoke RAM and instruction RAM:", *entries]
+        memory = [(tile.tile, each.address, each.words, each.variable) for tile in tables.tiles for each in tile.memory]
+        memory += [
+            (tile.tile, each.address, each.words, f"{each.value}, from the asynchronous fabric")
+            for tile in tables.tiles
+            for each in tile.received
+        ]
+        if memory:
+            rows = [[str(cell) for cell in row] for row in memory]
+            lines += ["", "Tile memory:", *text_table(("tile:r", "address:r", "words:r", "variable"), rows)]
+        return "\n".join(lines)
 
-    def draw(self, problem: Problem, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
+    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
         """The first schedule."""
-        save_schedule_picture(problem, plans[0][1], path)
+        return picture(problem, plans[0][1])
 
     def overview(self, problem: Problem, result: Result) -> Overview:
-        """Machine and rules."""
-        return sections.overview(problem, result.details.get("interval"))
+        """Machine and rules; and what is proven of the initiation interval."""
+        machine, rules = problem.machine, problem.rules
+        facts = [
+            ("Machine", f"{problem.target}: {machine.tiles} tiles, latency {machine.latency} clocks"),
+            ("Loop body", f"{len(problem.instructions):,} instructions, {len(problem.edges):,} values between them"),
+            ("Waiting at consumers", "any time" if rules.max_delay is None else f"at most {rules.max_delay} clocks"),
+            ("Passing through tiles", "allowed" if rules.pass_through else "not allowed"),
+        ]
+        fabric = machine.asynchronous
+        if fabric is not None and not problem.is_synchronous:
+            sent = sum(edge.asynchronous for edge in problem.edges)
+            facts.append(("Flows", f"{len(set(problem.flows))}, linked by {sent} values over the asynchronous fabric"))
+            ports = sum(interface.ports for interface in fabric.interfaces)
+            access = f"{len(problem.accesses)} accesses an iteration, {ports} ports; nominal {fabric.memory_latency} clocks"
+            facts.append(("Memory", access))
+        interval = result.details.get("interval")
+        return Overview(facts=[*facts, *([("Initiation interval", str(interval))] if interval else [])])
 
-    def report_sections(
-        self, problem: Problem, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
-    ) -> list[Section]:
+    def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """The schedule as a drawing, and its instructions."""
-        if result.plan is None:
-            return []
-        return [sections.schedule(problem, result.plan), sections.instructions(problem, result.plan)]
+        return [_schedule(problem, result.plan), _instructions(problem, result.plan)]
+
+
+def _schedule(problem: Problem, plan: Plan) -> Section:
+    """Tiles down, slots across, values as arrows."""
+    drawn = svg_inline(lay_out(picture(problem, plan)), spoken(plan))
+    return Section(
+        "Schedule",
+        "<p>Tiles down, slots (clocks modulo II) across; t is the clock at which iteration 0 issues an instruction. An arrow "
+        "is a value; red and dashed, one of an earlier iteration, with its distance; dotted, one that goes over the "
+        "asynchronous fabric; a dot, a tile it passes through. A thick edge starts a flow.</p>\n"
+        f'<div class="scroll" tabindex="0" role="group" aria-label="Schedule">{drawn}</div>',
+    )
+
+
+def _instructions(problem: Problem, plan: Plan) -> Section:
+    """Where and when everything is issued, in the order of time."""
+    order = sorted(range(len(plan.tiles)), key=lambda number: (plan.times[number], plan.tiles[number]))
+    waits = [0] * len(plan.tiles)
+    for edge, delay in zip(problem.edges, plan.delays, strict=True):
+        waits[edge.target] = max(waits[edge.target], delay)
+    rows = []
+    for number in order[:TOP]:
+        each = problem.instructions[number]
+        reads = ", ".join(
+            f"{operand.instruction}{f' (−{operand.distance})' if operand.distance else ''}"
+            for operand in each.operands
+            if operand.instruction is not None
+        )
+        place = (str(plan.times[number]), str(plan.slots[number]), str(plan.tiles[number]))
+        rows.append((each.id, each.op_name, *place, reads or "–", str(waits[number])))
+    head = ("Instruction:n", "Operation", "Clock:r", "Slot:r", "Tile:r", "Reads:n", "Operands wait:r")
+    caption = f"{len(rows):,} of {len(order):,} instructions by the clock of iteration 0; how long operands wait at most"
+    return Section("Instructions", table(caption, head, rows), follows_search=True)
+
+
+def _linked(problem: Problem, plan: Plan) -> str:
+    """Flows, what links them, and what memory is asked."""
+    sent = sum(edge.asynchronous for edge in problem.edges)
+    asked = Counter(problem.machine.interfaces[which].name for which in plan.interfaces if which is not None)
+    by = "".join(f"; {count} of {name}" for name, count in sorted(asked.items()))
+    memory = f", {len(problem.accesses)} memory accesses{by}" if problem.accesses else ""
+    return f"  {len(set(problem.flows))} flows linked by {sent} values over the asynchronous fabric{memory}"
+
+
+def _grid(problem: Problem, plan: Plan) -> list[str]:
+    """Tiles down, slots across; with each instruction its round, in which it issues for iteration 0."""
+    cells = {
+        (tile, slot): f"{shorten(problem.instructions[number].id, _CELL - 4)}"
+        + (f"+{time // plan.ii}" if time >= plan.ii else "")
+        for number, (tile, slot, time) in enumerate(zip(plan.tiles, plan.slots, plan.times, strict=True))
+    }
+    rows = [[str(tile), *(cells.get((tile, slot), ".") for slot in range(plan.ii))] for tile in sorted(set(plan.tiles))]
+    lines = text_table(("tile:r", *(f"slot {slot}" for slot in range(plan.ii))), rows)
+    return [*lines, "(+r: first issued r intervals after the first iteration began)"]
+
+
+def picture(problem: Problem, plan: Plan) -> Picture:
+    """A valid plan.
+
+    An arrow leads from the producer to the consumer of a value, by way of the tiles it passes through. Values of this
+    iteration are grey, those of earlier iterations red and dashed with their distance. What goes over the asynchronous fabric
+    is dotted. A box says the instruction, its operation (which is its colour too), and the clock at which iteration 0 issues
+    it; starts of flows have a thick edge. Tiles that do nothing share a low row.
+    """
+    layout = build_layout(problem, plan)
+    colours = _operation_colours(problem)
+    marks = _frame(layout, plan)
+    words: list[Mark] = []
+    for number in range(len(layout.boxes)):
+        box, *written = _instruction(problem, plan, layout, number, colours[problem.instructions[number].op_name])
+        marks.append(box)
+        words += written
+    # Where an arrow must cross a box, the words stay readable.
+    marks += [mark for way in layout.ways for mark in _way(way)] + words
+    unit = min(_UNIT, _MOST / max(layout.width, layout.height))
+    rows = [(row.middle, _tile_name(problem, row)) for row in layout.rows]
+    up = Axis(layout.height, 0, rows, "tile" if problem.machine.columns == 1 else "tile (row, column)")
+    across = Axis(0, layout.width, [(slot_middle(slot), str(slot)) for slot in range(plan.ii)], "slot (clock modulo II)")
+    panel = Panel(up, marks, layout.height * unit, spoken(plan), is_framed=False)
+    title = shorten(f"{problem.name or 'loop'} on {problem.target}", 60)
+    plot = Plot(across, [panel], legend=[*_legend(plan, layout), *patches((colour, name) for name, colour in colours.items())])
+    title += f": II {plan.ii}, latency {plan.makespan} clocks"
+    return Picture(title, [[plot]], max(300.0, layout.width * unit + 70))
+
+
+def spoken(plan: Plan) -> str:
+    """What the drawing shows, for those who cannot see it."""
+    return f"Schedule: {len(plan.tiles)} instructions on {len(set(plan.tiles))} tiles, II {plan.ii}, latency {plan.makespan}"
+
+
+def _operation_colours(problem: Problem) -> dict[str, str]:
+    """A colour for each operation of the loop body."""
+    operations = dict.fromkeys(instruction.op_name for instruction in problem.instructions)
+    return {operation: PALETTE[number % len(PALETTE)] for number, operation in enumerate(operations)}
+
+
+def _tile_name(problem: Problem, row: Row) -> str:
+    """Number of a tile with its place in the grid; of several, the first and the last."""
+    columns = problem.machine.columns
+    if row.first != row.last:
+        return f"{row.first} – {row.last}"
+    return str(row.first) if columns == 1 else f"{row.first} ({row.first // columns}, {row.first % columns})"
+
+
+def _frame(layout: Layout, plan: Plan) -> list[Mark]:
+    marks: list[Mark] = []
+    for row in layout.rows:
+        marks.append(Rect(0, layout.width, row.top + row.height, row.top, _IDLE if row.is_idle else _TILE))
+        if row.is_idle:
+            marks.append(Text(layout.width / 2, row.middle, "nothing here", 7))
+    top, bottom = layout.rows[0].top, layout.rows[-1].top + layout.rows[-1].height
+    edges = (slot_middle(slot) - SLOT / 2 for slot in range(plan.ii + 1))
+    return marks + [Line([(edge, top), (edge, bottom)], _TILE) for edge in edges]
+
+
+def _instruction(problem: Problem, plan: Plan, layout: Layout, number: int, colour: str) -> list[Mark]:
+    x, y = layout.boxes[number]
+    instruction = problem.instructions[number]
+    tip = f"{instruction.id}: {instruction.op_name}, tile {plan.tiles[number]}, clock {plan.times[number]}"
+    if instruction.memory is not None:
+        which = plan.interfaces[number]
+        tip += "" if which is None else f", {instruction.memory} by {problem.machine.interfaces[which].name}"
+    is_start = number in plan.starts
+    edge = ("ink", 2.0, "start") if is_start else ("paper", 0.8, "box")
+    style = Style(fill=colour, stroke=edge[0], width=edge[1], name=edge[2])
+    name, op = shorten(instruction.id, 14), instruction.op_name
+    name = name if op.lower() in name.lower() else f"{name}: {shorten(op, 8)}"
+    return [
+        Rect(x - WIDE / 2, x + WIDE / 2, y + HIGH / 2, y - HIGH / 2, style, tip),
+        Text(x, y - 0.12, name, 7, ink_on(colour), halo=colour),
+        Text(x, y + 0.13, f"t = {plan.times[number]}", 7, ink_on(colour), halo=colour),
+    ]
+
+
+def _way(way: Way) -> list[Mark]:
+    """Arrow of one value, with its stops where it passes through tiles."""
+    style = _EARLIER if way.distance else _THIS
+    stop = Style(fill=style.stroke, name="stop")
+    marks: list[Mark] = [Arrow(way.curves, _SENT[style] if way.is_sent else style)]
+    marks += [Dot(*place, stop, 4) for place in way.stops]
+    if way.distance:
+        marks.append(Text(*way.label, f"−{way.distance}", 7, style.stroke, halo="paper"))
+    return marks
+
+
+def _legend(plan: Plan, layout: Layout) -> list[Key]:
+    keys = [Key("value of this iteration", _THIS, "line")]
+    if any(way.distance for way in layout.ways):
+        keys.append(Key("value of an earlier iteration", _EARLIER, "line"))
+    if any(way.is_sent for way in layout.ways):
+        keys.append(Key("over the asynchronous fabric", _SENT[_THIS], "line"))
+    if any(way.stops for way in layout.ways):
+        keys.append(Key("passes through a tile", Style(fill="soft"), "circle"))
+    if plan.starts:
+        keys.append(Key("starts a flow", Style(fill="paper", stroke="ink", width=2)))
+    return [*keys, Key("t: clock in iteration 0", Style())]
 
 
 PRESENTER = ModuloSchedulingPresenter

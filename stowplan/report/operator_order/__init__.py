@@ -1,1 +1,1 @@
-"""Operator order in the report: live bytes over the order, the layout, and the order itself."""
+"""Text, pictures and report sections of operator orders."""

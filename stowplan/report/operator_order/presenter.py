@@ -1,21 +1,47 @@
-"""How operator orders are shown."""
+"""How operator orders are shown: live bytes over the order, other plans' as lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from html import escape
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.errors import InputError
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
+from stowplan.models.operator_order.structure import build
+from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.report.boxes import assign_colours
-from stowplan.report.operator_order import sections
-from stowplan.report.operator_order.picture import save_order_picture
-from stowplan.report.operator_order.profile import build_profile, check_fits
-from stowplan.report.operator_order.text import summarize_order
-from stowplan.report.packing.sections import layouts
-from stowplan.report.page import Details, Overview, Section
-from stowplan.report.presenter import DrawingPresenter, Labelled, merge_equal
+from stowplan.report.inline import legend_html, plot_html
+from stowplan.report.packing.presenter import Layout, build_layout, layouts_section, plots
+from stowplan.report.page import Details, Overview, Section, table
+from stowplan.report.presenter import DrawingPresenter, Labelled
+from stowplan.report.scene import (
+    DASHED,
+    RULE,
+    USAGE,
+    Key,
+    Line,
+    Mark,
+    Panel,
+    Picture,
+    Plot,
+    area,
+    byte_axis,
+    level,
+    number_axis,
+    steps,
+)
+from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten, text_table
 from stowplan.result import Result
+
+#: Rows of the table, and of that in text; letters of an operator's name and kind there.
+TOP, LINES, _NAME, _KIND = 40, 40, 44, 20
+
+_HIGH = 260.0
 
 
 class OrderPresenter(DrawingPresenter):
@@ -28,36 +54,142 @@ class OrderPresenter(DrawingPresenter):
         check_fits(problem, plan)
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Peaks, arenas, and operators in order."""
-        return summarize_order(problem, plan, others, top=None if everything else 40)
+        """Peak and arena beside those of other plans; then the operators in order with what is live."""
+        profile = build_profile(problem, plan)
+        above = plan.arena / profile.peak - 1 if profile.peak else 0.0
+        lines = [
+            f"{printable(problem.name or 'graph')}: {len(problem.ops):,} operators, {len(problem.tensors):,} tensors",
+            f"  peak   {profile.peak:,} bytes live at once",
+            f"  arena  {plan.arena:,} bytes, {above:.1%} above the peak",
+        ]
+        for name, other in others:
+            lines.append(plan_line(name, f"peak {build_profile(problem, other).peak:,}, arena {other.arena:,} bytes"))
+        rows = []
+        for at, number in enumerate(plan.order if everything else plan.order[:LINES]):
+            op, live = problem.ops[number], int(profile.live[at])
+            kind = f" ({name_of(op.kind, _KIND)})" if op.kind else ""
+            mark = "  <- peak" if live == profile.peak else ""
+            rows.append((f"{at:,}", format_bytes(live), name_of(op.id, _NAME) + kind + mark))
+        return "\n".join([*lines, *text_table(("step:r", "live:r", "operator"), rows, len(plan.order))])
 
-    def draw(self, problem: Problem, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
-        """Live bytes over the order; those of a second plan as a line."""
-        save_order_picture(problem, merge_equal(plans, _key)[: self.most_plans], path)
+    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
+        """Live bytes of one labelled plan, or of one beside another."""
+        profiles = [(label, build_profile(problem, plan)) for label, plan in plans]
+        return Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[plot(profiles)]], 560)
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """What is to be ordered."""
-        return sections.overview(problem)
-
-    def report_sections(
-        self, problem: Problem, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
-    ) -> list[Section]:
-        """Live bytes with the given order's beside them, the layout, and what is live at the peak."""
-        if result.plan is None:
-            return []
-        labelled = [(result.provenance.candidate, result.plan), *(others or self.references(problem))]
-        profiles = [(label, build_profile(problem, plan)) for label, plan in merge_equal(labelled, _key)]
-        scene = profiles[0][1].scene()
-        colours = assign_colours([scene.boxes])
-        return [
-            sections.live_bytes(profiles[:2], result.bound),
-            layouts([(profiles[0][0], scene)], colours, details),
-            sections.at_the_peak(profiles[0][1]),
+        total = sum(tensor.size for tensor in problem.tensors if tensor.alias_of is None)
+        views = sum(tensor.alias_of is not None for tensor in problem.tensors)
+        places = sum(len(op.in_place) for op in problem.ops)
+        facts = [
+            ("Operators", f"{len(problem.ops):,}"),
+            ("Tensors", f"{len(problem.tensors):,}, {format_bytes(total)} in all"),
+            ("Inputs", "free after their last reader" if problem.free_inputs else "there to the end"),
         ]
+        facts += [("Views", f"{views:,}")] if views else []
+        facts += [("Results that may take an operand's place", f"{places:,}")] if places else []
+        return Overview(facts=facts)
+
+    def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
+        """Live bytes with the given order's beside them, the layout, and what is live at the peak."""
+        profiles = [(label, build_profile(problem, plan)) for label, plan in plans]
+        label, profile = profiles[0]
+        layout = profile.layout()
+        drawn = plots([(label, layout)], assign_colours([layout.boxes]))
+        return [_live_bytes(profiles, result.bound), layouts_section([layout], drawn, details), _at_the_peak(profile)]
 
 
-def _key(plan: Plan) -> object:
-    return plan.order, plan.offsets
+def _live_bytes(profiles: Sequence[tuple[str, Profile]], bound: int | None) -> Section:
+    """Live bytes of the plan over its order, those of other plans beside them, and the bound."""
+    drawn = plot(profiles, bound)
+    named = " and ".join(escape(label) for label, _ in profiles[1:])
+    lines = f" The line is {named}." if named else ""
+    return Section(
+        "Live bytes over the order",
+        f"<p>Operators run from left to right; the area is what is live while each runs under {escape(profiles[0][0])}.{lines}"
+        f"</p>\n{legend_html(drawn.legend)}{plot_html(drawn, 'Live bytes over the order')}",
+    )
+
+
+def _at_the_peak(profile: Profile) -> Section:
+    """The tensors that are live at the first moment of the peak."""
+    moment = int(profile.live.argmax()) if len(profile.live) else 0
+    live = [
+        (buffer, offset)
+        for buffer, offset in zip(profile.lives.packing.buffers, profile.lives.offsets(profile.plan).offsets, strict=True)
+        if buffer.lower <= moment < buffer.upper and buffer.size
+    ]
+    live.sort(key=lambda each: (-each[0].size, each[0].id))
+    rows = [
+        (buffer.id, f"{buffer.size:,}", f"{offset:,}", f"[{buffer.lower:,}, {buffer.upper:,})") for buffer, offset in live[:TOP]
+    ]
+    name = profile.problem.ops[profile.plan.order[moment]].id if profile.plan.order else ""
+    caption = f"{len(rows):,} of {len(live):,} tensors that are live while {name} runs, step {moment:,}: the peak"
+    return Section("At the peak", table(caption, ("Tensor:n", "Bytes:r", "Offset:r", "Steps:r"), rows), follows_search=True)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One plan, ready to be drawn."""
+
+    problem: Problem
+    plan: Plan
+    live: NDArray[np.int64]
+    """Bytes that are live while each operator of the order runs."""
+    lives: Lives
+
+    @property
+    def peak(self) -> int:
+        """Most of them."""
+        return int(self.live.max(initial=0))
+
+    def layout(self) -> Layout:
+        """The tensors over the order, each run of tensors in one place a box."""
+        return build_layout(self.lives.packing, self.lives.offsets(self.plan))
+
+
+def check_fits(problem: Problem, plan: object) -> Plan:
+    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
+    if not isinstance(plan, Plan):
+        raise InputError(f"found a {type(plan).__name__} of another kind, expected an operator order")
+    if plan.problem != problem.digest:
+        raise InputError("the plan is for another problem: expected the same operators and tensors")
+    if sorted(plan.order) != list(range(len(problem.ops))):
+        raise InputError(f"found an order of {len(plan.order)} entries, expected each of the {len(problem.ops)} operators once")
+    if len(plan.offsets) != len(problem.tensors):
+        raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.tensors)} tensors")
+    return plan
+
+
+def build_profile(problem: Problem, plan: Plan) -> Profile:
+    """Live bytes of a plan, which need not be valid: a picture may show what is wrong with it."""
+    check_fits(problem, plan)
+    structure = build(problem)
+    return Profile(problem, plan, structure.profile(plan.order), Lives(problem, structure, plan.order))
+
+
+def plot(profiles: Sequence[tuple[str, Profile]], bound: int | None = None) -> Plot:
+    """Live bytes of the first plan as an area, those of the others as lines, and the bound."""
+    top = max(1, *(profile.peak for _, profile in profiles))
+    count = len(profiles[0][1].live)
+    across = number_axis(0, max(1, count), "operator")
+    edges = list(range(count + 1))
+    marks: list[Mark] = [area(steps(edges, profiles[0][1].live.tolist()), USAGE)]
+    marks += [Line(steps(edges, profile.live.tolist()), RULE) for _, profile in profiles[1:]]
+    legend = [
+        Key(
+            shorten(f"{label}: peak {format_bytes(each.peak, 6)}, arena {format_bytes(each.plan.arena, 6)}", 60),
+            RULE if number else USAGE,
+            "line" if number else "patch",
+        )
+        for number, (label, each) in enumerate(profiles)
+    ]
+    if bound is not None:
+        marks.append(level(across, bound, DASHED))
+        legend.append(Key(f"the proven bound, {format_bytes(bound, 6)}", DASHED, "line"))
+    up = byte_axis(max(top, bound or 0), f"live ({byte_unit(top)[0]})")
+    return Plot(across, [Panel(up, marks, _HIGH, f"Live bytes over the order of {count} operators")], legend=legend)
 
 
 PRESENTER = OrderPresenter

@@ -1,20 +1,51 @@
-"""How packings are shown."""
+"""How packings are shown: time across, offsets up, a box for each time that a buffer takes space.
+
+Below are the bytes that live at once. The axis across is the problem's own time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from html import escape
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.errors import InputError
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.report.boxes import assign_colours
-from stowplan.report.packing import sections
-from stowplan.report.packing.picture import save_packing_picture
-from stowplan.report.packing.scene import build_scene, check_fits
-from stowplan.report.packing.text import summarize_packing
-from stowplan.report.page import Details, Overview, Section
-from stowplan.report.presenter import DrawingPresenter, Labelled, merge_equal
+from stowplan.report.boxes import Box, Boxes, assign_colours
+from stowplan.report.colours import PALETTE
+from stowplan.report.inline import layouts_html
+from stowplan.report.page import Details, Overview, Section, table
+from stowplan.report.presenter import DrawingPresenter, Labelled
+from stowplan.report.scene import (
+    DASHED,
+    RULE,
+    USAGE,
+    Axis,
+    Mark,
+    Panel,
+    Picture,
+    Plot,
+    area,
+    byte_axis,
+    level,
+    number_axis,
+    steps,
+)
+from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, text_table
 from stowplan.result import Result
+
+#: Rows of the table of buffers, and of that in text.
+TOP, LINES = 40, 40
+
+#: Points of a layout's width and height, and of the height of the panel below it.
+WIDE, HIGH, LOW = 640.0, 310.0, 62.0
+
+#: Above this multiple of the height, the capacity is said in words instead of drawn.
+_FAR = 1.6
 
 
 class PackingPresenter(DrawingPresenter):
@@ -31,27 +62,200 @@ class PackingPresenter(DrawingPresenter):
         return []
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Heights, and buffers by offset."""
-        return summarize_packing(problem, plan, others, top=None if everything else 40)
+        """Height beside the bytes that live at once and beside other plans; then the buffers, by offset and start."""
+        layout = build_layout(problem, plan)
+        above = layout.height / layout.peak - 1 if layout.peak else 0.0
+        lines = [
+            f"{printable(problem.name or 'buffers')}: {len(problem.buffers):,} buffers, {layout.height:,} bytes high",
+            f"  live at once  {layout.peak:,} bytes at most; the height is {above:.1%} above that",
+        ]
+        if problem.capacity is not None:
+            fits = "fits" if layout.height <= problem.capacity else "does NOT fit"
+            lines.append(f"  capacity      {problem.capacity:,} bytes ({fits})")
+        lines += [plan_line(name, f"{build_layout(problem, other).height:,} bytes high") for name, other in others]
+        order = sorted(range(len(problem.buffers)), key=lambda number: (plan.offsets[number], problem.buffers[number].lower))
+        rows = []
+        for number in order if everything else order[:LINES]:
+            buffer, offset = problem.buffers[number], plan.offsets[number]
+            notes = ", ".join(_notes(problem, number))
+            name = name_of(buffer.id) + (f" ({notes})" if notes else "")
+            life = f"[{buffer.lower}, {buffer.upper})"
+            rows.append((f"{offset:,}", f"{offset + buffer.size:,}", format_bytes(buffer.size), life, name))
+        return "\n".join([*lines, *text_table(("offset:r", "end:r", "size:r", "time:r", "buffer"), rows, len(order))])
 
-    def draw(self, problem: Problem, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
-        """One layout, or two side by side."""
-        save_packing_picture(problem, merge_equal(plans, lambda plan: plan.offsets)[: self.most_plans], path)
+    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
+        """Labelled plans side by side. What stands at a fixed offset has a dark edge."""
+        layouts = [(label, build_layout(problem, plan)) for label, plan in plans]
+        drawn = [layout for _, layout in layouts]
+        colours = assign_colours(layout.boxes for layout in drawn)
+        return Picture(heading(problem, drawn), [plots(layouts, colours)], WIDE * len(plans))
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """What is packed into what."""
-        return sections.overview(problem)
+        total = sum(buffer.size for buffer in problem.buffers)
+        capacity = "least height" if problem.capacity is None else f"{problem.capacity:,} bytes"
+        fixed = sum(buffer.offset is not None for buffer in problem.buffers)
+        facts = [("Capacity", capacity), ("Buffers", f"{len(problem.buffers):,}, {format_bytes(total)} in all")]
+        return Overview(facts=[*facts, *([("At fixed offsets", f"{fixed:,}")] if fixed else [])])
 
-    def report_sections(
-        self, problem: Problem, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
-    ) -> list[Section]:
+    def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """The layout, and the largest buffers."""
-        if result.plan is None:
-            return []
-        labelled = [(result.provenance.candidate, result.plan), *others]
-        scenes = [(label, build_scene(problem, plan)) for label, plan in merge_equal(labelled, lambda plan: plan.offsets)]
-        colours = assign_colours([scene.boxes for _, scene in scenes])
-        return [sections.layouts(scenes, colours, details), sections.buffers(problem, result.plan, colours)]
+        layouts = [(label, build_layout(problem, plan)) for label, plan in plans]
+        colours = assign_colours(layout.boxes for _, layout in layouts)
+        return [
+            layouts_section([layout for _, layout in layouts], plots(layouts, colours), details),
+            _buffers(problem, result.plan, colours),
+        ]
+
+
+def layouts_section(layouts: Sequence[Layout], plots: Sequence[Plot], details: Details, title: str = "Layout") -> Section:
+    """Layout of each plan, and below it the bytes that live at once."""
+    details.time = "time"
+    intro = (
+        f"{escape(heading(layouts[0].problem, layouts))}. Time runs across, offsets run up; a box is a buffer while it "
+        "takes space, with a dark edge where its offset is fixed. Point at one to see its name, click to keep it. Below: bytes "
+        "that live at once."
+    )
+    captions = [f"{format_bytes(layout.peak, 6)} live at once at most" for layout in layouts]
+    return Section(title, layouts_html(intro, list(zip(plots, captions, strict=True)), details))
+
+
+def _buffers(problem: Problem, plan: Plan, colours: dict[int, int]) -> Section:
+    """The largest buffers."""
+    order = sorted(range(len(problem.buffers)), key=lambda number: (-problem.buffers[number].size, number))[:TOP]
+    rows, marks = [], []
+    for number in order:
+        buffer, offset = problem.buffers[number], plan.offsets[number]
+        life = f"[{buffer.lower:,}, {buffer.upper:,})"
+        notes = ", ".join(_notes(problem, number))
+        rows.append((buffer.id, f"{buffer.size:,}", f"{offset:,}", f"{offset + buffer.size:,}", life, notes))
+        marks.append((number, PALETTE[colours[number]] if number in colours else "transparent"))
+    head = ("Buffer:n", "Bytes:r", "Offset:r", "End:r", "Time:r", "")
+    caption = f"The {len(order):,} largest of {len(problem.buffers):,} buffers"
+    return Section("Largest buffers", table(caption, head, rows, marks=marks), follows_search=True)
+
+
+def _notes(problem: Problem, number: int) -> list[str]:
+    """What is special about a buffer."""
+    buffer = problem.buffers[number]
+    return [*([f"{len(buffer.gaps)} gaps"] if buffer.gaps else []), *(["fixed"] if buffer.offset is not None else [])]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One plan, ready to be drawn."""
+
+    problem: Problem
+    plan: Plan
+    boxes: tuple[Box, ...]
+    start: int
+    end: int
+    """Of the time axis."""
+    times: NDArray[np.int64]
+    """Moments at which the bytes in use change, ascending, ``[n + 1]``."""
+    load: NDArray[np.int64]
+    """Bytes in use from each moment to the next, ``[n]``."""
+    peak: int
+    """Bytes in use at most: no packing is lower."""
+    height: int
+    """Highest end of a buffer."""
+
+
+def check_fits(problem: Problem, plan: object) -> Plan:
+    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
+    if not isinstance(plan, Plan):
+        raise InputError(f"found a {type(plan).__name__} of another kind, expected a packing")
+    if plan.problem != problem.digest:
+        raise InputError("the plan is for another problem: expected the same buffers")
+    if len(plan.offsets) != len(problem.buffers):
+        raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.buffers)} buffers")
+    return plan
+
+
+def build_layout(problem: Problem, plan: Plan) -> Layout:
+    """Lay out a plan, which need not be valid: a picture may show what is wrong with it."""
+    check_fits(problem, plan)
+    boxes = tuple(
+        Box(number, start, end, offset, buffer.size, fixed=buffer.offset is not None)
+        for number, (buffer, offset) in enumerate(zip(problem.buffers, plan.offsets, strict=True))
+        for start, end in buffer.pieces
+    )
+    changes: dict[int, int] = {}
+    for buffer in problem.buffers:
+        for start, end in buffer.pieces:
+            changes[start] = changes.get(start, 0) + buffer.size
+            changes[end] = changes.get(end, 0) - buffer.size
+    times = np.array(sorted(changes) or [0, 1], dtype=np.int64)
+    load = np.cumsum([changes.get(int(time), 0) for time in times])[:-1].astype(np.int64)
+    return Layout(
+        problem=problem,
+        plan=plan,
+        boxes=boxes,
+        start=int(times[0]),
+        end=int(times[-1]),
+        times=times,
+        load=load,
+        peak=int(load.max(initial=0)),
+        height=max((box.bottom + box.size for box in boxes), default=0),
+    )
+
+
+def axis_top(layouts: Sequence[Layout]) -> int:
+    """Bytes at the top of the axis: the capacity, unless it is far above all that is drawn."""
+    highest = max(1, *(layout.height for layout in layouts))
+    capacity = layouts[0].problem.capacity
+    return highest if capacity is None or capacity > _FAR * highest else max(highest, capacity)
+
+
+def heading(problem: Problem, layouts: Sequence[Layout]) -> str:
+    """What is drawn, and the capacity where the axis does not show it."""
+    name = (
+        f"{problem.name or 'packing'}: {len(problem.buffers):,} buffers, {format_bytes(layouts[0].peak)} live at once at most"
+    )
+    if problem.capacity is None:
+        return name
+    far = ", far above this axis" if problem.capacity > axis_top(layouts) else ""
+    return f"{name}, capacity {format_bytes(problem.capacity)}{far}"
+
+
+def boxes_of(layout: Layout, colours: dict[int, int]) -> Boxes:
+    """The mark for the boxes of a layout whose owners are the problem's buffers."""
+    buffers = layout.problem.buffers
+    return Boxes(
+        layout.boxes,
+        colours,
+        lambda owner: (buffers[owner].id, buffers[owner].size),
+        lambda index: "fixed" if layout.boxes[index].fixed else "",
+    )
+
+
+def layout_panel(layout: Layout, top: int, boxes: Boxes, *, title: str = "", height: float = HIGH) -> Panel:
+    """Boxes up to ``top`` bytes, with lines at the capacity and at the plan's height."""
+    across = Axis(layout.start, layout.end)
+    marks: list[Mark] = [boxes]
+    capacity = layout.problem.capacity
+    if capacity is not None and capacity <= top:
+        marks.append(level(across, capacity, RULE))
+    marks.append(level(across, layout.height, DASHED))
+    spoken = f"Memory layout: {len(layout.problem.buffers)} buffers"
+    return Panel(byte_axis(top, f"offset ({byte_unit(top)[0]})"), marks, height, spoken, title)
+
+
+def plot(label: str, layout: Layout, top: int, boxes: Boxes) -> Plot:
+    """The layout up to ``top`` bytes, and the bytes that live at once."""
+    across = number_axis(layout.start, layout.end, "time   (dashed: height of the plan)")
+    load: list[Mark] = [area(steps(layout.times.tolist(), layout.load.tolist()), USAGE), level(across, layout.height, DASHED)]
+    panels = [
+        layout_panel(layout, top, boxes),
+        Panel(byte_axis(top, "live", most=3), load, LOW, "Bytes that live at once"),
+    ]
+    return Plot(across, panels, f"{label}: {format_bytes(layout.height, 6)} high")
+
+
+def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> list[Plot]:
+    """Plots of some plans of one problem, on the same scales."""
+    top = axis_top([layout for _, layout in layouts])
+    return [plot(label, layout, top, boxes_of(layout, colours)) for label, layout in layouts]
 
 
 PRESENTER = PackingPresenter

@@ -53,15 +53,11 @@ def tier_of(plan: Plan, tensor: tuple[int, bool]) -> int:
     return (plan.output_tiers if tensor[1] else plan.weight_tiers)[tensor[0]]
 
 
-def transitions(
-    problem: Problem, before: Plan, after: Plan, what: What = "all", *, in_bytes: bool = False
-) -> NDArray[np.int64]:
-    """How many tensors, or how many bytes of them, went from tier to tier: ``[tiers before, tiers after]``."""
+def transitions(problem: Problem, before: Plan, after: Plan, what: What = "all") -> NDArray[np.int64]:
+    """How many tensors went from tier to tier: ``[tiers before, tiers after]``."""
     table = np.zeros((len(problem.tiers), len(problem.tiers)), np.int64)
     for tensor in tensors(problem, what):
-        layer = problem.layers[tensor[0]]
-        size = layer.output_bytes if tensor[1] else layer.weight_bytes
-        table[tier_of(before, tensor), tier_of(after, tensor)] += size if in_bytes else 1
+        table[tier_of(before, tensor), tier_of(after, tensor)] += 1
     return table
 
 
@@ -123,15 +119,6 @@ def layer_times(problem: Problem, plan: Plan) -> NDArray[np.int64]:
             moved += problem.tiers[plan.output_tiers[source]].move_ps(problem.layers[source].output_bytes)
         times.append(max(layer.compute_ps, moved) + layer.overhead_ps)
     return np.array(times, np.int64)
-
-
-def decisions(problem: Problem, plan: Plan) -> tuple[object, ...]:
-    """What a plan decides: equal for plans that differ in nothing but names, or where nothing stands."""
-    weights = tuple(at for at, layer in zip(plan.weight_tiers, problem.layers, strict=True) if layer.weight_bytes)
-    if not problem.address_spaces:
-        return weights, plan.output_tiers
-    offsets = tuple(at for at, layer in zip(plan.weight_offsets, problem.layers, strict=False) if layer.weight_bytes)
-    return weights, plan.output_tiers, offsets, plan.output_offsets
 
 
 def tier_boxes(problem: Problem, plan: Plan, tier: int) -> list[Box]:

@@ -17,7 +17,7 @@ from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.simulator import play
 from stowplan.hardware.targets import Target, load_target
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.report.memory_mapping.scene import Scene, TimeAxis, build_scene
+from stowplan.report.memory_mapping.layout import Layout, TimeAxis, build_layout
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class PlayedTrial:
     steps: Mapping[str, ProgramStep]
     """Of the compiled module, by name: XLA's own instructions among them."""
     assignment: Assignment
-    scene: Scene
+    layout: Layout
     notes: tuple[str, ...]
-    """What the scene has otherwise than XLA, for people to read."""
+    """What the layout has otherwise than XLA, for people to read."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class Comparison:
         return self.trials[-1]
 
     @property
-    def scenes(self) -> list[tuple[str, Scene]]:
+    def layouts(self) -> list[tuple[str, Layout]]:
         """What is drawn, with titles."""
         total = self.before.record.total
         return [
             (
                 f"{trial.label}: {trial.record.total:,} cycles"
                 + (f", {1 - trial.record.total / total:.2%} fewer" if number else ""),
-                trial.scene,
+                trial.layout,
             )
             for number, trial in enumerate(self.trials)
         ]
@@ -119,5 +119,5 @@ def _played(
     else:
         plan = Plan(problem=judge.problem.digest, objective_ps=sum(durations), program=program.name, target=judge.target.name)
         notes = ("everything in slow memory",)
-    scene = build_scene(judge.problem, plan, time, play(judge.problem, plan, durations))
-    return PlayedTrial(label, record, steps, read_assignment(module, signatures), scene, notes)
+    layout = build_layout(judge.problem, plan, time, play(judge.problem, plan, durations))
+    return PlayedTrial(label, record, steps, read_assignment(module, signatures), layout, notes)

@@ -29,8 +29,9 @@ from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, local_plan, propagated_plan, search
 from stowplan.portfolio.context import Context, Options
-from stowplan.report.bank_mapping.mapping import bytes_on_chip, moved
-from stowplan.report.bank_mapping.text import summarize_mapping
+from stowplan.report.bank_mapping import presenter as bank_mapping
+from stowplan.report.bank_mapping.presenter import bytes_on_chip, moved
+from stowplan.report.presenter import presenter_for
 from stowplan.transforms.eliminate import eliminate
 from tests.hardware.affine.cases import random_inputs, random_program
 from tests.models.bank_mapping.cases import random_problem
@@ -99,7 +100,7 @@ def test_show(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "for another problem" in capsys.readouterr().err
 
 
-def test_what_is_shown_is_what_the_verifier_counts() -> None:
+def test_what_is_shown_is_what_the_verifier_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     copies = 0
     for seed in range(150):
         problem = random_problem(seed)
@@ -110,7 +111,8 @@ def test_what_is_shown_is_what_the_verifier_counts() -> None:
         copied, outside = moved(problem, plan)
         assert problem.copy_weight * copied + problem.off_chip_weight * outside == plan.objective
         assert bytes_on_chip(problem, plan).sum(axis=0).max(initial=0) <= problem.capacity
-        text = summarize_mapping(problem, plan, top=None)
+        presenter = presenter_for(problem)
+        text = presenter.summarize(problem, plan, everything=True)
         lines = text.splitlines()
         assert sum(" on chip " in line for line in lines) == sum(plan.on_chip)
         assert all(each.name in text for each in problem.tensors)
@@ -118,7 +120,9 @@ def test_what_is_shown_is_what_the_verifier_counts() -> None:
             begin = next(at for at, line in enumerate(lines) if line.startswith("  copy of"))
             end = next(at for at, line in enumerate(lines) if line.startswith("  tensor"))
             assert end - begin - 1 == len(plan.copies)
-            assert "more copies" in summarize_mapping(problem, plan, top=len(plan.copies) - 1)
+            with monkeypatch.context() as patch:
+                patch.setattr(bank_mapping, "LINES", len(plan.copies) - 1)
+                assert "more copies" in presenter.summarize(problem, plan)
         else:
             assert "no copies" in text
     assert copies > 10

@@ -24,7 +24,7 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.keep_close.after_run import StabilityPass
 from stowplan.portfolio.keep_close.earlier_plan import given
 from stowplan.portfolio.kind import check, kind_of
-from stowplan.portfolio.packing.near import ejected
+from stowplan.portfolio.packing.keep_close import ejected
 from stowplan.portfolio.plan_comparison import compare_plans
 from stowplan.portfolio.run.state import RunState
 from tests.models.packing.cases import fits, least_height, random_problem

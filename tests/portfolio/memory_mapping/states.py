@@ -9,7 +9,7 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays, heuristics, space
 from stowplan.portfolio.memory_mapping.convert import export_plan
-from stowplan.portfolio.memory_mapping.engine import new_state
+from stowplan.portfolio.memory_mapping.machine import new_state
 from stowplan.portfolio.memory_mapping.search import Search, new_search, ruin_and_recreate
 from stowplan.portfolio.memory_mapping.state import COPIED, PRELOADED, State
 from tests.models.memory_mapping.cases import random_problem

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.memory_mapping.baseline import AS_ALLOWED, WITHOUT_STALLS, greedies, stronger_greedy, without_stalls
+from stowplan.portfolio.memory_mapping.heuristics import AS_ALLOWED, WITHOUT_STALLS, greedies, stronger_greedy, without_stalls
 from tests.models.memory_mapping.cases import random_problem
 
 

@@ -12,7 +12,7 @@ from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFact
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.memory_mapping.changes import REMEMBERED, Changes
+from stowplan.portfolio.memory_mapping.lns import REMEMBERED, Changes
 from tests.models.memory_mapping.cases import random_plan, random_problem
 
 

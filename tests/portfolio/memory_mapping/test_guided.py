@@ -272,8 +272,8 @@ def test_a_learned_guide_that_comes_too_late_is_not_counted(monkeypatch: pytest.
     problem = wide_problem(3)
     paths = asked(monkeypatch)
     context = Recorder(deterministic=True, time_limit=0.01)
-    guides = candidates.Guides(problem, context, arrays.build(problem))
-    monkeypatch.setattr(context, "stop", lambda: len(paths) == 1)
+    guides = guided_plans.Guides(problem, context, arrays.build(problem))
+    monkeypatch.setattr(context, "closed", lambda: len(paths) == 1)
     assert guides.better(10**12) is None
     assert (len(paths), context.followed) == (1, [])
 
@@ -295,8 +295,8 @@ def test_without_a_learned_guide_memory_filled_by_density_is_followed(
 ) -> None:
     problem = wide_problem(3)
     asked(monkeypatch)
-    monkeypatch.setattr(candidates, "GUIDE_SECONDS", 0.5 / problem.use_count)
-    monkeypatch.setattr(candidates, "FILLED_SECONDS", 0.25 / problem.use_count)
+    monkeypatch.setattr(guided_plans, "GUIDE_SECONDS", 0.5 / problem.use_count)
+    monkeypatch.setattr(guided_plans, "FILLED_SECONDS", 0.25 / problem.use_count)
     filled: list[Hint] = []
 
     def fill(problem: Problem) -> Hint:
@@ -357,7 +357,7 @@ def test_equal_runs_give_equal_plans() -> None:
     ],
 )
 def test_the_search_solves_the_relaxation_where_the_exact_side_comes_after_it(options: dict[str, Any], within: bool) -> None:
-    assert candidates.relaxes_in_search(Options(**options)) is within
+    assert guided_plans.relaxes_in_search(Options(**options)) is within
 
 
 @pytest.mark.parametrize(("workers", "large", "part"), [(2, False, 1.0), (2, True, 0.5), (1, False, 0.25), (1, True, 0.25)])
@@ -365,10 +365,10 @@ def test_the_relaxation_of_a_hint_is_capped(workers: int, large: bool, part: flo
     problem = wide_problem(1)
     efforts: list[Effort] = []
     monkeypatch.setattr(guide_module, "relaxation_hint", lambda problem, effort: (efforts.append(effort), 0))
-    monkeypatch.setattr(candidates, "LARGE_USES", problem.use_count - large)
-    monkeypatch.setattr(candidates, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    monkeypatch.setattr(guided_plans, "LARGE_USES", problem.use_count - large)
+    monkeypatch.setattr(guided_plans, "time", SimpleNamespace(monotonic=lambda: 100.0))
     # The recorder's context has 20 s left, and that is all of the limit.
-    candidates.solve_relaxation(problem, Recorder(workers=workers, time_limit=20.0))
+    guided_plans.solve_relaxation(problem, Recorder(workers=workers, time_limit=20.0))
     assert efforts[0].end == 100.0 + 20.0 * part
 
 
@@ -376,7 +376,7 @@ def test_a_deterministic_hint_is_limited_by_iterations_alone(monkeypatch: pytest
     efforts: list[Effort] = []
     monkeypatch.setattr(guide_module, "relaxation_hint", lambda problem, effort: (efforts.append(effort), 0))
     for limit in (1.0, 2.0):
-        candidates.solve_relaxation(wide_problem(1), Recorder(deterministic=True, time_limit=limit))
+        guided_plans.solve_relaxation(wide_problem(1), Recorder(deterministic=True, time_limit=limit))
     first, second = (effort.iteration_limit for effort in efforts)
     assert first is not None
     assert second is not None

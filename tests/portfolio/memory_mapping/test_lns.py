@@ -18,10 +18,10 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.memory_mapping import reports
+from stowplan.portfolio.memory_mapping import pace
 from stowplan.portfolio.memory_mapping.lns import LEAST_COUNT, Arm, LargeNeighbourhoodSearch, lns
-from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser, gains, lost_gains
-from stowplan.portfolio.memory_mapping.reports import report_every
+from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser, lost_gains
+from stowplan.portfolio.memory_mapping.pace import report_every
 from tests.models.memory_mapping.brute_force import best_plan, optimum
 from tests.models.memory_mapping.cases import random_plan, random_problem
 from tests.portfolio.memory_mapping.states import wide_problem
@@ -191,7 +191,7 @@ def test_a_plan_that_is_not_valid_is_not_reported_and_not_gone_on_from(monkeypat
 def test_reports_are_rarer_the_larger_the_program_is() -> None:
     """What a run verifies of a search is a small part of a core."""
     small, large = wide_problem(1), wide_problem(1)
-    assert report_every(small) == reports.LEAST
+    assert report_every(small) == pace.REPORT_SECONDS
     steps = large.steps * (1 + 20_000 // large.use_count)
     assert report_every(msgspec.structs.replace(large, steps=steps)) > 2.0
 
@@ -273,7 +273,7 @@ def test_what_is_chosen_lies_in_its_window(seed: int) -> None:
 def test_no_plan_loses_more_than_there_is_to_gain(seed: int) -> None:
     problem = wide_problem(seed)
     facts = ProblemFacts(problem)
-    most, lost = gains(facts), lost_gains(PlanTimeline(facts, all_slow(problem)))
+    most, lost = Chooser(facts, 0)._gain, lost_gains(PlanTimeline(facts, all_slow(problem)))
     assert (lost <= most + 1e-9).all()
     assert (lost >= 0).all()
 

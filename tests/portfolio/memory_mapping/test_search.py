@@ -10,7 +10,8 @@ from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Table, 
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan
-from stowplan.portfolio.memory_mapping.search import restart, ruin_and_recreate
+from stowplan.portfolio.memory_mapping.machine import restart
+from stowplan.portfolio.memory_mapping.search import ruin_and_recreate
 from tests.models.memory_mapping.cases import random_problem
 from tests.portfolio.memory_mapping.states import assert_sound, searched, wide_problem
 

@@ -14,6 +14,7 @@ from stowplan.hardware.se.machines import grid, streaming_engine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem, Variable
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling.annealing import Annealing, State, cost, moves
+from stowplan.portfolio.modulo_scheduling.arrays import at_ii, build
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body
 from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling
 
@@ -87,7 +88,7 @@ def shared(problem: Problem) -> Problem:
 def test_the_cost_is_kept_up_to_date(seed: int, change: Callable[[Problem], Problem]) -> None:
     body = Body(change(woven(40, seed, carried=20)))
     ii = body.least_ii
-    data = Annealing(body, seed)._data(ii)
+    data = at_ii(build(body), body, ii)
     chance = np.random.default_rng(seed)
     state = State(
         tile=chance.integers(0, body.tiles, len(body.members)),

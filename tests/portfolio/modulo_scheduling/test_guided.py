@@ -8,8 +8,7 @@ from stowplan.models.modulo_scheduling import hint as hints
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling import candidates
 from stowplan.portfolio.modulo_scheduling.body import Body
-from stowplan.portfolio.modulo_scheduling.guided import follow
-from stowplan.portfolio.modulo_scheduling.search import Tally
+from stowplan.portfolio.modulo_scheduling.search import Tally, follow
 from tests.models.modulo_scheduling.cases import graph, random_problem
 from tests.portfolio.recorder import Recorder
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import stowplan
+from benchmarks.lib.modulo_scheduling.baselines import Evolution, random_play
 from stowplan.frontends.dfg import kernels, lower
 from stowplan.hardware.se import compare, streaming_engine
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
@@ -23,13 +24,33 @@ from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling, random_play
+from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, linked_problem, random_problem, varied_problem
 from tests.paths import EXAMPLES
 from tests.portfolio.recorder import Recorder
 
-HEURISTICS = [candidates.search, candidates.random, candidates.evolution]
+
+def random_alone(problem: Problem, context: Recorder) -> None:
+    tally = candidates.prepare(problem, context, "random")
+    if tally is not None and problem.instructions:
+        random_play(tally, context.seed(), evaluations(context, problem), context.closed)
+
+
+def evolution_alone(problem: Problem, context: Recorder) -> None:
+    tally = candidates.prepare(problem, context, "evolution")
+    if tally is None or not problem.instructions:
+        return
+    run = Evolution(tally, context.seed())
+    while tally.evaluations < evaluations(context, problem) and not context.closed():
+        run.generation(context.closed)
+
+
+def evaluations(context: Recorder, problem: Problem) -> int:
+    return int(2_500 * context.seconds()) // len(problem.instructions) + 1
+
+
+HEURISTICS = [candidates.search, random_alone, evolution_alone]
 
 
 def any_problem(seed: int) -> Problem:

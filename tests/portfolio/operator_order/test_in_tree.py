@@ -8,7 +8,7 @@ import pytest
 
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build
-from stowplan.portfolio.operator_order.in_tree import best_order, is_in_tree
+from stowplan.portfolio.operator_order.orders import best_order, is_in_tree
 from tests.models.operator_order.cases import least_peak, random_problem
 
 

@@ -13,14 +13,13 @@ from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import verify
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.operator_order import beam, candidates, kernel
+from stowplan.portfolio.operator_order import beam, candidates
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.operator_order.baselines import BASELINES
-from stowplan.portfolio.operator_order.dividing import Dividing
 from stowplan.portfolio.operator_order.graph import make
-from stowplan.portfolio.operator_order.set_search import SetSearch
-from stowplan.portfolio.operator_order.windows import Windows
-from stowplan.portfolio.packing.inner_run import InnerRun
+from stowplan.portfolio.operator_order.local_search import Dividing, Windows
+from stowplan.portfolio.operator_order.orders import BASELINES
+from stowplan.portfolio.operator_order.set_search import EXHAUSTED, FOUND, SetSearch
+from stowplan.portfolio.packing.candidates import InnerRun
 from tests.models.operator_order.cases import least_peak, random_problem
 from tests.portfolio.recorder import Recorder
 
@@ -33,13 +32,13 @@ def test_exact_on_hundreds_of_graphs(part: int, backward: bool) -> None:
         structure = build(problem)
         least = least_peak(problem)
         search = SetSearch(make(structure, backward), load_bound(problem), least + 1)
-        assert search.run(lambda: False) == kernel.FOUND, seed
+        assert search.run(lambda: False) == FOUND, seed
         order = search.order()[::-1] if backward else search.order()
         assert sorted(order) == list(range(len(problem.ops))), seed
         assert structure.peak(order) == search.bound == least, seed
         assert verify(problem, Lives(problem, structure, order).quick()).ok, seed
         none = SetSearch(make(structure, backward), load_bound(problem), least)
-        assert none.run(lambda: False) == kernel.EXHAUSTED, seed
+        assert none.run(lambda: False) == EXHAUSTED, seed
         assert none.bound == least, seed
 
 

@@ -93,7 +93,7 @@ def test_runs_of_one_seed_agree() -> None:
     plans = []
     for _ in range(2):
         context = Recorder(problem, time_limit=0.05, deterministic=True, seed=7)
-        candidates.second_beams(problem, context)
+        candidates.beam2(problem, context)
         plans.append(context.best)
     assert plans[0] == plans[1] is not None
 
@@ -124,7 +124,7 @@ def test_gaps_and_fixed_offsets_are_not_plain() -> None:
 def test_no_buffer_to_pack_is_no_work_for_beams() -> None:
     problem = Problem(buffers=(Buffer(id="none", lower=0, upper=1, size=0),))
     context = Recorder(problem)
-    candidates.second_beams(problem, context)
+    candidates.beam2(problem, context)
     assert context.best is None
 
 

@@ -10,7 +10,7 @@ import pytest
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.portfolio.packing import candidates
-from stowplan.portfolio.packing.explain import clip, find_conflict
+from stowplan.portfolio.packing.canonical import clip, find_conflict
 from tests.models.packing.cases import Recorder, fits, moments, random_problem
 
 #: Seeds of problems whose least height is above all that shows without a search.

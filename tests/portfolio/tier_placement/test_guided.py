@@ -11,8 +11,8 @@ from stowplan.models.tier_placement import hint as hints
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import arrays, candidates, heuristics
-from stowplan.portfolio.tier_placement.convert import Exporter
-from stowplan.portfolio.tier_placement.guided import best_guided
+from stowplan.portfolio.tier_placement.arrays import Exporter
+from stowplan.portfolio.tier_placement.heuristics import best_guided
 from tests.models.tier_placement.cases import chain, random_problem
 from tests.portfolio.recorder import Recorder
 

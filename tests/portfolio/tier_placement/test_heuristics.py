@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.lib.tier_placement import baselines
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import floor_bound
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import arrays, engine, heuristics
-from stowplan.portfolio.tier_placement.convert import Exporter
+from stowplan.portfolio.tier_placement.arrays import Exporter
 from tests.models.tier_placement.brute_force import optimum
 from tests.models.tier_placement.cases import chain, random_problem
 
@@ -45,8 +46,8 @@ def test_small_ones_are_solved(block: int) -> None:
         search = heuristics.Search(data, begin, seed)
         search.cool(2_000, search.scale(), never)
         assert judged(problem, data, search.walk) == best, seed
-        others = [heuristics.greedy_dp(data, begin, never), heuristics.annealing(data, begin, seed, 300, never)]
-        random = heuristics.random_maps(data, seed, 20, never)
+        others = [heuristics.greedy_dp(data, begin, never), baselines.annealing(data, begin, seed, 300, never)]
+        random = baselines.random_maps(data, seed, 20, never)
         assert random is not None
         assert all(judged(problem, data, walk) >= best for walk in (*others, random))
         solved += 1
@@ -155,8 +156,8 @@ def test_where_the_slowest_tier_is_too_small() -> None:
 def test_evaluations_are_counted() -> None:
     data = arrays.build(chain(8))
     begin = np.zeros(len(data.size), np.int64)
-    assert heuristics.annealing(data, begin, 0, 777, never).evaluations == 777
-    random = heuristics.random_maps(data, 0, 30, never)
+    assert baselines.annealing(data, begin, 0, 777, never).evaluations == 777
+    random = baselines.random_maps(data, 0, 30, never)
     assert random is not None
     assert random.evaluations == 30
     search = heuristics.Search(data, begin, 0)

@@ -15,7 +15,7 @@ from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import kind
-from stowplan.portfolio.tier_placement.lns import Neighbourhoods, improve, lns
+from stowplan.portfolio.tier_placement.lns import Neighbourhoods, lns
 from tests.models.tier_placement.brute_force import optimum
 from tests.models.tier_placement.cases import chain, random_problem
 from tests.portfolio.recorder import Recorder
@@ -35,18 +35,9 @@ def test_small_networks_are_solved() -> None:
         start, best = all_slow(problem), optimum(problem)
         if best is None or not verify(problem, start).ok:
             continue
-        plans: list[Plan] = []
-        improve(
-            problem,
-            start,
-            Neighbourhoods(problem, None, seed),
-            rounds=4,
-            seed=seed,
-            remaining=lambda: 60.0,
-            should_stop=lambda: False,
-            on_plan=plans.append,
-            incumbent=lambda: None,
-        )
+        context = Recorder(start_plan=start, deterministic=True, time_limit=20.0, seed=seed)
+        lns(problem, context)
+        plans = [plan for plan, _ in context.plans]
         objectives = [plan.objective_ps for plan in (start, *plans)]
         assert all(later < earlier for earlier, later in pairwise(objectives))
         assert all(verify(problem, plan).ok for plan in plans)

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 import stowplan
-from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import candidates
@@ -50,20 +49,6 @@ def test_offsets_where_tiers_are_address_spaces() -> None:
     for plan, _ in context.plans:
         assert len(plan.weight_offsets) == 8
         assert verify(problem, plan).ok
-
-
-def test_baselines_by_name() -> None:
-    problem = resnet50()
-    compiler = compiler_plan(problem)
-    assert compiler is not None
-    for function, name in ((candidates.random, "random"), (candidates.annealing, "annealing")):
-        context = Recorder(start_plan=compiler)
-        function(problem, context)
-        (plan, source), *others = context.plans
-        assert source == name
-        assert not others
-        assert verify(problem, plan).ok
-        assert context.notes == [f"{name}: {plan.objective_ps} ps after 4000 evaluations"]
 
 
 def test_resnet50_is_solved_with_a_proof() -> None:

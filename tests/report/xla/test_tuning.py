@@ -19,11 +19,10 @@ from stowplan.backends.xla.steer import ALL_SLOW, CAPACITY_OPTION, DEFAULT, Stee
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import InputError, UsageError
+from stowplan.report.inline import plot_html
 from stowplan.report.xla.changes import Changes, MemoryChange, TensorChange, compare_trials
 from stowplan.report.xla.comparison import read_comparison
-from stowplan.report.xla.page import render_tuning_report, save_tuning_report
-from stowplan.report.xla.picture import save_tuning_picture
-from stowplan.report.xla.plots import signed_share, trials_plot
+from stowplan.report.xla.page import render_tuning_report, save_tuning_picture, save_tuning_report, signed_share, trials_plot
 from tests.report.xla.cases import (
     CYCLES,
     ORDER,
@@ -139,7 +138,7 @@ def test_loops_count_with_their_runs(tmp_path: Path) -> None:
 def test_layouts_are_played_with_the_cycles_of_their_own_modules(run: Run) -> None:
     comparison = read_comparison(run.tuning, run.folder)
     for trial in comparison.trials:
-        timeline = trial.scene.timeline
+        timeline = trial.layout.timeline
         assert timeline.stall_ps == pytest.approx(comparison.target.cycles_ps(trial.record.stall_cycles), abs=1000)
         assert timeline.total_ps == pytest.approx(comparison.target.cycles_ps(trial.record.total), abs=10_000)
 
@@ -147,7 +146,7 @@ def test_layouts_are_played_with_the_cycles_of_their_own_modules(run: Run) -> No
 def test_everything_in_slow_memory_is_an_empty_layout(run: Run) -> None:
     own = part_of(run, 1, 0)
     before = read_comparison(own.tuning, own.folder).before
-    assert not before.scene.boxes
+    assert not before.layout.boxes
     assert before.notes == ("everything in slow memory",)
     assert "everything in slow memory" in section(own.page(), "Notes")
     assert own.page().count("<figure>") == 2
@@ -248,7 +247,7 @@ def test_results_of_another_run(run: Run, tmp_path: Path, save: Callable[..., No
 
 def test_trials_off_the_scale_and_without_a_result(run: Run) -> None:
     refused = TrialRecord(way="explore", first=3, last=0, error="Unknown flag")
-    plot = trials_plot(msgspec.structs.replace(run.tuning, trials=(*run.tuning.trials, refused)))
+    plot = plot_html(trials_plot(msgspec.structs.replace(run.tuning, trials=(*run.tuning.trials, refused))), "Trials")
     # All in slow memory takes three times as long, which would flatten all else.
     assert plot.count('class="off-scale"') == 1
     assert plot.count('class="refused"') == 1
@@ -258,7 +257,7 @@ def test_trials_off_the_scale_and_without_a_result(run: Run) -> None:
 
 def test_a_single_trial(run: Run) -> None:
     alone = msgspec.structs.replace(run.tuning, trials=run.tuning.trials[:1], best=0)
-    assert trials_plot(alone).count('class="dot chosen"') == 1
+    assert plot_html(trials_plot(alone), "Trials").count('class="dot chosen"') == 1
 
 
 def test_shares_have_a_sign_and_enough_digits() -> None:
@@ -270,18 +269,19 @@ def test_shares_have_a_sign_and_enough_digits() -> None:
 
 
 def test_picture(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    for name in ("one.svg", "two.svg", "picture.png"):
+    for name in ("one.svg", "two.svg"):
         save_tuning_picture(tmp_path / name, run.tuning, run.folder)
     text = (tmp_path / "one.svg").read_bytes()
     assert text == (tmp_path / "two.svg").read_bytes()
-    titles = re.findall(r"<!-- (.*?) -->", text.decode())
+    titles = [unescape(title) for title in re.findall(r"<text[^>]*>(.*?)</text>", text.decode())]
     assert "chain on tpu-v4, 64 MiB of fast memory, the first 256 KiB shown" in titles
     left, right = (
         next(number for number, title in enumerate(titles) if title.startswith(start))
         for start in (f"XLA's default: {run.tuning.default.total:,} cycles", "Best (plan first): ")
     )
     assert left < right
+    pytest.importorskip("matplotlib")
+    save_tuning_picture(tmp_path / "picture.png", run.tuning, run.folder)
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,0 +1,391 @@
+"""A plan in the making, compiled: what may be asked of it, and what may be done to it.
+
+What it is says :class:`~stowplan.portfolio.memory_mapping.state.State`. Constructions and searches use what ``__all__`` lists,
+and nothing below it: where residencies stand (``space``), when things happen (``timeline``), how the residencies of one tensor
+come about (``residencies``). It can be asked what an access would :func:`gain`, and what it costs after a change
+(:func:`replay`). Tensors are put in (:func:`insert_first`, :func:`insert_best`) and taken out (:func:`remove`); residencies are
+noted, opened again (:func:`note`, :func:`reopen`, :func:`restart`) and given new offsets (:func:`repack`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stowplan.compiled import njit_inner, njit_once, njit_outer, records
+from stowplan.portfolio.memory_mapping.arrays import Data
+from stowplan.portfolio.memory_mapping.residencies import copy_in, copy_out, extend, open_slot, queue_out, settle, take_back
+from stowplan.portfolio.memory_mapping.space import (
+    BEST_FIT,
+    FIRST_FIT,
+    HIGH_FIT,
+    MEMO,
+    ROOM,
+    STRIDE,
+    offset_for,
+    place,
+    repack,
+    unplace,
+)
+from stowplan.portfolio.memory_mapping.state import (
+    DEFINED,
+    ENTER,
+    NEVER,
+    PRELOADED,
+    STAY,
+    CopyRow,
+    Draft,
+    MemoRow,
+    MomentRow,
+    SlotRow,
+    State,
+    Totals,
+)
+from stowplan.portfolio.memory_mapping.timeline import gain, gain_alone, latency, replay, set_access, touch
+
+__all__ = [
+    "BEST_FIT",
+    "FIRST_FIT",
+    "HIGH_FIT",
+    "gain",
+    "insert_best",
+    "insert_first",
+    "new_state",
+    "note",
+    "remove",
+    "reopen",
+    "repack",
+    "replay",
+    "restart",
+]
+
+# Ways to serve a tensor, combined as bits.
+DEFINE = 1
+"""Write it to fast memory where it is defined."""
+COPY = 2
+"""Copy it in before reads that find it in slow memory."""
+EAGER = 4
+"""Copy it out as soon as it is defined, if slow memory ever needs it, so that dropping it later costs nothing."""
+PRELOAD = 8
+"""Have it in fast memory before the program starts."""
+RELEASE = 16
+"""Give the place back between uses that lie far apart."""
+STALL = 32
+"""Copy in even where the program must wait for it."""
+
+#: Numbers that :func:`way` takes.
+WAYS = 6
+
+
+def new_state(data: Data) -> State:
+    """Everything in slow memory."""
+    slots = len(data.accesses) - 1
+    windows = data.horizon // STRIDE + 1
+    state = State(
+        slots=records(SlotRow, slots),
+        copies=records(CopyRow, 2 * slots),
+        order=np.zeros(slots, np.int64),
+        crowd=np.zeros(windows, np.int64),
+        nearby=np.zeros(windows * ROOM, np.int64),
+        moments=records(MomentRow, data.horizon + 1),
+        began=np.zeros(data.horizon + 1, np.int64),
+        totals=records(Totals, 1),
+        draft=records(Draft, 1),
+        first_slot=np.full(len(data.tensors) - 1, -1, np.int64),
+        fast=np.zeros(len(data.access_uses), np.int64),
+        free_at=np.zeros(data.channels, np.int64),
+        memo=records(MemoRow, MEMO),
+        kept=records(SlotRow, slots),
+        permits=np.full(slots, ENTER | STAY, np.int64),
+    )
+    reset(data, state)
+    return state
+
+
+@njit_outer
+def reset(data: Data, state: State) -> None:
+    """Fill a state that is all zero, and play it."""
+    for index in range(len(state.slots)):
+        slot = state.slots[index]
+        slot.tensor = -1
+        slot.next = index + 1 if index + 1 < len(state.slots) else -1
+    for step in range(data.horizon + 1):
+        moment = state.moments[step]
+        moment.head = -1
+        moment.tail = -1
+        moment.idle = 1
+        touch(state, step)
+        if step < data.horizon:
+            moment.duration = data.steps[step].weight * latency(data, state.fast, step)
+            state.totals[0].latency += moment.duration
+    replay(data, state)
+
+
+# -------------------------------------------------------------------------------------------------------- putting a tensor in
+
+
+@njit_inner
+def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int, skip: int) -> bool:
+    """Serve a tensor that has no residency in one way; False, with no residency left, where that cannot be.
+
+    Its residencies are not in the map of memory: they share no step, so they need not see each other there, and most ways are
+    taken back. :func:`~stowplan.portfolio.memory_mapping.residencies.settle` enters those that stay.
+    """
+    row = data.tensors[tensor]
+    if row.bytes > data.capacity:
+        return False
+    draft = state.draft[0]
+    draft.slot = -1
+    draft.written = 0
+    draft.unsaved = 0
+    draft.valid = 0 if row.is_input else NEVER
+    draft.ended = 0
+    done = True
+    for access in range(row.first_access, data.tensors[tensor + 1].first_access):
+        if not done:
+            break
+        at = data.accesses[access]
+        if draft.slot >= 0 and not _stays(data, state, tensor, access, mode, policy):
+            done = _leave(data, state, at.reads, at.low, policy)
+        if done and draft.slot < 0:
+            _enter(data, state, tensor, access, mode, policy, skip)
+            if draft.slot < 0:
+                # In slow memory, which must have the content by now: a copy-out may end too late.
+                done = not row.uniform and not (at.reads and draft.valid > at.low)
+                if at.writes:
+                    draft.valid = at.high
+    if done and draft.slot >= 0:
+        done = _leave(data, state, row.is_output, data.horizon, policy)
+    if done and row.uniform:
+        # One residency for all accesses.
+        index = state.first_slot[tensor]
+        done = index >= 0 and state.slots[index].first == row.first_access and state.slots[index].next < 0
+    if not done:
+        take_back(data, state, tensor)
+    return done and state.first_slot[tensor] >= 0
+
+
+@njit_once
+def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy: int) -> bool:
+    """Let the open residency serve one more access, if the way wants it and there is room."""
+    draft, row = state.draft[0], data.accesses[access]
+    if not state.permits[access - 1] & STAY:
+        return False
+    slot = state.slots[draft.slot]
+    if mode & RELEASE and data.tensors[tensor].can_copy:
+        gap = state.began[row.low] - state.began[slot.end]
+        if gap >= 4 * data.tensors[tensor].copy_in:
+            return False
+    if not extend(data, state, draft.slot, row.high, policy):
+        return False
+    slot.last = access
+    set_access(data, state, access, 1)
+    if row.writes:
+        draft.unsaved = 1
+        draft.written = row.high
+        draft.valid = NEVER
+    return True
+
+
+@njit_inner
+def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bool:
+    """Close the open residency, saving its content where slow memory lacks it and needs it by boundary ``limit``."""
+    draft = state.draft[0]
+    if needed and draft.unsaved and draft.valid == NEVER and not copy_out(data, state, limit, policy):
+        return False
+    draft.ended = state.slots[draft.slot].end
+    draft.slot = -1
+    draft.unsaved = 0
+    return True
+
+
+@njit_once
+def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy: int, skip: int) -> None:
+    """Open a residency with an access, if the way wants it and there is room and time."""
+    draft, tensor_row, row = state.draft[0], data.tensors[tensor], data.accesses[access]
+    if not state.permits[access] & ENTER:
+        return
+    if row.defines and mode & DEFINE:
+        offset = offset_for(data, state, row.low, row.high, tensor_row.bytes, policy)
+        if offset >= 0:
+            draft.slot = open_slot(data, state, tensor, access, access, DEFINED, row.low, row.high, offset)
+    elif row.reads and (draft.bold or gain_alone(data, state, access) > 0):
+        if mode & PRELOAD and access == tensor_row.first_access and tensor_row.is_input:
+            if state.totals[0].preloads < data.max_preloads:
+                offset = offset_for(data, state, 0, row.high, tensor_row.bytes, policy)
+                if offset >= 0:
+                    draft.slot = open_slot(data, state, tensor, access, access, PRELOADED, 0, row.high, offset)
+        elif mode & COPY:
+            draft.slot = copy_in(data, state, tensor, access, mode & STALL != 0, policy, skip)
+    if draft.slot >= 0 and row.writes:
+        draft.unsaved = 1
+        draft.written = row.high
+        draft.valid = NEVER
+        if mode & EAGER and row.defines:
+            _save_early(data, state, tensor, access, policy)
+
+
+@njit_once
+def _save_early(data: Data, state: State, tensor: int, access: int, policy: int) -> None:
+    """Copy out what an access has just defined, if slow memory ever needs it and nothing writes it again."""
+    last = data.tensors[tensor + 1].first_access - 1
+    for later in range(access + 1, last + 1):
+        if data.accesses[later].writes:
+            return
+    if data.tensors[tensor].is_output:
+        copy_out(data, state, data.horizon, policy)
+    elif access < last:
+        copy_out(data, state, data.accesses[access + 1].low, policy)
+
+
+@njit_once
+def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
+    """Ways worth trying for a tensor, most likely first, by number from 0 to ``WAYS - 1``; -1 for one not worth it."""
+    row = data.tensors[tensor]
+    several = data.tensors[tensor + 1].first_access - row.first_access > 1
+    defines = data.accesses[row.first_access].defines
+    if number == 0:
+        return DEFINE | COPY if defines else COPY
+    if number == 1:
+        if defines:
+            return DEFINE | COPY | EAGER if several or row.is_output else -1
+        return PRELOAD | COPY if row.is_input and data.max_preloads > 0 else -1
+    if number == 2:
+        return DEFINE | COPY | EAGER | RELEASE if defines and several else -1
+    if not several or not thorough:
+        return -1
+    if number == 3:
+        return COPY if defines else -1
+    if number == 4:
+        return COPY | RELEASE
+    if not data.stalls_allowed:
+        return -1
+    return DEFINE | COPY | STALL if defines else COPY | STALL
+
+
+@njit_inner
+def insert_first(data: Data, state: State, tensor: int) -> None:
+    """Insert a tensor in the first way that saves anything.
+
+    Written fast if it fits and copied out at once where slow memory needs it; else copied in before each use, at the latest
+    time that hides the copy; best fit.
+    """
+    base = state.totals[0].total
+    state.totals[0].insertions += 1
+    for mode in (DEFINE | COPY | EAGER, COPY):
+        if insert_tensor(data, state, tensor, mode, BEST_FIT, 0):
+            if replay(data, state) < base:
+                settle(state, tensor)
+                return
+            take_back(data, state, tensor)
+    replay(data, state)
+
+
+@njit_inner
+def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bool, loss: int, skip: int) -> int:
+    """Put a tensor in the way that saves most, if it loses less than ``loss`` (ps); returns the saving (ps).
+
+    Where fast memory can hurt, two tensors may save something only together, and each alone costs. The timeline is up to date
+    before and after.
+    """
+    base = state.totals[0].total
+    state.totals[0].insertions += 1
+    state.draft[0].bold = loss > 0
+    least = base + loss
+    best = -1
+    is_in = False
+    count = 0
+    for number in range(WAYS):
+        mode = way(data, tensor, number, thorough)
+        if mode < 0:
+            continue
+        if is_in:
+            count = _take_out(data, state, tensor)
+            is_in = False
+        if insert_tensor(data, state, tensor, mode, policy, skip):
+            total = replay(data, state)
+            if total < least:
+                least = total
+                best = mode
+                is_in = True
+            else:
+                take_back(data, state, tensor)
+    if best >= 0 and best & RELEASE:
+        # What this way gives back depends on the timeline that it finds.
+        if is_in:
+            take_back(data, state, tensor)
+        insert_tensor(data, state, tensor, best, policy, skip)
+        is_in = True
+    if is_in:
+        settle(state, tensor)
+    elif best >= 0 and not is_in:
+        reopen(data, state, state.kept, count)
+    state.draft[0].bold = 0
+    return base - replay(data, state)
+
+
+@njit_once
+def _take_out(data: Data, state: State, tensor: int) -> int:
+    """Take a tensor out and note its residencies in ``state.kept``, in the order in which they began; returns their number."""
+    count = 0
+    index = state.first_slot[tensor]
+    while index >= 0:
+        count += 1
+        index = state.slots[index].next
+    position = count
+    index = state.first_slot[tensor]
+    while index >= 0:
+        position -= 1
+        note(state.slots[index], state.kept[position])
+        index = state.slots[index].next
+    take_back(data, state, tensor)
+    return count
+
+
+# --------------------------------------------------------------------------------- taking tensors out, and bringing them back
+
+
+@njit_inner
+def remove(data: Data, state: State, tensor: int) -> None:
+    """Put all accesses of a tensor back into slow memory."""
+    index = state.first_slot[tensor]
+    while index >= 0:
+        unplace(state, index)
+        index = state.slots[index].next
+    take_back(data, state, tensor)
+
+
+@njit_inner
+def note(source: SlotRow, target: SlotRow) -> None:
+    """Note what a residency is, to open it again."""
+    target.tensor = source.tensor
+    target.first = source.first
+    target.last = source.last
+    target.source = source.source
+    target.start = source.start
+    target.end = source.end
+    target.offset = source.offset
+    target.bytes = source.bytes
+    target.out_start = source.out_start
+    target.out_end = source.out_end
+
+
+@njit_inner
+def reopen(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
+    """Open residencies again."""
+    for position in range(count):
+        row = rows[position]
+        index = open_slot(data, state, row.tensor, row.first, row.last, row.source, row.start, row.end, row.offset)
+        place(state, index)
+        if row.out_start >= 0:
+            queue_out(data, state, index, row.out_start, row.out_end)
+
+
+@njit_outer
+def restart(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
+    """Bring the state to the plan of these residencies."""
+    while state.totals[0].placed > 0:
+        remove(data, state, state.slots[state.order[state.totals[0].placed - 1]].tensor)
+    reopen(data, state, rows, count)
+    replay(data, state)

@@ -1,0 +1,177 @@
+"""The residencies of the tensor that is being put into a partial plan, compiled: where they stand, and their copies.
+
+Every change keeps the plan valid in all rules but time. What it costs then says
+:func:`~stowplan.portfolio.memory_mapping.timeline.replay`.
+"""
+
+from __future__ import annotations
+
+from stowplan.compiled import njit_inner
+from stowplan.portfolio.memory_mapping.arrays import Data
+from stowplan.portfolio.memory_mapping.space import offset_for, place, stays_free
+from stowplan.portfolio.memory_mapping.state import COPIED, PRELOADED, State
+from stowplan.portfolio.memory_mapping.timeline import (
+    earliest_gap,
+    first_at,
+    latest_gap,
+    queue_copy,
+    replay,
+    set_access,
+    unqueue_copy,
+)
+
+
+@njit_inner
+def open_slot(
+    data: Data, state: State, tensor: int, first: int, last: int, source: int, start: int, end: int, offset: int
+) -> int:
+    """Begin a residency that serves the accesses ``first`` to ``last``; queues its copy-in where it is copied.
+
+    It is not in the map of memory yet: :func:`settle` enters all of a tensor, once it is clear how it stays.
+    """
+    totals = state.totals[0]
+    index = totals.free
+    slot = state.slots[index]
+    totals.free = slot.next
+    slot.tensor = tensor
+    slot.first = first
+    slot.last = last
+    slot.source = source
+    slot.start = start
+    slot.end = end
+    slot.offset = offset
+    slot.bytes = data.tensors[tensor].bytes
+    slot.out_start = -1
+    slot.out_end = -1
+    slot.next = state.first_slot[tensor]
+    state.first_slot[tensor] = index
+    if source == COPIED:
+        queue_copy(state, 2 * index, start, data.accesses[first].low, data.tensors[tensor].copy_in)
+    elif source == PRELOADED:
+        totals.preloads += 1
+    for access in range(first, last + 1):
+        set_access(data, state, access, 1)
+    return index
+
+
+@njit_inner
+def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
+    """Make a residency of the tensor being inserted last until ``end``, elsewhere in memory if its place is taken."""
+    slot = state.slots[index]
+    if end <= slot.end:
+        return True
+    size = data.tensors[slot.tensor].bytes
+    if stays_free(state, slot.end, end, slot.offset, slot.offset + size):
+        slot.end = end
+        return True
+    offset = offset_for(data, state, slot.start, end, size, policy)
+    if offset >= 0:
+        slot.offset = offset
+        slot.end = end
+    return offset >= 0
+
+
+@njit_inner
+def queue_out(data: Data, state: State, index: int, start: int, end: int) -> None:
+    """Give a slot a copy-out."""
+    slot = state.slots[index]
+    slot.out_start = start
+    slot.out_end = end
+    queue_copy(state, 2 * index + 1, start, end, data.tensors[slot.tensor].copy_out)
+
+
+@njit_inner
+def copy_out(data: Data, state: State, limit: int, policy: int) -> bool:
+    """Save the content of the open residency between the boundary where it is complete and ``limit``."""
+    draft = state.draft[0]
+    slot = state.slots[draft.slot]
+    if not data.tensors[slot.tensor].can_copy:
+        return False
+    replay(data, state)
+    length = data.tensors[slot.tensor].copy_out
+    begin = earliest_gap(data, state, draft.written, length)
+    # Queued at the last boundary that lets it begin then, and complete at the first by which it is.
+    start = max(draft.written, data.steps[min(first_at(data, state, begin + 1) - 1, data.horizon - 1)].down)
+    if start >= limit:
+        start = draft.written
+    if start >= limit:
+        return False
+    end = first_at(data, state, begin + length)
+    end = data.steps[end].up if end <= data.horizon else end
+    if end > limit:
+        if not data.stalls_allowed:
+            return False
+        end = limit
+    if end <= start:
+        end = data.steps[start + 1].up
+    if end > limit or not extend(data, state, draft.slot, end, policy):
+        return False
+    queue_out(data, state, draft.slot, start, end)
+    draft.valid = end
+    return True
+
+
+@njit_inner
+def copy_in(data: Data, state: State, tensor: int, access: int, may_stall: bool, policy: int, skip: int) -> int:
+    """Open a residency with a copy that is complete when the access begins; -1 where time or space is short.
+
+    ``may_stall``: even where the program must wait for it. ``skip`` takes earlier idle times of the channel.
+    """
+    low, high = data.accesses[access].low, data.accesses[access].high
+    valid = max(state.draft[0].valid, state.draft[0].ended)
+    if valid > low or not data.tensors[tensor].can_copy:
+        return -1
+    replay(data, state)
+    length = data.tensors[tensor].copy_in
+    begin = latest_gap(state, valid, low, length, skip)
+    if begin < 0:
+        if not may_stall or not data.stalls_allowed:
+            return -1
+        begin = max(state.began[valid], state.began[low] - length)
+    start = data.steps[min(first_at(data, state, begin + 1) - 1, low)].down
+    if start >= low and not data.stalls_allowed:
+        if low == 0:
+            return -1
+        start = data.steps[low - 1].down
+    if start < valid:
+        return -1
+    offset = offset_for(data, state, start, high, data.tensors[tensor].bytes, policy)
+    if offset < 0:
+        return -1
+    return open_slot(data, state, tensor, access, access, COPIED, start, high, offset)
+
+
+@njit_inner
+def settle(state: State, tensor: int) -> None:
+    """Enter the residencies of a tensor into the map of memory, the first one first."""
+    count = 0
+    index = state.first_slot[tensor]
+    while index >= 0:
+        count += 1
+        index = state.slots[index].next
+    for later in range(count - 1, -1, -1):
+        index = state.first_slot[tensor]
+        for _ in range(later):
+            index = state.slots[index].next
+        place(state, index)
+
+
+@njit_inner
+def take_back(data: Data, state: State, tensor: int) -> None:
+    """Put all accesses of a tensor back into slow memory; its residencies are not in the map of memory."""
+    totals = state.totals[0]
+    while state.first_slot[tensor] >= 0:
+        index = state.first_slot[tensor]
+        slot = state.slots[index]
+        for access in range(slot.first, slot.last + 1):
+            set_access(data, state, access, 0)
+        if slot.source == COPIED:
+            unqueue_copy(state, 2 * index, slot.start)
+        elif slot.source == PRELOADED:
+            totals.preloads -= 1
+        if slot.out_start >= 0:
+            unqueue_copy(state, 2 * index + 1, slot.out_start)
+        state.first_slot[tensor] = slot.next
+        slot.tensor = -1
+        slot.next = totals.free
+        totals.free = index

@@ -1,0 +1,239 @@
+"""Local search around the peak of an order: by minimum cuts, and by exact search within stretches.
+
+The cut of an operator (:mod:`stowplan.models.operator_order.bounds`) is a set of operators after which least is live. Beams
+see a few steps ahead; the cut knows the whole graph: which branches to finish before the peak, and which not to begin. So
+:class:`Dividing` splits a stretch of the order around the peak, at first all of it, there, and a beam in each direction orders
+each part. :class:`Windows` puts the operators of short stretches into their best order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from stowplan.models.operator_order.bounds import Cuts
+from stowplan.models.operator_order.structure import Structure
+from stowplan.portfolio.operator_order import beam
+from stowplan.portfolio.operator_order.beam import complete_lazy, normalize
+from stowplan.portfolio.operator_order.graph import Graph
+from stowplan.portfolio.operator_order.set_search import EXHAUSTED, FOUND, SetSearch
+
+#: Sets side by side, one after the other, and the shortest stretch.
+WIDTHS, SHORTEST = (2, 8, 32, 64), 24
+
+#: Operators of a stretch that are looked at for the one to split by.
+_LOOKED_AT = 60
+
+#: Operators times sets of a beam at most.
+_MOST = 600_000
+
+
+class Dividing:
+    """Improves an order.
+
+    Parameters
+    ----------
+    forwards, backwards
+        Graphs of ``structure``.
+    order
+        One in which the operators can run.
+    floor
+        A bound in bytes: no order is better.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        forwards: Graph,
+        backwards: Graph,
+        order: list[int],
+        floor: int,
+        chance: np.random.Generator,
+    ):
+        self._structure, self._forwards, self._backwards = structure, forwards, backwards
+        self.floor, self._chance = floor, chance
+        self._cuts = Cuts(structure)
+        self._turn = 0
+        self._least: dict[int, int] = {}
+        """Bounds of operators whose cut was computed."""
+        self.adopt(order)
+
+    def adopt(self, order: list[int]) -> None:
+        """Go on from an order."""
+        self.order = normalize(self._forwards, order)
+        self.peak = self._structure.peak(self.order)
+
+    def step(self, should_stop: Callable[[], bool]) -> bool:
+        """Split one stretch; returns whether the order got better: a lower peak, or fewer moments at it."""
+        profile = self._structure.profile(self.order)
+        n = len(self.order)
+        at = int(self._chance.choice(np.flatnonzero(profile == self.peak)))
+        # The whole order with each width first, then ever shorter stretches, and again from the start.
+        width = WIDTHS[self._turn % len(WIDTHS)]
+        halvings = self._turn // len(WIDTHS)
+        length = n >> halvings
+        self._turn += 1
+        if length < SHORTEST:
+            self._turn, length = 0, n
+        first = int(np.clip(at - self._chance.integers(0, length), 0, n - length))
+        by = self.order[at] if self._chance.random() < 0.6 else self._tightest(profile, first, first + length)
+        found = self._split(first, first + length, by, max(1, min(width, _MOST // n)), should_stop)
+        if found is None or not self._is_better(found, profile):
+            return False
+        self._turn = 0
+        self.order, self.peak = found, self._structure.peak(found)
+        return True
+
+    def _tightest(self, profile: np.ndarray, first: int, last: int) -> int:
+        """Of the operators of a stretch where most is live one of the largest bound: no order does much better there."""
+        highest = np.argsort(-profile[first:last], kind="stable")[:_LOOKED_AT]
+        some = [self.order[first + int(i)] for i in highest]
+        for op in some[: 1 + int(self._chance.integers(len(some)))]:
+            if op not in self._least:
+                self._least[op] = self._cuts.least(op)
+        return max((op for op in some if op in self._least), key=lambda op: (self._least[op], -op))
+
+    def _is_better(self, order: list[int], before: np.ndarray) -> bool:
+        profile = self._structure.profile(order)
+        return (int(profile.max()), int((profile == self.peak).sum())) < (self.peak, int((before == self.peak).sum()))
+
+    def _split(self, first: int, last: int, by: int, width: int, should_stop: Callable[[], bool]) -> list[int] | None:
+        before, inside, after = self.order[:first], self.order[first:last], self.order[last:]
+        _, ran = self._cuts.cut(by, want_set=True)
+        members = set(ran)
+        one = [op for op in inside if op in members]
+        other = [op for op in inside if op not in members]
+        parts = [(before, one, [*other, *after]), ([*before, *one], other, after)]
+        done: list[int] = []
+        for earlier, among, later in parts:
+            part = self._best(earlier, among, later, width, should_stop)
+            if part is None:
+                return None
+            done += part
+        return complete_lazy(self._forwards, [*before, *done, *after])
+
+    def _best(
+        self, earlier: list[int], among: list[int], later: list[int], width: int, should_stop: Callable[[], bool]
+    ) -> list[int] | None:
+        """The best order of a part that a beam finds, forwards or backwards; None where none keeps below the peak."""
+        if not any(not self._forwards.is_lazy[op] for op in among):
+            return among
+        weight = float(self._chance.choice([1.0, 1000.0]))
+        noise = self._chance if self._turn > len(WIDTHS) else None
+        found: tuple[int, list[int]] | None = None
+        for graph, start in ((self._forwards, earlier), (self._backwards, later)):
+            upper = self.peak + 1 if found is None else found[0]
+            result = beam.search(graph, self.floor, upper, width, noise, should_stop, weight, start, among)
+            if result is not None and (found is None or result[0] < found[0]):
+                found = result[0], result[1][::-1] if graph.backward else result[1]
+            if found is not None and found[0] <= self.floor:
+                break
+        return None if found is None else found[1]
+
+
+#: Operators of a stretch at first and at most, and sets that its search may look at.
+_FIRST, _LONGEST, _SETS = 16, 400, 4000
+
+#: Operators of a stretch that CP-SAT is given where that is not enough, and seconds; in runs that are not timed seconds of its
+#: own clock count, and these are a net.
+MOST_CPSAT, CPSAT_SECONDS, NET_SECONDS = 60, 1.0, 60.0
+
+#: Bytes of the tables of one such search.
+_MEMORY = 60_000_000
+
+
+class Windows:
+    """Improves an order by exact search within stretches of it.
+
+    Parameters
+    ----------
+    graph
+        Of ``structure``, forwards.
+    order
+        One in which the operators can run.
+    floor
+        A bound in bytes: no order is better.
+    is_timed
+        Whether work may depend on the clock.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        graph: Graph,
+        order: list[int],
+        floor: int,
+        chance: np.random.Generator,
+        *,
+        is_timed: bool = True,
+    ):
+        self._is_timed = is_timed
+        self._structure, self._graph, self.floor, self._chance = structure, graph, floor, chance
+        self._length = _FIRST
+        self._failures = 0
+        self.adopt(order)
+
+    def adopt(self, order: list[int]) -> None:
+        """Go on from an order."""
+        self.order = normalize(self._graph, order)
+        self.peak = self._structure.peak(self.order)
+
+    def step(self, should_stop: Callable[[], bool]) -> bool:
+        """Search one stretch; returns whether the order got better: a lower peak, or fewer moments at it."""
+        profile = self._structure.profile(self.order)
+        n = len(profile)
+        highest = np.flatnonzero(profile == self.peak)
+        at = int(self._chance.choice(highest))
+        length = min(n, int(self._length * self._chance.uniform(0.6, 1.6)))
+        first = int(np.clip(at - self._chance.integers(0, length + 1), 0, n - length))
+        found = self._best_within(first, first + length, should_stop)
+        if found is None:
+            self._failures += 1
+            if self._failures >= 6:
+                self._failures = 0
+                self._length = min(_LONGEST, n, int(1.5 * self._length)) if self._length < min(_LONGEST, n) else _FIRST
+            return False
+        self._failures = 0
+        self.order = found
+        self.peak = self._structure.peak(found)
+        return True
+
+    def _best_within(self, first: int, last: int, should_stop: Callable[[], bool]) -> list[int] | None:
+        """The order with a stretch of it at its best; None where it is already, or that took too long."""
+        before, inside, after = self.order[:first], self.order[first:last], self.order[last:]
+        members = set(inside)
+        lazy = [op for op in inside if self._graph.is_lazy[op] and not self._is_read(op, members)]
+        among = [op for op in inside if op not in set(lazy)]
+        if len(among) < 3:
+            return None
+        top = int(self._structure.profile(self.order)[first:last].max())
+        search = SetSearch(self._graph, min(self.floor, top), top, before, among, _MEMORY)
+        outcome = search.run(should_stop, _SETS)
+        if outcome == FOUND:
+            return [*before, *search.order(), *lazy, *after]
+        if outcome == EXHAUSTED or len(inside) > MOST_CPSAT or should_stop():
+            return None
+        return self._by_cpsat(before, inside, after, top, should_stop)
+
+    def _by_cpsat(
+        self, before: list[int], inside: list[int], after: list[int], top: int, should_stop: Callable[[], bool]
+    ) -> list[int] | None:
+        """Where a search over sets takes too long, another way may not."""
+        from stowplan.models.operator_order.cpsat import order_stretch
+
+        order, _ = order_stretch(
+            self._structure,
+            before,
+            inside,
+            top - 1,
+            time_limit=CPSAT_SECONDS if self._is_timed else NET_SECONDS,
+            deterministic_limit=CPSAT_SECONDS,
+            seed=int(self._chance.integers(1 << 30)),
+            should_stop=should_stop,
+        )
+        return None if order is None else [*before, *order, *after]
+
+    def _is_read(self, op: int, members: set[int]) -> bool:
+        after = self._graph.succ[self._graph.succ_start[op] : self._graph.succ_start[op + 1]]
+        return any(int(each) in members for each in after)

@@ -1,0 +1,125 @@
+"""The curve of a search: incumbent and bound over wall-clock time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from stowplan.report.scene import Axis, Dot, Key, Line, Mark, Panel, Plot, Style, Text, level, steps
+from stowplan.report.text import byte_unit, format_tick, format_value, nice_ticks, time_unit
+from stowplan.result import HistoryEntry, two_numbers
+
+INCUMBENT = Style(stroke="accent", width=2, name="incumbent")
+BOUND = Style(stroke="warm", width=2, dash=(7, 4), name="bound")
+BASELINE = Style(stroke="soft", dash=(3, 3), name="rule base")
+
+#: Time, value and where it is from.
+Point = tuple[float, int, str]
+
+
+def convergence_plot(
+    history: Sequence[HistoryEntry], seconds: float, unit: str, baselines: Mapping[str, int], baseline: int | None
+) -> Plot | None:
+    """Incumbent and bound, with the baselines that lie in their range; None without history."""
+    found = _changes((entry.seconds, entry.objective, entry.source) for entry in history)
+    proven = _changes((entry.seconds, entry.bound, entry.source) for entry in history)
+    if not found and not proven:
+        return None
+    base = _common_part(unit, [value for _, value, _ in found])
+    found, proven = ([(moment, value - base, source) for moment, value, source in each] for each in (found, proven))
+    baselines = {label: value - base for label, value in baselines.items()}
+    # One with another first number is off the scale.
+    is_near = baseline is not None and (not base or _common_part(unit, [baseline]) == base)
+    baseline = baseline - base if baseline is not None and is_near else None
+    # The worst bounds say little and would flatten all else, so the scale ends at the last one.
+    values = [value for _, value, _ in found] + [value for _, value, _ in proven[-1:] if value >= 0]
+    if found and baseline is not None:
+        values.append(baseline)
+    margin = max((max(values) - min(values)) * 0.06, max(values) * 0.002, 1.0)
+    low, high = min(values) - margin, max(values) + margin
+    end = max([seconds, *(moment for moment, _, _ in found + proven), 1e-3])
+    across, place = _time_axis(end, min((moment for moment, _, _ in found + proven if moment > 0), default=end))
+    per_unit, name = _scale_of(unit, int(high), base)
+    ticks = [(tick * per_unit, format_tick(tick)) for tick in nice_ticks(low / per_unit, high / per_unit)]
+    marks = _baselines(baselines if found else {}, low, high)
+    for series, style, word in ((proven, BOUND, "bound"), (found, INCUMBENT, "objective")):
+        # Bounds below the scale are left out; the curve then comes up from its edge.
+        series = [point for point in series if point[1] >= low]
+        if not series:
+            continue
+        line = steps([*(place(moment) for moment, _, _ in series), 1.0], [min(value, high) for _, value, _ in series])
+        marks.append(Line([(line[0][0], low), *line] if word == "bound" else line, style))
+        for moment, value, source in _apart(series, place):
+            tip = f"{word} {format_value(value + base, unit)}\n{source} after {moment:.2f} s"
+            marks.append(Dot(place(moment), min(value, high), Style(fill=style.stroke, name=style.name), 8, tip=tip))
+    spoken = f"Objective and bound over {end:.1f} seconds; the table below has the numbers"
+    panel = Panel(Axis(low, high, ticks, f"objective ({name})"), marks, 260, spoken)
+    keys = [Key("best objective", INCUMBENT, "line"), Key("proven bound", BOUND, "line"), Key("baseline", BASELINE, "line")]
+    return Plot(across, [panel], legend=keys)
+
+
+def _time_axis(end: float, first: float) -> tuple[Axis, Callable[[float], float]]:
+    """Axis of parts of the run, logarithmic where much comes early; and the part at which a moment stands."""
+    if end / max(first, 1e-3) <= 50:
+        ticks = [(tick / end, f"{tick:g}") for tick in nice_ticks(0, end, 6)]
+        return Axis(0, 1, ticks, "seconds"), lambda moment: moment / end
+    begin = math.pow(10, math.floor(math.log10(max(first, 1e-3))))
+
+    def place(moment: float) -> float:
+        return math.log(max(moment, begin) / begin) / math.log(end / begin)
+
+    powers = range(math.floor(math.log10(begin)), math.floor(math.log10(end)) + 1)
+    return Axis(0, 1, [(place(10.0**power), f"{10.0**power:g}") for power in powers], "seconds, logarithmic"), place
+
+
+def _baselines(baselines: Mapping[str, int], low: float, high: float) -> list[Mark]:
+    """A line for each baseline of the range, and the names of those that have room for one."""
+    marks: list[Mark] = []
+    taken: list[float] = []
+    for label, value in sorted(baselines.items(), key=lambda item: item[1]):
+        place = (value - low) / (high - low)
+        if not 0 <= place <= 1:
+            continue
+        marks.append(level(Axis(0, 1), value, BASELINE))
+        if all(abs(place - other) > 0.07 for other in taken):
+            taken.append(place)
+            marks.append(Text(0.995, value, label, align="end", halo="paper"))
+    return marks
+
+
+def _common_part(unit: str, values: Sequence[int]) -> int:
+    """What the axis of a unit of two numbers leaves out: the first number, where it is the same in all; else 0."""
+    pair = two_numbers(unit)
+    firsts = set() if pair is None else {value // pair[1] for value in values}
+    return next(iter(firsts)) * pair[1] if pair is not None and len(firsts) == 1 else 0
+
+
+def _scale_of(unit: str, top: int, base: int) -> tuple[int, str]:
+    """What objectives are divided by on an axis that ends at ``top``, and the unit that gives; ``base`` is left out of them."""
+    if unit == "ps":
+        name, size = time_unit(top)
+    elif unit in ("bytes", "B"):
+        name, size = byte_unit(top)
+    elif (pair := two_numbers(unit)) is not None:
+        name, size = (f"{pair[2]} at {pair[0]} {base // pair[1]}", 1) if base else (pair[0], pair[1])
+    else:
+        name, size = unit, 1
+    return size, name
+
+
+def _changes(entries: Iterable[tuple[float, int | None, str]]) -> list[Point]:
+    """Entries with a value other than the one before."""
+    kept: list[Point] = []
+    for seconds, value, source in entries:
+        if value is not None and (not kept or kept[-1][1] != value):
+            kept.append((seconds, value, source))
+    return kept
+
+
+def _apart(series: Sequence[Point], place: Callable[[float], float]) -> list[Point]:
+    """Points far enough apart to be told from each other; the last of a crowd stays."""
+    kept: list[Point] = []
+    for point in reversed(series):
+        if not kept or place(kept[-1][0]) - place(point[0]) > 1 / 200:
+            kept.append(point)
+    return kept[::-1]

@@ -1,0 +1,316 @@
+"""Pictures on paper: a :class:`~stowplan.report.scene.Picture` laid out in points, as shapes and words for any renderer.
+
+The origin is the upper left corner. Fonts are not asked: letters are taken to be as wide as those of common sans-serif fonts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from stowplan.report.boxes import DENSE, Box, Boxes, choose_tags, name_boxes, place_tags
+from stowplan.report.colours import PALETTE, ink_on
+from stowplan.report.scene import (
+    GRID,
+    Arrow,
+    Axis,
+    Dot,
+    Key,
+    Line,
+    Mark,
+    Panel,
+    Picture,
+    Plot,
+    Point,
+    Rect,
+    Style,
+    Text,
+)
+from stowplan.report.text import format_bytes, shorten
+
+#: Points of letters: heading of the picture, of a plot, of a panel, and of all else.
+_TITLE, _HEADING, _PANEL, _SMALL = 12.0, 10.0, 9.0, 8.0
+#: Points around everything, and between the plots of a row and the rows.
+_MARGIN, _BETWEEN = 12.0, 20.0
+#: Points of a line of a legend, and of a dot in it.
+_KEY, _DOT = 15.0, 6.0
+#: Part of a letter's height that it is wide on average.
+_LETTER = 0.55
+
+_TAG = Style(fill="#ffffff", stroke="#555555", width=0.5, opacity=0.92)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A path: ``M`` and ``L`` take a point each, ``Q`` two, ``C`` three, ``Z`` closes."""
+
+    ops: str
+    points: Sequence[Point]
+    style: Style
+    tip: str = ""
+
+
+@dataclass
+class Paper:
+    """What is drawn, from the lowest to the highest."""
+
+    width: float
+    height: float
+    """Points."""
+    items: list[Form | Text] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A panel, and where it is on the paper."""
+
+    across: Axis
+    panel: Panel
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    def at(self, x: float, y: float) -> Point:
+        """A point of the data on the paper."""
+        part = self.across.part(x), self.panel.up.part(y)
+        return self.left + part[0] * (self.right - self.left), self.bottom - part[1] * (self.bottom - self.top)
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Points of a unit across and up."""
+        across = abs(self.across.high - self.across.low) or 1.0
+        up = abs(self.panel.up.high - self.panel.up.low) or 1.0
+        return (self.right - self.left) / across, (self.bottom - self.top) / up
+
+
+def lay_out(picture: Picture) -> Paper:
+    """Give everything its place."""
+    layout = _Layout(picture)
+    return layout.paper
+
+
+def letters_wide(text: str, size: float) -> float:
+    """Points that a text takes, about."""
+    return len(text) * size * _LETTER
+
+
+class _Layout:
+    """One picture on its way to paper."""
+
+    def __init__(self, picture: Picture):
+        self.paper = Paper(picture.width + 2 * _MARGIN, 0.0)
+        self._rows: list[tuple[float, list[Place], list[Key]]] = []
+        top = _MARGIN + (_TITLE + 12 if picture.title else 0)
+        for row in picture.rows:
+            like = [plot for each in picture.rows if len(each) == len(row) for plot in each]
+            top = self._place_row(row, top, picture.width, _margin(like)) + _BETWEEN
+        self.paper.height = top - _BETWEEN + _MARGIN / 2
+        drawn = [self._marks(place) for _, places, _ in self._rows for place in places]
+        self._name(drawn)
+        self._list_legends()
+        if picture.title:
+            middle = (self.paper.width if picture.width > 500 else picture.width) / 2
+            self._write(middle, _MARGIN + _TITLE / 2, shorten(picture.title, 130), _TITLE, "ink", "middle")
+
+    def _write(self, x: float, y: float, text: str, size: float = _SMALL, colour: str = "soft", align: str = "start") -> None:
+        self.paper.items.append(Text(x, y, text, size, colour, align))  # type: ignore[arg-type]
+
+    def _place_row(self, row: Sequence[Plot], top: float, width: float, margin: float) -> float:
+        """Place the plots of a row side by side, ``margin`` left of each; write what stands around them; where the row ends."""
+        each = (width - _BETWEEN * (len(row) - 1)) / len(row)
+        ends, places, keys = [], [], dict[Key, None]()
+        for number, plot in enumerate(row):
+            left = _MARGIN + number * (each + _BETWEEN)
+            inner, at = left + margin, top
+            if plot.heading:
+                room = int((left + each - inner) / _HEADING / _LETTER)
+                self._write(inner, at + _HEADING / 2, shorten(plot.heading, room), _HEADING, "ink")
+                at += _HEADING + 8
+            for panel in plot.panels:
+                if panel.title:
+                    room = int((left + each - inner) / _PANEL / _LETTER)
+                    self._write(inner, at + _PANEL / 2, shorten(panel.title, room), _PANEL, "ink")
+                    at += _PANEL + 6
+                places.append(Place(plot.across, panel, inner, left + each, at, at + panel.height))
+                if panel.up.title:
+                    middle = Text(left + _SMALL / 2, at + panel.height / 2, panel.up.title, _SMALL, is_turned=True)
+                    self.paper.items.append(middle)
+                at += panel.height + plot.gap
+            at = self._write_across(plot, places[-1], at - plot.gap)
+            ends.append(at)
+            keys.update(dict.fromkeys(plot.legend))
+        self._rows.append((top, places, list(keys)))
+        return max(ends)
+
+    def _write_across(self, plot: Plot, last: Place, at: float) -> float:
+        """Write what stands along the axis across; where it ends."""
+        if plot.across.ticks:
+            for value, text in plot.across.ticks:
+                self._write(last.at(value, 0)[0], at + 9, text, _SMALL, "soft", "middle")
+            at += 15
+        if plot.across.title:
+            self._write((last.left + last.right) / 2, at + 8, plot.across.title, _SMALL, "soft", "middle")
+            at += 14
+        return at
+
+    def _marks(self, place: Place) -> list[tuple[Place, Boxes]]:
+        """Draw the marks of a panel; those that have names, which come when all is drawn."""
+        panel = place.panel
+        for value, text in panel.up.ticks:
+            y = place.at(place.across.low, value)[1]
+            if panel.is_framed:
+                self._form("ML", [(place.left, y), (place.right, y)], GRID)
+            self._write(place.left - 5, y, text, _SMALL, "soft", "end")
+        found = []
+        for mark in panel.marks:
+            self.paper.items += _drawn(mark, place)
+            if isinstance(mark, Boxes):
+                found.append((place, mark))
+        if panel.is_framed:
+            corners = [(place.left, place.top), (place.left, place.bottom), (place.right, place.bottom)]
+            self._form("MLL", corners, Style(stroke="soft", width=0.8))
+        return found
+
+    def _form(self, ops: str, points: Sequence[Point], style: Style) -> None:
+        self.paper.items.append(Form(ops, points, style))
+
+    def _name(self, drawn: Sequence[list[tuple[Place, Boxes]]]) -> None:
+        """Names in boxes, and numbers for the largest of those without, which the legend of the first row explains."""
+        layouts = [each for found in drawn for each in found]
+        named = []
+        for place, mark in layouts:
+            names = name_boxes(mark, *place.scale)
+            for name in names:
+                box = name.box
+                x, y = place.at((box.left + box.right) / 2, box.bottom + box.size / 2)
+                colour = ink_on(mark.colour(box))
+                self.paper.items.append(Text(x, y, name.text, 7.0, colour, is_turned=name.stands))
+            named.append({name.box.owner for name in names})
+        tags = choose_tags((mark.boxes, owners) for (_, mark), owners in zip(layouts, named, strict=True))
+        for (place, mark), owners in zip(layouts, named, strict=True):
+            wanted = {owner: number for owner, number in tags.items() if owner not in owners}
+            for owner, (x, y) in place_tags(mark.boxes, wanted, *place.scale).items():
+                at = place.at(x, y)
+                half = 3.2 + letters_wide(str(tags[owner]), 6) / 2
+                self._form("MLLLZ", _corners(at[0] - half, at[0] + half, at[1] - 4.5, at[1] + 4.5), _TAG)
+                self._write(*at, str(tags[owner]), 6.0, "#111111", "middle")
+        if tags:
+            mark = layouts[0][1]
+            keys = [Key("numbered boxes, the largest first", Style())]
+            for owner, number in tags.items():
+                called, size = mark.describe(owner)
+                text = f"{number}  {shorten(called, 28)}, {format_bytes(size)}"
+                keys.append(Key(text, Style(fill=PALETTE[mark.colours[owner]])))
+            self._rows[0][2][:0] = keys
+
+    def _list_legends(self) -> None:
+        """Legends at the right of their rows; the paper gets as wide as they need."""
+        wide = max((letters_wide(key.text, _SMALL) for _, _, keys in self._rows for key in keys), default=None)
+        if wide is None:
+            return
+        left = self.paper.width + 4
+        self.paper.width = left + 20 + wide + _MARGIN
+        for top, _, keys in self._rows:
+            for number, key in enumerate(keys):
+                y = top + _KEY * (number + 0.5)
+                self.paper.items += _key(key, left, y)
+                self._write(left + (20 if key.style != Style() else 0), y, key.text, _SMALL, "ink")
+            self.paper.height = max(self.paper.height, top + _KEY * len(keys) + _MARGIN)
+
+
+def _margin(plots: Sequence[Plot]) -> float:
+    """Points that labels left of a panel take in these plots, which stand below each other."""
+    axes = [panel.up for plot in plots for panel in plot.panels]
+    labels = max((letters_wide(text, _SMALL) for axis in axes for _, text in axis.ticks), default=0.0)
+    return labels + 6 + (14 if any(axis.title for axis in axes) else 0)
+
+
+def _key(key: Key, left: float, y: float) -> list[Form]:
+    if key.style == Style():
+        return []
+    # It is no mark of the drawing.
+    style = replace(key.style, name="")
+    if key.shape == "patch":
+        return [Form("MLLLZ", _corners(left + 2, left + 12, y - 5, y + 5), style)]
+    if key.shape == "line":
+        return [Form("ML", [(left, y), (left + 15, y)], style)]
+    return [_dot(Dot(0, 0, style, _DOT, key.shape), (left + 7, y))]
+
+
+def _corners(left: float, right: float, top: float, bottom: float) -> list[Point]:
+    return [(left, bottom), (right, bottom), (right, top), (left, top)]
+
+
+def _drawn(mark: Mark, place: Place) -> Iterator[Form | Text]:
+    if isinstance(mark, Boxes):
+        yield from _boxes(mark, place)
+    elif isinstance(mark, Rect):
+        (left, bottom), (right, top) = place.at(mark.left, mark.bottom), place.at(mark.right, mark.top)
+        yield Form("MLLLZ", _corners(left, right, top, bottom), mark.style, mark.tip)
+    elif isinstance(mark, Line):
+        if mark.points:
+            ops = "M" + "L" * (len(mark.points) - 1) + ("Z" if mark.style.fill != "none" else "")
+            yield Form(ops, [place.at(*point) for point in mark.points], mark.style, mark.tip)
+    elif isinstance(mark, Arrow):
+        yield from _arrow(mark, place.at)
+    elif isinstance(mark, Dot):
+        yield _dot(mark, place.at(mark.x, mark.y))
+    else:
+        x, y = place.at(mark.x, mark.y)
+        yield replace(mark, x=x, y=y)
+
+
+def _boxes(mark: Boxes, place: Place) -> Iterator[Form]:
+    is_dense = len(mark.boxes) > DENSE
+    wide, high = place.scale
+    styles: dict[tuple[str, str], Style] = {}
+
+    def style(box: Box) -> tuple[str, Style]:
+        # A white edge around a box as thin as the edge is all that would be seen of it.
+        is_thin = (box.right - box.left) * wide < 2 or box.size * high < 2
+        edge = "fixed" if box.fixed else "own" if is_dense or is_thin else "white"
+        colour = mark.colour(box)
+        if (colour, edge) not in styles:
+            stroke = {"fixed": "#111111", "own": colour, "white": "#ffffff"}[edge]
+            styles[colour, edge] = Style(fill=colour, stroke=stroke, width=1.2 if box.fixed else 0.15 if is_dense else 0.5)
+        return edge, styles[colour, edge]
+
+    # Boxes of one style after each other become one path of an SVG.
+    order = {edge: at for at, edge in enumerate(("own", "white", "fixed"))}
+    styled = sorted(((box, *style(box)) for box in mark.boxes), key=lambda each: (order[each[1]], mark.colours[each[0].owner]))
+    for box, _, look in styled:
+        (left, bottom), (right, top) = place.at(box.left, box.bottom), place.at(box.right, box.bottom + box.size)
+        yield Form("MLLLZ", _corners(left, right, top, bottom), look)
+
+
+def _arrow(mark: Arrow, at: Callable[[float, float], Point]) -> Iterator[Form]:
+    curves = [[at(*point) for point in curve] for curve in mark.curves]
+    ops = "M" + "".join("Q" if len(curve) == 3 else "C" for curve in curves)
+    yield Form(ops, [curves[0][0], *(point for curve in curves for point in curve[1:])], mark.style, mark.tip)
+    (x, y), end = curves[-1][-2], curves[-1][-1]
+    across, down = end[0] - x, end[1] - y
+    length = (across**2 + down**2) ** 0.5 or 1.0
+    across, down = across / length, down / length
+    back = (end[0] - 7 * across, end[1] - 7 * down)
+    head = [end, (back[0] - 2.8 * down, back[1] + 2.8 * across), (back[0] + 2.8 * down, back[1] - 2.8 * across)]
+    yield Form("MLLZ", head, Style(fill=mark.style.stroke, name=f"tip {mark.style.name}".strip()))
+
+
+def _dot(mark: Dot, at: Point) -> Form:
+    x, y, half = *at, mark.size / 2
+    if mark.shape == "circle":
+        # Four cubic curves; the handles are those of a circle to within 0.03 %.
+        off = 0.5523 * half
+        points = [(x + half, y)]
+        for (cos, sin), (to_cos, to_sin) in (((1, 0), (0, 1)), ((0, 1), (-1, 0)), ((-1, 0), (0, -1)), ((0, -1), (1, 0))):
+            points.append((x + cos * half + to_cos * off, y + sin * half + to_sin * off))
+            points.append((x + to_cos * half + cos * off, y + to_sin * half + sin * off))
+            points.append((x + to_cos * half, y + to_sin * half))
+        return Form("MCCCCZ", points, mark.style, mark.tip)
+    if mark.shape == "diamond":
+        points = [(x, y - half), (x + half, y), (x, y + half), (x - half, y)]
+    else:
+        tip = y - half if mark.shape == "up" else y + half
+        points = [(x, tip), (x + half, 2 * y - tip), (x - half, 2 * y - tip)]
+    return Form("M" + "L" * (len(points) - 1) + "Z", points, mark.style, mark.tip)

@@ -1,0 +1,118 @@
+"""Sizes, times, axis ticks, names and tables as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from stowplan.result import format_ps, format_quantity
+
+#: Units of time by their length in picoseconds, longest first.
+TIME_UNITS = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3), ("ps", 1))
+
+MIB = 1 << 20
+
+#: Letters of a name in a table, and of the name of a plan.
+_NAME, _PLAN = 32, 12
+
+
+def format_bytes(count: int, digits: int = 4) -> str:
+    """``1536`` as ``1.5 KiB``."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", MIB), ("KiB", 1 << 10)):
+        if abs(count) >= size:
+            return f"{count / size:.{digits}g} {unit}"
+    return f"{count} B"
+
+
+def byte_unit(top: int) -> tuple[str, int]:
+    """Unit (and its size in bytes) for an axis from 0 to ``top`` bytes; MiB unless the memory is tiny."""
+    for unit, size in (("MiB", MIB), ("KiB", 1 << 10)):
+        if top >= size:
+            return unit, size
+    return "B", 1
+
+
+def time_unit(top_ps: int) -> tuple[str, int]:
+    """Unit (and its length in picoseconds) for an axis from 0 to ``top_ps``."""
+    return next(((unit, size) for unit, size in TIME_UNITS if top_ps >= size), TIME_UNITS[-1])
+
+
+def format_value(value: int | None, unit: str, digits: int = 4) -> str:
+    """An objective or bound of a result: a duration, a size, or a plain number with its unit."""
+    if value is None:
+        return "–"
+    if unit == "ps":
+        return format_ps(value, digits)
+    if unit in ("bytes", "B"):
+        return format_bytes(value, digits)
+    return format_quantity(value, unit, digits).rstrip()
+
+
+def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """At most ``most`` round values (1, 2 or 5 times a power of ten apart) from ``low`` to ``high``, inclusive."""
+    span = high - low
+    if not span > 0 or not math.isfinite(span):
+        return [low]
+    step = 10.0 ** math.floor(math.log10(span / most))
+    for factor in (1.0, 2.0, 5.0, 10.0, 20.0):
+        first, last = math.ceil(low / (step * factor) - 1e-9), math.floor(high / (step * factor) + 1e-9)
+        if last - first < most:
+            return [index * step * factor for index in range(first, last + 1)]
+    return [low]
+
+
+def format_tick(value: float) -> str:
+    """A tick's label: thousands apart, no needless digits."""
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.6g}"
+
+
+def memory_ticks(capacity: int, most: int = 4) -> list[float]:
+    """Ticks of an axis from 0 to ``capacity`` bytes in its :func:`byte_unit`: even parts of it where they are whole."""
+    _, size = byte_unit(capacity)
+    if capacity % (size * most) == 0:
+        return [float(part * (capacity // size // most)) for part in range(most + 1)]
+    return nice_ticks(0, capacity / size, most + 1)
+
+
+def shorten(text: str, most: int) -> str:
+    """``text`` in at most ``most`` letters; its end stays, since numbered names differ there."""
+    if len(text) <= most:
+        return text
+    if most <= 2:
+        return "…"
+    tail = min(4, (most - 1) // 2)
+    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def printable(name: str) -> str:
+    """A name from a file, which must not steer the terminal."""
+    return name if name.isprintable() else ascii(name)
+
+
+def name_of(name: str, most: int = _NAME) -> str:
+    """A name from a file, in at most ``most`` letters."""
+    return shorten(printable(name), most)
+
+
+def plan_line(name: str, text: str) -> str:
+    """What there is to say of another plan, in a line."""
+    return f"  {name_of(name, _PLAN):<{_PLAN}}  {text}"
+
+
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], total: int | None = None, what: str = "more") -> list[str]:
+    """Lines of a table; a column named ``"X:r"`` is set right, as in :func:`~stowplan.report.page.table`.
+
+    Where there are ``total`` rows of which only some are given, a last line counts the rest.
+    """
+    columns = [name.partition(":") for name in head]
+    cells = [[name for name, _, _ in columns], *rows]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+    lines = []
+    for row in cells:
+        aligned = (
+            cell.rjust(width) if kind == "r" else cell.ljust(width)
+            for cell, width, (_, _, kind) in zip(row, widths, columns, strict=True)
+        )
+        lines.append("  " + "  ".join(aligned).rstrip())
+    rest = 0 if total is None else total - len(rows)
+    return [*lines, f"  … and {rest:,} {what}"] if rest else lines

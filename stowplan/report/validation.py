@@ -1,0 +1,367 @@
+"""The page about a validation of policies: gaps, value estimates, rewards, and the decisions that cost most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Literal
+
+from stowplan import files
+from stowplan.portfolio.validation.records import Outcome, ProblemReport, Row, Summary, Validation
+from stowplan.portfolio.validation.statistics import Spread
+from stowplan.report.colours import PALETTE
+from stowplan.report.inline import legend_html, plot_html
+from stowplan.report.page import Details, Section, cards_list, facts_list, table, warnings_box, whole_page
+from stowplan.report.scene import RULE, Axis, Dot, Key, Line, Mark, Panel, Plot, Rect, Style
+from stowplan.report.text import format_tick, format_value, nice_ticks
+from stowplan.result import format_apart, format_gap
+
+_NOTHING = "–"
+
+#: Least width of the gap axis: smaller gaps than this part of it cannot be told from none.
+_LEAST_GAP = 1e-4
+
+#: Room that is left at the edges of a plot, as a part of its range.
+_MARGIN = 0.04
+
+#: Points of the heights of a way to plan, and of a scatter plot.
+_ROW, _HIGH = 32.0, 260.0
+
+#: A rim, without which the lighter colours would be lost on white.
+_RIM = Style(fill="ink", name="rim")
+
+
+def save_validation_report(path: str | Path, validation: Validation) -> None:
+    """Write the page about a validation; the same validation gives the same bytes.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    files.write_atomic(path, render_validation_report(validation).encode("utf-8", errors="replace"))
+
+
+def render_validation_report(validation: Validation) -> str:
+    """Text of the page that :func:`save_validation_report` writes."""
+    done = [each for each in validation.problems if each.error is None]
+    parts = [_warnings(validation)]
+    for summary in validation.summaries:
+        problems = [each for each in done if each.kind == summary.kind]
+        parts.append(_cards(summary))
+        parts += [section.html() for section in _sections(summary, problems)]
+    parts.append(Section("How to get this again", _settings(validation)).html())
+    agents = " and ".join(summary.agent for summary in validation.summaries) or "nothing"
+    return whole_page(f"{agents} against exact optima", parts, Details())
+
+
+def _warnings(validation: Validation) -> str:
+    found = [f"{each.name} failed: {each.error}" for each in validation.problems if each.error is not None]
+    if len(validation.problems) < validation.asked:
+        found.append(f"{validation.asked - len(validation.problems)} of {validation.asked} problems were not finished")
+    found += [
+        f"{each.problems - each.proven} of {each.problems} problems of {_words(each.kind)} have no proven optimum: their gaps "
+        "are to the proven bound, and may be less than they seem"
+        for each in validation.summaries
+        if each.proven < each.problems
+    ]
+    return warnings_box(found)
+
+
+def _cards(summary: Summary) -> str:
+    policy = summary.rows[0].gaps
+    medians, means = ([_both(row, part) for row in (summary.rows[0], summary.rows[3])] for part in ("median", "mean"))
+    optimal = _NOTHING if policy.optimal is None else f"{policy.optimal:.0%}"
+    return f"<h2>{escape(summary.agent)} on {escape(_words(summary.kind))}</h2>\n" + cards_list(
+        [
+            ("Median gap, likeliest plan", medians[0], f"untrained {medians[1]}"),
+            ("Mean gap", means[0], f"untrained {means[1]}"),
+            ("At the optimum", optimal, f"{summary.proven} of {summary.problems} optima are proven"),
+            (
+                "Values and returns at equal positions",
+                _correlation(summary.at_equal_positions),
+                escape(summary.values_note) or f"rank correlation; over all positions {_correlation(summary.correlation)}",
+            ),
+        ]
+    )
+
+
+def _sections(summary: Summary, problems: Sequence[ProblemReport]) -> Iterator[Section]:
+    outcomes = outcomes_of(summary, problems)
+    rows = [(row.name, row.gaps) for row in summary.rows]
+    what = "gap" if not summary.second else "gap of the interval"
+    body = _drawn(gaps_plot(rows, outcomes, lambda outcome: outcome.gap, what), what)
+    second = [(row.name, row.second_gaps) for row in summary.rows if row.second_gaps is not None]
+    if second:
+        title = f"gap of the {summary.second}, where the first number is the optimum's"
+        body += _drawn(gaps_plot(second, outcomes, lambda outcome: outcome.second_gap, title), title)
+    body += _spreads(what, rows)
+    if second:
+        body += _spreads(f"gap of the {summary.second}", second)
+    yield Section("Gaps to the optimum", body)
+    yield Section("Problems", _problems(problems))
+    yield Section("Value estimates", _values(summary, problems))
+    if summary.rewards:
+        yield Section("Reward and latency", _rewards(summary, problems))
+    yield Section("Decisions that cost most", _decisions(problems))
+
+
+def _spreads(what: str, rows: Sequence[tuple[str, Spread]]) -> str:
+    head = ("Way to plan", "Plans:r", "Lost:r", "Mean:r", "Quartile:r", "Median:r", "Quartile:r", "Worst:r", "At the optimum:r")
+    lines = [
+        (
+            name,
+            str(each.count),
+            str(each.lost),
+            *(_gap(value) for value in (each.mean, each.lower_quartile, each.median, each.upper_quartile, each.worst)),
+            *(_share(value) for value in (each.optimal, each.within_1, each.within_5)),
+        )
+        for name, each in rows
+    ]
+    caption = f"{what.capitalize()}: (objective − optimum) / objective; shares are of all plans, lost games among them"
+    return table(caption, (*head, "≤ 1%:r", "≤ 5%:r"), lines)
+
+
+def _problems(problems: Sequence[ProblemReport]) -> str:
+    rows = []
+    for each in problems:
+        exact = each.exact
+        bound = _NOTHING if exact is None else "proven" if exact.is_proven else format_value(exact.bound, each.unit)
+        policy, control = each.policy, each.control
+        rows.append(
+            (
+                each.name,
+                format_value(None if exact is None else exact.objective, each.unit),
+                bound,
+                _outcome(None if policy is None else policy.likeliest, each.unit),
+                _outcome(None if policy is None else policy.best, each.unit),
+                _outcome(None if control is None else control.likeliest, each.unit),
+                _outcome(None if control is None else control.best, each.unit),
+                _outcome(each.baseline, each.unit),
+            )
+        )
+    head = ("Problem:n", "Best known:r", "Bound:r", "Policy:r", "Best sample:r", "Untrained:r", "Best sample:r", "Baseline:r")
+    return table(
+        "Objectives, with the gap to the optimum or, where that is not proven, to the best plan known and to the bound",
+        head,
+        rows,
+    )
+
+
+def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
+    series = [(each.name, each.values.points) for each in problems if each.values is not None]
+    drawn = _drawn(scatter_plot(series, "estimate", "return"), "return over estimate")
+    rows = [
+        (
+            each.name,
+            _correlation(each.values.at_equal_positions),
+            _correlation(each.values.correlation),
+            f"{each.values.positions:,}",
+            str(each.values.games),
+            each.values.note,
+        )
+        for each in problems
+        if each.values is not None
+    ]
+    pooled = (_correlation(summary.at_equal_positions), _correlation(summary.correlation))
+    rows.append(("within problems, pooled", *pooled, "", "", ""))
+    head = ("Problem:n", "Rank correlation at equal positions:r", "Over all:r", "Positions:r", "Games:r", "Note:o")
+    caption = "Spearman's, of value estimates with the returns that games came to; none where either is constant"
+    return drawn + table(caption, head, rows)
+
+
+def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
+    body = ""
+    for mean in summary.rewards:
+        of = [(each.name, reward) for each in problems for reward in each.rewards if reward.measured == mean.measured]
+        latency = {"simulated": "simulated latency", "compiled": "cycles"}[mean.measured]
+        series = [(name, reward.points) for name, reward in of]
+        across = "reward of each plan, from the least to the most of its problem"
+        body += _drawn(scatter_plot(series, across, latency, scaled=True), f"{latency} over reward")
+        rows = [(name, _correlation(reward.correlation), str(reward.count)) for name, reward in of]
+        rows.append(("mean", _correlation(mean.correlation), str(mean.count)))
+        body += table(f"Pearson's correlation of the reward with {latency}", ("Problem:n", "Correlation:r", "Plans:r"), rows)
+    return body
+
+
+def _decisions(problems: Sequence[ProblemReport]) -> str:
+    rows = []
+    for each in problems:
+        found = each.decisions
+        if found is None or found.explained is None:
+            why = each.decisions_note or ("at the optimum" if found is not None else "")
+            rows.append((each.name, "", "", "", "", why))
+            continue
+        ends = (value for step in found.costly for value in (step.before, step.after))
+        shown = format_apart(ends, partial(_value, each.unit))
+        for at, step in enumerate(found.costly):
+            number = str(step.first + 1) if step.first == step.last else f"{step.first + 1} to {step.last + 1}"
+            cost = f"{shown[step.before]} → {shown[step.after]}"
+            exact = "proven" if step.exact else "not proven"
+            rows.append((each.name if not at else "", f"{number} of {found.count}", step.name, _share(step.share), cost, exact))
+        if found.rest:
+            rows.append(("" if found.costly else each.name, "", found.rest_name, _share(found.rest), "", found.note))
+        if found.note:
+            rows.append(("", "", f"the search was {found.note}", "", "", ""))
+    head = ("Problem:n", "Decision:r", "What:n", "Share of the difference:r", "Best objective before and after:r", "Note:o")
+    return table("Along the likeliest game, dearest first", head, rows)
+
+
+def _value(unit: str, value: int, digits: int) -> str:
+    return format_value(value, unit, digits)
+
+
+def _settings(validation: Validation) -> str:
+    settings = validation.settings
+    facts = [
+        ("Time limit", f"{settings.time_limit:g} s for each problem"),
+        ("Sampled games", str(validation.games)),
+        ("Solves for decisions, at most", str(validation.solves)),
+        ("Seed", str(settings.seed)),
+        ("Deterministic", "yes" if settings.deterministic else "no"),
+        ("Targets", ", ".join(settings.targets) or "none"),
+    ]
+    for each in validation.summaries:
+        training = f": {each.training}" if each.training else ""
+        facts.append((f"Policy for {_words(each.kind)}", f"{each.policy} ({each.digest[:16]}){training}"))
+    return facts_list(facts)
+
+
+def _drawn(plot: Plot | None, name: str) -> str:
+    """A plot below its legend; nothing where there is none."""
+    return "" if plot is None else (legend_html(plot.legend) if plot.legend else "") + plot_html(plot, name)
+
+
+def _outcome(outcome: Outcome | None, unit: str) -> str:
+    if outcome is None:
+        return _NOTHING
+    if outcome.objective is None:
+        return outcome.note
+    least = "" if outcome.least_gap in (None, outcome.gap) else f"{_gap(outcome.least_gap)} to "
+    gaps = [least + _gap(outcome.gap), *([_gap(outcome.second_gap)] if outcome.second_gap else [])]
+    return f"{format_value(outcome.objective, unit)} ({' + '.join(gaps)})"
+
+
+def _both(row: Row, part: Literal["median", "mean"]) -> str:
+    """A moment of the gaps of a way to plan; of two numbers, those of the second behind."""
+    second = "" if row.second_gaps is None else f" + {_gap(getattr(row.second_gaps, part))}"
+    return f"{_gap(getattr(row.gaps, part))}{second}"
+
+
+def _gap(value: float | None) -> str:
+    return _NOTHING if value is None else format_gap(value)
+
+
+def _share(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:.0%}"
+
+
+def _correlation(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
+
+
+def _words(kind: str) -> str:
+    return kind.replace("_", " ")
+
+
+def gaps_plot(
+    rows: Sequence[tuple[str, Spread]],
+    outcomes: Mapping[str, Sequence[tuple[str, Outcome]]],
+    part: Callable[[Outcome], float | None],
+    title: str,
+) -> Plot | None:
+    """One line for each way to plan: a dot for each plan, a box from quartile to quartile, and the median.
+
+    None where every plan is at the optimum.
+
+    Parameters
+    ----------
+    outcomes
+        (problem, outcome) of each way to plan, by its name.
+    part
+        The gap of an outcome that is drawn.
+    """
+    worst = max((spread.worst for _, spread in rows if spread.worst is not None), default=0.0)
+    if not worst:
+        return None
+    top = max(worst * (1 + _MARGIN), _LEAST_GAP)
+    across = Axis(-0.01 * top, top, [(tick / 100, f"{format_tick(tick)}%") for tick in nice_ticks(0.0, 100 * top, 8)], title)
+    marks: list[Mark] = []
+    for number, (name, spread) in enumerate(rows):
+        middle, colour = number + 0.5, PALETTE[number % len(PALETTE)]
+        low, high, median = spread.lower_quartile, spread.upper_quartile, spread.median
+        if low is not None and high is not None and median is not None:
+            box = Style(fill=colour, opacity=0.35)
+            marks.append(Rect(low, max(high, low + 0.002 * top), middle + 0.3, middle - 0.3, box))
+            marks.append(Line([(median, middle + 0.3), (median, middle - 0.3)], RULE))
+        for problem, outcome in outcomes.get(name, ()):
+            gap = part(outcome)
+            if gap is not None:
+                marks.append(Dot(gap, middle, _RIM, 10))
+                marks.append(Dot(gap, middle, Style(fill=colour), 8, tip=f"{problem}\n{name}: {format_gap(gap)}"))
+    up = Axis(len(rows), 0, [(number + 0.5, name) for number, (name, _) in enumerate(rows)])
+    spoken = f"{title} of {len(rows)} ways to plan; the table below has the numbers"
+    return Plot(across, [Panel(up, marks, _ROW * len(rows), spoken)])
+
+
+def scatter_plot(
+    series: Sequence[tuple[str, Sequence[tuple[float, float]]]], across_title: str, up_title: str, *, scaled: bool = False
+) -> Plot | None:
+    """Points of some problems, each in a colour of its own; None without points.
+
+    Parameters
+    ----------
+    scaled
+        Whether the points of each problem are brought to the range 0 to 1, where problems have unlike units.
+    """
+    shown = [(name, _unit_range(points) if scaled else list(points)) for name, points in series if points]
+    every = [point for _, points in shown for point in points]
+    if not every:
+        return None
+    (left, right), (bottom, top) = (_range([point[part] for point in every]) for part in range(2))
+    marks: list[Mark] = []
+    legend = []
+    for number, (name, points) in enumerate(shown):
+        style = Style(fill=PALETTE[number % len(PALETTE)])
+        marks += [Dot(x, y, style, 6, tip=name) for x, y in points]
+        legend.append(Key(name, style))
+    across, up = (
+        Axis(low, high, [(tick, format_tick(tick)) for tick in nice_ticks(low, high, most)], title)
+        for low, high, most, title in ((left, right, 8, across_title), (bottom, top, 5, up_title))
+    )
+    spoken = f"{up_title} over {across_title}, {len(every)} points"
+    # More problems than colours cannot be told apart by a legend.
+    return Plot(across, [Panel(up, marks, _HIGH, spoken)], legend=legend if len(series) <= len(PALETTE) else [])
+
+
+def outcomes_of(summary: Summary, problems: Sequence[ProblemReport]) -> dict[str, list[tuple[str, Outcome]]]:
+    """(problem, outcome) of each row of a summary, in the order of its rows."""
+    found: dict[str, list[tuple[str, Outcome]]] = {row.name: [] for row in summary.rows}
+    names = list(found)
+    for problem in problems:
+        sides = [problem.policy, problem.control]
+        each: list[Sequence[Outcome]] = []
+        for side in sides:
+            each += [(), (), ()] if side is None else [(side.likeliest,), side.sampled, (side.best,) if side.sampled else ()]
+        each.append(() if problem.baseline is None else (problem.baseline,))
+        for name, outcomes in zip(names, each, strict=True):
+            found[name] += [(problem.name, outcome) for outcome in outcomes]
+    return found
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    margin = _MARGIN * (high - low) or max(abs(high), 1.0) * _MARGIN
+    return low - margin, high + margin
+
+
+def _unit_range(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    ends = [(min(values), max(values)) for values in ([point[part] for point in points] for part in range(2))]
+
+    def scaled(value: float, part: int) -> float:
+        low, high = ends[part]
+        return (value - low) / (high - low) if high > low else 0.5
+
+    return [(scaled(x, 0), scaled(y, 1)) for x, y in points]
