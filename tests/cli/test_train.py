@@ -18,8 +18,8 @@ from tests.patience import HANG, wait_until
 
 pytest.importorskip("torch")
 
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 from stowplan.models.memory_mapping import plan as plan_files
 from stowplan.models.memory_mapping.verify import verify

@@ -14,9 +14,9 @@ from benchmarks.lib.memory_mapping.small_programs import small_program
 from benchmarks.lib.memory_mapping.tree_search import search_games
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState, play_greedy
-from stowplan.learned_guidance.memory_mapping.local_search import improve
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
+from stowplan.learned_guidance.memory_mapping.game.local_search import improve
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.training.settings import with_settings
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem

@@ -17,8 +17,8 @@ from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-    from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
     from stowplan.models.memory_mapping.plan import Plan
     from stowplan.models.memory_mapping.problem import Problem
 
@@ -100,7 +100,7 @@ class _Training(Training["Trainer"]):
             raise UsageError(f"--windows and --window-moves: found {self.windows} and {self.window_moves}, expected 1 or more")
         import numpy as np
 
-        from stowplan.learned_guidance.memory_mapping.game.variants import training_variants
+        from stowplan.learned_guidance.memory_mapping.game.programs import training_variants
 
         rng, moves = np.random.default_rng(self.seed or 0), self.window_moves
         found = [each for problem in problems for each in training_variants(problem, rng, moves=moves, count=self.windows)]
@@ -142,8 +142,8 @@ class _Training(Training["Trainer"]):
 
     def learn_from_own(self, trainer: Trainer, index: int, limit: float, deadline: Deadline) -> None:
         """Find a plan, improve it by local search, and learn from the game that it is."""
-        from stowplan.learned_guidance.memory_mapping.game.variants import as_played
-        from stowplan.learned_guidance.memory_mapping.local_search import improve_plan
+        from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
+        from stowplan.learned_guidance.memory_mapping.game.programs import as_played
         from stowplan.portfolio.solve import solve
 
         game, seed = trainer.programs[index].game, self.seed or 0

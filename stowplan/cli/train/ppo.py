@@ -111,7 +111,7 @@ class _Training(Training["Trainer"]):
         return config if self.first is None else config.changed(first=self.first)
 
     def weights(self, policy: Path) -> tuple[PpoConfig, Any]:
-        from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import load_policy
+        from stowplan.learned_guidance.modulo_scheduling.ppo.config import load_policy
 
         content, network = load_policy(policy)
         return content.config, network.state_dict()

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stowplan.learned_guidance.memory_mapping.game.best import Best, Point
-from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
+from stowplan.learned_guidance.memory_mapping.muzero.config import NetworkConfig, TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import FIRST_ID, BufferFeature
 from stowplan.learned_guidance.training.checkpoint import FileFormat
 

@@ -12,12 +12,11 @@ pytest.importorskip("torch")
 import torch
 
 from stowplan.learned_guidance.mcts.search import search
-from stowplan.learned_guidance.memory_mapping.muzero.batches import Batch, make_batch
-from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner
-from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.learner import Batch, Learner, make_batch
+from stowplan.learned_guidance.memory_mapping.muzero.network import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Sample, Trajectory
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, replayed
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import empty_observations
 from tests.learned_guidance.memory_mapping.muzero.programs import small_config, small_program
 
@@ -139,7 +138,7 @@ def test_gradient_through_the_dynamics_is_halved_at_each_step() -> None:
     batch = batch_of_games(config, program_game, model)
     config_gradient = gradient_of_encoder(learner, batch)
     learner.network.zero_grad()
-    from stowplan.learned_guidance.memory_mapping.muzero.model import to_tensors
+    from stowplan.learned_guidance.memory_mapping.muzero.network import to_tensors
 
     hidden = learner.network.initial(to_tensors(batch.observations)).hidden
     logits = learner.network.recurrent(hidden, torch.from_numpy(batch.actions[:, 0])).reward_logits

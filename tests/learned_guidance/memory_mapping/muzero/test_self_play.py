@@ -11,8 +11,9 @@ pytest.importorskip("torch")
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner
-from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
+from stowplan.learned_guidance.memory_mapping.muzero.network import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
     EpisodeStart,
@@ -22,7 +23,6 @@ from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
     masked_softmax,
     replayed,
 )
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from tests.learned_guidance.memory_mapping.muzero.programs import other_program, small_config, small_program
 from tests.learned_guidance.memory_mapping.programs import program
 
@@ -150,4 +150,6 @@ def test_a_demonstration_is_a_whole_game_of_legal_actions() -> None:
 
 def test_a_program_without_moves_is_refused() -> None:
     with pytest.raises(InputError, match="no moves"):
-        ProgramGame(program([""], {}), small_config())
+        SelfPlay(
+            [ProgramGame(program([""], {}), small_config())], small_config(), lambda: EpisodeStart(0, np.empty(0, np.int8))
+        )
