@@ -28,7 +28,8 @@ def test_the_table_has_the_values_of_both_presets() -> None:
         for field in msgspec.structs.fields(PpoConfig)
     ]
     table = PAGE.partition("### Hyperparameters")[2].partition("\n### ")[0]
-    assert re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \|$", table, flags=re.MULTILINE) == expected
+    found = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \|$", table, flags=re.MULTILINE)
+    assert found == [row for row in expected if row[1] != row[2]]
 
 
 def test_every_column_of_the_curve_is_explained() -> None:
