@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import os
@@ -11,7 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
+from benchmarks.lib.input_options import add_input_options, read_options
 from benchmarks.memory_mapping import table3
+from stowplan.frontends.options import ReadOptions
 from tests.paths import EXAMPLES
 
 #: Solved in a moment, and compiles nothing.
@@ -100,3 +103,13 @@ def test_bad_usage_is_one_line(run: Run, batches: tuple[Path, Path], tmp_path: P
     line = error_line(run(SUITE[0], "-o", tmp_path / "new", "--fixed", SUITE[0]))
     assert "--fixed: each input needs files of its own" in line
     assert not (tmp_path / "new").exists()
+
+
+def test_options_of_inputs_have_their_types() -> None:
+    parser = argparse.ArgumentParser()
+    add_input_options(parser)
+    assert read_options(parser.parse_args([])) == ReadOptions()
+    given = "--target se --capacity 4096 --address-spaces --rule balance=yes --rule fan_out=2 --cycles a --cycles b"
+    assert read_options(parser.parse_args(given.split())) == ReadOptions(
+        target="se", capacity=4096, address_spaces=True, rules=("balance=yes", "fan_out=2"), cycles=("a", "b")
+    )
