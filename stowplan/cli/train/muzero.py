@@ -47,9 +47,7 @@ class _Training(Training["Trainer"]):
             "Stop after this many training steps (default 20000; 1000000 of --preset paper), time limit or not.",
         ),
     ] = None
-    method: Annotated[
-        str | None, option("--search", "NAME", "How moves are searched: gumbel, puct, or none (learning only).")
-    ] = None
+    method: Annotated[str | None, option("--search", "NAME", "How moves are searched: gumbel or puct.")] = None
     simulations: Annotated[int | None, option("--simulations", "N", "Simulations of the search for each move.")] = None
     device: Annotated[str, option("--device", "NAME", "Where the network is: cpu or cuda.")] = "cpu"
     demonstrate: Annotated[
@@ -109,11 +107,9 @@ class _Training(Training["Trainer"]):
         return found
 
     def configured(self, config: TrainingConfig) -> TrainingConfig:
-        if self.method == "none":
-            config = config.learning_only()
-        elif self.method is not None:
+        if self.method is not None:
             if self.method not in ("gumbel", "puct"):
-                raise UsageError(f"--search: found {self.method!r}, expected gumbel, puct or none")
+                raise UsageError(f"--search: found {self.method!r}, expected gumbel or puct")
             config = config.changed(search=replace(config.search, method=self.method))  # type: ignore[arg-type]
         if self.simulations is not None:
             config = config.changed(search=replace(config.search, simulations=self.simulations))

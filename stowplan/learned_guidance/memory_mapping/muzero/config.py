@@ -119,18 +119,12 @@ class NetworkConfig:
         )
 
 
-Method = Literal["puct", "gumbel", "none"]
-
-
 class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     """How to train. Times and returns are in moves and in units of ``CompiledGame.unit_ps``."""
 
     network: NetworkConfig = msgspec.field(default_factory=NetworkConfig)
     search: SearchConfig = msgspec.field(default_factory=SearchConfig)
     """Its temperature and discount are set by the fields below."""
-    use_search: bool = True
-    """False for the ablation that learns without search (section 5.3): actions are drawn from the policy head, which learns by
-    policy gradient."""
 
     # Schedule: an iteration advances all games by some moves and then trains for some steps.
     games: Annotated[int, Range(1)] = 64
@@ -204,10 +198,6 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     policy_weight: Annotated[float, Range(0.0)] = 1.0
     value_weight: Annotated[float, Range(0.0)] = 0.25
     reward_weight: Annotated[float, Range(0.0)] = 1.0
-    entropy_bonus: Annotated[float, Range(0.0)] = 0.0
-    """Of the policy gradient (``use_search=False``)."""
-    ratio_clip: Annotated[float, Range(0.0)] = 0.2
-    """Of the policy gradient: how far the policy may move from the one that played (Schulman et al. 2017)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -273,28 +263,3 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     def reanalyse_search(self) -> SearchConfig:
         """The search that makes fresh targets."""
         return replace(self.search, simulations=self.reanalyse_simulations or self.search.simulations, discount=self.discount)
-
-    @property
-    def method(self) -> Method:
-        """The search, by name."""
-        return self.search.method if self.use_search else "none"
-
-    def learning_only(self) -> TrainingConfig:
-        """The same without search: nothing is reanalysed, and only the newest games are learned from, as they were played.
-
-        The temperature stays at 1: the gradient is that of the policy that plays, and sharpens it by itself.
-        """
-        return self.changed(
-            use_search=False,
-            initial_temperature=1.0,
-            final_temperature=1.0,
-            reanalyse_fraction=0.0,
-            replay_size=min(self.replay_size, 2 * self.games),
-            priority_exponent=0.0,
-            kept_fraction=0.0,
-            restart_fraction=0.0,
-            exploration_bias_fraction=0.0,
-            warm_start_moves=0,
-            local_search_moves=0,
-            entropy_bonus=self.entropy_bonus or 0.01,
-        )

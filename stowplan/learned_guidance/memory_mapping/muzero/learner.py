@@ -1,8 +1,7 @@
 """One step of training: a batch with its targets, and the losses of MuZero, unrolled through the learned dynamics.
 
 Schrittwieser et al. 2020, appendix G. The targets of a reanalysed position, and of those it is unrolled to, come from fresh
-searches (Schrittwieser et al. 2021). Without search the policy learns by the clipped policy gradient of Schulman et al. 2017,
-with the value head as its baseline.
+searches (Schrittwieser et al. 2021).
 """
 
 from __future__ import annotations
@@ -42,10 +41,6 @@ class Batch(NamedTuple):
     """(S, K + 1, 3) targets, each row weighted: it sums to the weight that it has in the loss."""
     played: NDArray[np.int64]
     """(S, K + 1) actions; -1 beyond the end."""
-    behaviour: F32
-    """(S, K + 1) probability that the action had when it was played, for learning without search."""
-    legal: NDArray[np.bool_]
-    """(S, K + 1, 3); all beyond the end."""
     weights: F32
     """(S,)"""
 
@@ -62,13 +57,11 @@ def make_batch(
         values=np.zeros((size, unroll + 1), np.float32),
         policy=np.zeros((size, unroll + 1, 3), np.float32),
         played=np.full((size, unroll + 1), -1, np.int64),
-        behaviour=np.ones((size, unroll + 1), np.float32),
-        legal=np.ones((size, unroll + 1, 3), np.bool_),
         weights=sample.weights,
     )
     full = rng.random(size) < config.full_return_fraction
     # Spread over the batch, so that newest and kept games have equal parts.
-    is_reanalysed = config.use_search & (rng.random(size) < config.reanalyse_fraction)
+    is_reanalysed = rng.random(size) < config.reanalyse_fraction
     fresh = _Fresh(config, (unroll + 1) * int(is_reanalysed.sum()))
     for row, (game, position) in enumerate(zip(sample.trajectories, sample.positions.tolist(), strict=True)):
         _fill(batch, row, sample, config, bool(full[row]))
@@ -97,12 +90,9 @@ def _fill(batch: Batch, row: int, sample: Sample, config: TrainingConfig, full_r
     batch.values[row, : len(values)] = values
     seen = slice(position, min(len(game), position + unroll + 1))
     count = seen.stop - position
-    played = game.actions[seen]
-    batch.played[row, :count] = played
-    batch.legal[row, :count] = game.legal[seen]
+    batch.played[row, :count] = game.actions[seen]
     if not game.is_demonstration:
         batch.policy[row, :count] = game.policy[seen]
-        batch.behaviour[row, :count] = game.policy[seen][np.arange(count), played]
 
 
 def _imitate(batch: Batch, sample: Sample, config: TrainingConfig) -> None:
@@ -188,11 +178,10 @@ class Learner:
         tensors = _Tensors(batch, self.device)
         unroll = tensors.actions.shape[1]
         hidden, policy_logits, value_logits = self.network.initial(to_tensors(batch.observations, self.device))
-        predicted = self.network.value_support.mean(value_logits.detach())
-        errors = (predicted - tensors.values[:, 0]).abs()
+        errors = (self.network.value_support.mean(value_logits.detach()) - tensors.values[:, 0]).abs()
         log_policy = functional.log_softmax(policy_logits.detach(), dim=1)
         entropy = -(log_policy.exp() * log_policy).sum(dim=1).mean()
-        policy_loss = self._policy_loss(tensors, 0, policy_logits, predicted)
+        policy_loss = _cross_entropy(tensors.policy[:, 0], policy_logits)
         value_loss = self._categorical(self.network.value_support, value_logits, tensors.values[:, 0])
         reward_loss = torch.zeros_like(value_loss)
         for step in range(unroll):
@@ -200,9 +189,8 @@ class Learner:
             # number of steps.
             hidden = _halved(hidden)
             hidden, reward_logits, policy_logits, value_logits = self.network.recurrent(hidden, tensors.actions[:, step])
-            predicted = self.network.value_support.mean(value_logits.detach())
             share = 1.0 / unroll
-            policy_loss = policy_loss + share * self._policy_loss(tensors, step + 1, policy_logits, predicted)
+            policy_loss = policy_loss + share * _cross_entropy(tensors.policy[:, step + 1], policy_logits)
             value_loss = value_loss + share * self._categorical(
                 self.network.value_support, value_logits, tensors.values[:, step + 1]
             )
@@ -225,23 +213,7 @@ class Learner:
 
     @staticmethod
     def _categorical(support: Support, logits: Tensor, targets: Tensor) -> Tensor:
-        loss: Tensor = -(support.two_hot(targets) * functional.log_softmax(logits, dim=1)).sum(dim=1)
-        return loss
-
-    def _policy_loss(self, tensors: _Tensors, step: int, logits: Tensor, predicted: Tensor) -> Tensor:
-        """(S,) losses of the policy after ``step`` steps; 0 beyond the end."""
-        if self.config.use_search:
-            return -(tensors.policy[:, step] * functional.log_softmax(logits, dim=1)).sum(dim=1)
-        # The policy gradient: only legal actions can be drawn.
-        log_policy = functional.log_softmax(logits.masked_fill(~tensors.legal[:, step], -1e9), dim=1)
-        is_played = tensors.played[:, step] >= 0
-        log_played = log_policy.gather(1, tensors.played[:, step].clamp(min=0).unsqueeze(1)).squeeze(1)
-        advantage = _normalised(tensors.values[:, step] - predicted, is_played)
-        ratio = (log_played - tensors.behaviour[:, step].clamp(min=1e-6).log()).exp()
-        clipped = ratio.clamp(1 - self.config.ratio_clip, 1 + self.config.ratio_clip)
-        gain = torch.minimum(ratio * advantage, clipped * advantage)
-        entropy = -(log_policy.exp() * log_policy).sum(dim=1)
-        return -(gain + self.config.entropy_bonus * entropy) * is_played
+        return _cross_entropy(support.two_hot(targets), logits)
 
 
 class _Tensors:
@@ -255,18 +227,12 @@ class _Tensors:
         self.rewards = moved(batch.rewards)
         self.values = moved(batch.values)
         self.policy = moved(batch.policy)
-        self.played = moved(batch.played)
-        self.behaviour = moved(batch.behaviour)
-        self.legal = moved(batch.legal)
         self.weights = moved(batch.weights)
 
 
-def _normalised(advantage: Tensor, is_played: Tensor) -> Tensor:
-    """Advantages less their mean, by their spread, so that the policy learns at one pace whatever a program's rewards are."""
-    known = advantage[is_played]
-    if len(known) < 2:
-        return advantage
-    return (advantage - known.mean()) / (known.std() + 1e-4)
+def _cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
+    """(S,) Losses of rows whose targets (S, C) sum to their weights; 0 for a row of zeros."""
+    return -(targets * functional.log_softmax(logits, dim=1)).sum(dim=1)
 
 
 def _halved(x: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ class Trajectory:
     actions: NDArray[np.int8]
     """(L,) in order of play."""
     policy: F32
-    """(L, 3) improved policies of the searches; without search the policy that was played."""
+    """(L, 3) improved policies of the searches."""
     value: F32
     """(L,) values of the searches at their roots, in units."""
     legal: NDArray[np.bool_]

@@ -113,7 +113,7 @@ class Decision(NamedTuple):
     actions: NDArray[np.int64]
     """(B,)"""
     policy: F32
-    """(B, 3) what the policy is to learn; without search what it was."""
+    """(B, 3) what the policy is to learn."""
     value: F32
     """(B,) in units."""
 
@@ -127,15 +127,8 @@ def decide(
     rng: np.random.Generator,
 ) -> Decision:
     """Moves of self-play after so many training steps; the first ``greedy_games`` rows do not explore."""
-    if config.use_search:
-        found = search(model, observations, legal, config.search_at(step), rng, explore=True)
-        policy, value, actions = as_f32(found.policy), as_f32(found.value), found.action
-    else:
-        _, logits, values = model.initial(observations)
-        policy, value = masked_softmax(as_f32(logits), legal, config.temperature(step)), as_f32(values)
-        edges = policy.cumsum(axis=1)
-        points = rng.random((len(policy), 1)) * edges[:, -1:]
-        actions = _last_legal(legal, (points >= edges).sum(axis=1))
+    found = search(model, observations, legal, config.search_at(step), rng, explore=True)
+    policy, value, actions = as_f32(found.policy), as_f32(found.value), found.action
     greedy = min(config.greedy_games, len(actions))
     actions[:greedy] = np.where(legal[:greedy], policy[:greedy], -1.0).argmax(axis=1)
     return Decision(actions, policy, value)
@@ -162,19 +155,6 @@ def with_bias(
     actions = decision.actions.copy()
     actions[rows] = np.where(legal[rows], wanted + noise[rows], -np.inf).argmax(axis=1)
     return decision._replace(actions=actions)
-
-
-def masked_softmax(logits: F32, legal: NDArray[np.bool_], temperature: float) -> F32:
-    """(B, 3) probabilities of the legal actions; at temperature 0 all of the likeliest."""
-    scaled = np.where(legal, logits - logits.max(axis=1, where=legal, initial=-np.inf, keepdims=True), -np.inf)
-    powers = np.exp(scaled / max(temperature, 1e-6))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
-
-
-def _last_legal(legal: NDArray[np.bool_], actions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The actions, but for those that rounding has pushed beyond the last legal one."""
-    last = legal.shape[1] - 1 - legal[:, ::-1].argmax(axis=1)
-    return np.asarray(np.minimum(actions, last), np.int64)
 
 
 class EpisodeStart(NamedTuple):

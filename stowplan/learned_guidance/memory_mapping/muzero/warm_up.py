@@ -75,11 +75,7 @@ def main() -> None:
         batch_size=2,
         reanalyse_fraction=1.0,
     )
-    for changed in (
-        config,
-        config.changed(search=replace(config.search, method="puct")),
-        config.learning_only(),
-    ):
+    for changed in (config, config.changed(search=replace(config.search, method="puct"))):
         run(Trainer([smallest_problem()], changed), max_reports=2)
     mark_warm(*_MARKER)
 

@@ -170,27 +170,6 @@ def test_the_target_network_follows_at_its_interval() -> None:
     assert same == [False, False, True, False, False, True]
 
 
-def test_without_search_the_policy_moves_to_what_did_better_than_expected() -> None:
-    config, program_game, learner, model = setting(use_search=False, unroll_steps=0, learning_rate=3e-3, ratio_clip=0.2)
-    game = random_game(program_game, 5)
-    position = int(np.argmax(game.legal.sum(axis=1) > 1))
-    state = program_game.game.reset()
-    state.play(game.actions[:position])
-    first, second = np.flatnonzero(state.legal)[:2]
-    batch = make_batch(sample_of(game, [position] * 2), [program_game], config, model, np.random.default_rng(0))
-    batch.played[:, 0] = [first, second]
-    batch.behaviour[:] = 1 / state.legal.sum()
-    batch.values[:, 0] = [1.0, -1.0]
-    observed = empty_observations(config.network.observation, 1)
-    program_game.observer.observe(state, observed, 0)
-    network = TorchModel(learner.network)
-    before = network.initial(observed)[1][0]
-    for _ in range(5):
-        learner.update(batch)
-    after = network.initial(observed)[1][0]
-    assert after[first] - after[second] > before[first] - before[second] + 0.01
-
-
 def test_both_optimisers_are_there() -> None:
     for name in ("adam", "adamw"):
         assert type(Learner(small_config(optimizer=name), 0).optimizer).__name__.lower() == name

@@ -74,7 +74,6 @@ def trainer_of(**changes: Any) -> Trainer:
     "changes",
     [
         {},
-        {"use_search": False},
         {
             "warm_start_moves": 500,
             "exploration_bias_fraction": 0.5,
@@ -229,15 +228,6 @@ def test_training_finds_the_best_game_of_a_small_program() -> None:
     assert late > 1.1 * early
 
 
-def test_without_search_the_policy_gradient_learns_a_small_program() -> None:
-    config = small_config(batch_size=32, learning_rate=3e-3, games=8).learning_only()
-    found: list[Progress] = []
-    run(Trainer([small_program()], config, seed=1), max_reports=60, on_progress=found.append)
-    returns = [progress.mean for progress in found if progress.mean == progress.mean]
-    third = len(returns) // 3
-    assert sum(returns[-third:]) > 1.1 * sum(returns[:third])
-
-
 def test_the_curve_has_a_row_for_each_iteration_and_resumes(tmp_path: Path) -> None:
     path = tmp_path / "curve.csv"
     trainer = trainer_of()
@@ -287,7 +277,6 @@ def test_configurations_survive_being_written_down(tmp_path: Path) -> None:
         {"learning_rate": float("nan")},
         {"learning_rate": float("inf")},
         {"discount": True},
-        {"use_search": "no"},
         {"optimizer": "sgd"},
         {"search": "gumbel"},
     ],
