@@ -2,6 +2,7 @@
 # make test       the tests, but for the slow ones
 # make test-slow  the slow ones
 # make check      lint, types, all tests: what continuous integration runs (.ci/run)
+# make test-versions  a part of the tests with the lowest and the highest versions of the dependencies; needs a network
 # make docs       the documentation as a site, in out/site; fails at any dead link
 # make executorch  export a small model with plans of this package, run it, compare; installs executorch
 # make gallery    the pictures of docs/guide/gallery.md anew, with the commands that the page names
@@ -22,7 +23,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # Each worker takes neighbouring tests and, once it is done, half of what the other has left.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-.PHONY: plan executorch test test-slow lint types check docs gallery install clean
+.PHONY: plan executorch test test-slow test-versions lint types check docs gallery install clean
 
 install: $(VENV)/.installed
 
@@ -63,6 +64,9 @@ test: $(VENV)/.learned
 test-slow: $(VENV)/.learned
 	$(BIN)/python -m stowplan.portfolio.warm_up
 	$(PYTEST) -m slow
+
+test-versions: install
+	$(BIN)/python -m tests.versions $(VERSIONS)
 
 lint: install
 	$(BIN)/ruff check .

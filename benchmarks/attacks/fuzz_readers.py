@@ -46,7 +46,7 @@ from stowplan.hardware.inferentia.target import load_target as load_bank_target
 from stowplan.hardware.nnp_i.target import load_target as load_tier_target
 from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import load_target
-from stowplan.learned_guidance.memory_mapping.guide import checkpoint
+from stowplan.learned_guidance.memory_mapping.guide import guide
 from stowplan.models.hint import of_values
 from stowplan.portfolio.arguments import read_hint
 from stowplan.portfolio.batch import Settings, find_inputs, read_records, run_batch
@@ -161,14 +161,14 @@ def _first_cached() -> tuple[bytes, int | None]:
 
 def _arrays() -> list[bytes]:
     """Each array of the shipped guide after its name: what a mutant of it is packed into the archive again."""
-    with zipfile.ZipFile(checkpoint.SHIPPED) as archive:
+    with zipfile.ZipFile(guide.SHIPPED) as archive:
         return [each.encode() + b"\n" + archive.read(each) for each in archive.namelist()]
 
 
 def _with_array(text: bytes) -> bytes:
     name, _, data = text.partition(b"\n")
     out = io.BytesIO()
-    with zipfile.ZipFile(checkpoint.SHIPPED) as archive, zipfile.ZipFile(out, "w") as changed:
+    with zipfile.ZipFile(guide.SHIPPED) as archive, zipfile.ZipFile(out, "w") as changed:
         for each in archive.namelist():
             changed.writestr(each, data if each.encode() == name else archive.read(each))
     return out.getvalue()
@@ -421,8 +421,8 @@ def readers(*, policies: bool = False) -> list[Reader]:
             lambda path: _reread(stowplan.read(path, "arena")),
         ),
         Reader("op table", ".toml", _shipped("stowplan.frontends.dfg", "own", "cgra"), load_op_table),
-        Reader("learned guide", ".npz", lambda: [checkpoint.SHIPPED.read_bytes()], checkpoint.load),
-        Reader("arrays of the guide", ".npz", _arrays, checkpoint.load, _with_array),
+        Reader("learned guide", ".npz", lambda: [guide.SHIPPED.read_bytes()], guide.load),
+        Reader("arrays of the guide", ".npz", _arrays, guide.load, _with_array),
         Reader("latency predictor", ".npz", lambda: [SHIPPED.read_bytes()], Predictor.load),
         Reader("measurements", ".csv", lambda: [fuzz_inputs.MEASUREMENTS], read_measurements),
         Reader("plan cache", ".sqlite", lambda: [_first_cached()[0]], _cached),

@@ -216,35 +216,3 @@ def _draw_transfer(panel: Axes, records: Records, found: Sequence[Trial], transf
     panel.set_xlim(0, 103)
     panel.set_ylim(bottom=0)
     _plain(panel)
-
-
-def map_clouds(clouds: Mapping[Place, tuple[np.ndarray, Sequence[str]]], path: Path) -> None:
-    """Figure 5: maps in two dimensions; for each place points ``[K, 2]``, and whether near, best, compiler or optimum."""
-    save_figure(path, _size(list(clouds), 3.4, 3.2), partial(_clouds, clouds))
-
-
-def _clouds(clouds: Mapping[Place, tuple[np.ndarray, Sequence[str]]], figure: Figure) -> None:
-    panels = _grid(figure, list(clouds))
-    looks = {
-        "best": (ORANGE, "s", 14, "the best, within 0.5 %"),
-        "near": (SKY, "o", 14, "as fast as the compiler's, within 5 %"),
-        "optimum": (DARK_RED, "D", 70, "proven optimum"),
-        "compiler": (INK, "*", 190, "the compiler's map"),
-    }
-    for place, (points, kinds) in clouds.items():
-        panel = panels[place]
-        for kind, (colour, marker, size, label) in looks.items():
-            chosen = points[[each == kind for each in kinds]]
-            if len(chosen):
-                edge = "white" if kind in ("optimum", "compiler") else "none"
-                panel.scatter(*chosen.T, c=colour, marker=marker, s=size, label=label, edgecolors=edge, linewidths=0.8)
-        own = points[[each == "compiler" for each in kinds]]
-        if len(own):
-            panel.annotate(
-                *("", own[0]), xytext=(26, 26), textcoords="offset points",
-                arrowprops={"arrowstyle": "-|>", "color": DARK_RED, "linewidth": 1.8, "shrinkB": 7},
-            )  # fmt: skip
-        panel.set_xticks([])
-        panel.set_yticks([])
-        panel.margins(0.12)
-    _legend_below(figure, list(panels.values()), inches=2.8)

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 #: Parts of the evaluations, in percent, after which policies are kept for transfer (figure 4).
 MOMENTS = (5, 10, 25, 50, 75, 100)
 
-#: Maps near the compiler's, and the best ones (figure 5): measured speedup, and speedup over that of the best; and how many.
-NEAR, AMONG_BEST, MOST_MAPS = (0.95, 1.05), 0.995, 250
-
 #: Seconds for the proof of an optimum.
 PROOF_SECONDS = 120.0
 
@@ -125,14 +122,11 @@ class Meter:
         self.latency_ps: int | None = None
         self.tiers: np.ndarray | None = None
         self.points: list[tuple[int, float]] = []
-        self.maps: list[np.ndarray] = []
-        """[K, N, 2] of each call, as they were proposed."""
         self.speedups: list[np.ndarray] = []
         """[K] Measured."""
 
     def __call__(self, maps: np.ndarray) -> Evaluations:
         found = self._evaluate(maps)
-        self.maps.append(found.maps.astype(np.int8))
         self.speedups.append(found.speedups)
         for tiers, speedup, latency in zip(found.maps, found.speedups.tolist(), found.latency_ps.tolist(), strict=True):
             self.evaluations += 1
@@ -140,22 +134,6 @@ class Meter:
                 self.measured, self.latency_ps, self.tiers = speedup, latency, tiers.copy()
                 self.points.append((self.evaluations, self._compiler_ps / latency))
         return found
-
-    def gathered(self) -> Arrays:
-        """Maps that measured like the compiler's, and the best: ``near`` and ``best`` [K, N, 2], at most :data:`MOST_MAPS`."""
-        maps, speedups = np.concatenate(self.maps), np.concatenate(self.speedups)
-        near = np.flatnonzero((speedups >= NEAR[0]) & (speedups <= NEAR[1]))
-        best = np.flatnonzero(speedups >= max(AMONG_BEST * self.measured, NEAR[1]))
-        return {"near": maps[_thinned(maps, near)], "best": maps[_thinned(maps, best)]}
-
-
-def _thinned(maps: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Numbers of maps that are not twice among them, at most :data:`MOST_MAPS`, evenly over the run."""
-    if not len(numbers):
-        return numbers
-    _, first = np.unique(maps[numbers].reshape(len(numbers), -1), axis=0, return_index=True)
-    single = numbers[np.sort(first)]
-    return single[np.linspace(0, len(single) - 1, min(MOST_MAPS, len(single))).astype(int)]
 
 
 def perform(run: Run) -> tuple[Record, Arrays]:
@@ -198,8 +176,6 @@ def _train(run: Run, config: EgrlConfig) -> tuple[Record, Arrays]:
             judged += time.process_time() - paused
     seconds = time.process_time() - began - judged
     assert network.best.latency_ps == meter.latency_ps
-    if kept:
-        kept |= meter.gathered()
     found = _metered(run, network.chip, meter, seconds)
     return msgspec.structs.replace(found, evaluations=trainer.evaluations), kept
 

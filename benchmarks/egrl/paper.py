@@ -21,14 +21,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks.egrl import charts, tables, transfer
-from benchmarks.egrl import maps as map_pictures
 from benchmarks.egrl.methods import GREEDY, METHODS, OPTIMUM, VARIANTS, perform, run_of, seeds_of
-from benchmarks.egrl.runs import Record, Run, finished, problem_of
+from benchmarks.egrl.runs import Record, Run, finished
 from benchmarks.egrl.tables import Records
 from benchmarks.lib.places import ROOT
 from benchmarks.lib.runs import in_processes, make_all, outlook
 from benchmarks.lib.tables import write_into
-from stowplan.hardware.nnp_i.compiler import compiler_plan
 
 NETWORKS = ("resnet50", "resnet101", "bert_base_s128", "bert_base_s384")
 PRECISIONS = ("int8", "fp16")
@@ -57,7 +55,6 @@ PARTS = {
     "paper": Part(("paper", "egrl", "ea", *GREEDY), ("int8",), 5),
     "noise": Part(tuple(name for name, method in METHODS.items() if method.noisy), ("int8",), 5, noise=0.05),
     "figure4": Part(("egrl",), ("int8",), 5, others=(OPTIMUM, "greedy_dp")),
-    "maps": Part(("egrl",), ("int8",), 5),
 }
 
 
@@ -162,32 +159,12 @@ def figure4(options: argparse.Namespace) -> Texts:
     return {"figure4": _with_picture(options, "egrl-figure4.png", what, seeds, transfer.summary(found, records))}
 
 
-def maps(options: argparse.Namespace) -> Texts:
-    runs = runs_of("maps", options)
-    records = Records(finished(runs, options.folder))
-    gathered = []
-    for place in records.places:
-        compiler = compiler_plan(problem_of(*place))
-        if compiler is not None:
-            own = [run for run in runs if (run.network, run.precision, run.method) == (*place, "egrl")]
-            gathered.append(map_pictures.gather(own, options.folder, compiler, records))
-    if not gathered:
-        return {}
-    points = {each.place: (map_pictures.embedded(each), each.kinds) for each in gathered}
-    clouds = {place: (found, kinds) for place, (found, kinds) in points.items() if found is not None}
-    if clouds:
-        charts.map_clouds(clouds, options.pictures / "egrl-figure5.png")
-    near = "Maps as fast as the compiler's, the best maps, the compiler's and the optimum"
-    return {"figure5": _with_picture(options, "egrl-figure5.png", near, map_pictures.spread(gathered))}
-
-
 REPORTS: dict[str, Callable[[argparse.Namespace], Texts]] = {
     "figure3": figure3,
     "attribution": attribution,
     "paper": paper,
     "noise": noise,
     "figure4": figure4,
-    "maps": maps,
 }
 
 

@@ -23,6 +23,7 @@ import stowplan
 from benchmarks.lib.places import EXAMPLES
 from benchmarks.lib.tier_placement.imitation import Example, imitate
 from benchmarks.lib.tier_placement.stacked import stacked
+from benchmarks.lib.tier_placement.variants import generated
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i import kernel
 from stowplan.hardware.nnp_i.compiler import compiler_plan
@@ -31,7 +32,6 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import POLICY, pol
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
 from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
-from stowplan.learned_guidance.tier_placement.variants import generated
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.models.tier_placement.milp_solve import relaxation
 from stowplan.models.tier_placement.problem import Problem

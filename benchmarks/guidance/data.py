@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 import stowplan
 from benchmarks.lib.memory_mapping.synthetic import FORMS, synthetic
 from benchmarks.lib.places import SHARED
-from stowplan.learned_guidance.memory_mapping.game.variants import peak_live_bytes, window, with_capacity, with_copy_times
+from stowplan.learned_guidance.memory_mapping.game.programs import excerpt, peak_live_bytes, with_capacity, with_copy_times
 from stowplan.learned_guidance.memory_mapping.guide.program import Program, program
 from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.problem import Problem
@@ -98,7 +98,7 @@ def made(recipe: str) -> Problem:
     wanted = min(int(np.exp(rng.uniform(*np.log(WINDOW_USES)))), int(ends[-1]))
     start = int(rng.integers(0, ends[-1] - wanted + 1))
     first, last = (int(np.searchsorted(ends, each)) for each in (start, start + wanted - 1))
-    problem = window(whole, first, last + 1)
+    problem = excerpt(whole, first, last + 1)
     most = min(peak_live_bytes(problem), 2.5 * whole.capacity)
     if rng.random() < 0.75:
         problem = with_capacity(problem, _aligned(problem, most * rng.uniform(0.15, 0.95)))

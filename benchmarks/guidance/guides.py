@@ -49,9 +49,7 @@ import stowplan
 from benchmarks.guidance.data import SHARED, family
 from benchmarks.guidance.tables import ends, summary, worth
 from benchmarks.lib.memory_mapping.guide_file import save
-from stowplan.learned_guidance.memory_mapping.guide import checkpoint
-from stowplan.learned_guidance.memory_mapping.guide.filled import filled_hint
-from stowplan.learned_guidance.memory_mapping.guide.guide import learned_hint
+from stowplan.learned_guidance.memory_mapping.guide.guide import Weights, filled_hint, learned_hint, load
 from stowplan.learned_guidance.memory_mapping.guide.network import shapes
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.hint import PLACE, of_plan
@@ -88,7 +86,7 @@ def shuffled(hint: Hint, seed: int) -> Hint:
     return msgspec.structs.replace(hint, values=values, confidence=trust, plan=None)
 
 
-def untrained(path: Path, weights: checkpoint.Weights, seed: int) -> None:
+def untrained(path: Path, weights: Weights, seed: int) -> None:
     """Write a network of random weights, as training begins with, for the same statistics of features."""
     rng = np.random.default_rng(seed)
     made = dict(weights)
@@ -157,7 +155,7 @@ class Module:
             hint, spent = filled(self.problem)
         if guide == "untrained":
             network = at.with_suffix(f".{seed}.npz")
-            untrained(network, checkpoint.load(self._network), seed)
+            untrained(network, load(self._network), seed)
         if guide in CEILINGS:
             hint = of_plan(self.problem, Plan.load(self.best))
             values = {name: each for name, each in hint.values.items() if guide == "placed" or name != PLACE}

@@ -14,10 +14,10 @@ import numpy as np
 
 from benchmarks.lib.modulo_scheduling.collection import read_collection
 from stowplan.frontends.dfg import kernels, lower
+from stowplan.learned_guidance.modulo_scheduling.body import Body, topological_order
 from stowplan.learned_guidance.modulo_scheduling.graphs import generated
-from stowplan.learned_guidance.modulo_scheduling.order import topological_order
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
-from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 

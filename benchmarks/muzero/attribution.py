@@ -25,11 +25,10 @@ from benchmarks.lib.memory_mapping.synthetic import synthetic
 from benchmarks.lib.places import SHARED
 from benchmarks.lib.tables import table
 from benchmarks.muzero.demonstrations import Elite, in_processes, take
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy
-from stowplan.learned_guidance.memory_mapping.game.variants import as_played
-from stowplan.learned_guidance.memory_mapping.local_search import improve
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy
+from stowplan.learned_guidance.memory_mapping.game.local_search import improve
+from stowplan.learned_guidance.memory_mapping.game.programs import as_played
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.portfolio.memory_mapping.learned import POLICY
 
 #: The four of table 2, then ten that the shipped policy has not learned from.

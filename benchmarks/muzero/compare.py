@@ -16,9 +16,8 @@ import numpy as np
 import stowplan
 from benchmarks.lib.tables import table
 from benchmarks.muzero.demonstrations import relaxed
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy
-from stowplan.learned_guidance.memory_mapping.game.variants import as_played
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy
+from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.guided import best_guided

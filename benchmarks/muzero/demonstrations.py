@@ -21,12 +21,10 @@ import numpy as np
 import stowplan
 from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy
-from stowplan.learned_guidance.memory_mapping.game.variants import as_played, training_variants, with_capacity
-from stowplan.learned_guidance.memory_mapping.local_search import improve
-from stowplan.learned_guidance.memory_mapping.muzero import exploration_bias
-from stowplan.learned_guidance.memory_mapping.muzero.exploration_bias import play_biased
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
+from stowplan.learned_guidance.memory_mapping.game.local_search import improve
+from stowplan.learned_guidance.memory_mapping.game.programs import as_played, training_variants, with_capacity
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import draw_bias, play_biased
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping import hint as hints
@@ -276,12 +274,12 @@ class Elite:
     def _finish(self, state: CompiledState) -> None:
         first = int(self._rng.integers(NOISES))
         noise = self._noise[first : first + len(self.game.moves)]
-        play_biased(self.game.tables, state.data, exploration_bias.draw(self._rng), noise, *self._scales)
+        play_biased(self.game.tables, state.data, draw_bias(self._rng), noise, *self._scales)
 
 
 def scales(game: CompiledGame) -> tuple[float, float]:
     """What rewards are compared with."""
-    from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
+    from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig
 
     return Observer(game, ObservationConfig(map_rows=1, map_columns=1, profile_bins=1, supply_slots=1)).scales
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from benchmarks.lib.memory_mapping.deviations import deviations
 from benchmarks.lib.memory_mapping.imitation import Positions, positions_of, preferred
 from benchmarks.muzero.demonstrations import Demonstrated, Program, game_reward
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy, Seat
-from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame
+from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 
 #: Temperatures of a program's games: the likeliest with its hint and without.
@@ -30,11 +31,11 @@ SLACK = 5e-4
 
 def play(policy: Policy, programs: Sequence[Program], seed: int) -> list[list[Played]]:
     """Games of each program, all side by side: the likeliest with its hint and without."""
-    seats: list[Seat] = []
+    shown_games: list[ProgramGame] = []
     for program in programs:
-        shown, bare = (Seat.of(program.game, policy.config, hint) for hint in (program.hint, None))
-        seats += [shown, bare]
-    games = policy.play(seats, temperatures=np.array(TEMPERATURES * len(programs)), seed=seed)
+        shown, bare = (ProgramGame(program.game, policy.config, hint) for hint in (program.hint, None))
+        shown_games += [shown, bare]
+    games = policy.play(shown_games, temperatures=np.array(TEMPERATURES * len(programs)), seed=seed)
     return [games[first : first + len(TEMPERATURES)] for first in range(0, len(games), len(TEMPERATURES))]
 
 

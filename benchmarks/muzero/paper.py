@@ -1,7 +1,7 @@
 """MMap-MuZero against other players of MMapGame: the tables and figures of Wang et al. 2023 with our numbers.
 
     python -m benchmarks.muzero.paper table2     # best reward at equal wall time, and its curves (table 2, figure 5)
-    python -m benchmarks.muzero.paper ablation   # search only and learning only against both (figure 7)
+    python -m benchmarks.muzero.paper ablation   # search only against search and learning (figure 7)
     python -m benchmarks.muzero.paper small      # the agent against the best game, where that is proven
     python -m benchmarks.muzero.paper table3     # a policy's plans against XLA's and the greedy's (table 3)
 

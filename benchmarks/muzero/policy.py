@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.muzero import demonstrations, own_games
 from benchmarks.muzero.demonstrations import Demonstrated, Program, Source, again, demonstrated, in_processes, take
-from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
-from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
+from stowplan.learned_guidance.memory_mapping.muzero.config import NetworkConfig
+from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig
 
 #: Positions in one file of a process, at most (but for one program's).
 CHUNK = 60_000
@@ -280,7 +280,7 @@ def without_training(policy: Any, seed: int) -> Any:
 def save_policy(network: Any, arguments: argparse.Namespace, steps: int, seconds: float) -> None:
     """Write the policy."""
     from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
-    from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+    from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
     from stowplan.learned_guidance.training.checkpoint import Provenance, plain_weights, save
 
     source = Source.of(arguments.modules)

@@ -26,9 +26,10 @@ import stowplan
 from benchmarks.lib.memory_mapping.deviations import ILLEGAL, deviations
 from benchmarks.lib.memory_mapping.true_game import TrueModel, searched
 from benchmarks.lib.tables import table
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.variants import as_played
-from stowplan.learned_guidance.memory_mapping.muzero.play import Policy, Seat
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.programs import as_played
+from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame
 from stowplan.learned_guidance.memory_mapping.observation.layout import empty_observations
 from stowplan.portfolio.memory_mapping.learned import POLICY
 
@@ -42,7 +43,7 @@ def study(
     """Rows of the three tables for one module."""
     problem = as_played(stowplan.read(path, target="tpu-v4"))
     game = CompiledGame(problem)
-    seat, model = Seat.of(game, policy.config), policy.model
+    played, model = ProgramGame(game, policy.config), policy.model
     played = policy.rollout(game)
     assert played is not None
     state = game.reset()
@@ -54,7 +55,7 @@ def study(
     mean_reward = float(returns.max()) / len(actions)
     matters = np.flatnonzero((legal.sum(1) > 1) & (spread > mean_reward))
     name = path.name.split(".")[0]
-    errors, value_error, agreement = _looked(seat, model, actions, returns, legal, matters)
+    errors, value_error, agreement = _looked(played, model, actions, returns, legal, matters)
     scale = float(np.abs(errors[0]).mean())
     first: list[object] = [name, len(actions), len(matters), f"{value_error[0]:.3f}", f"{value_error[1]:.3f}"]
     first += [f"{float(np.abs(each).mean()):.4f}" for each in errors[1:]] + [f"{scale:.4f}"]
@@ -72,16 +73,16 @@ def study(
 
 
 def _looked(
-    seat: Seat, model: Any, actions: Any, returns: Any, legal: Any, matters: Any
+    played: ProgramGame, model: Any, actions: Any, returns: Any, legal: Any, matters: Any
 ) -> tuple[list[Any], tuple[float, float], list[list[bool]]]:
     """Errors of rewards (true ones first) by depth, of values (and of a constant in their place); agreement with the best."""
-    state, rewards, states = seat.game.reset(), [], []
+    state, rewards, states = played.game.reset(), [], []
     for action in actions.tolist():
         states.append(state.copy())
-        rewards.append(state.step(action) / seat.game.unit_ps)
-    seen = empty_observations(seat.observer.config, len(states))
+        rewards.append(state.step(action) / played.game.unit_ps)
+    seen = empty_observations(played.observer.config, len(states))
     for row, each in enumerate(states):
-        seat.observer.observe(each, seen, row)
+        played.observer.observe(each, seen, row)
     hidden, logits, values = model.initial(seen)
     to_come = np.append(np.cumsum(rewards[::-1])[::-1], 0.0)[: len(rewards)]
     value_error = (float(np.abs(values - to_come).mean()), float(np.abs(to_come - to_come.mean()).mean()))
@@ -92,7 +93,7 @@ def _looked(
         imagined, found, _, _ = model.recurrent(imagined[:last], actions[depth:])
         errors.append(found - np.array(rewards[depth:]))
     by_policy, by_imagined, by_true = [], [], []
-    true = TrueModel(model, seat.observer)
+    true = TrueModel(model, played.observer)
     for at in matters.tolist():
         allowed = np.flatnonzero(legal[at])
         best = returns[at, allowed].max() - 1e-9

@@ -29,7 +29,7 @@ from benchmarks.lib.tables import table, write_into
 from benchmarks.ppo.runs import BUDGETS, INTERVALS, METHODS, NAMED, ROLLOUTS, Setting, load, make, player_of, proven
 from benchmarks.ppo.tables import percent, spread, texts_of
 from stowplan.errors import InputError, StowplanError
-from stowplan.learned_guidance.modulo_scheduling.state import Body as Mapped
+from stowplan.learned_guidance.modulo_scheduling.body import Body as Mapped
 from stowplan.models.modulo_scheduling.bounds import critical_path
 
 #: Seconds of the reference for a graph.
@@ -94,7 +94,7 @@ def single(arguments: argparse.Namespace) -> None:
 
 def _complete(method: str, bodies: list[tuple[Mapped, int]]) -> dict[str, NDArray[np.float64]]:
     """Of each body, parts of its mappings that come to their end at the proven interval, by what is drawn."""
-    from stowplan.learned_guidance.modulo_scheduling.ppo.decode import particles
+    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import particles
 
     player, chance, row = player_of(method), np.random.default_rng(0), {}
     if method != "uniform":
@@ -117,7 +117,7 @@ def _likeliest(method: str, bodies: list[tuple[Mapped, int]]) -> dict[str, NDArr
 
     ``uniform`` draws a mapping at each of them.
     """
-    from stowplan.learned_guidance.modulo_scheduling.ppo.decode import particles
+    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import particles
 
     player, chance = player_of(method), np.random.default_rng(0)
     best = [(np.inf, np.nan)] * len(bodies)

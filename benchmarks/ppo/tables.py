@@ -39,7 +39,6 @@ def texts_of(runs: Sequence[Run], setting: Setting, name: str) -> tuple[dict[str
         texts = {f"{name} evaluations": by_budget(judged, least, "evaluations", BUDGETS)}
         if name == "ppo":
             texts[f"{name} seconds"] = by_budget(judged, least, "seconds", SECONDS)
-            texts[f"{name} suites"] = by_suite(judged, least)
     return texts, len({run.digest for run in judged})
 
 
@@ -76,19 +75,6 @@ def by_budget(runs: Sequence[Run], least: dict[str, int], what: str, budgets: Se
             each = [shares(own, least, **{what: budget}) for own in _repetitions([run for run in runs if run.name == method])]
             rows.append([budget, method, *(percent(values) for values in zip(*each, strict=True))])
     return table(rows, [what, "method", "a plan", "within 1 of the proven II", "at the proven II"])
-
-
-def by_suite(runs: Sequence[Run], least: dict[str, int]) -> str:
-    """Rows of suites: within 1 of the proven interval, and at it, at the largest budget."""
-    rows, methods = [], named(runs)
-    for suite in sorted({run.suite for run in runs}):
-        row: list[object] = [suite, len({run.digest for run in runs if run.suite == suite})]
-        for method in methods:
-            own = [run for run in runs if (run.name, run.suite) == (method, suite)]
-            _, near, best = shares(own, least, evaluations=BUDGETS[-1])
-            row.append(f"{100 * near:.0f} / {100 * best:.0f}")
-        rows.append(row)
-    return table(rows, ["suite", "graphs", *methods])
 
 
 def by_graph(runs: Sequence[Run]) -> str:

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from stowplan.learned_guidance.modulo_scheduling.graphs import INSTRUCTIONS, generated
-from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import load_policy
-from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
+from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig, load_policy
 from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import IMITATIONS, Trainer, flipped
 from stowplan.learned_guidance.training.curve import CurveFile
 from stowplan.learned_guidance.training.run import run
@@ -84,7 +83,7 @@ def main() -> None:
             for each in (plan, flipped(plan, problem)) if plan is not None else ():
                 if each is not None:
                     trainer.demonstrate(number, each)
-    from stowplan.learned_guidance.modulo_scheduling.ppo.progress import COLUMNS, Progress
+    from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import COLUMNS, Progress
 
     if arguments.imitated is not None:
         # As many reports as the imitation has.

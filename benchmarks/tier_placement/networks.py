@@ -19,11 +19,11 @@ import numpy as np
 import stowplan
 from benchmarks.lib.places import EXAMPLES
 from benchmarks.lib.tier_placement import baselines
+from benchmarks.lib.tier_placement.networks import FORMS
 from benchmarks.lib.tier_placement.stacked import stacked
+from benchmarks.lib.tier_placement.variants import generated
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.hardware.nnp_i.compiler import compiler_plan
-from stowplan.learned_guidance.tier_placement.networks import FORMS
-from stowplan.learned_guidance.tier_placement.variants import generated
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.tier_placement import arrays, heuristics
 from stowplan.portfolio.tier_placement.arrays import Data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,8 +28,8 @@ from stowplan.cli.options import (
     Workers,
     XlaPlans,
     named_baseline,
-    one_or_all,
     option,
+    settings_of,
     size,
     with_input_options,
 )
@@ -92,12 +92,11 @@ def batch_command(
     what is finished, also after the first was killed; an input that fails is left out and named at the end. The exit code is 0
     where all were solved, else the highest of theirs.
     """
-    from stowplan.portfolio.batch import CANCELLED, Settings, find_inputs, run_batch, worst_code
+    from stowplan.portfolio.batch import CANCELLED, find_inputs, run_batch, worst_code
 
-    read: dict[str, Any] = {name: str(each) if isinstance(each, Path) else each for name, each in options.given().items()}
-    settings = Settings(
-        target=one_or_all(targets),
-        **read,
+    settings = settings_of(
+        options,
+        targets or (),
         time_limit=time_limit,
         candidates=tuple(candidates.split(",")),
         seed=seed,

@@ -8,20 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan.cli import table3 as tables
-from stowplan.cli.options import (
-    DEFAULT_CANDIDATES,
-    DEFAULT_TIME_LIMIT,
-    DEFAULT_WORKERS,
-    Baseline,
-    Candidates,
-    Quiet,
-    TimeLimit,
-    Workers,
-    XlaPlans,
-    option,
-    with_input_options,
-)
+from stowplan.cli.options import option, with_input_options
 from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, render, say, say_json
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.options import ReadOptions, spelt_all
@@ -51,35 +38,19 @@ _MOST_ROWS = 40
 def compare_command(
     results: Annotated[
         Path,
-        typer.Argument(
-            metavar="RESULTS|PLAN|SUITE", help="Folder that 'stowplan batch' wrote; a plan file; or with -o inputs to solve."
-        ),
+        typer.Argument(metavar="RESULTS|PLAN", help="Folder that 'stowplan batch' wrote; or a plan file."),
     ],
     others: Annotated[
         Path | None,
-        typer.Argument(metavar="RESULTS2|PLAN2", help="A second folder or suite; or a second plan of the same input."),
+        typer.Argument(metavar="RESULTS2|PLAN2", help="A second folder; or a second plan of the same input."),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="INPUT",
-            help="Of two plans: the input that they are for; of --table3 a third folder or suite.",
-        ),
+        typer.Argument(metavar="INPUT", help="Of two plans: the input that they are for."),
     ] = None,
     everything: Annotated[bool, option("--all", "", "Of two plans: list every change, not 40 of a sort.")] = False,
     seed: Annotated[int, option("--seed", "N", "Of two folders: seed of the confidence intervals.")] = 0,
     as_json: Annotated[bool, option("--json", "", "Print the comparison as JSON.")] = False,
-    table3: tables.Table3 = False,
-    output: tables.Output = None,
-    time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
-    candidates: Candidates = DEFAULT_CANDIDATES,
-    without: tables.Without = tables.DEFAULT_WITHOUT,
-    baseline: Baseline = None,
-    xla_plans: XlaPlans = None,
-    workers: Workers = DEFAULT_WORKERS,
-    markdown: tables.Markdown = False,
-    as_csv: tables.Csv = False,
-    quiet: Quiet = False,
     *,
     options: ReadOptions,
 ) -> None:
@@ -89,41 +60,9 @@ def compare_command(
     objectives, which is the second's speedup over the first, with the second's wins, losses and ties, the mean and median
     difference with confidence intervals, and p-values of the signed-rank and sign tests.
 
-    --table3, with up to three folders: speedups over the baseline, of learned candidates alone and of all, and who made the
-    plans. With -o FOLDER the arguments are inputs, solved with and without the learned candidates; what is finished is kept.
-
     Two plans and their INPUT: what the second moves, adds and drops, and what it costs. Both are verified first. The options
-    that change how an input is read are for this form, and for -o; without --target the first plan's own is taken.
+    that change how an input is read are for this form; without --target the first plan's own is taken.
     """
-    solving = {
-        "--time-limit": time_limit != DEFAULT_TIME_LIMIT,
-        "--candidates": candidates != DEFAULT_CANDIDATES,
-        "--without": without != tables.DEFAULT_WITHOUT,
-        "--xla-plans": bool(xla_plans),
-        "--workers": workers != DEFAULT_WORKERS,
-    }
-    tables.check_goes_with("--table3 with -o FOLDER", table3 and output is not None, solving)
-    forms = {"-o": output is not None, "--baseline": baseline is not None, "--markdown": markdown, "--csv": as_csv}
-    tables.check_goes_with("--table3", table3, forms)
-    if table3:
-        paths = [each for each in (results, others, source) if each is not None]
-        style = "json" if as_json else "csv" if as_csv else "markdown" if markdown else "text"
-        if output is None:
-            _check_folders(paths, options, everything=everything)
-            batches = tables.read_batches(paths)
-        else:
-            settings = tables.settings_of(
-                options,
-                time_limit=time_limit,
-                candidates=tuple(candidates.split(",")),
-                seed=seed,
-                workers=workers,
-                baseline=baseline or "prod",
-                xla_plans=tuple(map(str, xla_plans or ())),
-            )
-            batches = tables.run_batches(paths, output, settings, tuple(without.split(",")), quiet=quiet)
-        tables.show_table(batches, None if baseline in (None, "prod") else baseline, style)
-        return
     if source is not None and others is not None:
         _compare_plans(results, others, source, options, everything=everything, as_json=as_json)
         return

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from stowplan.errors import UsageError
-from stowplan.frontends.options import OPTIONS, ReadOptions, spelt
+from stowplan.frontends.options import OPTIONS, ReadOptions, spelt, spelt_all
+
+if TYPE_CHECKING:
+    from stowplan.portfolio.batch import Settings
 
 
 def option(flags: str, metavar: str, text: str, **others: Any) -> Any:
@@ -146,9 +149,12 @@ def with_parameters(command: Callable[..., None], parameters: Collection[inspect
     return command
 
 
+_TYPES = get_type_hints(ReadOptions)
+
+
 def _parameter(name: str) -> inspect.Parameter:
     """An option of inputs as a parameter of a command; what has several values is given again and again."""
-    declared, kind = OPTIONS[name], get_type_hints(ReadOptions)[name]
+    declared, kind = OPTIONS[name], _TYPES[name]
     parts = get_args(kind) or (kind,)
     if bool in parts:
         annotation, default = Annotated[bool, option(spelt(name), "", declared.help)], False
@@ -167,6 +173,20 @@ def named_baseline(baseline: str | None, prod: bool) -> str | None:
     return "prod" if prod else baseline
 
 
-def one_or_all(targets: list[str] | None) -> str | tuple[str, ...] | None:
-    """Targets of a suite as its settings have them: one is kept as text, as in records of earlier versions."""
-    return targets[0] if targets and len(targets) == 1 else tuple(targets or ()) or None
+def settings_of(options: ReadOptions, targets: Sequence[str] = (), **others: Any) -> Settings:
+    """Settings of a suite: options that all its inputs share, its targets, and ``others`` as they are.
+
+    Raises
+    ------
+    UsageError
+        Options that no suite can share.
+    """
+    from stowplan.portfolio.batch import Settings
+
+    given: dict[str, Any] = {name: str(each) if isinstance(each, Path) else each for name, each in options.given().items()}
+    # One target is kept as text, as in records of earlier versions.
+    target = given.pop("target", None) or (targets[0] if len(targets) == 1 else tuple(targets) or None)
+    alone = [name for name in given if name not in SHARED]
+    if alone:
+        raise UsageError(f"{spelt_all(alone)}: each input needs files of its own for this, so that a suite cannot share it")
+    return Settings(target=target, **given, **others)

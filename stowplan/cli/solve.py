@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from stowplan import files
+from stowplan.cli import stopping
 from stowplan.cli.options import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
@@ -37,7 +38,6 @@ from stowplan.cli.options import (
 )
 from stowplan.cli.output import ProgressPrinter, say, say_json
 from stowplan.cli.outputs import Depfile, Emit, check_outputs, check_picture, emissions, write_depfile, write_pictures
-from stowplan.cli.signals import stopping
 from stowplan.deadline import limit_after, reading_within
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions

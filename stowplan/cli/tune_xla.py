@@ -14,10 +14,10 @@ import msgspec
 import typer
 
 from stowplan import files
+from stowplan.cli import INTERRUPTED, stopping
 from stowplan.cli.options import Quiet, Report, Seed, option
 from stowplan.cli.output import LinePrinter, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
-from stowplan.cli.signals import INTERRUPTED, stopping
 from stowplan.errors import TimeLimitError, UsageError
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stowplan import files
+from stowplan.cli import stopping
 from stowplan.cli.options import (
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
@@ -22,13 +23,12 @@ from stowplan.cli.options import (
     Targets,
     TimeLimit,
     Workers,
-    one_or_all,
     option,
+    settings_of,
     with_input_options,
 )
 from stowplan.cli.output import NONE, as_gap, as_quantity, note, render, say, say_json
 from stowplan.cli.outputs import check_outputs
-from stowplan.cli.signals import stopping
 from stowplan.frontends.options import ReadOptions
 from stowplan.result import format_apart, format_quantity
 
@@ -81,15 +81,15 @@ def validate_command(
     problem, all of that together. The exit code is 0 where all were validated, else the highest of theirs.
     """
     check_outputs((output, report), inputs=(*suites, *(policies or ())))
-    from stowplan.portfolio.batch import CANCELLED, Settings, find_inputs
+    from stowplan.portfolio.batch import CANCELLED, find_inputs
     from stowplan.portfolio.kind import kind
     from stowplan.portfolio.validation.adapter import Policies
     from stowplan.portfolio.validation.records import Validation, summarize
     from stowplan.portfolio.validation.suite import EXACT_CANDIDATES, validate
 
-    settings = Settings(
-        target=one_or_all(targets),
-        **options.given(),
+    settings = settings_of(
+        options,
+        targets or (),
         time_limit=time_limit,
         candidates=EXACT_CANDIDATES,
         seed=seed,

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import benchmarks.guidance.tables
-from stowplan.learned_guidance.memory_mapping.guide import checkpoint
+from stowplan.learned_guidance.memory_mapping.guide import guide
 from stowplan.models.hint import check
 from stowplan.models.memory_mapping.hint import of_plan
 from tests.learned_guidance.memory_mapping import programs
@@ -84,8 +84,8 @@ def test_without_learning_memory_is_filled_as_far_as_it_goes(guidance: ModuleTyp
 
 
 def test_an_untrained_network_is_one_that_can_be_read(guidance: ModuleType, tmp_path: Path) -> None:
-    shipped = checkpoint.load()
+    shipped = guide.load()
     guidance.untrained(tmp_path / "untrained.npz", shipped, 1)
-    made = checkpoint.load(tmp_path / "untrained.npz")
+    made = guide.load(tmp_path / "untrained.npz")
     assert (made["mean"] == shipped["mean"]).all()
     assert (made["scores.weight"] != shipped["scores.weight"]).all()

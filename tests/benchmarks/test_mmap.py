@@ -14,8 +14,8 @@ import benchmarks.muzero.demonstrations
 import benchmarks.muzero.own_games
 import benchmarks.muzero.policy
 from benchmarks.lib.memory_mapping.synthetic import synthetic
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.variants import as_played
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.models.memory_mapping import hint as hints
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.cli import main
-from stowplan.cli.signals import as_interrupts, stopping
+from stowplan.cli import as_interrupts, main, stopping
 from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli
 from tests.patience import HANG
 

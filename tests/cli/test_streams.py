@@ -140,7 +140,7 @@ def test_ctrl_c_and_its_like_give_the_best_plan_so_far(cli: Cli, tmp_path: Path,
 def test_a_signal_while_another_sets_the_event() -> None:
     """The second comes within the first's handler, and does not wait for itself."""
     script = (
-        "import signal, threading; from stowplan.cli.signals import stopping\n"
+        "import signal, threading; from stowplan.cli import stopping\n"
         "class Event(threading.Event):\n"
         "    def set(self):\n"
         "        with self._cond: signal.raise_signal(signal.SIGTERM)\n"

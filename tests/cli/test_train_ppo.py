@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
 
-from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import CHECKPOINT, load_policy
+from stowplan.learned_guidance.modulo_scheduling.ppo.config import CHECKPOINT, load_policy
 from stowplan.learned_guidance.training.checkpoint import load
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.verify import verify

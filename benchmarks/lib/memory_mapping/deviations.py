@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import njit_outer
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import COPY, DROP, LEGAL, NOCOPY, RESETS, RETURN_PS
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit, used
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
-from stowplan.learned_guidance.memory_mapping.local_search import adopt, play_on
+from stowplan.learned_guidance.memory_mapping.game.local_search import adopt, play_on
 
 #: Return of an action that is not legal.
 ILLEGAL = -(1 << 62)

@@ -18,8 +18,10 @@ from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
 from stowplan.compiled import njit_outer
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.best import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_preferences
+from stowplan.learned_guidance.memory_mapping.game.kernel.layout import POSITION, RETURN_PS
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, legal
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 
 Floats = NDArray[np.float32]
@@ -208,3 +210,22 @@ def _play(
             highest = returns[number]
             for move in range(len(parameters)):
                 actions[1, move] = actions[0, move]
+
+
+@njit_outer
+def play_preferences(tables: Tables, data: Ints, preferences: Floats, actions_out: Ints) -> int:
+    """Play to the end, at each move the legal action of greatest preference, the first of equals; the return (ps).
+
+    ``preferences`` (M, 3) float32, a row for each move. ``actions_out`` (M,) gets the action of every move, without
+    those that Drop-backup took back: they lead to the same plan, without a reset. All are -1 in a game that is lost.
+    """
+    while not is_over(tables, data):
+        position = data[POSITION]
+        best = -1
+        for action in range(3):
+            if legal(tables, data, action) and (best < 0 or preferences[position, action] > preferences[position, best]):
+                best = action
+        step(tables, data, best)
+    for position in range(len(actions_out)):
+        actions_out[position] = action_of(tables, data, position)
+    return data[RETURN_PS]  # type: ignore[no-any-return]

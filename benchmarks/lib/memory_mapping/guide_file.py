@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.learned_guidance.memory_mapping.guide.checkpoint import FORMAT, VERSION
+from stowplan.learned_guidance.memory_mapping.guide.guide import FORMAT, VERSION
 from stowplan.learned_guidance.memory_mapping.guide.network import shapes
 
 
 def save(path: Path, weights: Mapping[str, NDArray[np.float32]]) -> None:
     """Write the weights, in half precision where they are not statistics of features.
 
-    They are read by :func:`stowplan.learned_guidance.memory_mapping.guide.checkpoint.load`.
+    They are read by :func:`stowplan.learned_guidance.memory_mapping.guide.guide.load`.
     """
     kept: dict[str, Any] = {
         name: weights[name].astype(np.float32 if name in ("mean", "scale") else np.float16) for name in shapes()

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from stowplan.learned_guidance.memory_mapping.guide.chain import NEVER
-from stowplan.learned_guidance.memory_mapping.guide.network import Graph
+from stowplan.learned_guidance.memory_mapping.guide.network import NEVER, Graph
 
 
 class Torch:
@@ -55,8 +54,9 @@ class Torch:
 
 
 def scanned(fast: Any, keep: Any, graph: Graph) -> tuple[Any, Any]:
-    """:func:`~stowplan.learned_guidance.memory_mapping.guide.chain.marginals` in as many steps as the logarithm of the longest
-    chain, for machines to which a step costs more than its arithmetic.
+    """The marginals of :mod:`~stowplan.learned_guidance.memory_mapping.guide.network`, for machines where steps are dear.
+
+    In as many steps as the logarithm of the longest chain.
 
     Products of the 2 x 2 matrices of ever longer pieces of the chains, by doubling (Hillis and Steele 1986).
     """

@@ -150,7 +150,7 @@ def train(
     Returns
     -------
     list
-        For each network its weights, as :func:`~stowplan.learned_guidance.memory_mapping.guide.checkpoint.save` takes them.
+        For each network its weights, as :func:`~stowplan.learned_guidance.memory_mapping.guide.guide.save` takes them.
     """
     weights, fixed = initial(examples, taught, settings)
     data = batches(examples, taught, settings)

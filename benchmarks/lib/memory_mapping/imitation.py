@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.lib.memory_mapping.deviations import ILLEGAL
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, ObservationTensors
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
-from stowplan.learned_guidance.nn.categorical import Support
+from stowplan.learned_guidance.nn import Support
 
 #: Nats by which a game's own action is preferred to one that is as good; and weight of a move where all are.
 CHOSEN, LEAST_WEIGHT = 1.5, 0.1

@@ -14,9 +14,9 @@ from benchmarks.lib.memory_mapping.small_programs import small_program
 from benchmarks.lib.memory_mapping.tree_search import search_games
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState, play_greedy
-from stowplan.learned_guidance.memory_mapping.local_search import improve
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
+from stowplan.learned_guidance.memory_mapping.game.local_search import improve
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.training.settings import with_settings
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
@@ -104,11 +104,6 @@ def _search(game: CompiledGame, seed: int, seconds: float, _: Sequence[str]) -> 
     return search_games(game, seed=seed, time_limit=seconds)
 
 
-def _learning(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
-    """The network alone: no search, the policy learns by policy gradient (section 5.3, ablation)."""
-    return _train(game, seed, seconds, settings, change=TrainingConfig.learning_only)
-
-
 def _train(
     game: CompiledGame,
     seed: int,
@@ -163,16 +158,15 @@ METHODS: dict[str, Method] = {
     "evolution": _evolution,
     "random": _random,
     "search": _search,
-    "learning": _learning,
     "local-search": _local_search,
     "greedy": _greedy,
 }
 
 #: Methods that settings of the training configuration change.
-TRAINED = ("agent", "self-play", "paper", "agent-demonstrated", "warm-start", "learning")
+TRAINED = ("agent", "self-play", "paper", "agent-demonstrated", "warm-start")
 
-#: Both, search only, learning only.
-ABLATION = ("agent", "self-play", "search", "learning")
+#: Both, search only.
+ABLATION = ("agent", "self-play", "search")
 
 
 def settings_of(method: str, settings: Sequence[str]) -> tuple[str, ...]:

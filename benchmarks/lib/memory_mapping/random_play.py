@@ -7,10 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
-from stowplan.compiled import njit_outer
+from stowplan.compiled import njit_inner, njit_outer
 from stowplan.learned_guidance.memory_mapping.game.best import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_random
+from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL, RETURN_PS
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import is_over
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 
 #: Moves played between two looks at the clock: some milliseconds.
@@ -73,3 +75,36 @@ def _play_all(tables: Tables, data: Ints, seeds: Ints) -> int:
         if found > highest:
             best, highest = number, found
     return best
+
+
+@njit_outer
+def play_random(tables: Tables, data: Ints, seed: int) -> int:
+    """Play to the end, each legal action as likely as another; the return (ps). Equal seeds play equal games.
+
+    Random numbers are those of L'Ecuyer, "Efficient and portable combined random number generators" (1988), figure 3.
+    """
+    one = 1 + seed % 2147483561
+    two = 1 + (seed // 2147483561) % 2147483397
+    # Seeds that are near each other begin alike.
+    warming = 8
+    while warming > 0 or not is_over(tables, data):
+        one = one * 40014 % 2147483563
+        two = two * 40692 % 2147483399
+        if warming > 0:
+            warming -= 1
+            continue
+        mask = data[LEGAL]
+        count = (mask & 1) + ((mask >> 1) & 1) + (mask >> 2)
+        step(tables, data, _nth(mask, (one + 2147483398 - two) % 2147483562 * count // 2147483562))
+    return data[RETURN_PS]  # type: ignore[no-any-return]
+
+
+@njit_inner
+def _nth(mask: int, number: int) -> int:
+    """The action of the ``number``-th bit that is set."""
+    for action in range(3):
+        if mask >> action & 1:
+            if number == 0:
+                return action
+            number -= 1
+    return -1

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from benchmarks.lib.memory_mapping.optimum import GameOptimum, game_optimum
 from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
-from stowplan.learned_guidance.memory_mapping.game.variants import peak_live_bytes, window, with_capacity
+from stowplan.learned_guidance.memory_mapping.game.programs import excerpt, peak_live_bytes, with_capacity
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Tensor, Use
 
 #: Picoseconds a byte: slow memory and copies at 1 TB/s, fast memory at 5 TB/s.
@@ -185,7 +185,7 @@ def small_window(problem: Problem, seed: int) -> Problem:
     for _ in range(1000):
         first, length = rng.randrange(max(1, len(starts) - MOVES.start)), rng.choice(MOVES)
         start, end = starts[first], starts[min(first + length, len(starts) - 1)]
-        part = window(problem, start, max(start + 1, end))
+        part = excerpt(problem, start, max(start + 1, end))
         if len(moves_of(part)) in MOVES and part.all_slow_ps - part.floor_ps >= LEAST_GAIN * part.all_slow_ps:
             return _in_part_of_its_peak(part, rng)
     raise AssertionError(f"no window of {problem.name} has a number of moves in {MOVES}")

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from msgspec.structs import replace
 
-from stowplan.learned_guidance.memory_mapping.game.variants import peak_live_bytes, with_capacity
+from stowplan.learned_guidance.memory_mapping.game.programs import peak_live_bytes, with_capacity
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Tensor, Use
 
 Form = Literal["inference", "training", "recurrent"]

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
+from benchmarks.lib.memory_mapping.random_play import play_random
 from stowplan.compiled import njit_inner, njit_outer, records
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.best import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL, RETURN_PS
-from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy, play_random
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, used
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 
 Floats = NDArray[np.float64]

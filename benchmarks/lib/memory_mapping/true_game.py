@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.learned_guidance.mcts.search import search
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.muzero.model import Floats, TorchModel
-from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy, Seat
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.muzero.network import Floats, TorchModel
+from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame
 from stowplan.learned_guidance.memory_mapping.observation.layout import empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.models.memory_mapping.problem import Problem
@@ -71,12 +72,12 @@ def searched(policy: Policy, problem: Problem | CompiledGame, simulations: int, 
     """A game, each move searched, as ``Policy.searched`` does it: the same network, nothing imagined."""
     rng = np.random.default_rng(seed)
     config = replace(policy.config.search_at(policy.file.provenance.training_steps), simulations=simulations)
-    seat = Seat.of(problem, policy.config)
-    state = seat.game.reset()
-    model = TrueModel(policy.model, seat.observer)
+    played = ProgramGame(problem, policy.config)
+    state = played.game.reset()
+    model = TrueModel(policy.model, played.observer)
 
     def found(_: Any, legal: NDArray[np.bool_], games: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         result = search(model, [state], legal, config, rng, explore=False)
         return result.action, result.value
 
-    return policy._play([seat], found, None, [state])[0]
+    return policy._play([played], found, None, [state])[0]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from benchmarks.lib.tier_placement.variants import with_fast_memory
 from stowplan.arguments import whole
 from stowplan.hardware.nnp_i.problem import FEATURES
-from stowplan.learned_guidance.tier_placement.variants import with_fast_memory
 from stowplan.models.tier_placement.problem import Layer, Problem
 
 

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar, ge
 
 import typer
 
-from stowplan import files
+from stowplan import files, kinds
 from stowplan.arguments import number
+from stowplan.cli import INTERRUPTED, stopping
 from stowplan.cli.options import Quiet, option, with_input_options, with_parameters
 from stowplan.cli.output import LinePrinter, note, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
-from stowplan.cli.signals import INTERRUPTED, stopping
 from stowplan.deadline import Deadline, limit_after
 from stowplan.errors import InputError, MissingDependencyError, UsageError
 from stowplan.frontends.options import ReadOptions
@@ -54,6 +54,10 @@ once.
 class Training(ABC, Generic[T]):
     """One run of ``stowplan train``: its options, a field each, and what becomes of them."""
 
+    AGENT: ClassVar[str]
+    """Where its trainer is: ``module:name``."""
+    KIND: ClassVar[tuple[str, str]]
+    """The kind of its problems, and what they are made of."""
     INPUTS: ClassVar[tuple[str, ...]]
     """Options of inputs that the agent's inputs take."""
     AMOUNT: ClassVar[str]
@@ -64,6 +68,8 @@ class Training(ABC, Generic[T]):
     """What that counts: ``evaluations``."""
     CANDIDATES: ClassVar[str] = "heuristic,learned,exact"
     """What plans to learn from are sought with."""
+    NETWORK: ClassVar[tuple[str, ...]] = ()
+    """Fields of the configuration that a policy to begin with decides."""
 
     output: Annotated[Path, option("-o --output", "FILE", "Checkpoint: written now and then, and at the end.")]
     time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Stop after this time, reading included.")] = None
@@ -109,32 +115,37 @@ class Training(ABC, Generic[T]):
         """What goes on while problems are read; what it gives waits until training can begin, False where it cannot."""
         return nullcontext(lambda deadline: True)
 
-    @abstractmethod
-    def read(self) -> list[Any]:
-        """The problems to learn on."""
+    def check_problem(self, problem: Any, others: Sequence[Any]) -> None:
+        """Refuse what the agent cannot learn on, given those read before; InputError saying why."""
 
-    @property
-    @abstractmethod
-    def trainer_type(self) -> type[T]:
-        """The agent's trainer."""
-
-    @property
-    @abstractmethod
-    def config_type(self) -> Any:
-        """Its configuration, with the presets ``cpu`` and ``paper``."""
+    def learned_on(self, problems: list[Any]) -> list[Any]:
+        """What it is trained on, made of the problems that were read."""
+        return problems
 
     def configured(self, config: Any) -> Any:
         """A preset with what the agent's own options say."""
         return config
 
     @property
-    def made_with(self) -> Mapping[str, Any]:
-        """Arguments of the trainer that are not in its checkpoint."""
+    def made_with(self) -> dict[str, Any]:
+        """Arguments of the trainer beside problems, configuration and seed; of one that is resumed, what no checkpoint says."""
         return {}
+
+    def weights(self, policy: Path) -> tuple[Any, Any]:
+        """Configuration of a policy, and its weights as the trainer takes them."""
+        raise NotImplementedError
 
     def new(self, problems: list[Any], config: Any) -> T:
         """A trainer before its first tick, with the weights of a policy where one is named."""
-        return self.trainer_type(problems, config, seed=self.seed or 0, **self.made_with)
+        given = {"seed": self.seed or 0, **self.made_with}
+        if self.start_from is None:
+            return self._trainer_type(problems, config, **given)
+        theirs, given["weights"] = self.weights(self.start_from)
+        config = config.changed(**{name: getattr(theirs, name) for name in self.NETWORK})
+        try:
+            return self._trainer_type(problems, config, **given)
+        except InputError as error:
+            raise error.within(self.start_from) from error
 
     def check_trainer(self, trainer: T) -> None:
         """Refuse what cannot work before anything is learned."""
@@ -182,7 +193,7 @@ class Training(ABC, Generic[T]):
         began = time.monotonic()
         self._check()
         with self.preparing() as is_ready, stopping() as cancel:
-            problems = self.read()
+            problems = self.learned_on(self._read())
             deadline = Deadline(cancelled=cancel)
             if self.time_limit is not None:
                 deadline = deadline.within(limit_after(began, self.time_limit))
@@ -259,20 +270,41 @@ class Training(ABC, Generic[T]):
         torch.set_num_threads(1)
 
     @property
+    def _trainer_type(self) -> type[T]:
+        found: type[T] = kinds.load(self.AGENT)
+        return found
+
+    def _read(self) -> list[Any]:
+        from stowplan.frontends.read import open_input
+
+        kind, what = self.KIND
+        problems: list[Any] = []
+        for path in self.sources:
+            problem = open_input(path, self.options).problem
+            if kinds.of_problem(problem).title != kind:
+                raise InputError(f"found another kind of problem, expected {kind} ({what})", source=path)
+            try:
+                self.check_problem(problem, problems)
+            except InputError as error:
+                raise error.within(path) from error
+            problems.append(problem)
+        return problems
+
+    @property
     def _changes(self) -> dict[str, Any]:
         """What a resumed run may change of its configuration: how long to train."""
         amount = getattr(self, self.AMOUNT)
         return {} if amount is None else {self.AMOUNT_IN_CONFIG: amount}
 
     def _resumed(self, problems: list[Any]) -> T:
-        return self.trainer_type.resume(self.output, problems, changes=self._changes, **self.made_with)
+        return self._trainer_type.resume(self.output, problems, changes=self._changes, **self.made_with)
 
     def _begun(self, problems: list[Any], deadline: Deadline) -> T:
         """A new trainer that has learned from plans of files, and from plans that are found now."""
         from stowplan.frontends.read import read_plan
         from stowplan.learned_guidance.training.settings import with_settings
 
-        config = self.configured(getattr(self.config_type, self.preset or "cpu")())
+        config = self.configured(getattr(self._trainer_type.CHECKPOINT.config, self.preset or "cpu")())
         trainer = self.new(problems, with_settings(config, self.settings or ()).changed(**self._changes))
         digests = [problem.digest for problem in trainer.problems]
         for path in self.demonstrations or ():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,9 +28,12 @@ IMITATION = 1.0
 class _Training(Training["Trainer"]):
     """Train EGRL to place the tensors of one or more networks."""
 
+    AGENT = "stowplan.learned_guidance.tier_placement.egrl.trainer:Trainer"
+    KIND = ("tier placement", "a network")
     INPUTS = ("target", "capacity", "precision", "granularity", "address_spaces")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "evaluations", "evaluations", "evaluations"
     CANDIDATES = "heuristic,exact"
+    NETWORK = ("features", "hidden", "heads", "depth")
 
     networks: Annotated[
         list[Path],
@@ -72,40 +75,15 @@ class _Training(Training["Trainer"]):
         if self.noise is not None:
             arguments.number("--noise {}", self.noise, 0.0, 1.0)
 
-    def read(self) -> list[Problem]:
-        from stowplan.frontends.read import open_input
+    def check_problem(self, problem: Problem, others: Sequence[Problem]) -> None:
         from stowplan.hardware.nnp_i.compiler import compiler_map
         from stowplan.learned_guidance.tier_placement.graph import graph_of
-        from stowplan.models.tier_placement.problem import Problem
 
-        problems: list[Problem] = []
-        for path in self.networks:
-            problem = open_input(path, self.options).problem
-            if not isinstance(problem, Problem):
-                raise InputError("found another kind of problem, expected tier placement (a network)", source=path)
-            # What training asks of each of them, while it is known which file it is.
-            try:
-                tiers = graph_of(problem).tiers
-                compiler_map(problem)
-            except InputError as error:
-                raise error.within(path) from error
-            if problems and tiers != len(problems[0].tiers):
-                message = f"found a chip of {tiers} tiers, expected {len(problems[0].tiers)} as of {self.networks[0]}"
-                raise InputError(message, source=path, place="tiers")
-            problems.append(problem)
-        return problems
-
-    @property
-    def trainer_type(self) -> type[Trainer]:
-        from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
-
-        return Trainer
-
-    @property
-    def config_type(self) -> type[EgrlConfig]:
-        from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
-
-        return EgrlConfig
+        tiers = graph_of(problem).tiers
+        compiler_map(problem)
+        if others and tiers != len(others[0].tiers):
+            message = f"found a chip of {tiers} tiers, expected {len(others[0].tiers)} as of {self.networks[0]}"
+            raise InputError(message, place="tiers")
 
     def configured(self, config: EgrlConfig) -> EgrlConfig:
         methods = {"egrl": config.changed, "ea": config.evolution_only, "pg": config.gradient_only}
@@ -115,22 +93,20 @@ class _Training(Training["Trainer"]):
         is_shown = bool(self.demonstrations) or self.demonstrate is not None
         return config.changed(imitation=IMITATION) if is_shown and not config.imitation else config
 
+    @property
+    def made_with(self) -> dict[str, Any]:
+        return {} if self.resume else {"noise": self.noise or 0.0}
+
+    def weights(self, policy: Path) -> tuple[EgrlConfig, Any]:
+        from stowplan.learned_guidance.tier_placement.egrl.checkpoint import load_policy
+
+        content, actor = load_policy(policy)
+        return content.config, actor.row.detach().numpy()
+
     def new(self, problems: list[Any], config: EgrlConfig) -> Trainer:
         if (self.demonstrations or self.demonstrate is not None) and not config.learner:
             raise UsageError("--demonstrations and --demonstrate: found a method without a learner to learn from them")
-        given: Mapping[str, Any] = {"seed": self.seed or 0, "noise": self.noise or 0.0}
-        if self.start_from is None:
-            return self.trainer_type(problems, config, **given)
-        from stowplan.learned_guidance.tier_placement.egrl.checkpoint import load_policy
-
-        content, actor = load_policy(self.start_from)
-        # The policy's network replaces the preset's.
-        names = ("features", "hidden", "heads", "depth")
-        config = config.changed(**{name: getattr(content.config, name) for name in names})
-        try:
-            return self.trainer_type(problems, config, weights=actor.row.detach().numpy(), **given)
-        except InputError as error:
-            raise error.within(self.start_from) from error
+        return super().new(problems, config)
 
     def check_trainer(self, trainer: Trainer) -> None:
         if self.policy is not None and not trainer.has_network:

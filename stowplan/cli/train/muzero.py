@@ -17,8 +17,8 @@ from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-    from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
     from stowplan.models.memory_mapping.plan import Plan
     from stowplan.models.memory_mapping.problem import Problem
 
@@ -30,6 +30,8 @@ LOCAL_SEARCH_SHARE = 0.5
 class _Training(Training["Trainer"]):
     """Train MMap-MuZero to map the memory of one or more programs."""
 
+    AGENT = "stowplan.learned_guidance.memory_mapping.muzero.trainer:Trainer"
+    KIND = ("memory mapping", "a compiled program")
     INPUTS = ("target", "capacity", "cost_model")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "training_steps", "training steps"
 
@@ -45,9 +47,7 @@ class _Training(Training["Trainer"]):
             "Stop after this many training steps (default 20000; 1000000 of --preset paper), time limit or not.",
         ),
     ] = None
-    method: Annotated[
-        str | None, option("--search", "NAME", "How moves are searched: gumbel, puct, or none (learning only).")
-    ] = None
+    method: Annotated[str | None, option("--search", "NAME", "How moves are searched: gumbel or puct.")] = None
     simulations: Annotated[int | None, option("--simulations", "N", "Simulations of the search for each move.")] = None
     device: Annotated[str, option("--device", "NAME", "Where the network is: cpu or cuda.")] = "cpu"
     demonstrate: Annotated[
@@ -90,50 +90,26 @@ class _Training(Training["Trainer"]):
         with compiling() as is_compiled:
             yield is_ready
 
-    def read(self) -> list[Problem]:
-        from stowplan.frontends.read import open_input
-        from stowplan.models.memory_mapping.problem import Problem
-
-        problems = []
-        for path in self.programs:
-            problem = open_input(path, self.options).problem
-            if not isinstance(problem, Problem):
-                raise InputError("found another kind of problem, expected memory mapping (a compiled program)", source=path)
-            problems.append(problem)
-        return problems if self.windows is None else self._windows_of(problems, self.windows)
-
-    def _windows_of(self, problems: list[Problem], count: int) -> list[Problem]:
-        """Windows in place of the programs; the seed decides which."""
-        if count < 1 or self.window_moves < 1:
-            raise UsageError(f"--windows and --window-moves: found {count} and {self.window_moves}, expected 1 or more")
+    def learned_on(self, problems: list[Problem]) -> list[Problem]:
+        """Windows in place of the programs, where that is asked for; the seed decides which."""
+        if self.windows is None:
+            return problems
+        if self.windows < 1 or self.window_moves < 1:
+            raise UsageError(f"--windows and --window-moves: found {self.windows} and {self.window_moves}, expected 1 or more")
         import numpy as np
 
-        from stowplan.learned_guidance.memory_mapping.game.variants import training_variants
+        from stowplan.learned_guidance.memory_mapping.game.programs import training_variants
 
-        rng = np.random.default_rng(self.seed or 0)
-        found = [each for problem in problems for each in training_variants(problem, rng, moves=self.window_moves, count=count)]
+        rng, moves = np.random.default_rng(self.seed or 0), self.window_moves
+        found = [each for problem in problems for each in training_variants(problem, rng, moves=moves, count=self.windows)]
         if not found:
             raise UsageError("--windows: hardly any window of these programs has something to gain")
         return found
 
-    @property
-    def trainer_type(self) -> type[Trainer]:
-        from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-
-        return Trainer
-
-    @property
-    def config_type(self) -> type[TrainingConfig]:
-        from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
-
-        return TrainingConfig
-
     def configured(self, config: TrainingConfig) -> TrainingConfig:
-        if self.method == "none":
-            config = config.learning_only()
-        elif self.method is not None:
+        if self.method is not None:
             if self.method not in ("gumbel", "puct"):
-                raise UsageError(f"--search: found {self.method!r}, expected gumbel, puct or none")
+                raise UsageError(f"--search: found {self.method!r}, expected gumbel or puct")
             config = config.changed(search=replace(config.search, method=self.method))  # type: ignore[arg-type]
         if self.simulations is not None:
             config = config.changed(search=replace(config.search, simulations=self.simulations))
@@ -162,8 +138,8 @@ class _Training(Training["Trainer"]):
 
     def learn_from_own(self, trainer: Trainer, index: int, limit: float, deadline: Deadline) -> None:
         """Find a plan, improve it by local search, and learn from the game that it is."""
-        from stowplan.learned_guidance.memory_mapping.game.variants import as_played
-        from stowplan.learned_guidance.memory_mapping.local_search import improve_plan
+        from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
+        from stowplan.learned_guidance.memory_mapping.game.programs import as_played
         from stowplan.portfolio.solve import solve
 
         game, seed = trainer.programs[index].game, self.seed or 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,13 +35,16 @@ _WITHOUT: dict[str, dict[str, Any]] = {
 class _Training(Training["Trainer"]):
     """Train the PPO mapper to place the instructions of one or more loop bodies."""
 
+    AGENT = "stowplan.learned_guidance.modulo_scheduling.ppo.trainer:Trainer"
+    KIND = ("modulo scheduling", "a loop body")
     INPUTS = ("target", "rules", "fixed", "op_table")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "steps", "placements"
     CANDIDATES = "heuristic"
+    NETWORK = ("hidden", "layers", "heads", "graph_network", "attention", "lookahead", "masks")
 
     graphs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[GRAPH]...", help="Loop bodies (data-flow graphs or problem files), as 'solve' takes."),
+        typer.Argument(metavar="GRAPH", help="Loop bodies (data-flow graphs or problem files), as 'solve' takes."),
     ] = None
     generate: Annotated[int, option("--generate", "N", "Train on N generated graphs besides; the seed decides which.")] = 0
     steps: Annotated[
@@ -75,26 +78,17 @@ class _Training(Training["Trainer"]):
         if find_spec("torch") and find_spec("sb3_contrib") is None:
             raise MissingDependencyError("training a mapper needs sb3-contrib: pip install 'stowplan[learned]'")
 
-    def read(self) -> list[Problem]:
-        from stowplan.frontends.read import open_input
+    def check_problem(self, problem: Problem, others: Sequence[Problem]) -> None:
         from stowplan.models.modulo_scheduling.bounds import find_obstacle
-        from stowplan.models.modulo_scheduling.problem import Problem
 
-        problems: list[Problem] = []
-        for path in self.sources:
-            problem = open_input(path, self.options).problem
-            if not isinstance(problem, Problem):
-                raise InputError("found another kind of problem, expected modulo scheduling (a loop body)", source=path)
-            obstacle = find_obstacle(problem) if problem.instructions else "it has no instructions"
-            if obstacle is not None:
-                raise InputError(f"cannot be mapped: {obstacle}", source=path)
-            if problem.rules.pass_through:
-                raise InputError("found the rule pass_through, expected single links", source=path)
-            problems.append(problem)
-        return problems + self._generated()
+        obstacle = find_obstacle(problem) if problem.instructions else "it has no instructions"
+        if obstacle is not None:
+            raise InputError(f"cannot be mapped: {obstacle}")
+        if problem.rules.pass_through:
+            raise InputError("found the rule pass_through, expected single links")
 
-    def _generated(self) -> list[Problem]:
-        """Of a run that is resumed those that its checkpoint's seed decides."""
+    def learned_on(self, problems: list[Problem]) -> list[Problem]:
+        """With generated graphs; of a run that is resumed those that its checkpoint's seed decides."""
         import numpy as np
 
         from stowplan.hardware.se.machines import load_machine
@@ -105,19 +99,7 @@ class _Training(Training["Trainer"]):
         rng = np.random.default_rng(seed + _APART)
         target = self.options.target
         machine = load_machine(target) if target is not None and self.generate else None
-        return [generated(rng, machine) for _ in range(self.generate)]
-
-    @property
-    def trainer_type(self) -> type[Trainer]:
-        from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
-
-        return Trainer
-
-    @property
-    def config_type(self) -> type[PpoConfig]:
-        from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
-
-        return PpoConfig
+        return problems + [generated(rng, machine) for _ in range(self.generate)]
 
     def configured(self, config: PpoConfig) -> PpoConfig:
         if self.first not in (None, "ii", "latency"):
@@ -128,16 +110,11 @@ class _Training(Training["Trainer"]):
             config = config.changed(**_WITHOUT[name])
         return config if self.first is None else config.changed(first=self.first)
 
-    def new(self, problems: list[Any], config: PpoConfig) -> Trainer:
-        if self.start_from is None:
-            return super().new(problems, config)
-        from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import load_policy
+    def weights(self, policy: Path) -> tuple[PpoConfig, Any]:
+        from stowplan.learned_guidance.modulo_scheduling.ppo.config import load_policy
 
-        content, network = load_policy(self.start_from)
-        # The policy's network replaces the preset's.
-        names = ("hidden", "layers", "heads", "graph_network", "attention", "lookahead", "masks")
-        config = config.changed(**{name: getattr(content.config, name) for name in names})
-        return self.trainer_type(problems, config, seed=self.seed or 0, weights=network.state_dict())
+        content, network = load_policy(policy)
+        return content.config, network.state_dict()
 
     def learn_from(self, trainer: Trainer, index: int, plan: Plan) -> None:
         trainer.demonstrate(index, plan)

@@ -12,9 +12,11 @@ import numpy.typing as npt
 from stowplan.arguments import whole
 from stowplan.errors import InputError
 from stowplan.frontends.dfg import kernels, lower
-from stowplan.learned_guidance.modulo_scheduling.observation import Limits, Observation, observation_space, observe
-from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
-from stowplan.learned_guidance.problem_source import Given, ProblemSource, check_choice
+from stowplan.learned_guidance.environments import Given, ProblemSource, check_choice
+from stowplan.learned_guidance.modulo_scheduling.body import Body
+from stowplan.learned_guidance.modulo_scheduling.observation import Observation, observation_space, observe
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.learned_guidance.modulo_scheduling.view import Limits
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem

@@ -48,7 +48,7 @@ _OPS = {count: [name for name in names if name in OPERATIONS] for count, names i
 ))}  # fmt: skip
 
 
-def random_graph(chance: np.random.Generator, instructions: int, *, variables: bool | None = None) -> Dfg:
+def random_graph(rng: np.random.Generator, instructions: int, *, variables: bool | None = None) -> Dfg:
     """A loop body of so many instructions.
 
     Parameters
@@ -57,37 +57,37 @@ def random_graph(chance: np.random.Generator, instructions: int, *, variables: b
         Whether some instructions share tile-memory variables; None: in half of the graphs.
     """
     count = whole("instructions {}", instructions, 1)
-    sources, unread, recent = chance.uniform(*SOURCES), chance.uniform(*UNREAD), chance.uniform(*RECENT)
-    window = int(chance.integers(3, 4 + max(3, 2 * math.isqrt(count))))
+    sources, unread, recent = rng.uniform(*SOURCES), rng.uniform(*UNREAD), rng.uniform(*RECENT)
+    window = int(rng.integers(3, 4 + max(3, 2 * math.isqrt(count))))
     operands: list[list[tuple[int, int]]] = []
     readers, levels = [0] * count, [0] * count
     for number in range(count):
         own: list[tuple[int, int]] = []
-        if number and chance.random() >= sources:
-            wanted = 1 + int(chance.choice(len(OPERANDS), p=OPERANDS))
+        if number and rng.random() >= sources:
+            wanted = 1 + int(rng.choice(len(OPERANDS), p=OPERANDS))
             while len(own) < min(wanted, number):
-                own += [(source, 0) for source in _source(chance, number, readers, levels, own, unread, recent, window)]
+                own += [(source, 0) for source in _source(rng, number, readers, levels, own, unread, recent, window)]
         for source, _ in own:
             readers[source] += 1
             levels[number] = max(levels[number], levels[source] + 1)
         operands.append(own)
-    _close_cycles(chance, operands)
-    if count > CONSUMERS[0] and chance.random() < SPREAD:
-        _spread(chance, operands)
+    _close_cycles(rng, operands)
+    if count > CONSUMERS[0] and rng.random() < SPREAD:
+        _spread(rng, operands)
     named: list[list[Operand]] = [
         [Operand(instruction=f"i{source}", distance=distance) for source, distance in own] for own in operands
     ]
-    shared = chance.random() < VARIABLES if variables is None else variables
-    found = _share(chance, named) if shared else ()
+    shared = rng.random() < VARIABLES if variables is None else variables
+    found = _share(rng, named) if shared else ()
     made = []
     for number, each in enumerate(named):
         ops = _OPS[min(len(each), max(_OPS))]
-        made.append(Instruction(id=f"i{number}", op=ops[int(chance.integers(len(ops)))], operands=tuple(each)))
+        made.append(Instruction(id=f"i{number}", op=ops[int(rng.integers(len(ops)))], operands=tuple(each)))
     return Dfg(f"generated {count}", tuple(made), found)
 
 
 def _source(
-    chance: np.random.Generator,
+    rng: np.random.Generator,
     number: int,
     readers: list[int],
     levels: list[int],
@@ -99,51 +99,51 @@ def _source(
     """The producer of one more operand."""
     known = {source for source, _ in own}
     free = [each for each in range(number) if each not in known]
-    if chance.random() < unread:
+    if rng.random() < unread:
         free = [each for each in free if not readers[each]] or free
-    if chance.random() < recent:
+    if rng.random() < recent:
         free = free[-window:]
     # Of two, the one on the lower level: drawn evenly, graphs are half as deep again as real ones.
-    return [min((free[int(chance.integers(len(free)))] for _ in range(2)), key=lambda each: levels[each])]
+    return [min((free[int(rng.integers(len(free)))] for _ in range(2)), key=lambda each: levels[each])]
 
 
-def _close_cycles(chance: np.random.Generator, operands: list[list[tuple[int, int]]]) -> None:
+def _close_cycles(rng: np.random.Generator, operands: list[list[tuple[int, int]]]) -> None:
     """Edges of distance 1 from an instruction back to one that leads to it, or to itself."""
     count = len(operands)
     with_room = [number for number, own in enumerate(operands) if 1 <= len(own) <= 2]
-    if with_room and chance.random() < ACCUMULATING:
-        number = with_room[int(chance.integers(len(with_room)))]
+    if with_room and rng.random() < ACCUMULATING:
+        number = with_room[int(rng.integers(len(with_room)))]
         operands[number].append((number, 1))
-    if chance.random() >= CYCLIC:
+    if rng.random() >= CYCLIC:
         return
-    for _ in range(int(chance.integers(1, 4))):
-        last = first = int(chance.integers(count))
-        for _ in range(int(chance.geometric(0.12))):
+    for _ in range(int(rng.integers(1, 4))):
+        last = first = int(rng.integers(count))
+        for _ in range(int(rng.geometric(0.12))):
             before = [source for source, distance in operands[first] if distance == 0]
             if not before:
                 break
-            first = before[int(chance.integers(len(before)))]
+            first = before[int(rng.integers(len(before)))]
         if first != last and len(operands[first]) <= 2:
             operands[first].append((last, 1))
 
 
-def _spread(chance: np.random.Generator, operands: list[list[tuple[int, int]]]) -> None:
+def _spread(rng: np.random.Generator, operands: list[list[tuple[int, int]]]) -> None:
     """One of the first values goes to many instructions after it."""
-    source = int(chance.integers(max(1, len(operands) // 3)))
+    source = int(rng.integers(max(1, len(operands) // 3)))
     later = [number for number in range(source + 1, len(operands)) if len(operands[number]) < 3]
     later = [number for number in later if source not in [each for each, _ in operands[number]]]
-    wanted = min(len(later), int(chance.integers(CONSUMERS[0], CONSUMERS[1] + 1)))
-    for number in chance.choice(later, size=wanted, replace=False) if later else ():
+    wanted = min(len(later), int(rng.integers(CONSUMERS[0], CONSUMERS[1] + 1)))
+    for number in rng.choice(later, size=wanted, replace=False) if later else ():
         operands[int(number)].append((source, 0))
 
 
-def _share(chance: np.random.Generator, operands: list[list[Operand]]) -> tuple[Variable, ...]:
+def _share(rng: np.random.Generator, operands: list[list[Operand]]) -> tuple[Variable, ...]:
     """Variables that one to three instructions read."""
     with_room = [number for number, own in enumerate(operands) if len(own) < 3]
     found = []
-    for number in range(int(chance.integers(1, max(2, len(operands) // 6 + 1)))):
-        readers = chance.choice(with_room, size=min(len(with_room), int(chance.integers(1, 4))), replace=False)
-        variable = Variable(id=f"v{number}", words=int(2 ** chance.integers(0, 8)), streams=bool(chance.random() < 0.5))
+    for number in range(int(rng.integers(1, max(2, len(operands) // 6 + 1)))):
+        readers = rng.choice(with_room, size=min(len(with_room), int(rng.integers(1, 4))), replace=False)
+        variable = Variable(id=f"v{number}", words=int(2 ** rng.integers(0, 8)), streams=bool(rng.random() < 0.5))
         for reader in sorted(int(each) for each in readers):
             if len(operands[reader]) < 3:
                 operands[reader].append(Operand(variable=variable.id))
@@ -153,7 +153,7 @@ def _share(chance: np.random.Generator, operands: list[list[Operand]]) -> tuple[
 
 
 def generated(
-    chance: np.random.Generator,
+    rng: np.random.Generator,
     machine: Machine | None = None,
     *,
     instructions: int | tuple[int, int] = INSTRUCTIONS,
@@ -180,8 +180,8 @@ def generated(
     whole("instructions {}", low, 1)
     whole("instructions {}", high, low)
     for _ in range(100):
-        count = round(math.exp(chance.uniform(math.log(low), math.log(high))))
-        problem = lower(random_graph(chance, count, variables=variables), machine, rules=rules, inputs="instructions")
+        count = round(math.exp(rng.uniform(math.log(low), math.log(high))))
+        problem = lower(random_graph(rng, count, variables=variables), machine, rules=rules, inputs="instructions")
         obstacle = find_obstacle(problem)
         if obstacle is None:
             return problem

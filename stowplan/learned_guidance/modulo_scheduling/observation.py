@@ -8,16 +8,13 @@ that machines of all sizes look alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stowplan.compiled import njit
-from stowplan.errors import InputError
-from stowplan.learned_guidance.modulo_scheduling.view import EDGE_FEATURES, NODE_FEATURES, View, view_of
-from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.learned_guidance.modulo_scheduling.view import EDGE_FEATURES, NODE_FEATURES, Limits, View, view_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -49,36 +46,6 @@ STATE_FEATURES = 4
 
 #: Columns of the whole: see ``_globals``.
 GLOBAL_FEATURES = 16
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Sizes of arrays: what is less is padded."""
-
-    nodes: int
-    edges: int
-    tiles: int
-    slots: int
-
-    @classmethod
-    def of(cls, problems: list[Problem] | tuple[Problem, ...], slots: int | None = None) -> Limits:
-        """The least that hold all problems; ``slots`` is the largest initiation interval, by default what spoke RAMs hold."""
-        views = [view_of(problem) for problem in problems]
-        return cls(
-            nodes=max(1, *(view.count for view in views)),
-            edges=max(1, *(len(view.edges) for view in views)),
-            tiles=max(view.tiles for view in views),
-            slots=slots or max(problem.machine.spoke_depth for problem in problems),
-        )
-
-    def check(self, view: View, ii: int) -> None:
-        """Raise InputError where a mapping does not fit."""
-        found = {"nodes": view.count, "edges": len(view.edges), "tiles": view.tiles, "slots": ii}
-        for name, value in found.items():
-            if value > getattr(self, name):
-                raise InputError(
-                    f"found {value} {name}, expected {getattr(self, name)} at most, as the observation has room for"
-                )
 
 
 def observation_space(limits: Limits) -> gymnasium.spaces.Dict:

@@ -1,16 +1,17 @@
-"""Who places instructions: what a policy offers, and a control that knows nothing."""
+"""Who places instructions: the loop of all players, and a control that knows nothing."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TypeAlias
 
 import numpy as np
 
-from stowplan.learned_guidance.modulo_scheduling.observation import Limits, observe
+from stowplan.learned_guidance.modulo_scheduling.observation import observe
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.learned_guidance.modulo_scheduling.view import Limits
 from stowplan.models.modulo_scheduling.machine import Machine
-from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 
 
@@ -19,13 +20,25 @@ def never() -> bool:
     return False
 
 
-class Player(Protocol):
-    """Places what is left of many mappings, side by side."""
+#: Says of mappings that go on (in which something is left to place, and can be placed) the tile and slot of what is next.
+Choice: TypeAlias = Callable[[Sequence[Mapping]], Sequence[tuple[int, int]]]
+
+
+class Player(ABC):
+    """Places what is left of many mappings, side by side: the likeliest place or one drawn at each step, none taken back.
+
+    Of mappings of one problem at one interval, one that is stuck can go on as a copy of one that is not (a particle filter's
+    resampling): all placements then lead somewhere.
+    """
+
+    @abstractmethod
+    def choice(self, mappings: Sequence[Mapping], rng: np.random.Generator, temperature: float) -> Choice:
+        """How places are chosen while these mappings are placed; what it is asked about are some of them, or copies."""
 
     def place(
         self,
         mappings: Sequence[Mapping],
-        chance: np.random.Generator,
+        rng: np.random.Generator,
         *,
         temperature: float = 1.0,
         resample: bool = False,
@@ -36,7 +49,8 @@ class Player(Protocol):
         Parameters
         ----------
         mappings
-            Of one problem at one interval where ``resample``; any others may be mixed. They are placed in place.
+            Of one problem at one interval, with as much to place, where ``resample``; any others may be mixed. They are placed
+            in place.
         temperature
             Of the draws; 0 takes the likeliest.
         resample
@@ -49,57 +63,33 @@ class Player(Protocol):
         list
             As many mappings, in their order, copies in place of those that were replaced.
         """
-        ...
-
-
-class Policy(Player, Protocol):
-    """A trained player, which can be trained on for one problem."""
-
-    def fine_tune(
-        self,
-        problem: Problem,
-        *,
-        evaluations: int | None = None,
-        seed: int = 0,
-        demonstrations: Sequence[Plan] = (),
-        should_stop: Callable[[], bool] | None = None,
-        on_better: Callable[[Plan], None] | None = None,
-    ) -> Any:
-        """Train on until ``should_stop`` or so many roll-outs; ``on_better`` gets each plan better than those before.
-
-        Returns something with the roll-outs made as ``evaluations``.
-        """
-        ...
-
-
-class Uniform:
-    """Any legal place is as likely as any other: the control beside every policy."""
-
-    def place(
-        self,
-        mappings: Sequence[Mapping],
-        chance: np.random.Generator,
-        *,
-        temperature: float = 1.0,
-        resample: bool = False,
-        stop: Callable[[], bool] = never,
-    ) -> list[Mapping]:
-        """See :class:`Player`; the temperature has no effect."""
         found = list(mappings)
-        while not stop():
+        choose = self.choice(found, rng, temperature) if found else None
+        while choose is not None and not stop():
             going = [at for at, each in enumerate(found) if each.current >= 0 and not each.stuck]
             if not going:
                 break
             if resample:
                 for at, each in enumerate(found):
                     if each.stuck:
-                        found[at] = found[going[int(chance.integers(len(going)))]].copy()
-            for each in found:
-                if each.current >= 0 and not each.stuck:
-                    places = np.flatnonzero(each.mask())
-                    tile, slot = divmod(int(places[int(chance.integers(len(places)))]), each.ii)
-                    each.place(tile, slot)
+                        found[at] = found[going[int(rng.integers(len(going)))]].copy()
+                going = [at for at, each in enumerate(found) if each.current >= 0]
+            for at, place in zip(going, choose([found[at] for at in going]), strict=True):
+                found[at].place(*place)
         return found
+
+
+class Uniform(Player):
+    """Any legal place is as likely as any other: the control beside every policy."""
+
+    def choice(self, mappings: Sequence[Mapping], rng: np.random.Generator, temperature: float) -> Choice:
+        """Draws of legal places; the temperature has no effect."""
+
+        def drawn(going: Sequence[Mapping]) -> list[tuple[int, int]]:
+            legal = [np.flatnonzero(each.mask()) for each in going]
+            return [divmod(int(at[int(rng.integers(len(at)))]), each.ii) for at, each in zip(legal, going, strict=True)]
+
+        return drawn
 
 
 def warm_up() -> None:

@@ -6,6 +6,7 @@ None of it depends on the initiation interval or on places, so that a graph netw
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,8 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
-from stowplan.learned_guidance.modulo_scheduling.recurrences import least_clocks, recurrence_paths
+from stowplan.errors import InputError
+from stowplan.learned_guidance.modulo_scheduling.body import least_clocks, recurrence_paths
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
@@ -130,7 +132,7 @@ class View:
         return heights, depths
 
     def cycles(self, ii: int) -> tuple[Ints, Ints]:
-        """See :func:`~stowplan.learned_guidance.modulo_scheduling.recurrences.recurrence_paths`."""
+        """See :func:`~stowplan.learned_guidance.modulo_scheduling.body.recurrence_paths`."""
         kept: dict[int, tuple[Ints, Ints]] = self.__dict__.setdefault("_cycles", {})
         if ii not in kept:
             kept[ii] = recurrence_paths(self.structure, max(ii, self.least_ii))
@@ -226,3 +228,33 @@ def view_of(problem: Problem) -> View:
     if len(_KEPT) > _MOST_KEPT:
         _KEPT.popitem(last=False)
     return found
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes of arrays: what is less is padded."""
+
+    nodes: int
+    edges: int
+    tiles: int
+    slots: int
+
+    @classmethod
+    def of(cls, problems: list[Problem] | tuple[Problem, ...], slots: int | None = None) -> Limits:
+        """The least that hold all problems; ``slots`` is the largest initiation interval, by default what spoke RAMs hold."""
+        views = [view_of(problem) for problem in problems]
+        return cls(
+            nodes=max(1, *(view.count for view in views)),
+            edges=max(1, *(len(view.edges) for view in views)),
+            tiles=max(view.tiles for view in views),
+            slots=slots or max(problem.machine.spoke_depth for problem in problems),
+        )
+
+    def check(self, view: View, ii: int) -> None:
+        """Raise InputError where a mapping does not fit."""
+        found = {"nodes": view.count, "edges": len(view.edges), "tiles": view.tiles, "slots": ii}
+        for name, value in found.items():
+            if value > getattr(self, name):
+                raise InputError(
+                    f"found {value} {name}, expected {getattr(self, name)} at most, as the observation has room for"
+                )

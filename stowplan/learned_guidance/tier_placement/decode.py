@@ -127,7 +127,7 @@ class Decoder:
         faster = np.cumsum(probabilities[..., ::-1].astype(float), axis=-1)[..., -2::-1]
         faster = np.clip(faster, _LEAST, 1 - _LEAST)
         odds = np.moveaxis(np.log(faster) - np.log1p(-faster), -1, 0)
-        chance = np.random.default_rng(seed)
+        rng = np.random.default_rng(seed)
         found = []
         for number in range(count):
             part = SIZE_PARTS[number % len(SIZE_PARTS)]
@@ -135,7 +135,7 @@ class Decoder:
             if number >= len(SIZE_PARTS):
                 heat = NOISE[number // len(SIZE_PARTS) % len(NOISE)]
                 # The same for all tiers: that a tensor is worth more or less than it seems.
-                scores = scores + heat * chance.standard_normal(self._log_room.shape)
+                scores = scores + heat * rng.standard_normal(self._log_room.shape)
             found.append(np.argsort(-scores.reshape(len(scores), -1), axis=-1, kind="stable"))
         return np.stack(found).astype(np.int64)
 

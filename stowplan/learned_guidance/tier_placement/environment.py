@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any, Literal, NamedTuple, SupportsFloat, TypeAlias, cast, get_args
 
 import gymnasium
@@ -11,9 +12,8 @@ import numpy.typing as npt
 from stowplan.arguments import whole
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i.chip import Chip, Evaluation
-from stowplan.learned_guidance.problem_source import Given, ProblemSource, check_choice
+from stowplan.learned_guidance.environments import Given, ProblemSource, check_choice
 from stowplan.learned_guidance.tier_placement.graph import BOUND, FeatureSet, Graph, columns, graph_of
-from stowplan.learned_guidance.tier_placement.variants import generated
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -248,7 +248,7 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
 
 def demo_problem() -> Problem:
     """A residual network of 47 layers on the NNP-I, with about twice the weights that its LLC holds."""
-    return generated(np.random.default_rng(4), form="residual", layers=30, precision="int8")
+    return Problem.load(str(resources.files("stowplan.learned_guidance.tier_placement") / "demo.json"))
 
 
 def _size(name: str, given: int | None, found: list[int], otherwise: int = 1) -> int:

@@ -45,6 +45,8 @@ class FileFormat(Generic[C]):
     version: int
     renamed: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Earlier versions that can be read: fields of their configurations, and what they are called now."""
+    removed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Fields that configurations had, and their values that are read: those that mean what is done now. Empty: any."""
     hint: str = ""
     """What to do with a file of a version that cannot be read."""
 
@@ -132,7 +134,7 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
     if version not in (file_format.version, *file_format.renamed):
         hint = f" ({file_format.hint})" if file_format.hint else ""
         raise InputError(f"found version {version!r}, expected {file_format.version}{hint}", source=path, place="version")
-    config = _read_config(found.get("config"), file_format.config, file_format.renamed.get(version, {}), path)
+    config = _read_config(found.get("config"), file_format, version, path)
     try:
         provenance = _provenance(found)
         # Version 1 had the agent's values beside the others.
@@ -186,10 +188,14 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _read_config(text: Any, kind: type[C], renamed: Mapping[str, str], path: str | Path) -> C:
+def _read_config(text: Any, file_format: FileFormat[C], version: int, path: str | Path) -> C:
+    renamed = file_format.renamed.get(version, {})
     try:
-        fields = msgspec.json.decode(text, type=dict[str, Any])
-        return msgspec.convert({renamed.get(name, name): value for name, value in fields.items()}, kind)
+        fields = {renamed.get(name, name): value for name, value in msgspec.json.decode(text, type=dict[str, Any]).items()}
+        for name, values in file_format.removed.items():
+            if name in fields and (value := fields.pop(name)) not in values and values:
+                raise InputError(f"found {name} = {brief(repr(value))}, which is no longer supported")
+        return msgspec.convert(fields, file_format.config)
     except (msgspec.MsgspecError, StowplanError, TypeError, UnicodeError, RecursionError) as error:
         raise InputError(f"{error}", source=path, place="config") from error
 

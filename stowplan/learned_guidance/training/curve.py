@@ -8,7 +8,10 @@ import math
 import os
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import get_type_hints
 
 from stowplan import files
 from stowplan.errors import InputError
@@ -71,14 +74,53 @@ class CurveFile:
         return rows[1:]
 
 
+@dataclass(frozen=True)
+class Column:
+    """Beside the type of a field of a :class:`Report`: the form of its numbers, and other names than the field's.
+
+    Several are those of a tuple, which may be None.
+    """
+
+    names: tuple[str, ...] = ()
+    form: str = ".6g"
+
+
+class Report:
+    """What a trainer reports, a dataclass: of each field, in their order, a column of the training curve."""
+
+    @classmethod
+    @cache
+    def _columns(cls) -> list[tuple[str, Column]]:
+        found = []
+        for name, kind in get_type_hints(cls, include_extras=True).items():
+            column = next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Column)), Column())
+            found.append((name, column if column.names else replace(column, names=(name,))))
+        return found
+
+    @classmethod
+    def columns(cls) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(name for _, column in cls._columns() for name in column.names)
+
+    @property
+    def row(self) -> list[str]:
+        """A text for each of the columns; empty for what is not known."""
+        found: list[str] = []
+        for name, column in self._columns():
+            value = getattr(self, name)
+            values = value if isinstance(value, tuple) else [math.nan if value is None else value] * len(column.names)
+            found += [cell(each, column.form) for each in values]
+        return found
+
+
 def mean(values: Sequence[float]) -> float:
     """NaN of nothing."""
     return math.fsum(values) / len(values) if values else math.nan
 
 
-def cell(value: float) -> str:
-    """A number as it stands in a row; empty for NaN."""
-    return "" if math.isnan(value) else f"{value:.6g}"
+def cell(value: float, form: str = ".6g") -> str:
+    """A number as it stands in a row: a whole one as it is, others in a form; empty for NaN."""
+    return "" if math.isnan(value) else str(value) if isinstance(value, int) else format(value, form)
 
 
 def _lines(rows: Sequence[Sequence[str]]) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -14,33 +15,52 @@ from stowplan.errors import UsageError
 C = TypeVar("C", bound=msgspec.Struct)
 
 
-def check_types(config: msgspec.Struct) -> None:
-    """For ``__post_init__``: msgspec itself looks at types only where it reads a file.
+@dataclass(frozen=True)
+class Range:
+    """What a number may be, both ends included; beside the type of a field, as in ``Annotated[int, Range(1)]``."""
+
+    least: float
+    most: float = math.inf
+
+    def __str__(self) -> str:
+        return f"{self.least} or more" if self.most == math.inf else f"{self.least} to {self.most}"
+
+
+#: A number from 0 to 1.
+Fraction = Annotated[float, Range(0, 1)]
+
+
+class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that decides how an agent is trained; UsageError where a value is not of its type, or out of its range."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def changed(self, **changes: Any) -> Self:
+        """The same with other values for some fields."""
+        return msgspec.structs.replace(self, **changes)
+
+
+def check(config: msgspec.Struct) -> None:
+    """That fields have their types, and lie in their :class:`Range`; None is not looked at.
+
+    For ``__post_init__``: msgspec itself looks at types only where it reads a file.
 
     Raises
     ------
     UsageError
         Naming the field, what was found, and what was expected.
     """
+    ranges: list[tuple[str, Any, Range]] = []
     for field in msgspec.structs.fields(type(config)):
-        _check_type(field.name, getattr(config, field.name), field.type)
-
-
-def check_ranges(config: msgspec.Struct, at_least: Mapping[str, float], fractions: Collection[str]) -> None:
-    """That fields are at least so much, and those of ``fractions`` from 0 to 1; None is not looked at.
-
-    Raises
-    ------
-    UsageError
-        Naming the field, what was found, and what was expected.
-    """
-    for name, least in at_least.items():
-        value = getattr(config, name)
-        if value is not None and not value >= least:
-            raise UsageError(f"training: {name} is {value}, expected {least} or more")
-    for name in fractions:
-        if not 0.0 <= getattr(config, name) <= 1.0:
-            raise UsageError(f"training: {name} is {getattr(config, name)}, expected 0 to 1")
+        value, kind = getattr(config, field.name), field.type
+        if get_origin(kind) is Annotated:
+            kind, *given = get_args(kind)
+            ranges += [(field.name, value, each) for each in given if isinstance(each, Range)]
+        _check_type(field.name, value, kind)
+    for name, value, each in ranges:
+        if value is not None and not each.least <= value <= each.most:
+            raise UsageError(f"training: {name} is {value}, expected {each}")
 
 
 def with_settings(config: C, settings: Iterable[str]) -> C:
@@ -73,7 +93,7 @@ def with_settings(config: C, settings: Iterable[str]) -> C:
         changed = msgspec.convert(values, type(config))
     except msgspec.ValidationError as error:
         raise UsageError(f"--set: {error}") from error
-    check_types(changed)
+    check(changed)
     return changed
 
 

@@ -155,7 +155,7 @@ class Budget:
         return self._deadline.expired
 
 
-#: Sets of decisions that can only be taken back together are left out beyond this many.
+#: Sets of decisions that can only be reverted together are left out beyond this many.
 MOST_TOGETHER = 256
 
 #: By sort of decision: how many of them changed, and of how many.
@@ -174,7 +174,7 @@ class PlanChanges(Protocol):
         """What a valid plan changes."""
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
-        """Sets of decisions of a valid plan that are unlike the earlier plan's and may be taken back together."""
+        """Sets of decisions of a valid plan that are unlike the earlier plan's and may be reverted together."""
 
     def reverted(self, plan: Any, decisions: Collection[int]) -> Any:
         """The plan with these decisions as in the earlier one, and what follows from them; None where there is none.
@@ -240,7 +240,7 @@ class ByValues:
         raise NotImplementedError
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """For a decision those that must be taken back with it, as far as that is known."""
+        """For a decision those that must be reverted with it, as far as that is known."""
         return lambda decision: ()
 
     def counts(self, plan: Any) -> Counts:
@@ -251,7 +251,7 @@ class ByValues:
         return {self._what: (len(self._differing(plan)), len(known))}
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
-        """Each decision with those that must be taken back with it, the smallest sets first."""
+        """Each decision with those that must be reverted with it, the smallest sets first."""
         changed = self._differing(plan)
         return together(changed, self.coupled(plan), should_stop)
 
@@ -274,7 +274,7 @@ class ByValues:
 def together(
     changed: Sequence[int], coupled: Callable[[int], Iterable[int]], should_stop: Callable[[], bool]
 ) -> list[frozenset[int]]:
-    """Each decision with all that must be taken back with it; sets with others than ``changed`` are left out."""
+    """Each decision with all that must be reverted with it; sets with others than ``changed`` are left out."""
     free = set(changed)
     known: dict[int, list[int]] = {}
     found: dict[frozenset[int], None] = {}

@@ -1,8 +1,8 @@
-"""From the best plan of a run to one that changes less: decisions are taken back while the verifier and the objective allow.
+"""From the best plan of a run to one that changes less: decisions are reverted while the verifier and the objective allow.
 
 Of the differences to the earlier plan a small set is sought that is enough, by trying to do without parts of it, halved again
 and again as in delta debugging (Zeller and Hildebrandt 2002); where a loss is allowed, what costs least for each decision goes
-first. What is left is 1-minimal where the time suffices: no set of decisions that may be taken back alone can be. A kind's own
+first. What is left is 1-minimal where the time suffices: no set of decisions that may be reverted alone can be. A kind's own
 searches go on from there.
 """
 
@@ -17,7 +17,7 @@ from stowplan.portfolio.keep_close.earlier_plan import Budget, Counts, PlanChang
 from stowplan.portfolio.kind import Check, Kind, check
 from stowplan.result import two_numbers
 
-#: Pairs of sets of decisions that are tried where none can be taken back alone.
+#: Pairs of sets of decisions that are tried where none can be reverted alone.
 MOST_PAIRS = 3000
 
 
@@ -145,7 +145,7 @@ class Search:
         return True
 
     def _revert(self) -> None:
-        """Take decisions back until no set can be taken back alone, and no two of them together."""
+        """Revert decisions until no set can be reverted alone, and no two of them together."""
         pairs_left = MOST_PAIRS
         while not self._budget.is_over():
             groups = self._changes.groups(self.best.plan, self._budget.is_over)
@@ -178,7 +178,7 @@ class Search:
         return [groups[at] for at in order]
 
     def _halve(self, groups: Sequence[frozenset[int]]) -> None:
-        """Take back all of them, or the halves one after the other."""
+        """Revert all of them, or the halves one after the other."""
         if self._budget.is_over() or not groups:
             return
         if self.offer(self._changes.reverted(self.best.plan, frozenset().union(*groups))) or len(groups) == 1:
@@ -188,7 +188,7 @@ class Search:
         self._halve(groups[middle:])
 
     def _pairs(self, groups: Sequence[frozenset[int]], left: int) -> int:
-        """Take back two groups together; returns how many pairs may still be tried."""
+        """Revert two groups together; returns how many pairs may still be tried."""
         for at, one in enumerate(groups):
             for other in groups[:at]:
                 if left <= 0 or self._budget.is_over():

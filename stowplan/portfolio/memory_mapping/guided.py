@@ -213,10 +213,10 @@ def learned_hint(problem: Problem, context: Context) -> Hint | None:
 
 def filled_hint(problem: Problem, context: Context) -> Hint | None:
     """The hint that learns nothing; None where it would take too long."""
-    from stowplan.learned_guidance.memory_mapping.guide import filled
+    from stowplan.learned_guidance.memory_mapping.guide import guide
 
     is_quick = 0 < FILLED_SECONDS * problem.use_count <= context.seconds(WITHIN_PART)
-    return filled.filled_hint(problem) if is_quick else None
+    return guide.filled_hint(problem) if is_quick else None
 
 
 def relaxes_in_search(options: Options) -> bool:

@@ -16,7 +16,7 @@ from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 
 POLICY = PolicySource(
@@ -65,7 +65,7 @@ def policy_search(problem: Problem, context: Context) -> None:
     """Likeliest actions, then the best after a search, then games drawn and searched in turn; until time is up."""
     if not problem.use_count:
         return
-    from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 
     player, game = _load(), CompiledGame(problem)
     for play in _games(player, game, context):
@@ -78,8 +78,8 @@ def policy_tuned(problem: Problem, context: Context) -> None:
     """The policy trained on for this program alone, with the best plan known to learn from; the best game on the way."""
     if not problem.use_count:
         return
-    from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-    from stowplan.learned_guidance.memory_mapping.local_search import improve_plan
+    from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
     from stowplan.learned_guidance.memory_mapping.muzero.play import TUNING, Played
 
     player, game = _load(), CompiledGame(problem)

@@ -20,7 +20,7 @@ from stowplan.portfolio.memory_mapping.learned import POLICY
 from stowplan.portfolio.validation.adapter import Adapter, Completion, Effort, Estimate, Game, Stop
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 
 _ACTIONS = ("copy", "no copy", "drop")
@@ -45,7 +45,7 @@ class MuZeroPlayer:
         return [game_of(game, played) for played in self.policy.rollouts(game, count, seed=seed, should_stop=stop)]
 
     def _game(self, problem: Problem) -> CompiledGame:
-        from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+        from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 
         if self._known is None or self._known[0] != problem.digest:
             self._known = problem.digest, CompiledGame(problem)
@@ -177,7 +177,7 @@ def _penalised_table(table: Table, fixed: Mapping[int, bool], penalty: int) -> T
 
 
 def _decisions(problem: Problem, game: Game, known: Plan | None) -> FastOrSlow | None:
-    from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 
     state = CompiledGame(problem).reset()
     state.play(game.trace.actions)

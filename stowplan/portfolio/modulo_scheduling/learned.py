@@ -13,7 +13,7 @@ from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.modulo_scheduling.rollouts import Policy
+    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
 
 POLICY = PolicySource(
     file="ppo.pt",

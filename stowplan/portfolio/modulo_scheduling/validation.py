@@ -61,8 +61,8 @@ class PpoPlayer:
     def _games(self, problem: Problem, count: int, chance: np.random.Generator | None, stop: Stop) -> list[Game]:
         """Games side by side; none where they were stopped."""
         from stowplan.learned_guidance.modulo_scheduling.environment import SLACK, ModuloSchedulingEnv
-        from stowplan.learned_guidance.modulo_scheduling.observation import Limits
         from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
+        from stowplan.learned_guidance.modulo_scheduling.view import Limits
 
         config = PpoConfig() if self.policy.file is None else self.policy.file.config
         # Single links only, as the candidate plays.

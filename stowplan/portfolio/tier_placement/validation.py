@@ -31,7 +31,7 @@ class EgrlPlayer:
     def sampled(self, problem: Problem, count: int, seed: int, stop: Stop) -> Sequence[Game]:
         """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
         from stowplan.learned_guidance.tier_placement.decode import Decoder
-        from stowplan.learned_guidance.tier_placement.egrl.chromosome import draw
+        from stowplan.learned_guidance.tier_placement.egrl.population import draw
 
         chance, decoder, games = np.random.default_rng(seed), Decoder(problem), list[Game]()
         probabilities = self.policy.posterior(problem)

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.lib.memory_mapping.deviations import ILLEGAL, deviations
 from benchmarks.lib.memory_mapping.synthetic import synthetic
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.variants import as_played
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 
 NEAREST = {0: (0, 1, 2), 1: (1, 0, 2), 2: (2, 1, 0)}
 

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 import torch
 
 from benchmarks.lib.memory_mapping.imitation import DataSet, imitate, joined, judged, positions_of
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from tests.learned_guidance.memory_mapping.muzero.programs import SMALL_NETWORK, other_program, small_program

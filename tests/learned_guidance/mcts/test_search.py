@@ -10,8 +10,7 @@ import pytest
 
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.mcts import search as searching
-from stowplan.learned_guidance.mcts.config import SearchConfig
-from stowplan.learned_guidance.mcts.search import search
+from stowplan.learned_guidance.mcts.search import SearchConfig, search
 
 PUCT = SearchConfig(simulations=30, discount=0.97, forced_simulations=30)
 GUMBEL = replace(PUCT, method="gumbel")

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stowplan.learned_guidance.mcts.config import SearchConfig
-from stowplan.learned_guidance.mcts.search import search
+from stowplan.learned_guidance.mcts.search import SearchConfig, search
 
 ACTIONS, MOVES = 5, 3
 

@@ -24,11 +24,10 @@ import stowplan  # noqa: E402
 from stowplan.errors import InputError  # noqa: E402
 from stowplan.learned_guidance.environments import MMAP_GAME  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.environment import KEYS, MMapGameEnv  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.game.demo import demo_problem  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, play_greedy  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.observation.layout import ActionFeature  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.game.programs import demo_problem  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.observation.layout import ActionFeature, ObservationConfig  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer, empty_observations  # noqa: E402
 from stowplan.models.memory_mapping.plan import Plan  # noqa: E402
 from stowplan.models.memory_mapping.problem import Problem  # noqa: E402

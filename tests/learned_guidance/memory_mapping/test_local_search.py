@@ -11,8 +11,8 @@ from benchmarks.lib.memory_mapping.optimum import game_optimum
 from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.local_search import improve
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import play_on, program
 from tests.models.memory_mapping.cases import random_plan, random_problem

@@ -27,7 +27,7 @@ from stowplan.learned_guidance.modulo_scheduling.environment import (  # noqa: E
     demo_problem,
 )
 from stowplan.learned_guidance.modulo_scheduling.graphs import generated  # noqa: E402
-from stowplan.learned_guidance.modulo_scheduling.observation import Limits  # noqa: E402
+from stowplan.learned_guidance.modulo_scheduling.view import Limits  # noqa: E402
 from stowplan.models.modulo_scheduling.bounds import critical_path, least_ii  # noqa: E402
 from stowplan.models.modulo_scheduling.plan import Plan  # noqa: E402
 from stowplan.models.modulo_scheduling.problem import Pin, Problem  # noqa: E402

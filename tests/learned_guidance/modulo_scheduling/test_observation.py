@@ -10,15 +10,9 @@ pytest.importorskip("gymnasium")
 
 from stowplan.errors import InputError
 from stowplan.hardware.se.machines import load_machine
-from stowplan.learned_guidance.modulo_scheduling.observation import (
-    ENDLESS,
-    TILE_COLUMNS,
-    Limits,
-    observation_space,
-    observe,
-)
+from stowplan.learned_guidance.modulo_scheduling.observation import ENDLESS, TILE_COLUMNS, observation_space, observe
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
-from stowplan.learned_guidance.modulo_scheduling.view import NODE_COLUMNS, View
+from stowplan.learned_guidance.modulo_scheduling.view import NODE_COLUMNS, Limits, View
 from stowplan.models.modulo_scheduling.problem import Problem
 from tests.learned_guidance.modulo_scheduling.graphs import butterflies, chain, distance
 

@@ -13,8 +13,8 @@ import pytest
 from stowplan.errors import InputError
 from stowplan.frontends.dfg import kernels, lower
 from stowplan.hardware.se import compare
-from stowplan.learned_guidance.modulo_scheduling.order import topological_order
-from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
+from stowplan.learned_guidance.modulo_scheduling.body import Body, topological_order
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
 from stowplan.models.modulo_scheduling.verify import verify

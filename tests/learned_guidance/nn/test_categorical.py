@@ -10,7 +10,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from stowplan.errors import InputError  # noqa: E402
-from stowplan.learned_guidance.nn.categorical import Support  # noqa: E402
+from stowplan.learned_guidance.nn import Support  # noqa: E402
 
 
 def test_atoms_are_signed_squares() -> None:

@@ -21,12 +21,12 @@ gymnasium = pytest.importorskip("gymnasium")
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 
 import stowplan  # noqa: E402
+from benchmarks.lib.tier_placement.variants import generated  # noqa: E402
 from stowplan.errors import InputError, UsageError  # noqa: E402
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE, Chip  # noqa: E402
 from stowplan.learned_guidance.environments import TIER_PLACEMENT  # noqa: E402
 from stowplan.learned_guidance.tier_placement.environment import TierPlacementEnv, demo_problem  # noqa: E402
 from stowplan.learned_guidance.tier_placement.graph import graph_of  # noqa: E402
-from stowplan.learned_guidance.tier_placement.variants import generated  # noqa: E402
 from stowplan.models.tier_placement.plan import Plan  # noqa: E402
 from stowplan.models.tier_placement.problem import Problem, Tier  # noqa: E402
 from stowplan.models.tier_placement.verify import verify  # noqa: E402

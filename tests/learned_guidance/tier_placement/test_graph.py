@@ -11,11 +11,11 @@ import pytest
 
 import stowplan
 from benchmarks.lib.tier_placement.stacked import stacked
+from benchmarks.lib.tier_placement.variants import generated, with_fast_memory
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.network import OPS
 from stowplan.hardware.nnp_i.problem import FEATURES
 from stowplan.learned_guidance.tier_placement.graph import BOUND, FeatureSet, columns, graph_of
-from stowplan.learned_guidance.tier_placement.variants import generated, with_fast_memory
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from tests.models.tier_placement.cases import chain
 from tests.paths import EXAMPLES, ROOT

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
 
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.training.settings import check_ranges, check_types, with_settings
+from stowplan.learned_guidance.training.settings import Fraction, Range, check, with_settings
 
 
 class Inner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,18 +42,29 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 )
 def test_values_of_wrong_types_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"^training: {message}"):
-        check_types(Config(**changes))
-    check_types(Config())
+        check(Config(**changes))
+    check(Config())
+
+
+class Ranged(msgspec.Struct, frozen=True, kw_only=True):
+    count: Annotated[int, Range(2)] = 2
+    limit: Annotated[int | None, Range(1)] = None
+    part: Fraction = 0.5
 
 
 def test_ranges() -> None:
-    check_ranges(Config(), {"count": 1, "limit": 1}, ["rate"])
+    check(Ranged())
+    check(Ranged(limit=1, part=1.0))
     with pytest.raises(UsageError, match="count is 1, expected 2 or more"):
-        check_ranges(Config(), {"count": 2}, [])
-    with pytest.raises(UsageError, match=r"rate is 1.5, expected 0 to 1"):
-        check_ranges(Config(rate=1.5), {}, ["rate"])
-    with pytest.raises(UsageError, match="rate is nan"):
-        check_ranges(Config(rate=math.nan), {"rate": 0.0}, [])
+        check(Ranged(count=1))
+    with pytest.raises(UsageError, match="limit is 0, expected 1 or more"):
+        check(Ranged(limit=0))
+    with pytest.raises(UsageError, match=r"part is 1.5, expected 0 to 1"):
+        check(Ranged(part=1.5))
+    with pytest.raises(UsageError, match="part is nan"):
+        check(Ranged(part=math.nan))
+    with pytest.raises(UsageError, match=r"count is 2\.0"):
+        check(Ranged(count=2.0))  # type: ignore[arg-type]
 
 
 def test_settings_change_fields_by_name() -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 import torch
 
 import stowplan
-from stowplan.cli.signals import stopping
+from stowplan.cli import stopping
 from stowplan.errors import InputError
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.checkpoint import Content, FileFormat

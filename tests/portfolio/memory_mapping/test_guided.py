@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stowplan.learned_guidance.memory_mapping.guide import guide as learned_guide
-from stowplan.learned_guidance.memory_mapping.guide.filled import filled_hint
+from stowplan.learned_guidance.memory_mapping.guide.guide import filled_hint
 from stowplan.models.hint import TRUST, Hint, check
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import access_sequences
@@ -303,7 +303,7 @@ def test_without_a_learned_guide_memory_filled_by_density_is_followed(
         filled.append(filled_hint(problem))
         return filled[-1]
 
-    monkeypatch.setattr("stowplan.learned_guidance.memory_mapping.guide.filled.filled_hint", fill)
+    monkeypatch.setattr("stowplan.learned_guidance.memory_mapping.guide.guide.filled_hint", fill)
     context = Recorder(**{"looks": 60, "time_limit": 4.0, **options})
     context.known = (random_hint(problem, random.Random(1)),) if known else ()
     candidates.search(problem, context)

@@ -16,8 +16,8 @@ import pytest
 
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.game import Action
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.local_search import improve
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.plan import Plan

@@ -8,7 +8,7 @@ from typing import Any
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.game.game import Action
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.models.memory_mapping.cpsat import solve as solve_exactly
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
 from stowplan.portfolio.kind import Kind

@@ -1,21 +1,71 @@
 """The network of the learned guide: a graph network over the accesses and steps of a program, in numpy or torch alike.
 
-A round lets accesses that meet in a step hear of each other, lets the gaps say what they would occupy of memory and of the copy
-channel, step by step, and tells each gap what stands on average in the steps that it spans: a learned price of memory at every
-moment, found in so many rounds. Then each access hears of its tensor's previous and next one. What comes out are scores of
-:mod:`~stowplan.learned_guidance.memory_mapping.guide.chain`.
+A round lets accesses that meet in a step hear of each other. It lets the gaps say what they would occupy of memory and of
+the copy channel, step by step, and tells each gap what stands on average in the steps that it spans. That is a learned price of
+memory at every moment, found in so many rounds. Then each access hears of its tensor's previous and next one. What comes out
+are scores of being fast and of being kept, and from these the values of all accesses at once (:func:`marginals`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from stowplan.learned_guidance.memory_mapping.guide.chain import NEVER, marginals
 from stowplan.learned_guidance.memory_mapping.guide.features import NAMES, features, gains
 from stowplan.learned_guidance.memory_mapping.guide.program import Program
+
+#: A score that forbids.
+NEVER = -30.0
+
+
+def marginals(
+    fast: Any, keep: Any, glued: Any, positions: Sequence[Any], softplus: Callable[[Any], Any], sigmoid: Callable[[Any], Any]
+) -> tuple[Any, Any]:
+    """Probabilities that each access is fast, and that its gap is kept; numpy arrays or tensors, of shape ``[accesses]``.
+
+    Parameters
+    ----------
+    fast, keep : shape ``[accesses]``
+        Scores. ``keep`` is :data:`NEVER` for gaps that nothing may be kept over, those after last accesses among them.
+    glued : shape ``[accesses]``, of booleans
+        Gaps that are kept exactly if their accesses are fast, both or neither.
+    positions
+        The second accesses of all tensors that have so many, the third ones, and so on.
+    softplus, sigmoid
+        Of the same library as the arrays.
+    """
+    both = softplus(keep)
+    # Logarithms of the odds of being fast, by what comes before and the access itself, and by what comes after.
+    ahead, behind = fast + 0.0, fast * 0.0
+    for here in positions:
+        before = here - 1
+        odds = ahead[before]
+        free = softplus(odds + both[before]) - softplus(odds)
+        ahead[here] = fast[here] + _where(glued[before], odds + keep[before], free)
+    for here in reversed(positions):
+        before = here - 1
+        odds = fast[here] + behind[here]
+        free = softplus(odds + both[before]) - softplus(odds)
+        behind[before] = _where(glued[before], odds + keep[before], free)
+    served = sigmoid(ahead + behind)
+    after = fast * 0.0
+    after[:-1] = (fast + behind)[1:]
+    # Weights of (slow, slow), (fast, slow), (slow, fast), (fast, fast) without and with keeping.
+    total = softplus(ahead) + softplus(after + softplus(ahead + both) - softplus(ahead))
+    kept = _exp(ahead + after + keep - total)
+    return served, _where(glued, served, kept) * (keep > NEVER)
+
+
+def _where(condition: Any, yes: Any, no: Any) -> Any:
+    # Without a call of either library.
+    return yes * condition + no * ~condition
+
+
+def _exp(value: Any) -> Any:
+    return value.exp() if hasattr(value, "exp") else np.exp(value)
+
 
 #: Numbers kept of each access and step, within a round's layer, and of what gaps occupy of memory and channel.
 WIDTH, HIDDEN, MEMORY, CHANNEL, ROUNDS = 32, 64, 8, 4, 4
@@ -71,7 +121,7 @@ class Graph(NamedTuple):
     glued: Any
     """[A]"""
     positions: list[Any]
-    """See :func:`~stowplan.learned_guidance.memory_mapping.guide.chain.marginals`."""
+    """See :func:`~stowplan.learned_guidance.memory_mapping.guide.network.marginals`."""
 
 
 def graph(program: Program) -> Graph:

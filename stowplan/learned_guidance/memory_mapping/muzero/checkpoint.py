@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stowplan.learned_guidance.memory_mapping.game.best import Best, Point
-from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
+from stowplan.learned_guidance.memory_mapping.muzero.config import NetworkConfig, TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import FIRST_ID, BufferFeature
 from stowplan.learned_guidance.training.checkpoint import FileFormat
 
@@ -24,10 +23,17 @@ RENAMED = {
     "mend_moves": "local_search_moves",
 }
 
+#: Fields of the policy gradient that learned without search; with search, the last two had no effect.
+REMOVED: dict[str, tuple[Any, ...]] = {"use_search": (True,), "entropy_bonus": (), "ratio_clip": ()}
+
 #: Networks of versions before 3 did not see what hints say (:func:`with_hints`).
-POLICY = FileFormat("stowplan.mmap_muzero.policy", TrainingConfig, version=3, renamed={1: RENAMED, 2: {}})
+POLICY = FileFormat("stowplan.mmap_muzero.policy", TrainingConfig, version=3, renamed={1: RENAMED, 2: {}}, removed=REMOVED)
 CHECKPOINT = FileFormat(
-    "stowplan.mmap_muzero.checkpoint", TrainingConfig, version=3, hint="train anew, or from a policy by --from"
+    "stowplan.mmap_muzero.checkpoint",
+    TrainingConfig,
+    version=3,
+    removed=REMOVED,
+    hint="train anew, or from a policy by --from",
 )
 
 

@@ -1,24 +1,134 @@
-"""One step of training: the losses of MuZero, unrolled through the learned dynamics (Schrittwieser et al. 2020, appendix G).
+"""One step of training: a batch with its targets, and the losses of MuZero, unrolled through the learned dynamics.
 
-Without search the policy learns by the clipped policy gradient of Schulman et al. 2017, with the value head as its baseline.
+Schrittwieser et al. 2020, appendix G. The targets of a reanalysed position, and of those it is unrolled to, come from fresh
+searches (Schrittwieser et al. 2021).
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from stowplan.learned_guidance.memory_mapping.muzero.batches import Batch
-from stowplan.learned_guidance.memory_mapping.muzero.model import to_tensors
-from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
-from stowplan.learned_guidance.memory_mapping.muzero.targets import F32
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
-from stowplan.learned_guidance.nn.categorical import Support
+from stowplan.learned_guidance.mcts.search import Model, search
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledState
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, to_tensors
+from stowplan.learned_guidance.memory_mapping.muzero.replay import F32, Sample
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, first_rows
+from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
+from stowplan.learned_guidance.nn import Support
+
+
+class Batch(NamedTuple):
+    """S samples, unrolled K steps. What lies beyond the end of a game is absorbing: no reward, value 0, no policy."""
+
+    observations: Observations
+    """S rows: the positions where the unrolling begins."""
+    actions: NDArray[np.int64]
+    """(S, K) played; random beyond the end."""
+    rewards: F32
+    """(S, K) in units."""
+    values: F32
+    """(S, K + 1) targets, in units."""
+    policy: F32
+    """(S, K + 1, 3) targets, each row weighted: it sums to the weight that it has in the loss."""
+    played: NDArray[np.int64]
+    """(S, K + 1) actions; -1 beyond the end."""
+    weights: F32
+    """(S,)"""
+
+
+def make_batch(
+    sample: Sample, programs: Sequence[ProgramGame], config: TrainingConfig, model: Model, rng: np.random.Generator
+) -> Batch:
+    """Observations and targets of a sample; ``model`` searches anew where positions are reanalysed."""
+    size, unroll = len(sample.positions), config.unroll_steps
+    batch = Batch(
+        observations=empty_observations(config.network.observation, size),
+        actions=rng.integers(3, size=(size, unroll)),
+        rewards=np.zeros((size, unroll), np.float32),
+        values=np.zeros((size, unroll + 1), np.float32),
+        policy=np.zeros((size, unroll + 1, 3), np.float32),
+        played=np.full((size, unroll + 1), -1, np.int64),
+        weights=sample.weights,
+    )
+    full = rng.random(size) < config.full_return_fraction
+    # Spread over the batch, so that newest and kept games have equal parts.
+    is_reanalysed = rng.random(size) < config.reanalyse_fraction
+    fresh = _Fresh(config, (unroll + 1) * int(is_reanalysed.sum()))
+    for row, (game, position) in enumerate(zip(sample.trajectories, sample.positions.tolist(), strict=True)):
+        _fill(batch, row, sample, config, bool(full[row]))
+        program_game = programs[game.program]
+        state = program_game.game.reset()
+        state.play(game.actions[:position])
+        program_game.observer.observe(state, batch.observations, row)
+        if is_reanalysed[row]:
+            for step in range(min(unroll + 1, len(game) - position)):
+                if step:
+                    state.step(int(game.actions[position + step - 1]))
+                fresh.add(program_game, state, row, step)
+    fresh.search(batch, model, rng)
+    _imitate(batch, sample, config)
+    return batch
+
+
+def _fill(batch: Batch, row: int, sample: Sample, config: TrainingConfig, full_return: bool) -> None:
+    """What is stored of one sample."""
+    game, position = sample.trajectories[row], int(sample.positions[row])
+    unroll = config.unroll_steps
+    left = min(unroll, len(game) - position)
+    batch.actions[row, :left] = game.actions[position : position + left]
+    batch.rewards[row, :left] = game.rewards[position : position + left]
+    values = game.values(None if full_return else config.td_steps)[position : position + unroll + 1]
+    batch.values[row, : len(values)] = values
+    seen = slice(position, min(len(game), position + unroll + 1))
+    count = seen.stop - position
+    batch.played[row, :count] = game.actions[seen]
+    if not game.is_demonstration:
+        batch.policy[row, :count] = game.policy[seen]
+
+
+def _imitate(batch: Batch, sample: Sample, config: TrainingConfig) -> None:
+    """Add the weight of what was played in kept games, where it can be seen that they are: they have no slot."""
+    if config.imitation == 0.0:
+        return
+    rows, steps = np.nonzero((sample.slots < 0)[:, None] & (batch.played >= 0))
+    batch.policy[rows, steps, batch.played[rows, steps]] += np.float32(config.imitation)
+
+
+class _Fresh:
+    """Positions to search anew, all at once."""
+
+    def __init__(self, config: TrainingConfig, capacity: int):
+        self._config = config
+        self._observations = empty_observations(config.network.observation, capacity)
+        self._legal: list[NDArray[np.bool_]] = []
+        self._places: list[tuple[int, int]] = []
+
+    def add(self, program_game: ProgramGame, state: CompiledState, row: int, step: int) -> None:
+        """Search this state for row ``row``, unrolled ``step`` steps."""
+        program_game.observer.observe(state, self._observations, len(self._places))
+        self._legal.append(state.legal.copy())
+        self._places.append((row, step))
+
+    def search(self, batch: Batch, model: Model, rng: np.random.Generator) -> None:
+        """Put the targets of the searches into the batch."""
+        count = len(self._places)
+        if count == 0:
+            return
+        observations = first_rows(self._observations, count)
+        found = search(model, observations, np.array(self._legal), self._config.reanalyse_search(), rng, explore=False)
+        rows, steps = np.array(self._places).T
+        batch.policy[rows, steps] = found.policy
+        share = np.float32(self._config.reanalyse_return_weight)
+        batch.values[rows, steps] = share * batch.values[rows, steps] + (1 - share) * found.value
 
 
 class Losses(NamedTuple):
@@ -68,11 +178,10 @@ class Learner:
         tensors = _Tensors(batch, self.device)
         unroll = tensors.actions.shape[1]
         hidden, policy_logits, value_logits = self.network.initial(to_tensors(batch.observations, self.device))
-        predicted = self.network.value_support.mean(value_logits.detach())
-        errors = (predicted - tensors.values[:, 0]).abs()
+        errors = (self.network.value_support.mean(value_logits.detach()) - tensors.values[:, 0]).abs()
         log_policy = functional.log_softmax(policy_logits.detach(), dim=1)
         entropy = -(log_policy.exp() * log_policy).sum(dim=1).mean()
-        policy_loss = self._policy_loss(tensors, 0, policy_logits, predicted)
+        policy_loss = _cross_entropy(tensors.policy[:, 0], policy_logits)
         value_loss = self._categorical(self.network.value_support, value_logits, tensors.values[:, 0])
         reward_loss = torch.zeros_like(value_loss)
         for step in range(unroll):
@@ -80,9 +189,8 @@ class Learner:
             # number of steps.
             hidden = _halved(hidden)
             hidden, reward_logits, policy_logits, value_logits = self.network.recurrent(hidden, tensors.actions[:, step])
-            predicted = self.network.value_support.mean(value_logits.detach())
             share = 1.0 / unroll
-            policy_loss = policy_loss + share * self._policy_loss(tensors, step + 1, policy_logits, predicted)
+            policy_loss = policy_loss + share * _cross_entropy(tensors.policy[:, step + 1], policy_logits)
             value_loss = value_loss + share * self._categorical(
                 self.network.value_support, value_logits, tensors.values[:, step + 1]
             )
@@ -105,23 +213,7 @@ class Learner:
 
     @staticmethod
     def _categorical(support: Support, logits: Tensor, targets: Tensor) -> Tensor:
-        loss: Tensor = -(support.two_hot(targets) * functional.log_softmax(logits, dim=1)).sum(dim=1)
-        return loss
-
-    def _policy_loss(self, tensors: _Tensors, step: int, logits: Tensor, predicted: Tensor) -> Tensor:
-        """(S,) losses of the policy after ``step`` steps; 0 beyond the end."""
-        if self.config.use_search:
-            return -(tensors.policy[:, step] * functional.log_softmax(logits, dim=1)).sum(dim=1)
-        # The policy gradient: only legal actions can be drawn.
-        log_policy = functional.log_softmax(logits.masked_fill(~tensors.legal[:, step], -1e9), dim=1)
-        is_played = tensors.played[:, step] >= 0
-        log_played = log_policy.gather(1, tensors.played[:, step].clamp(min=0).unsqueeze(1)).squeeze(1)
-        advantage = _normalised(tensors.values[:, step] - predicted, is_played)
-        ratio = (log_played - tensors.behaviour[:, step].clamp(min=1e-6).log()).exp()
-        clipped = ratio.clamp(1 - self.config.ratio_clip, 1 + self.config.ratio_clip)
-        gain = torch.minimum(ratio * advantage, clipped * advantage)
-        entropy = -(log_policy.exp() * log_policy).sum(dim=1)
-        return -(gain + self.config.entropy_bonus * entropy) * is_played
+        return _cross_entropy(support.two_hot(targets), logits)
 
 
 class _Tensors:
@@ -135,18 +227,12 @@ class _Tensors:
         self.rewards = moved(batch.rewards)
         self.values = moved(batch.values)
         self.policy = moved(batch.policy)
-        self.played = moved(batch.played)
-        self.behaviour = moved(batch.behaviour)
-        self.legal = moved(batch.legal)
         self.weights = moved(batch.weights)
 
 
-def _normalised(advantage: Tensor, is_played: Tensor) -> Tensor:
-    """Advantages less their mean, by their spread, so that the policy learns at one pace whatever a program's rewards are."""
-    known = advantage[is_played]
-    if len(known) < 2:
-        return advantage
-    return (advantage - known.mean()) / (known.std() + 1e-4)
+def _cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
+    """(S,) Losses of rows whose targets (S, C) sum to their weights; 0 for a row of zeros."""
+    return -(targets * functional.log_softmax(logits, dim=1)).sum(dim=1)
 
 
 def _halved(x: Tensor) -> Tensor:

@@ -3,26 +3,29 @@
 The encoder makes an embedding of each part of an observation: a ResNet of the memory map, embeddings of ids beside the
 features of each buffer, and small networks for profile, supplies, actions and globals. An MLP over all of them gives the hidden
 state. Dynamics and heads are MLPs. Hidden states are scaled to [0, 1] as in MuZero (Schrittwieser et al. 2020, appendix G).
+:class:`TorchModel` is the network as tree search asks it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
+from stowplan.learned_guidance.memory_mapping.muzero.config import NetworkConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     FIRST_ID,
     ActionFeature,
     BufferFeature,
     GlobalFeature,
+    Observations,
     SupplyFeature,
 )
-from stowplan.learned_guidance.nn.categorical import Support
-from stowplan.learned_guidance.nn.layers import Dense, DynamicsBlock, Head, LineEncoder, ResidualBlock, mlp, to_unit_range
+from stowplan.learned_guidance.nn import Dense, DynamicsBlock, Head, LineEncoder, ResidualBlock, Support, mlp, to_unit_range
 
 ACTIONS = 3
 
@@ -184,3 +187,44 @@ class MapEncoder(nn.Module):
         cells = self.stages(cells.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         layer: Tensor = self.layer(torch.relu(self.bottleneck(cells)).flatten(1))
         return layer
+
+
+Floats = NDArray[np.float32]
+
+
+def to_tensors(observations: Observations, device: torch.device | str = "cpu") -> ObservationTensors:
+    """The observations on a device; on a processor they share the arrays' memory."""
+    return ObservationTensors(*(torch.from_numpy(array).to(device) for array in observations))
+
+
+class TorchModel:
+    """A network on its device, as ``search.Model``.
+
+    Hidden states are tensors on that device, which the search stores by node and game and gathers by index arrays; only
+    logits, values and rewards come back, in one transfer. The weights are the network's own: what is learned counts at once.
+    """
+
+    def __init__(self, network: MMapNetwork):
+        self.network = network
+        self.device = next(network.parameters()).device
+        self._value_atoms = network.value_support.atoms.to(self.device)
+        self._reward_atoms = network.reward_support.atoms.to(self.device)
+
+    @torch.inference_mode()
+    def initial(self, observations: Observations) -> tuple[Tensor, Floats, Floats]:
+        """Hidden states (B, H), logits of the policy (B, 3), and values (B,) in units."""
+        hidden, policy, value = self.network.initial(to_tensors(observations, self.device))
+        found = self._to_numpy(policy, torch.softmax(value, 1) @ self._value_atoms)
+        return hidden, found[:, :3], found[:, 3]
+
+    @torch.inference_mode()
+    def recurrent(self, hidden: Tensor, actions: NDArray[np.int64]) -> tuple[Tensor, Floats, Floats, Floats]:
+        """Hidden states, rewards (B,), logits of the policy (B, 3), and values (B,) after the actions (B,)."""
+        hidden, reward, policy, value = self.network.recurrent(hidden, torch.from_numpy(actions).to(self.device))
+        found = self._to_numpy(
+            policy, torch.softmax(value, 1) @ self._value_atoms, torch.softmax(reward, 1) @ self._reward_atoms
+        )
+        return hidden, found[:, 4], found[:, :3], found[:, 3]
+
+    def _to_numpy(self, *parts: Tensor) -> Any:
+        return torch.column_stack(parts).cpu().numpy()

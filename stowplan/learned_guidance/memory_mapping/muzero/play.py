@@ -14,17 +14,13 @@ from numpy.typing import NDArray
 from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import search
 from stowplan.learned_guidance.memory_mapping.game.best import Point
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY, with_hints
-from stowplan.learned_guidance.memory_mapping.muzero.exploration_bias import preferences
-from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
-from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
-from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import as_f32, first_rows
-from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, TorchModel
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, as_f32, bias_preferences, first_rows
+from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
-from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.run import run
 from stowplan.models.hint import Hint
@@ -59,20 +55,6 @@ class Played:
         state = game.reset()
         state.play(actions)
         return cls(actions, state.return_ps, state.plan())
-
-
-@dataclass(frozen=True, eq=False)
-class Seat:
-    """A game to play, and who observes it; the same for several games of a program."""
-
-    game: CompiledGame
-    observer: Observer
-
-    @classmethod
-    def of(cls, problem: Problem | CompiledGame, config: TrainingConfig, hint: Hint | None = None) -> Seat:
-        """A program's."""
-        game = problem if isinstance(problem, CompiledGame) else CompiledGame(problem)
-        return cls(game, Observer(game, config.network.observation, hint))
 
 
 class Policy:
@@ -135,8 +117,8 @@ class Policy:
         self, problem: Problem | CompiledGame, *, hint: Hint | None = None, should_stop: Stop | None = None
     ) -> Played | None:
         """One game of the likeliest legal actions, shown what a hint of the problem says; None where it was stopped."""
-        seats = [Seat.of(problem, self.config, hint)]
-        return next(iter(self.play(seats, temperatures=np.zeros(1), should_stop=should_stop)), None)
+        games = [ProgramGame(problem, self.config, hint)]
+        return next(iter(self.play(games, temperatures=np.zeros(1), should_stop=should_stop)), None)
 
     def rollouts(
         self,
@@ -166,12 +148,12 @@ class Policy:
         list
             ``count`` games; none where they were stopped before their end.
         """
-        seats = [Seat.of(problem, self.config, hint)] * count
-        return self.play(seats, temperatures=np.full(count, temperature), seed=seed, should_stop=should_stop)
+        games = [ProgramGame(problem, self.config, hint)] * count
+        return self.play(games, temperatures=np.full(count, temperature), seed=seed, should_stop=should_stop)
 
     def play(
         self,
-        seats: Sequence[Seat],
+        games: Sequence[ProgramGame],
         *,
         temperatures: NDArray[np.floating[Any]],
         biases: NDArray[np.float32] | None = None,
@@ -182,12 +164,12 @@ class Policy:
 
         Parameters
         ----------
-        seats
+        games
             What is played, one for each of N games.
         temperatures
             (N,) of the draws; at 0 the likeliest action is played.
         biases
-            (N, 4) exploration biases (:mod:`.exploration_bias`); None for none.
+            (N, 4) exploration biases (:mod:`.self_play`); None for none.
         should_stop
             Asked between moves.
 
@@ -201,18 +183,18 @@ class Policy:
         is_drawn = (temperatures > 0)[:, None]
 
         def drawn(
-            observations: Observations, legal: NDArray[np.bool_], games: NDArray[np.intp]
+            observations: Observations, legal: NDArray[np.bool_], numbers: NDArray[np.intp]
         ) -> tuple[NDArray[np.int64], NDArray[Any]]:
             _, logits, values = self.model.initial(observations)
             weights = as_f32(logits).astype(np.float64)
             if biases is not None:
-                weights = weights + preferences(biases[games], observations.actions)
+                weights = weights + bias_preferences(biases[numbers], observations.actions)
             # The largest of log probability and Gumbel noise is a draw from the distribution.
             if temperatures.any():
-                weights = weights / heat[games] + np.where(is_drawn[games], rng.gumbel(size=legal.shape), 0.0)
+                weights = weights / heat[numbers] + np.where(is_drawn[numbers], rng.gumbel(size=legal.shape), 0.0)
             return np.asarray(np.where(legal, weights, -np.inf).argmax(axis=1), np.int64), values
 
-        return self._play(seats, drawn, should_stop)
+        return self._play(games, drawn, should_stop)
 
     def searched(
         self,
@@ -250,21 +232,21 @@ class Policy:
         if simulations is not None:
             config = replace(config, simulations=simulations)
 
-        seat = Seat.of(problem, self.config, hint)
+        game = ProgramGame(problem, self.config, hint)
 
         def found(
-            observations: Observations, legal: NDArray[np.bool_], games: NDArray[np.intp]
+            observations: Observations, legal: NDArray[np.bool_], numbers: NDArray[np.intp]
         ) -> tuple[NDArray[np.int64], NDArray[Any]]:
             searched = search(self.model, observations, legal, config, rng, explore=explore)
             return searched.action, searched.value
 
-        return self._play([seat] * count, found, should_stop)
+        return self._play([game] * count, found, should_stop)
 
     def _play(
-        self, seats: Sequence[Seat], choose: Chooser, should_stop: Stop | None, states: list[CompiledState] | None = None
+        self, games: Sequence[ProgramGame], choose: Chooser, should_stop: Stop | None, states: list[CompiledState] | None = None
     ) -> list[Played]:
-        count = len(seats)
-        states = [seat.game.reset() for seat in seats] if states is None else states
+        count = len(games)
+        states = [each.game.reset() for each in games] if states is None else states
         played: list[list[int]] = [[] for _ in states]
         estimates: list[dict[int, tuple[float, int]]] = [{} for _ in states]
         observations = empty_observations(self.config.network.observation, count)
@@ -272,7 +254,7 @@ class Policy:
             if should_stop is not None and should_stop():
                 return []
             for row, number in enumerate(going):
-                seats[number].observer.observe(states[number], observations, row)
+                games[number].observer.observe(states[number], observations, row)
             seen = first_rows(observations, len(going))
             legal = np.array([states[number].legal for number in going], np.bool_)
             actions, values = choose(seen, legal, np.array(going))

@@ -1,4 +1,4 @@
-"""Played games to learn from: a window of the newest, the best of each program, and demonstrations.
+"""Played games to learn from: the newest, the best of each program, and demonstrations; and value targets of their positions.
 
 A game is kept as its actions and what the search said of each move; states and observations are played again when they are
 needed. Positions of the newest games are drawn by priority (Schrittwieser et al. 2020, appendix G: proportional to
@@ -14,8 +14,32 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.learned_guidance.memory_mapping.muzero.targets import F32, F64, full_returns, td_values
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+
+
+def full_returns(rewards: F32, discount: float) -> F64:
+    """Discounted return from each move to the end of the game, and 0 for after the end: shape (L + 1,)."""
+    returns = np.zeros(len(rewards) + 1)
+    total = 0.0
+    for position in range(len(rewards) - 1, -1, -1):
+        total = float(rewards[position]) + discount * total
+        returns[position] = total
+    return returns
+
+
+def td_values(returns: F64, values: F32, discount: float, steps: int | None) -> F32:
+    """n-step value of each position and of the end, shape (L + 1,): ``steps`` rewards, then the stored value.
+
+    That is G_t - discount^n (G_{t+n} - v_{t+n}), G the full return; beyond the end both are 0. ``steps`` None: G.
+    """
+    targets = returns.copy()
+    if steps is not None and steps < len(values):
+        targets[: len(values) - steps] -= discount**steps * (returns[steps:-1] - values[steps:])
+    return targets.astype(np.float32)
+
 
 #: Added to each priority, so that no position is left out for good.
 _LEAST_PRIORITY = 1e-3
@@ -30,7 +54,7 @@ class Trajectory:
     actions: NDArray[np.int8]
     """(L,) in order of play."""
     policy: F32
-    """(L, 3) improved policies of the searches; without search the policy that was played."""
+    """(L, 3) improved policies of the searches."""
     value: F32
     """(L,) values of the searches at their roots, in units."""
     legal: NDArray[np.bool_]

@@ -1,35 +1,100 @@
-"""Games played side by side: each move of all of them is chosen by one batched search."""
+"""Games played side by side: each move of all of them is chosen by one batched search, now and then with an exploration bias.
+
+Noise at single moves hardly ever keeps fast memory empty for long enough to hold a very large buffer, because dozens of moves
+must all be drops. A *bias* is drawn once for an episode and changes the preferences of all of its moves alike: fast memory only
+for buffers whose benefit, or benefit per byte and step, is above some threshold. It is the exploration by perturbed parameters
+of Plappert et al. 2018, with a few parameters that mean something in place of a network's many. The paper has none; see
+``docs/reference/mmap-muzero.md``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.compiled import njit_outer
 from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import Model, search
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.muzero.exploration_bias import NONE, Bias, play_biased, preferences
-from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
-from stowplan.learned_guidance.memory_mapping.muzero.targets import F32
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
-from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
+from stowplan.learned_guidance.memory_mapping.game.kernel.layout import COPY, DROP, LEGAL, POSITION, RETURN_PS
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit, is_over, placement
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.replay import F32, Trajectory
+from stowplan.learned_guidance.memory_mapping.observation.kernel import clipped, signed
+from stowplan.learned_guidance.memory_mapping.observation.layout import ActionFeature, Floats, Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
 
+Bias = NDArray[np.float32]
+"""Shape (4,): slopes over the reward and over the density of an action, threshold of the two, preference of Copy to NoCopy."""
+
+#: Steepest and gentlest slope, in nats for each unit of the features (both are logarithms).
+SLOPES = 1.0, 30.0
+
+#: Range of thresholds, in the features' units: from what earns less than the mean to what earns fifty times as much.
+THRESHOLDS = -0.2, 1.4
+
+NO_BIAS: Bias = np.zeros(4, np.float32)
+"""No bias."""
+
+
+def draw_bias(rng: np.random.Generator) -> Bias:
+    """A random bias: a slope, how it is shared between reward and density, a threshold, and a preference for copies."""
+    slope = np.exp(rng.uniform(*np.log(SLOPES)))
+    share = rng.random()
+    threshold = rng.uniform(*THRESHOLDS)
+    return np.array([slope * share, slope * (1.0 - share), slope * threshold, rng.normal()], np.float32)
+
+
+def bias_preferences(biases: Floats, actions: Floats) -> Floats:
+    """What biases (B, 4) add to the log probabilities of actions, shape (B, 3), given the action features (B, 3, G)."""
+    reward, density, threshold, copies = (biases[:, number, None] for number in range(4))
+    found = reward * actions[:, :, ActionFeature.REWARD] + density * actions[:, :, ActionFeature.DENSITY] - threshold
+    found[:, COPY] += copies[:, 0]
+    found[:, DROP] = 0.0
+    return np.asarray(found, np.float32)
+
+
+@njit_outer
+def play_biased(tables: Tables, data: Ints, bias: Floats, noise: Floats, mean_benefit: float, density: float) -> int:
+    """Play to the end by a bias (4,) alone, at each move the action that it and the noise (M, 3) like best; the return (ps).
+
+    ``mean_benefit`` and ``density`` (of benefit, per byte and step) are the program's, as in the action features.
+    """
+    while not is_over(tables, data):
+        position = data[POSITION]
+        reward = float(benefit(tables, data, position))
+        best, most = -1, 0.0
+        for action in range(3):
+            if not data[LEGAL] >> action & 1:
+                continue
+            preference = float(noise[position, action])
+            if action != DROP:
+                start, end, _ = placement(data, action)
+                area = float(tables.moves[position].bytes) * (end - start)
+                preference += bias[0] * signed(reward / mean_benefit) - bias[2]
+                preference += bias[1] * clipped(signed(reward / max(area, 1e-9) / density))
+            if action == COPY:
+                preference += bias[3]
+            if best < 0 or preference > most:
+                best, most = action, preference
+        step(tables, data, best)
+    return data[RETURN_PS]  # type: ignore[no-any-return]
+
 
 class ProgramGame:
-    """The game of one program, with what is needed to play and observe it; ``hint`` is shown where there is one."""
+    """The game of one program, or one of its games, and who observes it; ``hint`` is shown where there is one."""
 
-    def __init__(self, problem: Problem, config: TrainingConfig, hint: Hint | None = None):
-        self.problem = problem
-        self.game = CompiledGame(problem)
-        if not self.game.moves:
-            raise InputError("nothing to learn: the program has no moves", source=problem.name)
+    def __init__(self, program: Problem | CompiledGame, config: TrainingConfig, hint: Hint | None = None):
+        self.game = program if isinstance(program, CompiledGame) else CompiledGame(program)
+        self.problem = self.game.problem
         self.observer = Observer(self.game, config.network.observation, hint)
 
     def normalised(self, return_ps: float) -> float:
@@ -48,7 +113,7 @@ class Decision(NamedTuple):
     actions: NDArray[np.int64]
     """(B,)"""
     policy: F32
-    """(B, 3) what the policy is to learn; without search what it was."""
+    """(B, 3) what the policy is to learn."""
     value: F32
     """(B,) in units."""
 
@@ -62,15 +127,8 @@ def decide(
     rng: np.random.Generator,
 ) -> Decision:
     """Moves of self-play after so many training steps; the first ``greedy_games`` rows do not explore."""
-    if config.use_search:
-        found = search(model, observations, legal, config.search_at(step), rng, explore=True)
-        policy, value, actions = as_f32(found.policy), as_f32(found.value), found.action
-    else:
-        _, logits, values = model.initial(observations)
-        policy, value = masked_softmax(as_f32(logits), legal, config.temperature(step)), as_f32(values)
-        edges = policy.cumsum(axis=1)
-        points = rng.random((len(policy), 1)) * edges[:, -1:]
-        actions = _last_legal(legal, (points >= edges).sum(axis=1))
+    found = search(model, observations, legal, config.search_at(step), rng, explore=True)
+    policy, value, actions = as_f32(found.policy), as_f32(found.value), found.action
     greedy = min(config.greedy_games, len(actions))
     actions[:greedy] = np.where(legal[:greedy], policy[:greedy], -1.0).argmax(axis=1)
     return Decision(actions, policy, value)
@@ -93,23 +151,10 @@ def with_bias(
     rows = np.flatnonzero(biases.any(axis=1))
     if len(rows) == 0:
         return decision
-    wanted = np.log(np.maximum(decision.policy[rows], 1e-6)) + preferences(biases[rows], observations.actions[rows])
+    wanted = np.log(np.maximum(decision.policy[rows], 1e-6)) + bias_preferences(biases[rows], observations.actions[rows])
     actions = decision.actions.copy()
     actions[rows] = np.where(legal[rows], wanted + noise[rows], -np.inf).argmax(axis=1)
     return decision._replace(actions=actions)
-
-
-def masked_softmax(logits: F32, legal: NDArray[np.bool_], temperature: float) -> F32:
-    """(B, 3) probabilities of the legal actions; at temperature 0 all of the likeliest."""
-    scaled = np.where(legal, logits - logits.max(axis=1, where=legal, initial=-np.inf, keepdims=True), -np.inf)
-    powers = np.exp(scaled / max(temperature, 1e-6))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
-
-
-def _last_legal(legal: NDArray[np.bool_], actions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The actions, but for those that rounding has pushed beyond the last legal one."""
-    last = legal.shape[1] - 1 - legal[:, ::-1].argmax(axis=1)
-    return np.asarray(np.minimum(actions, last), np.int64)
 
 
 class EpisodeStart(NamedTuple):
@@ -118,7 +163,7 @@ class EpisodeStart(NamedTuple):
     program: int
     prefix: NDArray[np.int8]
     """Actions that are played at once; another game's."""
-    bias: Bias = NONE
+    bias: Bias = NO_BIAS
 
 
 @dataclass
@@ -129,7 +174,7 @@ class Episode:
     state: CompiledState
     first: int = 0
     """Moves before it were not searched."""
-    bias: Bias = field(default_factory=NONE.copy)
+    bias: Bias = field(default_factory=NO_BIAS.copy)
     actions: list[int] = field(default_factory=list)
     policy: list[F32] = field(default_factory=list)
     value: list[float] = field(default_factory=list)
@@ -151,7 +196,7 @@ class Episode:
         )
 
 
-def episode_of(program_game: ProgramGame, game: Trajectory, bias: Bias = NONE) -> Episode:
+def episode_of(program_game: ProgramGame, game: Trajectory, bias: Bias = NO_BIAS) -> Episode:
     """A game under way again, from what has been played of it."""
     state = program_game.game.reset()
     state.play(game.actions)
@@ -183,16 +228,11 @@ def replayed(
     if not episode.state.is_over:
         raise ValueError(f"{len(actions)} actions do not end the game")
     game = episode.trajectory(discount)
-    return Trajectory(
-        program=program,
-        actions=game.actions,
+    return replace(
+        game,
         policy=np.eye(3, dtype=np.float32)[game.actions],
         value=game.returns[:-1].astype(np.float32),
-        legal=game.legal,
-        rewards=game.rewards,
-        return_ps=game.return_ps,
         is_demonstration=is_demonstration,
-        discount=discount,
     )
 
 
@@ -223,9 +263,17 @@ class SelfPlay:
         What is played.
     begin
         Says how each new game begins.
+
+    Raises
+    ------
+    InputError
+        A program has no moves.
     """
 
     def __init__(self, programs: Sequence[ProgramGame], config: TrainingConfig, begin: Callable[[], EpisodeStart]):
+        for each in programs:
+            if not each.game.moves:
+                raise InputError("nothing to learn: the program has no moves", source=each.problem.name)
         self._programs = programs
         self._config = config
         self._begin = begin

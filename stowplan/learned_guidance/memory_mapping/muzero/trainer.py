@@ -5,17 +5,17 @@ A tick is one move of all games, or one training step; before them, one warm-sta
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.learned_guidance.memory_mapping.game.best import Best
-from stowplan.learned_guidance.memory_mapping.local_search import improve
-from stowplan.learned_guidance.memory_mapping.muzero import exploration_bias
-from stowplan.learned_guidance.memory_mapping.muzero.batches import make_batch
+from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import (
     CHECKPOINT,
     POLICY,
@@ -24,24 +24,79 @@ from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import (
     unpack_best,
     unpack_games,
 )
-from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner
-from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
-from stowplan.learned_guidance.memory_mapping.muzero.progress import COLUMNS, Progress, Tally
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner, Losses, make_batch
+from stowplan.learned_guidance.memory_mapping.muzero.network import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Trajectory
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
+    NO_BIAS,
     EpisodeStart,
     ProgramGame,
     SelfPlay,
+    draw_bias,
     episode_of,
     play_warm_start,
     replayed,
 )
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.learned_guidance.training.curve import mean
+from stowplan.learned_guidance.training.curve import Column, Report, mean
 from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
+
+
+@dataclass(frozen=True)
+class Progress(Report):
+    """What an iteration came to."""
+
+    iteration: int
+    seconds: Annotated[float, Column(form=".3f")]
+    """Of training, earlier runs included."""
+    games: int
+    """Finished since the beginning; so are the two below."""
+    moves: int
+    training_steps: int
+    best: Annotated[float, Column(("best_R",))]
+    """Normalised return of the best game, in the mean over programs that have one; NaN before."""
+    mean: Annotated[float, Column(("mean_R",))]
+    """Normalised return of the games that this iteration finished, in the mean; NaN without any."""
+    losses: Annotated[
+        Losses | None, Column(("loss", "policy_loss", "value_loss", "reward_loss", "gradient_norm", "entropy", "value_error"))
+    ]
+    """Means of this iteration; None without training steps."""
+    temperature: float
+    moves_per_second: Annotated[float, Column(form=".1f")]
+    """Of self-play alone."""
+    updates_per_second: Annotated[float, Column(("steps_per_second",), form=".2f")]
+    """Of training steps alone."""
+
+    @property
+    def line(self) -> str:
+        """The same in short, for people."""
+        best = "no game yet" if math.isnan(self.best) else f"best R {self.best:.4f}"
+        mean = "" if math.isnan(self.mean) else f", mean {self.mean:.4f}"
+        learning = "" if self.losses is None else f", loss {self.losses.total:.3f}, value error {self.losses.value_error:.3f}"
+        return (
+            f"[{self.seconds:6.1f} s] {best}{mean}, {self.games} games, {self.training_steps} steps{learning}, "
+            f"{self.moves_per_second:.0f} moves/s"
+        )
+
+
+@dataclass
+class Tally:
+    """What is counted of one iteration."""
+
+    returns: list[float] = field(default_factory=list)
+    losses: list[Losses] = field(default_factory=list)
+    moves: int = 0
+    play_seconds: float = 0.0
+    learn_seconds: float = 0.0
+
+    @property
+    def mean_losses(self) -> Losses | None:
+        """None without training steps."""
+        return Losses(*(mean(each) for each in zip(*self.losses, strict=True))) if self.losses else None
+
 
 #: Warm-start episodes come in groups of so many, and every how many of them is remembered in any case.
 EPISODES_AT_ONCE, EPISODES_KEPT = 16, 32
@@ -77,7 +132,7 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         If the seed is none.
     """
 
-    CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, COLUMNS
+    CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, Progress.columns()
 
     def __init__(
         self,
@@ -234,9 +289,9 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         """A program, drawn evenly; now and then with the beginning of a good game of it, or with an exploration bias."""
         rng, config = self._start_rng, self.config
         program = int(rng.integers(len(self.programs)))
-        bias = exploration_bias.NONE
+        bias = NO_BIAS
         if is_biased or (config.exploration_bias_fraction > 0 and rng.random() < config.exploration_bias_fraction):
-            bias = exploration_bias.draw(rng)
+            bias = draw_bias(rng)
         if config.restart_fraction > 0 and rng.random() < config.restart_fraction:
             games = [*self.replay.elite[program], *(game for game in self.replay.demonstrations if game.program == program)]
             if games:

@@ -59,13 +59,13 @@ def main() -> None:
     """Train for a moment on a program of two steps, with both searches."""
     import torch
 
-    from stowplan.learned_guidance.memory_mapping.game import kernel
+    from stowplan.learned_guidance.memory_mapping.game.kernel.state import smallest_problem, warm_up
+    from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-    from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
     from stowplan.learned_guidance.training.run import run
 
     torch.set_num_threads(1)
-    kernel.warm_up()
+    warm_up()
     config = TrainingConfig.cpu(
         games=2,
         warm_start_moves=1,
@@ -75,12 +75,8 @@ def main() -> None:
         batch_size=2,
         reanalyse_fraction=1.0,
     )
-    for changed in (
-        config,
-        config.changed(search=replace(config.search, method="puct")),
-        config.learning_only(),
-    ):
-        run(Trainer([kernel.smallest_problem()], changed), max_reports=2)
+    for changed in (config, config.changed(search=replace(config.search, method="puct"))):
+        run(Trainer([smallest_problem()], changed), max_reports=2)
     mark_warm(*_MARKER)
 
 

@@ -1,18 +1,263 @@
 """What MMap-MuZero sees of a state (Wang et al. 2023, section 4.3.1): buffers, memory map, profiles, actions, globals.
 
-``observation_layout.py`` says what stands where, ``observation_view.py`` computes once for each game what no move changes, and
-``observation_kernel.py`` encodes a state.
+``layout.py`` says what stands where, and ``kernel.py`` encodes a state. Here is computed, once for each game, what no move
+changes: static features of its buffers, and scales.
 """
 
 from __future__ import annotations
 
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL
-from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
-from stowplan.learned_guidance.memory_mapping.observation.kernel import encode
-from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
-from stowplan.learned_guidance.memory_mapping.observation.view import view_of
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.game.moves import Move
+from stowplan.learned_guidance.memory_mapping.observation.kernel import Doubles, View, encode, first_benefits
+from stowplan.learned_guidance.memory_mapping.observation.layout import (
+    BufferFeature,
+    Floats,
+    GlobalFeature,
+    ObservationConfig,
+    Observations,
+    empty_observations,
+)
 from stowplan.models.hint import Hint
+from stowplan.models.memory_mapping.accesses import access_sequences
+from stowplan.models.memory_mapping.hint import FAST, KEEP
+
+#: Slack is a factor of at most two to this power.
+_SLACK_RANGE = 8
+
+
+def view_of(game: CompiledGame, config: ObservationConfig, hint: Hint | None = None) -> View:
+    """The view of a game, with what a hint says of its problem."""
+    moves, tensors, supply = game.moves, game.problem.tensors, game.slots.supply_ps
+    benefits = np.zeros(len(moves))
+    first_benefits(game.tables, game.tables.initial, benefits)
+    # Benefits may be negative; a scale may not.
+    total = max(float(benefits.sum()), 1.0)
+    contents = _contents(game)
+    area = np.array(
+        [tensors[move.tensor].size * (end - start) for move, (start, end) in zip(moves, contents, strict=True)], float
+    )
+    pressure = _pressure(game)
+    unit = float(game.unit_ps)
+    slot_benefit = np.zeros(len(supply))
+    starts = np.array([move.start for move in moves], int)
+    np.add.at(slot_benefit, np.searchsorted(game.slots.boundaries, starts, side="right") - 1, benefits)
+    benefit_left = np.append(np.maximum(benefits, 0.0)[::-1].cumsum()[::-1], 0.0)
+    view = View(
+        future_buffers=config.future_buffers,
+        same_tensor_buffers=config.same_tensor_buffers,
+        steps_per_column=config.steps_per_column,
+        is_binary=config.binary_map,
+        unit=unit,
+        mean_benefit=total / max(len(moves), 1),
+        byte_benefit=total / max(sum(tensors[move.tensor].size for move in moves), 1),
+        density=total / max(float(area.sum()), 1.0),
+        mean_supply=max(sum(supply) / max(len(supply), 1), 1.0),
+        buffers=np.zeros((len(moves), len(BufferFeature)), np.float32),
+        area=area,
+        pressure=_ratio(pressure),
+        slot_benefit=_signed(slot_benefit * max(len(moves), 1) / total),
+        benefit_left=_ratio(benefit_left / unit),
+        globals=np.zeros(len(GlobalFeature), np.float32),
+        map_sums=np.zeros((config.map_rows, config.map_columns), np.float32),
+        profile_sums=np.zeros(config.profile_bins, np.float32),
+        in_use=np.zeros(config.supply_slots + 1),
+    )
+    _describe_moves(game, config, view)
+    _describe_place(game, contents, view)
+    _describe_benefits(benefits, view)
+    _describe_program(game, pressure, view)
+    if hint is not None:
+        _describe_hint(game, hint, view)
+    return view
+
+
+def _contents(game: CompiledGame) -> list[tuple[int, int]]:
+    """Of each move, from when to when memory is in use where it is served without a copy.
+
+    An output from its start to the end of its live range; an input from the end of the tensor's previous visit, where it has
+    one, to the end of its own.
+    """
+    found = []
+    before: dict[int, int] = {}
+    for move in game.moves:
+        if move.is_output:
+            found.append((move.start, max(move.live_end, move.end)))
+        else:
+            found.append((min(before.get(move.tensor, move.start), move.start), move.end))
+        before[move.tensor] = move.end
+    return found
+
+
+def _pressure(game: CompiledGame) -> Doubles:
+    """Of each step, bytes of all tensors between their first and their last visit, over capacity."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for move in game.moves:
+        first.setdefault(move.tensor, move.start)
+        last[move.tensor] = max(last.get(move.tensor, 0), move.end)
+    change = np.zeros(game.problem.horizon + 1)
+    for tensor, start in first.items():
+        change[start] += game.problem.tensors[tensor].size
+        change[last[tensor]] -= game.problem.tensors[tensor].size
+    return change.cumsum()[:-1] / game.problem.capacity
+
+
+def _describe_moves(game: CompiledGame, config: ObservationConfig, view: View) -> None:
+    """Table 1 of the paper, but for times and benefits, and the move's flags."""
+    capacity = game.problem.capacity
+    for number, move in enumerate(game.moves):
+        tensor = game.problem.tensors[move.tensor]
+        row = view.buffers[number]
+        row[BufferFeature.IS_PRESENT] = 1.0
+        row[BufferFeature.SIZE] = min(tensor.size / capacity, 2.0)
+        row[BufferFeature.LOG_SIZE] = math.log2(1 + tensor.size) / math.log2(1 + capacity)
+        row[BufferFeature.IS_OUTPUT] = move.is_output
+        row[BufferFeature.DEFINES] = move.defines
+        row[BufferFeature.NEEDS_CONTENT] = move.needs_content
+        row[BufferFeature.HAS_OUTPUT] = move.has_output
+        row[BufferFeature.IS_FINAL_OUTPUT] = move.is_final_output
+        row[BufferFeature.IS_UPDATED] = move.is_updated
+        row[BufferFeature.IS_PROGRAM_INPUT] = tensor.is_input
+        row[BufferFeature.MAY_COPY] = game.tables.moves[number].may_copy
+        row[BufferFeature.IS_UNIFORM] = game.tables.moves[number].is_uniform
+        row[BufferFeature.DURATION] = _ratio(move.end - move.start)
+        row[BufferFeature.DEMAND] = _ratio(game.tables.moves[number].demand / view.mean_supply)
+        # 0 is kept for buffers that are not there and for no alias group.
+        row[BufferFeature.TENSOR_ID] = 1 + move.tensor % (config.id_buckets - 1)
+        row[BufferFeature.ALIAS_ID] = 1 + move.alias_group % (config.id_buckets - 1) if move.alias_group >= 0 else 0
+    groups = _numbers_by(move.alias_group for move in game.moves)
+    for group, numbers in groups.items():
+        for index, number in enumerate(numbers if group >= 0 else ()):
+            view.buffers[number, BufferFeature.ALIAS_INDEX] = _ratio(index)
+            view.buffers[number, BufferFeature.ALIAS_LEFT] = _ratio(len(numbers) - 1 - index)
+
+
+def _describe_place(game: CompiledGame, contents: Sequence[tuple[int, int]], view: View) -> None:
+    """Where a move stands among those of its tensor: live range, neighbours, and the time there is for copies."""
+    clock = [0, *accumulate(game.slots.supply_ps)]
+    for numbers in _numbers_by(move.tensor for move in game.moves).values():
+        moves = [game.moves[number] for number in numbers]
+        born, needed = 0, _first_need(moves)
+        for place, (number, move) in enumerate(zip(numbers, moves, strict=True)):
+            row = view.buffers[number]
+            if move.is_output:
+                born, needed = move.start, contents[number][1]
+            row[BufferFeature.LIVE_BEFORE] = _near(move.start - born)
+            row[BufferFeature.LIVE_AFTER] = _near(max(needed, move.end) - move.start)
+            previous = next((other for other in reversed(moves[:place]) if other.start < move.start), None)
+            following = next((other for other in moves[place:] if other.start > move.start), None)
+            row[BufferFeature.HAS_PREVIOUS] = previous is not None
+            row[BufferFeature.PREVIOUS] = _near(move.start - previous.start) if previous else 0.0
+            row[BufferFeature.HAS_NEXT] = following is not None
+            row[BufferFeature.NEXT] = _near(following.start - move.start) if following else 0.0
+            row[BufferFeature.VISITS_LEFT] = _ratio(len(moves) - 1 - place)
+            free_from = previous.end if previous else 0
+            window = (move.end, move.copy_out_limit) if move.is_output else (free_from, move.start)
+            first, last = (game.slots.number(boundary) for boundary in window)
+            supply = clock[last] - clock[first] if first < last else 0
+            row[BufferFeature.SLACK] = _slack(supply, game.tables.moves[number].demand)
+
+
+def _first_need(moves: Sequence[Move]) -> int:
+    """End of the last visit of a tensor that needs what was in it before the program."""
+    end = 0
+    for move in moves:
+        if move.is_output:
+            break
+        end = move.end if move.needs_content else end
+    return end
+
+
+def _slack(supply: int, demand: int) -> float:
+    if demand == 0:
+        return 1.0
+    return max(min(math.log2(max(supply / demand, 1e-9)) / _SLACK_RANGE, 1.0), -1.0)
+
+
+def _describe_benefits(benefits: Doubles, view: View) -> None:
+    view.buffers[:, BufferFeature.FIRST_BENEFIT] = _signed(benefits / view.mean_benefit)
+    view.buffers[:, BufferFeature.BENEFIT_RANK] = _ranks(benefits)
+    view.buffers[:, BufferFeature.DENSITY_RANK] = _ranks(benefits / view.area)
+
+
+def _ranks(values: Doubles) -> Doubles:
+    """Part of all other values that are smaller, those that are equal counting half."""
+    order = np.sort(values)
+    below, upto = np.searchsorted(order, values, "left"), np.searchsorted(order, values, "right")
+    ranks: Doubles = (below + upto - 1) / 2 / max(len(values) - 1, 1)
+    return ranks
+
+
+def _describe_program(game: CompiledGame, pressure: Doubles, view: View) -> None:
+    problem, features = game.problem, view.globals
+    demand = sum(problem.tensors[move.tensor].copy_in_ps for move in game.moves if not move.is_output)
+    features[GlobalFeature.MEAN_PRESSURE] = _ratio(pressure.mean() if len(pressure) else 0.0)
+    features[GlobalFeature.PEAK_PRESSURE] = _ratio(pressure.max(initial=0.0))
+    features[GlobalFeature.SPAN] = _ratio((problem.all_slow_ps - problem.floor_ps) / view.unit)
+    features[GlobalFeature.DEMAND] = _ratio(demand / max(sum(game.slots.supply_ps), 1))
+    features[GlobalFeature.MOVES] = math.log2(1 + len(game.moves)) / 16
+    features[GlobalFeature.STEPS] = math.log2(1 + problem.horizon) / 16
+    features[GlobalFeature.TENSORS] = math.log2(1 + len(problem.tensors)) / 16
+    features[GlobalFeature.IS_STRICT] = game.strict_copy_windows
+    features[GlobalFeature.HAS_BACKUP] = game.drop_backup
+
+
+def _describe_hint(game: CompiledGame, hint: Hint, view: View) -> None:
+    """What a hint says of each move's accesses, and of the gaps before and after them."""
+    fast, keep = (np.array(hint.values[name], np.float32) for name in (FAST, KEEP))
+    first: list[int] = []
+    steps: list[list[int]] = []
+    count = 0
+    for sequence in access_sequences(game.problem):
+        first.append(count)
+        steps.append([access.step for access in sequence.accesses])
+        count += len(sequence)
+    for number, move in enumerate(game.moves):
+        begin, end = (bisect_left(steps[move.tensor], at) for at in (move.start, move.end))
+        at = first[move.tensor]
+        row = view.buffers[number]
+        row[BufferFeature.HAS_HINT] = 1.0
+        row[BufferFeature.HINT_FAST] = fast[at + begin : at + end].mean()
+        row[BufferFeature.HINT_KEPT] = keep[at + begin - 1] if begin else 0.0
+        row[BufferFeature.HINT_KEEPS] = keep[at + end - 1]
+
+
+def _numbers_by(keys: Any) -> dict[int, list[int]]:
+    """Numbers of the things with each key."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for number, key in enumerate(keys):
+        found[key].append(number)
+    return found
+
+
+# The kernel's logarithms, for arrays.
+
+
+def _near(steps: Any) -> Any:
+    return _as_single(np.copysign(np.log2(1.0 + np.abs(steps)), steps) / 8.0)
+
+
+def _ratio(x: Any) -> Any:
+    return _as_single(np.log2(1.0 + np.maximum(x, 0.0)) / 4.0)
+
+
+def _signed(x: Any) -> Any:
+    return _as_single(np.copysign(np.log2(1.0 + np.abs(x)), x) / 4.0)
+
+
+def _as_single(x: Any) -> Floats:
+    return np.asarray(x, np.float32)
+
 
 __all__ = ["Observations", "Observer", "empty_observations"]
 

@@ -1,27 +1,28 @@
-"""Everything that decides how the PPO mapper is trained: values for processors, the paper's reading, and the ablations."""
+"""Everything that decides how the PPO mapper is trained: values for processors, the paper's reading, ablations; its files."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-import msgspec
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.modulo_scheduling.ppo.network import Shape
-from stowplan.learned_guidance.training.settings import check_ranges, check_types
+from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, Shape
+from stowplan.learned_guidance.training import checkpoint
+from stowplan.learned_guidance.training.checkpoint import Content, FileFormat
+from stowplan.learned_guidance.training.settings import Fraction, Hyperparameters, Range
 
 
-class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
     """How to train."""
 
-    steps: int = 200_000
+    steps: Annotated[int, Range(1)] = 200_000
     """Training ends after so many placements."""
 
     # Network
-    hidden: int = 48
-    layers: int = 2
+    hidden: Annotated[int, Range(1)] = 48
+    layers: Annotated[int, Range(1)] = 2
     """Rounds of messages of the graph network."""
-    heads: int = 4
+    heads: Annotated[int, Range(1)] = 4
     graph_network: bool = True
     attention: bool = True
     masks: bool = True
@@ -34,40 +35,39 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What counts first."""
     shaping: Literal["none", "cycles", "placed"] = "placed"
     """What placements earn beside the reward; ``placed``: a mapping that fails earns the part of it that is placed."""
-    iterations: int = 100
+    iterations: Annotated[int, Range(1)] = 100
     """Iterations of the loop body whose cycles are the reward."""
     interval: Literal["rising", "least"] = "rising"
     """Initiation interval of episodes: one more after a mapping that failed, one less after one that did not; or the least."""
 
     # Samples
-    environments: int = 16
-    rollout_steps: int = 128
+    environments: Annotated[int, Range(1)] = 16
+    rollout_steps: Annotated[int, Range(2)] = 128
     """Placements in each environment before an update."""
-    unsuccessful: float | None = None
+    unsuccessful: Annotated[float | None, Range(0.0)] = None
     """Samples of mappings that failed, at most, for each of those that did not: the paper's balancing. None keeps all."""
 
     # Updates
-    batch_size: int = 512
-    epochs: int = 3
-    rate: float = 3e-4
-    discount: float = 1.0
-    gae: float = 0.95
+    batch_size: Annotated[int, Range(2)] = 512
+    epochs: Annotated[int, Range(1)] = 3
+    rate: Annotated[float, Range(0.0)] = 3e-4
+    discount: Fraction = 1.0
+    gae: Fraction = 0.95
     """Lambda of generalised advantage estimation (Schulman et al. 2016)."""
-    clip: float = 0.2
-    entropy: float = 0.005
-    value_weight: float = 0.5
-    clip_norm: float = 0.5
-    most_divergence: float | None = 0.03
+    clip: Annotated[float, Range(1e-06)] = 0.2
+    entropy: Annotated[float, Range(0.0)] = 0.005
+    value_weight: Annotated[float, Range(0.0)] = 0.5
+    clip_norm: Annotated[float, Range(1e-06)] = 0.5
+    most_divergence: Annotated[float | None, Range(1e-06)] = 0.03
     """An update ends early once its policy is further (KL divergence) than 1.5 times this from the one that collected."""
 
     # Imitation, before all else, where there are demonstrations
-    imitation_steps: int = 1_000
-    imitation_batch: int = 192
-    imitation_rate: float = 1e-3
+    imitation_steps: Annotated[int, Range(0)] = 1_000
+    imitation_batch: Annotated[int, Range(1)] = 192
+    imitation_rate: Annotated[float, Range(0.0)] = 1e-3
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_ranges(self, _AT_LEAST, ("discount", "gae"))
+        super().__post_init__()
         if self.hidden % self.heads:
             raise UsageError(f"training: hidden is {self.hidden}, expected a multiple of heads ({self.heads})")
         if self.batch_size > self.environments * self.rollout_steps:
@@ -106,29 +106,11 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         }
         return cls(**values)
 
-    def changed(self, **changes: Any) -> PpoConfig:
-        """The same with other values for some fields."""
-        return msgspec.structs.replace(self, **changes)
+
+POLICY = FileFormat("stowplan.ppo.policy", PpoConfig, version=1)
+CHECKPOINT = FileFormat("stowplan.ppo.checkpoint", PpoConfig, version=1)
 
 
-_AT_LEAST: dict[str, float] = {
-    "steps": 1,
-    "hidden": 1,
-    "layers": 1,
-    "heads": 1,
-    "iterations": 1,
-    "environments": 1,
-    "rollout_steps": 2,
-    "unsuccessful": 0.0,
-    "batch_size": 2,
-    "epochs": 1,
-    "rate": 0.0,
-    "clip": 1e-6,
-    "entropy": 0.0,
-    "value_weight": 0.0,
-    "clip_norm": 1e-6,
-    "most_divergence": 1e-6,
-    "imitation_steps": 0,
-    "imitation_batch": 1,
-    "imitation_rate": 0.0,
-}
+def load_policy(path: str | Path) -> tuple[Content[PpoConfig], Network]:
+    """A policy file, and the network in it; InputError as of :func:`checkpoint.load_network`."""
+    return checkpoint.load_network(path, POLICY, Shape, Network)

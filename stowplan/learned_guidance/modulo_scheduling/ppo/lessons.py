@@ -1,4 +1,7 @@
-"""Episodes to train on: which problem next, at which initiation interval, and the best plan of each so far."""
+"""What is trained on: episodes (which problem next, at which initiation interval), and plans of others to imitate.
+
+Imitation comes before any place is tried: cross entropy of the places that plans chose.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,17 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from stowplan.errors import InputError
+from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.environment import SLACK, ModuloSchedulingEnv
-from stowplan.learned_guidance.modulo_scheduling.observation import Limits, Observation
+from stowplan.learned_guidance.modulo_scheduling.observation import Observation, observe
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
+from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, as_tensors
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.learned_guidance.modulo_scheduling.view import Limits
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -34,11 +43,11 @@ class Curriculum:
         self.open = list(range(len(problems)))
         """Problems that can be mapped, as far as is known."""
 
-    def draw(self, chance: np.random.Generator) -> int:
+    def draw(self, rng: np.random.Generator) -> int:
         """Number of the next episode's problem; InputError where none can be mapped."""
         if not self.open:
             raise InputError("found no problem that can be mapped, expected at least one")
-        return self.open[int(chance.integers(len(self.open)))]
+        return self.open[int(rng.integers(len(self.open)))]
 
     def refuse(self, number: int, ii: int, most: int) -> None:
         """Nothing can be placed at this interval; where there is no larger one, the problem is left out from now on."""
@@ -82,15 +91,15 @@ class Lesson(gymnasium.Env[Observation, np.int64]):
         self._env, self._curriculum = env, curriculum
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.metadata, self.render_mode = env.metadata, None
-        self._chance = np.random.default_rng(0)
+        self._rng = np.random.default_rng(0)
         self._number = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode; the seed is of the draws from then on."""
         if seed is not None:
-            self._chance = np.random.default_rng(seed)
+            self._rng = np.random.default_rng(seed)
         while True:
-            self._number = number = self._curriculum.draw(self._chance)
+            self._number = number = self._curriculum.draw(self._rng)
             ii = self._curriculum.next[number]
             try:
                 return self._env.reset(options={"problem": number, "ii": ii})
@@ -129,3 +138,67 @@ def lessons(problems: Sequence[Problem], config: PpoConfig, curriculum: Curricul
         limits=limits_of(problems),
     )
     return [Lesson(copy.copy(first), curriculum) for _ in range(config.environments)]
+
+
+#: Steps of one plan in a batch.
+TOGETHER = 12
+
+
+class Examples:
+    """Steps of mappings, each with the place to choose."""
+
+    def __init__(self, limits: Limits):
+        self.limits = limits
+        self._plans: list[tuple[list[Observation], list[int]]] = []
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def add(self, body: Body, ii: int, tiles: Sequence[int], slots: Sequence[int], digest: str | None = None) -> None:
+        """The steps of a plan: its interval, and the tile and slot of each instruction.
+
+        Raises
+        ------
+        InputError
+            ``digest``, where it is given, is another problem's; the plan breaks a rule, or does not fit the limits.
+        """
+        if digest not in (None, body.problem.digest):
+            raise InputError(f"is a plan of another problem, expected one of {body.problem.name}")
+        mapping = Mapping(body, ii)
+        steps: list[tuple[Observation, int]] = []
+        while mapping.current >= 0:
+            tile, slot = tiles[mapping.current], slots[mapping.current]
+            steps.append((observe(mapping, self.limits), tile * self.limits.slots + slot))
+            try:
+                mapping.place(tile, slot)
+            except ValueError as error:
+                raise InputError(f"is no plan that can be followed step by step: {error}") from error
+        if steps:
+            self._plans.append(([seen for seen, _ in steps], [action for _, action in steps]))
+
+    def batch(self, size: int, rng: np.random.Generator) -> tuple[dict[str, Tensor], Tensor]:
+        """So many steps: up to :data:`TOGETHER` of each plan drawn, since its graph is looked at once for all."""
+        seen: list[Observation] = []
+        actions: list[int] = []
+        while len(seen) < size:
+            theirs, chosen = self._plans[int(rng.integers(len(self._plans)))]
+            count = min(TOGETHER, len(theirs), size - len(seen))
+            for at in rng.choice(len(theirs), count, replace=False):
+                seen.append(theirs[at])
+                actions.append(chosen[at])
+        arrays = {name: np.stack([each[name] for each in seen]) for name in seen[0]}
+        return as_tensors(arrays), torch.tensor(actions)
+
+
+def imitate(network: Network, optimizer: torch.optim.Optimizer, batch: tuple[dict[str, Tensor], Tensor], clip: float) -> float:
+    """One step of the optimizer; the cross entropy before it."""
+    seen, actions = batch
+    scores = network(seen)[0].flatten(1)
+    if network.shape.masks:
+        scores = scores.masked_fill(seen["mask"].flatten(1) == 0, -1e8)
+    loss = torch.nn.functional.cross_entropy(scores, actions)
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(network.parameters(), clip)
+    optimizer.step()
+    return float(loss.detach())

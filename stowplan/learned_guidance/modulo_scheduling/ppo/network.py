@@ -24,7 +24,7 @@ from stowplan.learned_guidance.modulo_scheduling.observation import (
     TILE_FEATURES,
 )
 from stowplan.learned_guidance.modulo_scheduling.view import EDGE_FEATURES, NODE_FEATURES
-from stowplan.learned_guidance.nn.layers import Dense
+from stowplan.learned_guidance.nn import Dense
 
 #: Columns of a slot: wait behind the tile's first legal one, in intervals and in clocks, whether it is that one, its wait in
 #: all, what recurrences leave behind it, and whether that is less than nothing.

@@ -1,4 +1,7 @@
-"""A trained mapper on loop bodies it may not have seen, without what trained it; and training on, on one of them."""
+"""A trained mapper on loop bodies it may not have seen, without what trained it; and training on, on one of them.
+
+Many mappings grow side by side, one forward pass for a step of all.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import load_policy
-from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
-from stowplan.learned_guidance.modulo_scheduling.ppo.decode import Decoder
-from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
+from stowplan.learned_guidance.modulo_scheduling.body import Body
+from stowplan.learned_guidance.modulo_scheduling.observation import Observation, observe
+from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig, load_policy
+from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, as_tensors
+from stowplan.learned_guidance.modulo_scheduling.rollouts import Choice, Player
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.learned_guidance.modulo_scheduling.view import Limits
 from stowplan.learned_guidance.training.checkpoint import Content
 from stowplan.learned_guidance.training.run import run
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.modulo_scheduling.ppo.progress import Progress
-    from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
+    from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Progress, Trainer
+
+#: Mappings that one forward pass takes.
+BATCH = 128
+
+
+def _batch(shown: Sequence[Observation]) -> dict[str, torch.Tensor]:
+    return as_tensors({name: np.stack([each[name] for each in shown]) for name in shown[0]})
+
+
+def best_of(mappings: Sequence[Mapping]) -> Mapping | None:
+    """The complete mapping of least makespan; None where none is complete."""
+    return min((each for each in mappings if each.current < 0), key=lambda each: each.makespan, default=None)
+
+
+def particles(body: Body, ii: int, count: int) -> list[Mapping]:
+    """So many empty mappings of one problem at one interval."""
+    first = Mapping(body, ii)
+    return [first, *(first.copy() for _ in range(count - 1))]
+
 
 Stop = Callable[[], bool]
 
@@ -29,7 +53,7 @@ Stop = Callable[[], bool]
 _ENDLESS = 1 << 40
 
 
-class Policy:
+class Policy(Player):
     """A trained network, ready for any loop body on a machine of any size.
 
     Parameters
@@ -60,31 +84,29 @@ class Policy:
         """sha256 of the policy file, for the provenance of a result."""
         return None if self.file is None else self.file.digest
 
-    def place(
-        self,
-        mappings: Sequence[Mapping],
-        chance: np.random.Generator,
-        *,
-        temperature: float = 1.0,
-        resample: bool = False,
-        stop: Stop = lambda: False,
-    ) -> list[Mapping]:
-        """Place what is left of each mapping, all in step.
+    def choice(self, mappings: Sequence[Mapping], rng: np.random.Generator, temperature: float) -> Choice:
+        """The network's places; every graph is looked at once for all steps."""
+        problems = {id(each.problem): each for each in mappings}
+        limits = Limits.of([each.problem for each in problems.values()], max(each.ii for each in mappings))
+        row = {key: number for number, key in enumerate(problems)}
+        with torch.inference_mode():
+            graphs = self.network.embed(_batch([observe(each, limits) for each in problems.values()]))
 
-        Parameters
-        ----------
-        temperature
-            0 takes the likeliest places, 1 draws from the policy.
-        resample
-            Whether those that get stuck go on as copies of others; all must then be of one problem at one interval.
+        def chosen(going: Sequence[Mapping]) -> list[tuple[int, int]]:
+            found: list[tuple[int, int]] = []
+            for begin in range(0, len(going), BATCH):
+                part = going[begin : begin + BATCH]
+                shown = _batch([observe(each, limits) for each in part])
+                with torch.inference_mode():
+                    scores = self.network(shown, graphs[[row[id(each.problem)] for each in part]])[0].numpy()
+                scores = np.where(shown["mask"].numpy() > 0, scores, -np.inf).reshape(len(part), -1)
+                if temperature:
+                    # The largest of scores with Gumbel noise is a draw from their softmax.
+                    scores = scores / temperature + rng.gumbel(size=scores.shape)
+                found += [divmod(action, limits.slots) for action in scores.argmax(axis=1).tolist()]
+            return found
 
-        Returns
-        -------
-        list
-            The mappings, complete, stuck, or (stopped early) partial; see
-            :meth:`~stowplan.learned_guidance.modulo_scheduling.ppo.decode.Decoder.place`.
-        """
-        return Decoder(self.network, temperature).place(mappings, chance, resample=resample, stop=stop)
+        return chosen
 
     def fine_tune(
         self,

@@ -7,12 +7,14 @@ two ticks goes on bit for bit.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
@@ -23,19 +25,53 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor
 
 from stowplan.errors import InputError
-from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import CHECKPOINT, POLICY, policy_values
-from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
-from stowplan.learned_guidance.modulo_scheduling.ppo.imitation import Examples, imitate
-from stowplan.learned_guidance.modulo_scheduling.ppo.lessons import Curriculum, Lesson, lessons, limits_of
+from stowplan.learned_guidance.modulo_scheduling.body import Body
+from stowplan.learned_guidance.modulo_scheduling.ppo.config import CHECKPOINT, POLICY, PpoConfig
+from stowplan.learned_guidance.modulo_scheduling.ppo.lessons import Curriculum, Examples, Lesson, imitate, lessons, limits_of
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
-from stowplan.learned_guidance.modulo_scheduling.ppo.progress import COLUMNS, Progress
 from stowplan.learned_guidance.modulo_scheduling.ppo.sb3 import BalancedBuffer, MapperPolicy, Watcher
-from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.learned_guidance.training.curve import mean
+from stowplan.learned_guidance.training.curve import Column, Report, mean
 from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
+
+
+@dataclass(frozen=True)
+class Progress(Report):
+    """What a round came to: updates on samples of one rollout, or steps of imitation. What is not known is NaN."""
+
+    round: int
+    seconds: Annotated[float, Column(form=".3f")]
+    """Of training, earlier runs included."""
+    steps: int
+    """Placements since the beginning."""
+    episodes: int
+    """Mappings since the beginning, complete or not."""
+    success: float
+    """Part of this round's mappings that were completed."""
+    mean_reward: float
+    """Of this round's mappings, as the paper's curve has it."""
+    mean_excess: float
+    """Initiation intervals of the completed ones above the least of the bounds."""
+    imitation_loss: float = math.nan
+    policy_loss: float = math.nan
+    value_loss: float = math.nan
+    entropy: float = math.nan
+    divergence: float = math.nan
+    steps_per_second: float = math.nan
+
+    @property
+    def line(self) -> str:
+        """The same in short, for people."""
+        if not math.isnan(self.imitation_loss):
+            return f"[{self.seconds:6.1f} s] imitation, loss {self.imitation_loss:.3f}"
+        return (
+            f"[{self.seconds:6.1f} s] {self.steps} steps, {self.episodes} mappings, {self.success:.0%} complete, "
+            f"mean reward {self.mean_reward:.3f}, II {self.mean_excess:+.2f} above the bounds, entropy {self.entropy:.2f}"
+        )
+
 
 #: Steps of imitation in a tick.
 IMITATIONS = 20
@@ -64,7 +100,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         The seed is none.
     """
 
-    CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, COLUMNS
+    CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, Progress.columns()
 
     def __init__(
         self,
@@ -165,14 +201,14 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
 
     def _imitate(self) -> None:
         config = self.config
-        chance = np.random.default_rng([self.seed, 1, self.imitated])
+        rng = np.random.default_rng([self.seed, 1, self.imitated])
         losses = []
         self.model.policy.set_training_mode(True)
         for _ in range(min(IMITATIONS, self._to_imitate)):
             left = (config.imitation_steps - self.imitated) / config.imitation_steps
             for group in self.model.policy.optimizer.param_groups:
                 group["lr"] = config.imitation_rate * min(1.0, left / FALLING)
-            batch = self.examples.batch(config.imitation_batch, chance)
+            batch = self.examples.batch(config.imitation_batch, rng)
             losses.append(imitate(self.network, self.model.policy.optimizer, batch, config.clip_norm))
             self.imitated += 1
         nothing = float("nan")
@@ -233,7 +269,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
 
     def policy_values(self) -> dict[str, Any]:
         """Actor and critic."""
-        return policy_values(self.network)
+        return checkpoint.network_values(self.network, self.network.shape)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next tick depends on."""

@@ -11,10 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
-from stowplan.learned_guidance.tier_placement.egrl.population import Member
+from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Member
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.checkpoint import Content, FileFormat
 
@@ -22,11 +21,6 @@ Ints = npt.NDArray[np.int64]
 
 POLICY = FileFormat("stowplan.egrl.policy", EgrlConfig, version=1)
 CHECKPOINT = FileFormat("stowplan.egrl.checkpoint", EgrlConfig, version=1)
-
-
-def policy_values(actor: Actor) -> dict[str, Any]:
-    """What a policy file holds: a graph network's weights and its sizes."""
-    return checkpoint.network_values(actor, actor.shape)
 
 
 def load_policy(path: str | Path) -> tuple[Content[EgrlConfig], Actor]:

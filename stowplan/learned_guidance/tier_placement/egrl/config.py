@@ -6,66 +6,64 @@ side by side.
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-import msgspec
+from typing import Annotated, Any, Literal
 
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.tier_placement.graph import FeatureSet
-from stowplan.learned_guidance.training.settings import check_ranges, check_types
+from stowplan.learned_guidance.training.settings import Fraction, Hyperparameters, Range
 
 
-class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
     """How to train."""
 
-    evaluations: int = 4_000
+    evaluations: Annotated[int, Range(1)] = 4_000
     """Training ends after so many evaluations of the chip, cumulative over the population and the learner's rollouts."""
     features: FeatureSet = "chip"
     """What policies see of a layer."""
 
     # Networks
-    hidden: int = 32
-    heads: int = 4
-    depth: int = 3
+    hidden: Annotated[int, Range(1)] = 32
+    heads: Annotated[int, Range(1)] = 4
+    depth: Annotated[int, Range(1)] = 3
     """Levels of the Graph U-Net."""
     critic_pooling: Literal["max", "mean"] = "mean"
 
     # Population
-    population: int = 20
+    population: Annotated[int, Range(0)] = 20
     """Members; 0 for the ablation that learns by policy gradient alone."""
-    boltzmann_fraction: float = 0.2
+    boltzmann_fraction: Fraction = 0.2
     """Part of the first population that are Boltzmann chromosomes."""
-    elite_fraction: float = 0.1
-    tournament: int = 3
-    crossover_fraction: float = 0.3
+    elite_fraction: Fraction = 0.1
+    tournament: Annotated[int, Range(1)] = 3
+    crossover_fraction: Fraction = 0.3
     """Part of the selected members that are crossed with an elite, or seeded by a graph network."""
     seeding: bool = True
     """Whether a chromosome that meets a graph network takes over its posterior; else nothing comes of it."""
-    mutation_fraction: float = 0.85
+    mutation_fraction: Fraction = 0.85
     """Part of the selected members that mutate."""
-    weight_fraction: float = 0.1
+    weight_fraction: Fraction = 0.1
     """Part of a graph network's weights that a mutation changes."""
-    mutation_strength: float = 0.3
+    mutation_strength: Annotated[float, Range(0.0)] = 0.3
     """Standard deviation of such a change, relative to the weight."""
-    super_mutation: float = 0.05
+    super_mutation: Fraction = 0.05
     """Part of the changed weights that change ten times as much."""
-    reset_mutation: float = 0.02
+    reset_mutation: Fraction = 0.02
     """Part of the changed weights that are drawn anew."""
-    chromosome_moves: float = 1.3
+    chromosome_moves: Annotated[float, Range(0.0)] = 1.3
     """Tensors that a mutation of a chromosome sends to another tier, on average; 0: all priors are multiplied by N(1, 0.1)."""
     temperatures: tuple[float, float] = (0.02, 0.1)
     """Of the first chromosomes, drawn evenly."""
-    seeded_temperature: float = 0.1
+    seeded_temperature: Annotated[float, Range(1e-06)] = 0.1
     """Of a chromosome that took over a graph network's posterior."""
-    least_temperature: float = 0.02
+    least_temperature: Annotated[float, Range(1e-06)] = 0.02
     """Temperatures of chromosomes do not fall below this."""
     repair: bool = True
     """Whether a chromosome proposes what the compiler makes of its draw, and takes that over; else its draw."""
     repair_networks: bool = True
     """Whether graph networks and the learner's rollouts propose that as well (with ``repair``)."""
-    least_networks: float = 0.5
+    least_networks: Fraction = 0.5
     """Part of the population that is kept for graph networks, whatever their fitness."""
-    least_chromosomes: float = 0.2
+    least_chromosomes: Fraction = 0.2
     """The same of chromosomes."""
     seed_actions: bool = True
     """Whether a seeded chromosome's prior is the graph network's likeliest map; else its posterior."""
@@ -77,36 +75,35 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     # Learner
     learner: bool = True
     """False for the ablation that evolves only."""
-    rollouts: int = 3
+    rollouts: Annotated[int, Range(0)] = 3
     """Noisy proposals of the learner's policy in each generation."""
     migrate_rollouts: bool = True
     """Whether these proposals stand for selection beside the population, as chromosomes; else their rewards alone are kept."""
-    exploration: float = 0.01
+    exploration: Fraction = 0.01
     """Part of the tensors that such a proposal sends to a tier drawn evenly."""
     sample_rollouts: bool = True
     """Whether the learner's proposals are drawn from its policy; else they are its likeliest tiers."""
-    updates_per_evaluation: float = 0.25
-    batch_size: int = 8
-    replay_size: int = 100_000
-    actor_rate: float = 1e-3
-    critic_rate: float = 1e-3
-    entropy: float = 0.05
+    updates_per_evaluation: Annotated[float, Range(0.0)] = 0.25
+    batch_size: Annotated[int, Range(1)] = 8
+    replay_size: Annotated[int, Range(1)] = 100_000
+    actor_rate: Annotated[float, Range(0.0)] = 1e-3
+    critic_rate: Annotated[float, Range(0.0)] = 1e-3
+    entropy: Annotated[float, Range(0.0)] = 0.05
     """Weight of the policy's entropy."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     bootstrap: bool = False
     """Whether the value of the next state counts, as where an episode does not end. It does after its one step."""
-    target_rate: float = 1e-3
+    target_rate: Fraction = 1e-3
     """Of the soft updates of target networks (with ``bootstrap``)."""
-    action_noise: float = 0.2
+    action_noise: Annotated[float, Range(0.0)] = 0.2
     """Standard deviation of the noise on one-hot actions that the critic learns from, which stay from 0 to 1."""
     actor_actions: Literal["likeliest", "soft"] = "soft"
     """What the critic judges of the policy: probabilities times the one-hot of the likeliest, or all probabilities."""
-    imitation: float = 0.0
+    imitation: Annotated[float, Range(0.0)] = 0.0
     """Weight of the cross entropy between the policy and the best maps: demonstrations, and the best found of each network."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_ranges(self, _AT_LEAST, _FRACTIONS)
+        super().__post_init__()
         low, high = self.temperatures
         if not 0.0 < low <= high:
             raise UsageError(f"training: temperatures is {self.temperatures}, expected two above 0, the lower first")
@@ -159,44 +156,3 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def gradient_only(self) -> EgrlConfig:
         """The paper's ablation PG."""
         return self.changed(population=0)
-
-    def changed(self, **changes: Any) -> EgrlConfig:
-        """The same with other values for some fields."""
-        return msgspec.structs.replace(self, **changes)
-
-
-_AT_LEAST: dict[str, float] = {
-    "evaluations": 1,
-    "hidden": 1,
-    "heads": 1,
-    "depth": 1,
-    "population": 0,
-    "tournament": 1,
-    "mutation_strength": 0.0,
-    "chromosome_moves": 0.0,
-    "seeded_temperature": 1e-6,
-    "least_temperature": 1e-6,
-    "rollouts": 0,
-    "updates_per_evaluation": 0.0,
-    "batch_size": 1,
-    "replay_size": 1,
-    "actor_rate": 0.0,
-    "critic_rate": 0.0,
-    "entropy": 0.0,
-    "action_noise": 0.0,
-    "imitation": 0.0,
-}
-_FRACTIONS = (
-    "boltzmann_fraction",
-    "elite_fraction",
-    "crossover_fraction",
-    "mutation_fraction",
-    "least_networks",
-    "least_chromosomes",
-    "weight_fraction",
-    "super_mutation",
-    "reset_mutation",
-    "exploration",
-    "discount",
-    "target_rate",
-)

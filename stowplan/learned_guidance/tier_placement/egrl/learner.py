@@ -77,7 +77,7 @@ class Learner:
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=config.critic_rate)
         self.steps = 0
 
-    def update(self, network: int, maps: Ints, rewards: Floats, shown: Ints | None, chance: np.random.Generator) -> Losses:
+    def update(self, network: int, maps: Ints, rewards: Floats, shown: Ints | None, rng: np.random.Generator) -> Losses:
         """One step of both.
 
         Parameters
@@ -92,7 +92,7 @@ class Learner:
         config, inputs = self.config, self.inputs[network]
         states = inputs.state.expand(len(maps), -1, -1)
         hot = functional.one_hot(torch.from_numpy(maps), inputs.tiers).float()
-        noise = torch.from_numpy(chance.normal(0.0, 1.0, tuple(hot.shape)).astype(np.float32))
+        noise = torch.from_numpy(rng.normal(0.0, 1.0, tuple(hot.shape)).astype(np.float32))
         actions = (hot + (config.action_noise * noise).clamp(-0.5, 0.5)).clamp(0.0, 1.0)
         targets = torch.from_numpy(rewards)
         if config.bootstrap:
@@ -160,10 +160,10 @@ class Learner:
         """The actor's, in one row."""
         return self.actor.row.detach().numpy().copy()
 
-    def fresh_weights(self, chance: np.random.Generator, places: Ints | None = None) -> Floats:
+    def fresh_weights(self, rng: np.random.Generator, places: Ints | None = None) -> Floats:
         """Those of a new actor, in one row; of these places alone, where they are given."""
         low, high = self._first_ranges if places is None else [limits[places] for limits in self._first_ranges]
-        found: Floats = chance.uniform(low, high).astype(np.float32)
+        found: Floats = rng.uniform(low, high).astype(np.float32)
         return found
 
     def load_weights(self, weights: Floats) -> None:

@@ -16,11 +16,10 @@ from torch.nn import functional
 from stowplan.errors import InputError
 from stowplan.learned_guidance.tier_placement.decode import Decoder
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import load_policy
-from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Inputs
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor
-from stowplan.learned_guidance.tier_placement.egrl.population import Member
+from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Member
 from stowplan.learned_guidance.tier_placement.egrl.progress import Progress
 from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
 from stowplan.learned_guidance.tier_placement.graph import Graph, graph_of

@@ -1,6 +1,7 @@
 """The population and its evolution: elites, tournaments, crossover within an encoding, seeding across, mutation.
 
-Khadka et al., ICLR 2021, algorithm 2. A member's map is another's neighbour by its weights or by its priors; which encoding
+Khadka et al., ICLR 2021, algorithm 2. A member is a graph network's weights or a Boltzmann chromosome: for each tensor a prior
+over tiers and a temperature (appendix E). A member's map is another's neighbour by its weights or by its priors; which encoding
 prevails is for selection to say.
 """
 
@@ -13,11 +14,111 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+
+#: Temperatures of a new chromosome, evenly; and the priors', from 0 to this.
+TEMPERATURES, PRIORS = (0.1, 10.0), 1.0
+
+#: What a mutation multiplies by: mean and standard deviation of priors, and of temperatures.
+PRIOR_CHANGE, TEMPERATURE_CHANGE = (1.0, 0.1), (0.95, 0.1)
+
+
+@dataclass(frozen=True, eq=False)
+class Chromosome:
+    """A policy for one network of N layers; not changed once made."""
+
+    prior: Floats
+    """[N, 2, T]"""
+    temperature: Floats
+    """[N, 2]"""
+
+    @classmethod
+    def random(
+        cls, layers: int, tiers: int, rng: np.random.Generator, temperatures: tuple[float, float] = TEMPERATURES
+    ) -> Chromosome:
+        """Priors and temperatures drawn evenly."""
+        return cls(
+            prior=rng.uniform(0.0, PRIORS, (layers, 2, tiers)).astype(np.float32),
+            temperature=rng.uniform(*temperatures, (layers, 2)).astype(np.float32),
+        )
+
+    @classmethod
+    def seeded(cls, probabilities: Floats, temperature: float) -> Chromosome:
+        """One that believes in a graph network's posterior ``[N, 2, T]``."""
+        return cls(probabilities.astype(np.float32), np.full(probabilities.shape[:2], temperature, np.float32))
+
+    @classmethod
+    def believing(cls, tiers: Ints, count: int, temperature: float) -> Chromosome:
+        """One that believes in a map ``[N, 2]`` of so many tiers."""
+        return cls.seeded(np.eye(count, dtype=np.float32)[tiers], temperature)
+
+    @property
+    def probabilities(self) -> Floats:
+        """[N, 2, T]"""
+        scaled = self.prior / self.temperature[..., None]
+        scaled -= scaled.max(axis=-1, keepdims=True)
+        raised = np.exp(scaled)
+        found: Floats = raised / raised.sum(axis=-1, keepdims=True)
+        return found
+
+    def draw(self, rng: np.random.Generator) -> Ints:
+        """[N, 2] Tiers drawn from the softmax."""
+        return draw(self.probabilities, rng)
+
+    def crossed(self, other: Chromosome, place: int) -> Chromosome:
+        """Its layers up to ``place``, and the other's from there on."""
+        return Chromosome(
+            np.concatenate([self.prior[:place], other.prior[place:]]),
+            np.concatenate([self.temperature[:place], other.temperature[place:]]),
+        )
+
+    def mutated(self, rng: np.random.Generator, moves: float, movable: Ints, least_temperature: float) -> Chromosome:
+        """A neighbour.
+
+        Parameters
+        ----------
+        moves
+            Tensors that get another favourite, on average; 0: every prior changes a little, as in the paper.
+        movable
+            [M, 2] (layer, 0 for weights or 1 for the output) of the tensors that are to be placed.
+        """
+        change = rng.normal(*TEMPERATURE_CHANGE, self.temperature.shape)
+        temperature = np.maximum(self.temperature * change, least_temperature).astype(np.float32)
+        if moves == 0:
+            return Chromosome((self.prior * rng.normal(*PRIOR_CHANGE, self.prior.shape)).astype(np.float32), temperature)
+        prior = self.prior.copy()
+        count = min(len(movable), 1 + int(rng.poisson(max(0.0, moves - 1))))
+        for layer, part in movable[rng.choice(len(movable), count, replace=False)].tolist():
+            values = prior[layer, part]
+            # The favourite changes places with another.
+            was = int(values.argmax())
+            to = (was + 1 + int(rng.integers(len(values) - 1))) % len(values) if len(values) > 1 else was
+            values[was], values[to] = values[to], values[was]
+        return Chromosome(prior, temperature)
+
+    def taking_over(self, tiers: Ints) -> Chromosome:
+        """The same with these tiers ``[N, 2]`` as its favourites: each changes places with what was the favourite."""
+        best = self.prior.argmax(axis=-1)
+        layers, parts = np.nonzero(best != tiers)
+        if not len(layers):
+            return self
+        prior = self.prior.copy()
+        old, new = best[layers, parts], tiers[layers, parts]
+        prior[layers, parts, old] = self.prior[layers, parts, new]
+        prior[layers, parts, new] = self.prior[layers, parts, old]
+        return Chromosome(prior, self.temperature)
+
+
+def draw(probabilities: Floats, rng: np.random.Generator) -> Ints:
+    """[...] Numbers drawn from distributions ``[..., T]``."""
+    summed = np.cumsum(probabilities, axis=-1)
+    drawn = rng.random(probabilities.shape[:-1])[..., None] * summed[..., -1:]
+    found: Ints = np.minimum((drawn >= summed).sum(axis=-1), probabilities.shape[-1] - 1).astype(np.int64)
+    return found
+
 
 #: How much more a super-mutation changes a weight.
 SUPER = 10.0
@@ -57,7 +158,7 @@ class Evolution:
     """
 
     config: EgrlConfig
-    chance: np.random.Generator
+    rng: np.random.Generator
     posterior: Callable[[Floats], Floats]
     fresh: Callable[[Ints], Floats]
     movable: Ints
@@ -91,21 +192,21 @@ class Evolution:
         return selected
 
     def _tournament(self, ranked: list[Member]) -> Member:
-        entrants = self.chance.integers(len(ranked), size=self.config.tournament)
+        entrants = self.rng.integers(len(ranked), size=self.config.tournament)
         # The members stand in order of their fitness.
         return ranked[int(entrants.min())]
 
     def _crossed(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:
-        if self.chance.random() >= self.config.crossover_fraction:
+        if self.rng.random() >= self.config.crossover_fraction:
             return member
         other = self._mate(member, elites, networks)
         mine, others = member.encoding, other.encoding
         if isinstance(mine, Chromosome) and isinstance(others, Chromosome):
-            return replace(member, encoding=mine.crossed(others, int(self.chance.integers(len(mine.prior) + 1))))
+            return replace(member, encoding=mine.crossed(others, int(self.rng.integers(len(mine.prior) + 1))))
         if not isinstance(mine, Chromosome) and not isinstance(others, Chromosome):
             if self.config.frozen:
                 return member
-            place = int(self.chance.integers(len(mine) + 1))
+            place = int(self.rng.integers(len(mine) + 1))
             return replace(member, encoding=np.concatenate([mine[:place], others[place:]]))
         if not self.config.seeding:
             return member
@@ -122,27 +223,27 @@ class Evolution:
         pool = elites
         if self.config.least_networks:
             pool = [*elites, *networks] if member.is_chromosome else networks
-        return pool[int(self.chance.integers(len(pool)))]
+        return pool[int(self.rng.integers(len(pool)))]
 
     def _mutated(self, member: Member) -> Member:
         config = self.config
-        if self.chance.random() >= config.mutation_fraction:
+        if self.rng.random() >= config.mutation_fraction:
             return member
         encoding = member.encoding
         if isinstance(encoding, Chromosome):
-            changed = encoding.mutated(self.chance, config.chromosome_moves, self.movable, config.least_temperature)
+            changed = encoding.mutated(self.rng, config.chromosome_moves, self.movable, config.least_temperature)
             return replace(member, encoding=changed)
         return member if config.frozen else replace(member, encoding=self._mutated_weights(encoding))
 
     def _mutated_weights(self, weights: Floats) -> Floats:
-        config, chance = self.config, self.chance
-        places = np.flatnonzero(chance.random(len(weights)) < config.weight_fraction)
-        kind = chance.random(len(places))
+        config, rng = self.config, self.rng
+        places = np.flatnonzero(rng.random(len(weights)) < config.weight_fraction)
+        kind = rng.random(len(places))
         is_super = kind < config.super_mutation
         is_reset = (kind >= config.super_mutation) & (kind < config.super_mutation + config.reset_mutation)
         changed = weights.copy()
         strength = config.mutation_strength * np.where(is_super, SUPER, 1.0)
-        changed[places] += (chance.normal(size=len(places)) * strength * np.abs(weights[places])).astype(np.float32)
+        changed[places] += (rng.normal(size=len(places)) * strength * np.abs(weights[places])).astype(np.float32)
         changed[places[is_reset]] = self.fresh(places[is_reset])
         return changed
 

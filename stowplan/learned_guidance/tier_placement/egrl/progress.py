@@ -4,61 +4,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from stowplan.learned_guidance.tier_placement.egrl.learner import Losses
-from stowplan.learned_guidance.training.curve import cell, mean
-
-#: Columns of the training curve.
-COLUMNS = (
-    "generation",
-    "seconds",
-    "evaluations",
-    "best_speedup",
-    "mean_reward",
-    "valid_part",
-    "chromosomes",
-    "critic_loss",
-    "actor_loss",
-    "entropy",
-    "value_error",
-    "evaluations_per_second",
-    "steps_per_second",
-)
+from stowplan.learned_guidance.training.curve import Column, Report, mean
 
 
 @dataclass(frozen=True)
-class Progress:
+class Progress(Report):
     """What a generation came to."""
 
     generation: int
-    seconds: float
+    seconds: Annotated[float, Column(form=".3f")]
     """Of training, earlier runs included."""
     evaluations: int
     """Since the beginning."""
-    best: float
+    best: Annotated[float, Column(("best_speedup",))]
     """Speedup of the best map as it was measured, in the mean over networks that have one; NaN before."""
     mean_reward: float
     """Of this generation's proposals; so are the two below."""
-    valid: float
+    valid: Annotated[float, Column(("valid_part",))]
     """Part of the proposals that could be executed as they were."""
     chromosomes: int
     """Members of the population that are Boltzmann chromosomes."""
-    losses: Losses | None
+    losses: Annotated[Losses | None, Column(("critic_loss", "actor_loss", "entropy", "value_error"))]
     """Means of this generation; None without steps of the learner."""
-    evaluations_per_second: float
+    evaluations_per_second: Annotated[float, Column(form=".1f")]
     """Of proposals and evaluations alone."""
-    steps_per_second: float
+    steps_per_second: Annotated[float, Column(form=".2f")]
     """Of the learner's steps alone."""
-
-    @property
-    def row(self) -> list[str]:
-        """A text for each of the columns; empty for what is not known."""
-        losses = (math.nan,) * len(Losses._fields) if self.losses is None else tuple(self.losses)
-        real = (self.best, self.mean_reward, self.valid)
-        rates = (f"{self.evaluations_per_second:.1f}", f"{self.steps_per_second:.2f}")
-        whole = (str(self.generation), f"{self.seconds:.3f}", str(self.evaluations))
-        return [*whole, *map(cell, real), str(self.chromosomes), *map(cell, losses), *rates]
 
     @property
     def line(self) -> str:

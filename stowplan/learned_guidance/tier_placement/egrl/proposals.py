@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome, draw
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
-from stowplan.learned_guidance.tier_placement.egrl.population import Encoding, Member
+from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Encoding, Member, draw
 from stowplan.learned_guidance.tier_placement.egrl.workload import Network
 
 Floats = npt.NDArray[np.float32]
@@ -34,7 +33,7 @@ class Proposer:
     def _rows_at_once(self) -> int:
         return max(1, NODES_AT_ONCE // len(self.network.problem.layers))
 
-    def proposed(self, encodings: Sequence[Encoding], chance: np.random.Generator) -> list[Ints]:
+    def proposed(self, encodings: Sequence[Encoding], rng: np.random.Generator) -> list[Ints]:
         """Of the first encodings, as many as go into one forward pass: draws of chromosomes, likeliest maps of networks."""
         rows: list[Floats] = []
         taken = 0
@@ -46,7 +45,7 @@ class Proposer:
             taken += 1
         likeliest = iter(self.likeliest(rows))
         return [
-            self._placed(encoding.draw(chance) if isinstance(encoding, Chromosome) else next(likeliest))
+            self._placed(encoding.draw(rng) if isinstance(encoding, Chromosome) else next(likeliest))
             for encoding in encodings[:taken]
         ]
 
@@ -56,12 +55,12 @@ class Proposer:
         parts = (rows[at : at + most] for at in range(0, len(rows), most))
         return np.array([tiers for part in parts for tiers in self.learner.posteriors(self.number, part).argmax(-1)], np.int64)
 
-    def explored(self, chance: np.random.Generator) -> Ints:
+    def explored(self, rng: np.random.Generator) -> Ints:
         """Of the learner's policy, with some tensors sent anywhere."""
         probabilities = self.learner.posterior(self.number)
-        tiers = draw(probabilities, chance) if self.config.sample_rollouts else probabilities.argmax(-1)
-        anywhere = chance.random(tiers.shape) < self.config.exploration
-        return self._placed(np.where(anywhere, chance.integers(probabilities.shape[-1], size=tiers.shape), tiers))
+        tiers = draw(probabilities, rng) if self.config.sample_rollouts else probabilities.argmax(-1)
+        anywhere = rng.random(tiers.shape) < self.config.exploration
+        return self._placed(np.where(anywhere, rng.integers(probabilities.shape[-1], size=tiers.shape), tiers))
 
     def _placed(self, tiers: Ints) -> Ints:
         """With 0 for weights that there are none of."""

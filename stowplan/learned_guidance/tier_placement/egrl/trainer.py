@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from stowplan.errors import InputError, UsageError
@@ -23,26 +22,20 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
     POLICY,
     pack_maps,
     pack_members,
-    policy_values,
     unpack_maps,
     unpack_members,
 )
-from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
-from stowplan.learned_guidance.tier_placement.egrl.population import Evolution, Member, restored
-from stowplan.learned_guidance.tier_placement.egrl.progress import COLUMNS, Progress, Tally
+from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Evolution, Floats, Ints, Member, restored
+from stowplan.learned_guidance.tier_placement.egrl.progress import Progress, Tally
 from stowplan.learned_guidance.tier_placement.egrl.proposals import Proposer
-from stowplan.learned_guidance.tier_placement.egrl.replay import Replay
-from stowplan.learned_guidance.tier_placement.egrl.workload import Network
+from stowplan.learned_guidance.tier_placement.egrl.workload import Network, Replay, check_tiers
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import mean
 from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 
 
 class Trainer(BaseTrainer[EgrlConfig, Progress]):
@@ -67,7 +60,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         The seed is none, or the noise is out of range.
     """
 
-    CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, COLUMNS
+    CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, Progress.columns()
 
     def __init__(
         self,
@@ -82,7 +75,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         super().__init__(problems, config, seed=seed, clock=clock)
         self.noise = noise
         self.networks = [Network(problem, config, noise, seed + number) for number, problem in enumerate(problems)]
-        _check_tiers(self.networks)
+        check_tiers(self.networks)
         self.learner = Learner(config, [network.graph for network in self.networks], seed)
         if weights is not None:
             if len(weights) != len(self.learner.weights()):
@@ -91,7 +84,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
                 )
             self.learner.load_weights(weights)
         self.replay = Replay([len(network.problem.layers) for network in self.networks], config.replay_size)
-        self._chance, self._learning_chance = (np.random.default_rng([seed, number]) for number in range(2))
+        self._rng, self._learning_rng = (np.random.default_rng([seed, number]) for number in range(2))
         self.evaluations = self.generations = 0
         self._due = 0.0
         """Steps of the learner that are owed to evaluations."""
@@ -112,8 +105,6 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         """The best graph network of the last generation that had any."""
         self._last, self._reported = 0, 0
         self._tally = Tally()
-
-    # What the run loop asks for
 
     @property
     def done(self) -> bool:
@@ -184,8 +175,6 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         network.shown.append(tiers)
         self.replay.add(number, tiers, network.reward(tiers))
 
-    # Generations
-
     @property
     def _number(self) -> int:
         """Of the network that this generation is of."""
@@ -204,12 +193,12 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
     def _first_members(self, weights: Floats | None) -> None:
         config = self.config
         count = round(config.boltzmann_fraction * config.population)
-        rows = [self.learner.fresh_weights(self._chance) for _ in range(config.population - count)]
+        rows = [self.learner.fresh_weights(self._rng) for _ in range(config.population - count)]
         if weights is not None and rows:
             rows[0] = self.learner.weights()
         self._set_aside = [
             [
-                Member(Chromosome.random(len(network.problem.layers), network.graph.tiers, self._chance, config.temperatures))
+                Member(Chromosome.random(len(network.problem.layers), network.graph.tiers, self._rng, config.temperatures))
                 for _ in range(count)
             ]
             for network in self.networks
@@ -242,9 +231,9 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         """Proposals of the members asked from this one on, as many as are quick together; at last the learner's."""
         asked = [self.members[at].encoding for at in self._asked[first:]]
         proposer = self._proposer(self._number)
-        found = proposer.proposed(asked, self._chance)
+        found = proposer.proposed(asked, self._rng)
         if len(found) == len(asked):
-            found += [proposer.explored(self._chance) for _ in range(self._planned - len(self._asked))]
+            found += [proposer.explored(self._rng) for _ in range(self._planned - len(self._asked))]
         return found
 
     def _proposer(self, number: int) -> Proposer:
@@ -265,7 +254,8 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             self.members[at] = Member(member.encoding, reward, is_judged=True)
         if self.members and self.config.migrate_rollouts:
             for tiers, reward in zip(maps[len(asked) :], rewards[len(asked) :], strict=True):
-                self._visitors.append(Member(self._chromosome(tiers), reward, is_judged=True))
+                believed = Chromosome.believing(tiers, self.networks[number].graph.tiers, self.config.seeded_temperature)
+                self._visitors.append(Member(believed, reward, is_judged=True))
         self.evaluations += count
         self._judged += count
         self._tally.rewards += rewards
@@ -289,9 +279,9 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
     def _evolved(self, number: int) -> list[Member]:
         evolution = Evolution(
             config=self.config,
-            chance=self._chance,
+            rng=self._rng,
             posterior=lambda weights: self.learner.posteriors(number, [weights])[0],
-            fresh=lambda places: self.learner.fresh_weights(self._chance, places),
+            fresh=lambda places: self.learner.fresh_weights(self._rng, places),
             movable=self.networks[number].movable,
         )
         members = evolution.next_generation(self.members, self._visitors)
@@ -306,19 +296,13 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             members[weakest] = Member(self.learner.weights())
         return members
 
-    def _chromosome(self, tiers: Ints) -> Chromosome:
-        """One that believes in a map."""
-        return Chromosome.believing(tiers, self.networks[self._number].graph.tiers, self.config.seeded_temperature)
-
     def _learn(self) -> None:
         number, config = self._last, self.config
-        maps, rewards = self.replay.sample(number, config.batch_size, self._learning_chance)
+        maps, rewards = self.replay.sample(number, config.batch_size, self._learning_rng)
         network = self.networks[number]
         shown = [*network.shown, *([network.best.tiers] if network.best.tiers is not None else [])]
-        picked = shown[int(self._learning_chance.integers(len(shown)))] if shown and config.imitation else None
-        self._tally.losses.append(self.learner.update(number, maps, rewards, picked, self._learning_chance))
-
-    # Files
+        picked = shown[int(self._learning_rng.integers(len(shown)))] if shown and config.imitation else None
+        self._tally.losses.append(self.learner.update(number, maps, rewards, picked, self._learning_rng))
 
     @property
     def counts(self) -> Counts:
@@ -358,7 +342,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         actor = copy.deepcopy(self.learner.actor)
         with torch.no_grad():
             actor.row.copy_(torch.from_numpy(self.best_policy()))
-        return policy_values(actor)
+        return checkpoint.network_values(actor, actor.shape)
 
     @classmethod
     def made_with(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -381,7 +365,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             "proposals": pack_maps(self._proposals),
             "replay": self.replay.state_dict(),
             "learner": self.learner.state_dict(),
-            "generators": [checkpoint.pack_generator(each) for each in (self._chance, self._learning_chance)],
+            "generators": [checkpoint.pack_generator(each) for each in (self._rng, self._learning_rng)],
             "networks": [network.state_dict() for network in self.networks],
             "tally": self._tally.state_dict(),
         }
@@ -399,7 +383,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         self._proposals = unpack_maps(state["proposals"], len(self.networks[self._number].problem.layers))
         self.replay.load_state_dict(state["replay"])
         self.learner.load_state_dict(state["learner"])
-        self._chance, self._learning_chance = map(checkpoint.unpack_generator, state["generators"])
+        self._rng, self._learning_rng = map(checkpoint.unpack_generator, state["generators"])
         for network, packed in zip(self.networks, state["networks"], strict=True):
             network.load_state_dict(packed)
         self._tally = Tally.of(state["tally"])
@@ -411,13 +395,3 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         network = self.networks[number]
         shape = (len(network.problem.layers), 2, network.graph.tiers)
         return unpack_members(packed, len(self.learner.weights()), shape)
-
-
-def _check_tiers(networks: Sequence[Network]) -> None:
-    first = networks[0]
-    for network in networks:
-        if network.graph.tiers != first.graph.tiers:
-            raise InputError(
-                f"found chips of unlike tiers: {first.graph.tiers} for {first.problem.name}, {network.graph.tiers} for "
-                f"{network.problem.name}; expected as many for all networks"
-            )

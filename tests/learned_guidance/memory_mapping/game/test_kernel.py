@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.game import Action, State, reset
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState, layout
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.models.memory_mapping.problem import Loop, Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import program

@@ -10,18 +10,12 @@ import numba
 import numpy as np
 import pytest
 
+from benchmarks.lib.memory_mapping.evolution import play_preferences
+from benchmarks.lib.memory_mapping.random_play import play_random
 from stowplan.learned_guidance.memory_mapping.game.channel import Channel, Window, meet
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
-from stowplan.learned_guidance.memory_mapping.game.kernel import (
-    CompiledGame,
-    CompiledState,
-    layout,
-    play_greedy,
-    play_preferences,
-    play_random,
-    readers,
-    windows,
-)
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout, places, readers
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 from stowplan.models.memory_mapping.problem import Problem
 from tests.learned_guidance.memory_mapping.programs import play_on
@@ -173,7 +167,7 @@ def marked(channel: Channel) -> Ints:
 @pytest.mark.parametrize("direction", ["in", "out"])
 def test_windows_are_those_of_the_reference(direction: str) -> None:
     rng = random.Random(f"windows {direction}")
-    search = compiled(windows.latest_window if direction == "in" else windows.earliest_window)
+    search = compiled(places.latest_window if direction == "in" else places.earliest_window)
     found = jumped = 0
     for _ in range(2500):
         channel = random_channel(rng)

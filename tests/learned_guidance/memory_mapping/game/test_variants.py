@@ -14,11 +14,11 @@ from stowplan.errors import UsageError
 from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.game import reset
 from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
-from stowplan.learned_guidance.memory_mapping.game.variants import (
+from stowplan.learned_guidance.memory_mapping.game.programs import (
     CAPACITIES,
+    excerpt,
     peak_live_bytes,
     training_variants,
-    window,
     with_capacity,
     with_copy_times,
 )
@@ -66,7 +66,7 @@ def test_windows_together_are_the_program() -> None:
         problem = random_problem(rng, steps=rng.randint(4, 14), tensors=rng.randint(2, 6))
         problem = msgspec.structs.replace(problem, stalls="forbidden", max_preloads=0)
         borders = cuts(problem, rng)
-        windows = [window(problem, start, end) for start, end in pairwise(borders)]
+        windows = [excerpt(problem, start, end) for start, end in pairwise(borders)]
         assert [part.horizon for part in windows] == [end - start for start, end in pairwise(borders)]
         assert sum(part.all_slow_ps for part in windows) == problem.all_slow_ps
         assert sum(part.all_fast_ps for part in windows) == problem.all_fast_ps
@@ -88,7 +88,7 @@ def test_the_whole_program_is_a_window_of_itself() -> None:
     rng = random.Random("whole")
     for _ in range(50):
         problem = random_problem(rng, steps=rng.randint(4, 14), tensors=rng.randint(2, 6))
-        whole = window(problem, 0, problem.horizon)
+        whole = excerpt(problem, 0, problem.horizon)
         assert (whole.steps, whole.loops, whole.max_preloads) == ((*_renumbered(problem),), problem.loops, problem.max_preloads)
         moves = [msgspec.json.encode([move.uses, move.start, move.live_end]) for move in moves_of(problem)]
         assert moves == [msgspec.json.encode([move.uses, move.start, move.live_end]) for move in moves_of(whole)]
@@ -106,12 +106,12 @@ def _renumbered(problem: Problem) -> list[object]:
 
 def test_inputs_and_outputs_of_a_window() -> None:
     problem = program([">a >b", "a >c", "c b >a", "a", "b >d"], {"a": 1, "b": 2, "c": 3, "d": 4}, outputs="d")
-    part = window(problem, 1, 3)
+    part = excerpt(problem, 1, 3)
     assert part.name == "test[1:3]"
     # What was in a is not needed after step 1, what step 2 writes there is; c is dead after step 2.
     flags = [(tensor.name, tensor.is_input, tensor.is_output) for tensor in part.tensors]
     assert flags == [("a", True, True), ("b", True, False), ("c", False, False)]
-    last = window(problem, 4, 5)
+    last = excerpt(problem, 4, 5)
     assert [(tensor.name, tensor.is_input, tensor.is_output) for tensor in last.tensors] == [
         ("b", True, False),
         ("d", False, True),
@@ -120,23 +120,23 @@ def test_inputs_and_outputs_of_a_window() -> None:
 
 def test_loops_are_never_cut() -> None:
     problem = program(["a", "a", "a", "a", "a"], {"a": 1}, inputs="a", loops=(Loop(1, 3, 5), Loop(2, 3, 2)))
-    assert window(problem, 2, 4).name == "test[1:4]"
-    assert window(problem, 2, 4).loops == (Loop(0, 2, 5), Loop(1, 2, 2))
-    assert window(problem, 0, 1).loops == ()
-    assert [step.weight for step in window(problem, 1, 3).steps] == [5, 10]
+    assert excerpt(problem, 2, 4).name == "test[1:4]"
+    assert excerpt(problem, 2, 4).loops == (Loop(0, 2, 5), Loop(1, 2, 2))
+    assert excerpt(problem, 0, 1).loops == ()
+    assert [step.weight for step in excerpt(problem, 1, 3).steps] == [5, 10]
 
 
 def test_a_tensor_from_outside_stays_one() -> None:
     # In the window all uses of a lie in the loop, and nothing of it is needed before or after.
     problem = program([">a", "a", ">a", "a", ">a", "a"], {"a": 1}, loops=(Loop(2, 4, 5),))
-    assert [move.end for move in moves_of(window(problem, 2, 4))] == [2]
+    assert [move.end for move in moves_of(excerpt(problem, 2, 4))] == [2]
     assert [move.end for move in moves_of(problem)][2] == 4
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 2), (2, 2), (0, 9)])
 def test_a_window_is_a_range_of_steps(start: int, end: int) -> None:
     with pytest.raises(UsageError, match="expected a range within 0 to 3"):
-        window(program(["a", "a", "a"], {"a": 1}, inputs="a"), start, end)
+        excerpt(program(["a", "a", "a"], {"a": 1}, inputs="a"), start, end)
 
 
 def test_capacity_and_copy_times() -> None:

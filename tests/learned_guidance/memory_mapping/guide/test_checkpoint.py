@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.lib.memory_mapping.guide_file import save
 from stowplan.errors import InputError
-from stowplan.learned_guidance.memory_mapping.guide import checkpoint
+from stowplan.learned_guidance.memory_mapping.guide import guide
 from tests.learned_guidance.memory_mapping.guide.weights import random_weights
 
 
@@ -27,13 +27,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_weights_come_back(path: Path) -> None:
-    weights = checkpoint.load(path)
+    weights = guide.load(path)
     for name, value in random_weights().items():
         np.testing.assert_allclose(weights[name], value, rtol=1e-3, atol=1e-6)
 
 
 def test_the_shipped_guide_is_small_and_needs_no_torch() -> None:
-    assert checkpoint.SHIPPED.stat().st_size < 1_000_000
+    assert guide.SHIPPED.stat().st_size < 1_000_000
     code = """
 import sys
 sys.modules["torch"] = None
@@ -75,7 +75,7 @@ def changed(path: Path, **values: Any) -> None:
 def test_what_is_no_guide_is_refused_in_one_line(path: Path, values: dict[str, Any], expected: str) -> None:
     changed(path, **values)
     with pytest.raises(InputError, match=expected) as error:
-        checkpoint.load(path)
+        guide.load(path)
     assert "\n" not in str(error.value)
     assert str(path) in str(error.value)
     assert not Path(sys.argv[0] + ".evil").exists()
@@ -86,9 +86,9 @@ def test_so_is_what_is_no_archive(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "guide.npz"
     path.write_bytes(content)
     with pytest.raises(InputError, match="expected a learned guide"):
-        checkpoint.load(path)
+        guide.load(path)
     with pytest.raises(InputError, match="No such file"):
-        checkpoint.load(tmp_path / "none.npz")
+        guide.load(tmp_path / "none.npz")
     assert not Path(sys.argv[0] + ".evil").exists()
 
 
@@ -101,7 +101,7 @@ def test_damaged_bytes_are_refused(path: Path) -> None:
             data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         path.write_bytes(data[: chance.choice((len(data), len(data), chance.randrange(len(data))))])
         with contextlib.suppress(InputError):
-            checkpoint.load(path)
+            guide.load(path)
 
 
 def test_a_single_array_and_a_locked_archive_are_refused(tmp_path: Path, path: Path) -> None:
@@ -111,20 +111,20 @@ def test_a_single_array_and_a_locked_archive_are_refused(tmp_path: Path, path: P
     (tmp_path / "locked.npz").write_bytes(data)
     for name in ("one.npy", "locked.npz"):
         with pytest.raises(InputError, match="expected a learned guide"):
-            checkpoint.load(tmp_path / name)
+            guide.load(tmp_path / name)
 
 
 def test_text_of_numbers_that_are_no_characters_is_refused(path: Path) -> None:
     changed(path, format=np.array([0x7FFFFFFF], np.uint32).view("<U1"))
     with pytest.raises(InputError, match="format: found no array of numbers or text"):
-        checkpoint.load(path)
+        guide.load(path)
 
 
 def test_a_file_that_has_changed_is_read_again(path: Path) -> None:
-    first = checkpoint.load(path)
-    assert checkpoint.load(path) is first
+    first = guide.load(path)
+    assert guide.load(path) is first
     changed(path, **{"scores.bias": np.array([0.25, 0.5])})
-    assert checkpoint.load(path)["scores.bias"].tolist() == [0.25, 0.5]
+    assert guide.load(path)["scores.bias"].tolist() == [0.25, 0.5]
 
 
 def test_members_that_are_no_arrays_and_bombs_are_refused(tmp_path: Path, path: Path) -> None:
@@ -138,4 +138,4 @@ def test_members_that_are_no_arrays_and_bombs_are_refused(tmp_path: Path, path: 
             if name not in archive.namelist():
                 other.writestr(name, content)
         with pytest.raises(InputError, match=expected):
-            checkpoint.load(tmp_path / "other.npz")
+            guide.load(tmp_path / "other.npz")

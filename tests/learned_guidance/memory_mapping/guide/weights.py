@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stowplan.learned_guidance.memory_mapping.guide.checkpoint import Weights
+from stowplan.learned_guidance.memory_mapping.guide.guide import Weights
 from stowplan.learned_guidance.memory_mapping.guide.network import shapes
 
 

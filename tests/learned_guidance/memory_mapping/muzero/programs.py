@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from stowplan.learned_guidance.mcts.config import SearchConfig
-from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
-from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
+from stowplan.learned_guidance.mcts.search import SearchConfig
+from stowplan.learned_guidance.memory_mapping.muzero.config import NetworkConfig, TrainingConfig
+from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig
 from stowplan.models.memory_mapping.problem import Problem
 from tests.learned_guidance.memory_mapping.programs import program
 

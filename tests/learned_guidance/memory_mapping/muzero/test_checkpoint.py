@@ -195,6 +195,33 @@ def test_a_policy_of_version_1_is_read_by_its_earlier_names(trained: Path, tmp_p
     Policy.load(path)
 
 
+def with_fields(path: Path, fields: dict[str, Any]) -> bytes:
+    """The file, with further fields in its configuration."""
+
+    def change(values: dict[str, Any]) -> dict[str, Any]:
+        return values | {"config": json.dumps(json.loads(values["config"]) | fields)}
+
+    return repacked(change)(path.read_bytes())
+
+
+def test_files_with_removed_fields_are_read_where_those_mean_what_is_done_now(trained: Path, tmp_path: Path) -> None:
+    policy, checkpoint_file = tmp_path / "policy.pt", tmp_path / "checkpoint.pt"
+    fields = {"use_search": True, "entropy_bonus": 0.01, "ratio_clip": 0.3}
+    policy.write_bytes(with_fields(trained / "policy.pt", fields))
+    assert load(policy, POLICY).config == load(trained / "policy.pt", POLICY).config
+    Policy.load(policy)
+    checkpoint_file.write_bytes(with_fields(trained / "checkpoint.pt", fields))
+    assert Trainer.resume(checkpoint_file, PROGRAMS).config == load(trained / "checkpoint.pt", CHECKPOINT).config
+
+
+def test_files_that_learned_without_search_are_refused(trained: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    for name, read in (("policy.pt", Policy.load), ("checkpoint.pt", lambda path: Trainer.resume(path, PROGRAMS))):
+        path.write_bytes(with_fields(trained / name, {"use_search": False}))
+        with pytest.raises(InputError, match=r"x\.pt: config: found use_search = False, which is no longer supported$"):
+            read(path)
+
+
 def test_a_checkpoint_of_version_1_is_refused_with_a_way_out(trained: Path, tmp_path: Path) -> None:
     path = tmp_path / "old.pt"
     path.write_bytes(repacked(lambda values: values | {"version": 1})((trained / "checkpoint.pt").read_bytes()))

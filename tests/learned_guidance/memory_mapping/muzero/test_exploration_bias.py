@@ -9,11 +9,14 @@ pytest.importorskip("torch")
 
 from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.game import Action
-from stowplan.learned_guidance.memory_mapping.muzero import exploration_bias
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
+    NO_BIAS,
     Decision,
     EpisodeStart,
     ProgramGame,
+    bias_preferences,
+    draw_bias,
+    play_biased,
     play_warm_start,
     with_bias,
 )
@@ -28,17 +31,17 @@ def program_game_of(seed: int) -> ProgramGame:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_compiled_game_is_what_the_preferences_say(seed: int) -> None:
     program_game, rng = program_game_of(seed), np.random.default_rng(seed)
-    bias = exploration_bias.draw(rng)
+    bias = draw_bias(rng)
     noise = rng.gumbel(size=(len(program_game.game.moves), 3)).astype(np.float32)
     state = program_game.game.reset()
     observations = empty_observations(program_game.observer.config, 1)
     while not state.is_over:
         program_game.observer.observe(state, observations, 0)
-        liked = exploration_bias.preferences(bias[None], observations.actions)[0].astype(np.float64) + noise[state.position]
+        liked = bias_preferences(bias[None], observations.actions)[0].astype(np.float64) + noise[state.position]
         state.step(int(np.where(state.legal, liked, -np.inf).argmax()))
 
     compiled = program_game.game.reset()
-    found = exploration_bias.play_biased(program_game.game.tables, compiled.data, bias, noise, *program_game.observer.scales)
+    found = play_biased(program_game.game.tables, compiled.data, bias, noise, *program_game.observer.scales)
     assert compiled.actions == state.actions
     assert found == compiled.return_ps == state.return_ps
 
@@ -61,9 +64,9 @@ def test_a_high_threshold_keeps_fast_memory_for_what_earns_most() -> None:
 
 def test_a_warm_start_episode_begins_with_its_prefix() -> None:
     program_game, rng = program_game_of(2), np.random.default_rng(2)
-    first = play_warm_start(program_game, EpisodeStart(0, np.empty(0, np.int8), exploration_bias.draw(rng)), rng)
+    first = play_warm_start(program_game, EpisodeStart(0, np.empty(0, np.int8), draw_bias(rng)), rng)
     prefix = np.array(first.actions[:20], np.int8)
-    state = play_warm_start(program_game, EpisodeStart(0, prefix, exploration_bias.draw(rng)), rng)
+    state = play_warm_start(program_game, EpisodeStart(0, prefix, draw_bias(rng)), rng)
     assert state.is_over
     assert list(state.actions[:20]) == prefix.tolist()
 
@@ -77,7 +80,7 @@ def test_only_biased_episodes_are_changed() -> None:
     legal = np.repeat(state.legal[None], 3, axis=0)
     decision = Decision(np.full(3, 2), np.full((3, 3), 1 / 3, np.float32), np.zeros(3, np.float32))
     # An overwhelming preference for copies, in the second game alone.
-    biases = np.array([exploration_bias.NONE, [0, 0, -1000, 500], exploration_bias.NONE], np.float32)
+    biases = np.array([NO_BIAS, [0, 0, -1000, 500], NO_BIAS], np.float32)
     actions = with_bias(decision, biases, observations, legal, rng).actions
     wanted = next(action for action in (Action.COPY, Action.NOCOPY, Action.DROP) if legal[1, action])
     assert actions.tolist() == [2, wanted, 2]

@@ -14,15 +14,16 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional  # noqa: E402
 
 from stowplan.errors import InputError  # noqa: E402
-from stowplan.learned_guidance.mcts.config import SearchConfig  # noqa: E402
-from stowplan.learned_guidance.mcts.search import search  # noqa: E402
+from stowplan.learned_guidance.mcts.search import SearchConfig, search  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.game.game import Action  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel, to_tensors  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.observation.layout import BufferFeature  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.muzero.config import NetworkConfig  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.muzero.network import (  # noqa: E402
+    MMapNetwork,
+    TorchModel,
+    to_tensors,
+)
+from stowplan.learned_guidance.memory_mapping.observation.layout import BufferFeature, ObservationConfig  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.observation.observer import (  # noqa: E402
     Observations,
     Observer,

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 from stowplan.learned_guidance.training.run import run

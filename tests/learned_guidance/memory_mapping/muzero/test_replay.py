@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Trajectory
-from stowplan.learned_guidance.memory_mapping.muzero.targets import full_returns, td_values
+from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Trajectory, full_returns, td_values
 from tests.learned_guidance.memory_mapping.muzero.programs import small_config
 
 REAL = st.floats(-4, 4, width=32)

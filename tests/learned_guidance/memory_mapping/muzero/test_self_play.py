@@ -11,18 +11,17 @@ pytest.importorskip("torch")
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner
-from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
+from stowplan.learned_guidance.memory_mapping.muzero.network import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
     EpisodeStart,
     ProgramGame,
     SelfPlay,
     episode_of,
-    masked_softmax,
     replayed,
 )
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from tests.learned_guidance.memory_mapping.muzero.programs import other_program, small_config, small_program
 from tests.learned_guidance.memory_mapping.programs import program
 
@@ -64,9 +63,8 @@ def check(program_game: ProgramGame, game: Trajectory) -> None:
     assert state.return_ps == game.return_ps
 
 
-@pytest.mark.parametrize("use_search", [True, False])
-def test_games_are_whole_games_of_the_reference(use_search: bool) -> None:
-    programs, games, _ = finished(small_config(use_search=use_search), 30)
+def test_games_are_whole_games_of_the_reference() -> None:
+    programs, games, _ = finished(small_config(), 30)
     assert {game.program for game in games} == {0, 1}
     for game in games:
         check(programs[game.program], game)
@@ -111,15 +109,6 @@ def test_greedy_games_play_what_their_search_likes_best() -> None:
         assert liked.tolist() == game.actions.tolist()
 
 
-def test_without_search_actions_are_drawn_from_the_policy() -> None:
-    logits = np.array([[0.0, 5.0, 1.0], [2.0, 0.0, 0.0]], np.float32)
-    legal = np.array([[True, False, True], [False, True, False]])
-    policy = masked_softmax(logits, legal, 1.0)
-    assert policy[0] == pytest.approx([1 / (1 + np.e), 0, np.e / (1 + np.e)])
-    assert policy[1].tolist() == [0, 1, 0]
-    assert masked_softmax(logits, legal, 0.0)[0].tolist() == [0, 0, 1]
-
-
 def test_a_game_under_way_goes_on_from_what_is_kept_of_it() -> None:
     config = small_config()
     programs, _, play = finished(config, 9)
@@ -150,4 +139,6 @@ def test_a_demonstration_is_a_whole_game_of_legal_actions() -> None:
 
 def test_a_program_without_moves_is_refused() -> None:
     with pytest.raises(InputError, match="no moves"):
-        ProgramGame(program([""], {}), small_config())
+        SelfPlay(
+            [ProgramGame(program([""], {}), small_config())], small_config(), lambda: EpisodeStart(0, np.empty(0, np.int8))
+        )

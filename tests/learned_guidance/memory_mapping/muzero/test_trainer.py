@@ -14,13 +14,12 @@ import torch
 from benchmarks.lib.memory_mapping.optimum import game_optimum
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
-from stowplan.learned_guidance.memory_mapping.local_search import improve
+from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero import trainer as training
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT, POLICY
-from stowplan.learned_guidance.memory_mapping.muzero.progress import COLUMNS, Progress
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import play_warm_start
-from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
 from stowplan.learned_guidance.training.checkpoint import load, save
 from stowplan.learned_guidance.training.curve import CurveFile
 from stowplan.learned_guidance.training.run import run
@@ -75,7 +74,6 @@ def trainer_of(**changes: Any) -> Trainer:
     "changes",
     [
         {},
-        {"use_search": False},
         {
             "warm_start_moves": 500,
             "exploration_bias_fraction": 0.5,
@@ -230,26 +228,17 @@ def test_training_finds_the_best_game_of_a_small_program() -> None:
     assert late > 1.1 * early
 
 
-def test_without_search_the_policy_gradient_learns_a_small_program() -> None:
-    config = small_config(batch_size=32, learning_rate=3e-3, games=8).learning_only()
-    found: list[Progress] = []
-    run(Trainer([small_program()], config, seed=1), max_reports=60, on_progress=found.append)
-    returns = [progress.mean for progress in found if progress.mean == progress.mean]
-    third = len(returns) // 3
-    assert sum(returns[-third:]) > 1.1 * sum(returns[:third])
-
-
 def test_the_curve_has_a_row_for_each_iteration_and_resumes(tmp_path: Path) -> None:
     path = tmp_path / "curve.csv"
     trainer = trainer_of()
-    curve = CurveFile(path, COLUMNS)
+    curve = CurveFile(path, Trainer.COLUMNS)
     run(trainer, max_reports=4, on_progress=lambda progress: curve.append(progress.row))
     # Resumed from the checkpoint of iteration 2: the rows after it are played again.
     rows = path.read_text().splitlines()
-    assert rows[0].split(",") == list(COLUMNS)
+    assert rows[0].split(",") == list(Trainer.COLUMNS)
     assert [row.split(",")[0] for row in rows[1:]] == ["1", "2", "3", "4"]
-    assert all(len(row.split(",")) == len(COLUMNS) for row in rows)
-    again = CurveFile(path, COLUMNS, after=2)
+    assert all(len(row.split(",")) == len(Trainer.COLUMNS) for row in rows)
+    again = CurveFile(path, Trainer.COLUMNS, after=2)
     run(trainer, max_reports=1, on_progress=lambda progress: again.append(progress.row))
     assert [row.split(",")[0] for row in path.read_text().splitlines()[1:]] == ["1", "2", "5"]
 
@@ -288,7 +277,6 @@ def test_configurations_survive_being_written_down(tmp_path: Path) -> None:
         {"learning_rate": float("nan")},
         {"learning_rate": float("inf")},
         {"discount": True},
-        {"use_search": "no"},
         {"optimizer": "sgd"},
         {"search": "gumbel"},
     ],

@@ -15,16 +15,15 @@ from hypothesis import strategies as st
 from stowplan.errors import InputError
 from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, State
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     ActionFeature,
     BufferFeature,
     GlobalFeature,
+    ObservationConfig,
     SupplyFeature,
 )
-from stowplan.learned_guidance.memory_mapping.observation.observer import Observations, Observer, empty_observations
-from stowplan.learned_guidance.memory_mapping.observation.view import view_of
+from stowplan.learned_guidance.memory_mapping.observation.observer import Observations, Observer, empty_observations, view_of
 from stowplan.models.memory_mapping.accesses import access_sequences
 from stowplan.models.memory_mapping.hint import hint
 from tests.learned_guidance.memory_mapping.programs import program

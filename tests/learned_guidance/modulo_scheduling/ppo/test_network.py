@@ -10,9 +10,10 @@ pytest.importorskip("torch")
 import torch
 
 from stowplan.hardware.se.machines import load_machine
-from stowplan.learned_guidance.modulo_scheduling.observation import Limits, Observation, observe
+from stowplan.learned_guidance.modulo_scheduling.observation import Observation, observe
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, Shape, as_tensors
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.learned_guidance.modulo_scheduling.view import Limits
 from tests.learned_guidance.modulo_scheduling.graphs import butterflies, chain, distance
 
 torch.set_num_threads(1)

@@ -16,9 +16,9 @@ import torch
 from stowplan.errors import InputError
 from stowplan.frontends.dfg import kernels, lower
 from stowplan.hardware.se.machines import load_machine
-from stowplan.learned_guidance.modulo_scheduling.ppo.decode import best_of, particles
-from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
-from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
+from stowplan.learned_guidance.modulo_scheduling.body import Body
+from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy, best_of, particles
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling.learned import POLICY

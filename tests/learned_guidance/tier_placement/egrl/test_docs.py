@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
-from stowplan.learned_guidance.tier_placement.egrl.progress import COLUMNS
+from stowplan.learned_guidance.tier_placement.egrl.progress import Progress
 from tests.paths import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "egrl.md").read_text(encoding="utf-8")
@@ -28,7 +28,9 @@ def test_the_table_has_the_values_of_both_presets() -> None:
         for field in msgspec.structs.fields(EgrlConfig)
     ]
     table = PAGE.partition("## Hyperparameters")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \| ([^|]*) \|$", table, flags=re.MULTILINE) == expected
+    found = re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \| ([^|]*) \|$", table, flags=re.MULTILINE)
+    assert [row for row in found if row not in expected] == []
+    assert [row for row in expected if row[1] != row[2] and row not in found] == []
 
 
 def test_the_paper_s_column_agrees_with_its_preset() -> None:
@@ -39,4 +41,4 @@ def test_the_paper_s_column_agrees_with_its_preset() -> None:
 
 def test_every_column_of_the_curve_is_explained() -> None:
     table = PAGE.partition("| column | |")[2].partition("\n\n")[0]
-    assert re.findall(r"`(\w+)`", table) == [*COLUMNS]
+    assert re.findall(r"`(\w+)`", table) == [*Progress.columns()]

@@ -17,10 +17,9 @@ from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE
 from stowplan.learned_guidance.tier_placement.egrl import proposals
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, load_policy
-from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
-from stowplan.learned_guidance.tier_placement.egrl.population import Member
-from stowplan.learned_guidance.tier_placement.egrl.progress import COLUMNS, Progress
+from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Member
+from stowplan.learned_guidance.tier_placement.egrl.progress import Progress
 from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer, restored
 from stowplan.learned_guidance.training.checkpoint import load
 from stowplan.learned_guidance.training.curve import CurveFile
@@ -208,7 +207,7 @@ def test_reports_say_what_a_generation_came_to() -> None:
         # Steps of the learner are a part of the generation; the last one may be cut.
         assert (report.losses is not None) == (report.generation <= trainer.generations)
         assert report.valid * count == pytest.approx(round(report.valid * count))
-        assert len(report.row) == len(COLUMNS)
+        assert len(report.row) == len(Trainer.COLUMNS)
         assert "best speedup" in report.line
         assert before is None or report.best >= before.best
     best = trainer.networks[0].best
@@ -219,12 +218,12 @@ def test_reports_say_what_a_generation_came_to() -> None:
 def test_the_curve_goes_on_where_it_was_resumed(tmp_path: Path) -> None:
     curve, path = tmp_path / "curve.csv", tmp_path / "x"
     trainer = Trainer(ONE, small_config(evaluations=100), seed=0)
-    rows = CurveFile(curve, COLUMNS)
+    rows = CurveFile(curve, Trainer.COLUMNS)
     run(trainer, max_reports=3, on_progress=lambda report: rows.append(report.row), save=lambda: trainer.save(path))
     run(trainer, max_reports=1, on_progress=lambda report: rows.append(report.row))
     assert [row.split(",")[0] for row in curve.read_text().splitlines()] == ["generation", "1", "2", "3", "4"]
     again = Trainer.resume(path, ONE)
-    rows = CurveFile(curve, COLUMNS, again.iteration)
+    rows = CurveFile(curve, Trainer.COLUMNS, again.iteration)
     run(again, max_reports=2, on_progress=lambda report: rows.append(report.row))
     assert [row.split(",")[0] for row in curve.read_text().splitlines()] == ["generation", "1", "2", "3", "4", "5"]
 

@@ -54,9 +54,17 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     WINDOW_FIRST,
     WINDOW_LAST,
 )
-from stowplan.learned_guidance.memory_mapping.game.kernel.places import is_free, link, lowest_offset, unlink
+from stowplan.learned_guidance.memory_mapping.game.kernel.places import (
+    book,
+    earliest_window,
+    is_free,
+    latest_window,
+    link,
+    lowest_offset,
+    unlink,
+    unmark,
+)
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, MoveRow, PartRow, Tables
-from stowplan.learned_guidance.memory_mapping.game.kernel.windows import book, earliest_window, latest_window, unmark
 
 
 @njit_inner

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import stowplan
-from stowplan.errors import UsageError
-from stowplan.hardware.network import Network
-from stowplan.hardware.nnp_i.chip import Chip
-from stowplan.hardware.nnp_i.problem import FEATURES
-from stowplan.learned_guidance.tier_placement.networks import FORMS, Form, random_network
-from stowplan.learned_guidance.tier_placement.variants import (
+from benchmarks.lib.tier_placement.networks import FORMS, Form, random_network
+from benchmarks.lib.tier_placement.variants import (
     FAST_MEMORY,
     WEIGHTS,
     generated,
     with_fast_memory,
 )
+from stowplan.errors import UsageError
+from stowplan.hardware.network import Network
+from stowplan.hardware.nnp_i.chip import Chip
+from stowplan.hardware.nnp_i.problem import FEATURES
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import arrays, heuristics
@@ -112,6 +112,13 @@ def test_generated_networks_are_solved(seed: int) -> None:
     assert verify(problem, result.plan).ok
     assert result.gap is not None
     assert result.gap < 0.01
+
+
+def test_the_demo_of_the_environment_is_one() -> None:
+    pytest.importorskip("gymnasium")
+    from stowplan.learned_guidance.tier_placement.environment import demo_problem
+
+    assert demo_problem() == generated(np.random.default_rng(4), form="residual", layers=30, precision="int8")
 
 
 def test_a_network_of_a_form_is_a_network() -> None:

@@ -1,11 +1,12 @@
-"""Other problems made of one: a segment of the program, less fast memory, faster or slower copies.
+"""Programs to play MMapGame on: parts of a program, with less fast memory, faster or slower copies; and a small demo.
 
-A policy learns on programs of a few hundred moves. Windows of large programs are such programs, and they are real ones.
+A policy learns on programs of a few hundred moves. Ranges of steps of large programs are such programs, and they are real ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib import resources
 from itertools import accumulate
 
 import numpy as np
@@ -14,9 +15,16 @@ from msgspec.structs import replace
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
 from stowplan.models.memory_mapping.accesses import Boundaries, TensorAccesses, access_sequences
-from stowplan.models.memory_mapping.problem import Loop, Problem, Tensor, loops_within, restricted, sub_problem
+from stowplan.models.memory_mapping.problem import (
+    Loop,
+    Problem,
+    Tensor,
+    loops_within,
+    restricted,
+    sub_problem,
+)
 
-#: Length of a window, as part of the moves asked for.
+#: Length of an excerpt, as part of the moves asked for.
 LENGTHS = 0.5, 1.0
 
 #: Fast memory of a variant: part of the most bytes that are live in one step of it.
@@ -28,15 +36,15 @@ SAME_CAPACITY = 0.3
 #: Copies of a variant take so many times as long, at least and at most.
 COPY_TIMES = 0.5, 2.0
 
-#: A window in which fast memory could save less than this part of the time teaches nothing.
+#: An excerpt in which fast memory could save less than this part of the time teaches nothing.
 LEAST_GAIN = 0.01
 
 
-def window(problem: Problem, start: int, end: int) -> Problem:
+def excerpt(problem: Problem, start: int, end: int) -> Problem:
     """The steps ``[start, end)`` as a problem of their own, widened so that no loop is cut.
 
     What is written before and needed in it is an input, what is written in it and needed later an output: slow memory holds
-    all that is live at the borders. Plans of consecutive windows, one after the other, are therefore a plan of the whole
+    all that is live at the borders. Plans of consecutive excerpts, one after the other, are therefore a plan of the whole
     program, with the sum of their objectives (stalls forbidden).
     """
     if not 0 <= start < end <= problem.horizon:
@@ -93,14 +101,14 @@ def peak_live_bytes(problem: Problem) -> int:
 
 
 def training_variants(problem: Problem, rng: np.random.Generator, *, moves: int = 400, count: int = 1) -> Iterator[Problem]:
-    """Random windows of about ``moves`` moves at most, with other capacities and copy times; the whole program where it is
-    short. Fewer than ``count`` where hardly any window has something to gain.
+    """Random excerpts of about ``moves`` moves at most, with other capacities and copy times; the whole program where it is
+    short. Fewer than ``count`` where hardly any excerpt has something to gain.
     """
     made_at = [move.start for move in moves_of(problem)]
     for _ in range(10 * count):
         if count == 0 or not made_at:
             return
-        variant = _random_window(problem, made_at, moves, rng)
+        variant = _random_excerpt(problem, made_at, moves, rng)
         if variant.all_slow_ps - variant.floor_ps < LEAST_GAIN * variant.all_slow_ps:
             continue
         if rng.random() >= SAME_CAPACITY:
@@ -113,7 +121,7 @@ def training_variants(problem: Problem, rng: np.random.Generator, *, moves: int 
         yield variant
 
 
-def _random_window(problem: Problem, made_at: Sequence[int], moves: int, rng: np.random.Generator) -> Problem:
+def _random_excerpt(problem: Problem, made_at: Sequence[int], moves: int, rng: np.random.Generator) -> Problem:
     """Steps that hold about so many of the moves, ``made_at`` their steps, ascending."""
     length = int(rng.uniform(*LENGTHS) * moves)
     if length >= len(made_at):
@@ -121,11 +129,11 @@ def _random_window(problem: Problem, made_at: Sequence[int], moves: int, rng: np
     first = int(rng.integers(0, len(made_at) - length + 1))
     start = made_at[first]
     # At least one step, however many moves are made in it.
-    return window(problem, start, max(start + 1, made_at[first + length - 1]))
+    return excerpt(problem, start, max(start + 1, made_at[first + length - 1]))
 
 
 def _at_borders(tensor: Tensor, sequence: TensorAccesses, loops: Sequence[Loop], start: int, end: int) -> Tensor:
-    """The tensor as input or output of a window that uses it."""
+    """The tensor as input or output of an excerpt that uses it."""
     inside = [number for number, access in enumerate(sequence.accesses) if start <= access.step < end]
     first, last = inside[0], inside[-1]
     is_written_before = tensor.is_input or sequence.last_write[first] >= 0
@@ -139,3 +147,12 @@ def _at_borders(tensor: Tensor, sequence: TensorAccesses, loops: Sequence[Loop],
         # As an input it has content that is overwritten first. Where that is not sure it must not have any.
         is_input, is_output = is_input or sequence.is_dead(first), is_output or not (is_input or sequence.is_dead(first))
     return replace(tensor, is_input=is_input, is_output=is_output)
+
+
+def demo_problem() -> Problem:
+    """A small program to try MMapGame on without any file: a training step of four dense layers; 34 moves.
+
+    Fast memory is scarce, steps are bound by slow memory, and copies must share one channel: all three actions have their
+    moments. ``benchmarks/lib/memory_mapping/demo.py`` made it.
+    """
+    return Problem.load(str(resources.files(__package__) / "demo.json"))

@@ -7,12 +7,12 @@ import math
 import msgspec
 import numpy as np
 
+from benchmarks.lib.tier_placement.networks import FORMS, Form, random_network, rounded
 from stowplan.arguments import number, whole
 from stowplan.errors import UsageError
 from stowplan.hardware.network import Precision
 from stowplan.hardware.nnp_i.problem import build_problem
 from stowplan.hardware.nnp_i.target import load_target
-from stowplan.learned_guidance.tier_placement.networks import FORMS, Form, random_network, rounded
 from stowplan.models.tier_placement.problem import Problem
 
 #: Layers of generated networks, where nothing else is asked for.
@@ -55,7 +55,7 @@ def generated(
     layers
         About so many; without, :data:`LAYERS`, evenly in logarithms.
     form
-        See :mod:`stowplan.learned_guidance.tier_placement.networks`; any without.
+        See :mod:`benchmarks.lib.tier_placement.networks`; any without.
     precision
         Any of the target's without.
 

@@ -18,7 +18,6 @@ from stowplan.compiled import njit_inner, njit_outer
 from stowplan.deadline import Deadline
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     ACTION,
     COPY,
@@ -31,6 +30,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
 )
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import is_over, used
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 from stowplan.models.memory_mapping.plan import Plan
 

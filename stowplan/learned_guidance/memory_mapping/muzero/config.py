@@ -1,0 +1,265 @@
+"""Everything that decides how MMap-MuZero is made and trained, with the paper's values and values for one processor core.
+
+Table 6 of Wang et al. 2023 (appendix C) is :meth:`TrainingConfig.paper`. What the table leaves out is as in MuZero
+(Schrittwieser et al. 2020, appendices F to H) and MuZero Unplugged (Schrittwieser et al. 2021). The network's sizes are those
+of section 4.3.1 and figure 4, where these state them. ``docs/reference/mmap-muzero.md`` sets all beside the paper's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from stowplan.errors import UsageError
+from stowplan.learned_guidance.mcts.search import SearchConfig
+from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig, require, require_positive
+from stowplan.learned_guidance.training.settings import Fraction, Hyperparameters, Range
+
+#: Residual blocks of the encoder, and of the dynamics, at most.
+MOST_BLOCKS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """Sizes of the network's parts; all linear layers but the last ones are followed by a layer norm and a ReLU."""
+
+    observation: ObservationConfig = field(default_factory=ObservationConfig)
+    hidden: int = 128
+    """Entries of a hidden state."""
+
+    # The encoder's parts, each ending in a vector of ``*_features``.
+    id_embedding: int = 8
+    """Entries of the embeddings of a tensor id and of an alias id."""
+    buffer_features: int = 32
+    """For each of the buffers described."""
+    map_patch: int = 8
+    """The memory map's first layer reads patches of so many rows and columns, side by side."""
+    map_stages: tuple[tuple[int, int], ...] = ((16, 1), (24, 1))
+    """Stages of the ResNet as (channels, residual blocks); each but the first halves rows and columns."""
+    map_bottleneck: int = 8
+    """Channels left when the last stage's cells are laid out as one vector."""
+    map_features: int = 64
+    profile_patch: int = 16
+    profile_channels: int = 8
+    profile_features: int = 32
+    supply_patch: int = 4
+    supply_channels: int = 16
+    supply_features: int = 32
+    summary_features: int = 64
+    """Action features and global features together."""
+    encoder_layers: tuple[int, ...] = (128,)
+    """Widths of the MLP over all parts, before its last layer, which has ``hidden``."""
+
+    # Dynamics and heads.
+    dynamics_blocks: int = 1
+    """Residual blocks of two layers, ``dynamics_width`` wide inside."""
+    dynamics_width: int = 160
+    head_layers: tuple[int, ...] = (48,)
+    """Widths of each head's layers before its last."""
+    value_bins: int = 61
+    value_limit: float = 8.0
+    """In units of the game's ``unit_ps``."""
+    reward_bins: int = 61
+    reward_limit: float = 4.0
+
+    def __post_init__(self) -> None:
+        require_positive(self)
+        require(bool(self.map_stages), "map_stages", "found none, expected at least one stage")
+        for name in ("encoder_layers", "head_layers"):
+            widths = getattr(self, name)
+            require(all(width >= 1 for width in widths), name, f"found {widths}, expected widths of at least 1")
+        for stage in self.map_stages:
+            require(min(stage) >= 1, "map_stages", f"found {stage}, expected channels and blocks of at least 1")
+        # Blocks are made one by one, so that a file could ask for hours of them.
+        in_map = sum(stage[1] for stage in self.map_stages)
+        for name, blocks in (("map_stages", in_map), ("dynamics_blocks", self.dynamics_blocks)):
+            require(blocks <= MOST_BLOCKS, name, f"found {blocks} blocks, expected at most {MOST_BLOCKS}")
+        seen = self.observation
+        reach = self.map_patch << (len(self.map_stages) - 1)
+        for name, size, patch in (
+            ("map_rows", seen.map_rows, reach),
+            ("map_columns", seen.map_columns, reach),
+            ("profile_bins", seen.profile_bins, self.profile_patch),
+            ("supply_slots", seen.supply_slots, self.supply_patch),
+        ):
+            require(size % patch == 0, f"observation.{name}", f"found {size}, expected a multiple of {patch}")
+
+    @classmethod
+    def cpu(cls) -> NetworkConfig:
+        """About a quarter of a million parameters; searched and trained on one core."""
+        return cls()
+
+    @classmethod
+    def paper(cls) -> NetworkConfig:
+        """Of the size that the paper's inputs ask for; for an accelerator."""
+        return cls(
+            observation=ObservationConfig.paper(),
+            hidden=512,
+            id_embedding=32,
+            buffer_features=128,
+            map_patch=2,
+            map_stages=((32, 2), (64, 2), (128, 2), (128, 2)),
+            map_bottleneck=32,
+            map_features=256,
+            profile_patch=64,
+            profile_channels=16,
+            profile_features=256,
+            supply_patch=4,
+            supply_channels=32,
+            supply_features=128,
+            summary_features=128,
+            encoder_layers=(1024,),
+            dynamics_blocks=4,
+            dynamics_width=512,
+            head_layers=(256, 256),
+            value_bins=301,
+            reward_bins=301,
+        )
+
+
+class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
+    """How to train. Times and returns are in moves and in units of ``CompiledGame.unit_ps``."""
+
+    network: NetworkConfig = msgspec.field(default_factory=NetworkConfig)
+    search: SearchConfig = msgspec.field(default_factory=SearchConfig)
+    """Its temperature and discount are set by the fields below."""
+
+    # Schedule: an iteration advances all games by some moves and then trains for some steps.
+    games: Annotated[int, Range(1)] = 64
+    """Games played side by side."""
+    moves_per_iteration: Annotated[int, Range(1)] = 16
+    """Moves of each game between two phases of training."""
+    updates_per_iteration: Annotated[int, Range(0)] = 8
+    """Training steps of an iteration."""
+    training_steps: Annotated[int, Range(0)] = 1_000_000
+    """Training ends after so many steps."""
+    warm_up_games: Annotated[int, Range(1)] = 1
+    """Finished games (demonstrations count) before the first training step."""
+
+    # Self-play
+    discount: float = 0.9999
+    initial_temperature: Annotated[float, Range(0.0)] = 1.0
+    final_temperature: Annotated[float, Range(0.0)] = 0.2
+    temperature_decay_steps: Annotated[int, Range(0)] = 400_000
+    """Training steps over which the temperature falls, in a straight line."""
+    restart_fraction: Fraction = 0.0
+    """Part of the games that begin with a random prefix of one of the program's best games."""
+    exploration_bias_fraction: Fraction = 0.0
+    """Part of the games that are played throughout with an exploration bias of their own (``self_play.py``)."""
+    warm_start_moves: Annotated[int, Range(0)] = 0
+    """Moves, of all programs together, of the warm-start episodes: played before all others by random biases alone, quick, and
+    of all kinds. Some microseconds each. With a time limit, they end after half of it."""
+    local_search_moves: Annotated[int, Range(0)] = 0
+    """Local search (``local_search.py``) that one of the best games gets in each iteration, and after the warm start:
+    as many rounds as the program's length goes into this number."""
+    greedy_games: Annotated[int, Range(0)] = 0
+    """Of the games played side by side, so many always play the move that their search likes best."""
+
+    # Replay
+    replay_size: Annotated[int, Range(1)] = 20_000
+    """Own games kept, the oldest leaving first."""
+    priority_exponent: Annotated[float, Range(0.0)] = 1.0
+    """Positions are drawn in proportion to |search value - n-step value| to this power; 0 draws them evenly."""
+    importance_exponent: Annotated[float, Range(0.0)] = 1.0
+    """What of the bias that priorities bring is taken back by weights; 1 for all."""
+    elite_games: Annotated[int, Range(0)] = 0
+    """Best games of each program that are kept apart, whatever their age."""
+    kept_fraction: Fraction = 0.0
+    """Part of each batch drawn from demonstrations and best games, where there are any."""
+    demonstration_limit: Annotated[int | None, Range(0)] = None
+    """Demonstrations kept, the oldest leaving first; None for all."""
+
+    # Targets
+    unroll_steps: Annotated[int, Range(0)] = 5
+    td_steps: Annotated[int | None, Range(1)] = 10
+    """Rewards before a value target ends in the value stored then; None for all rewards up to the end of the game."""
+    full_return_fraction: Fraction = 0.0
+    """Part of the positions whose value target is the full return all the same."""
+    reanalyse_fraction: Fraction = 0.5
+    """Part of each batch whose policy and value targets come from a fresh search with the target network."""
+    reanalyse_simulations: Annotated[int | None, Range(1)] = None
+    """Simulations of such a search; None for as many as in self-play."""
+    reanalyse_return_weight: Fraction = 0.0
+    """Weight of the played game's own value target beside the fresh search's value."""
+    target_network_interval: Annotated[int, Range(1)] = 100
+    """Training steps between two copies of the network into the target network; 1 for the latest."""
+    imitation: Annotated[float, Range(0.0)] = 0.0
+    """Weight of the cross entropy between the policy and what was played in demonstrations and best games."""
+
+    # Optimisation
+    batch_size: Annotated[int, Range(1)] = 512
+    optimizer: Literal["adam", "adamw"] = "adam"
+    learning_rate: Annotated[float, Range(0.0)] = 2e-4
+    weight_decay: Annotated[float, Range(0.0)] = 1e-4
+    gradient_clip: Annotated[float, Range(0.0)] = 5.0
+    """Largest norm of the gradient."""
+    policy_weight: Annotated[float, Range(0.0)] = 1.0
+    value_weight: Annotated[float, Range(0.0)] = 0.25
+    reward_weight: Annotated[float, Range(0.0)] = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.discount <= 1.0:
+            raise UsageError(f"training: discount is {self.discount}, expected more than 0 and at most 1")
+
+    @classmethod
+    def paper(cls, **changes: Any) -> TrainingConfig:
+        """Table 6 of the paper; hours on an accelerator."""
+        search = SearchConfig(method="puct", simulations=400, noise_alpha=0.03, noise_fraction=0.25)
+        return cls(**{"network": NetworkConfig.paper(), "search": search, **changes})
+
+    @classmethod
+    def cpu(cls, **changes: Any) -> TrainingConfig:
+        """Minutes on one core, for programs of a few hundred moves."""
+        preset: dict[str, Any] = {
+            "network": NetworkConfig.cpu(),
+            "search": SearchConfig(method="gumbel", simulations=16),
+            "games": 32,
+            "moves_per_iteration": 16,
+            "updates_per_iteration": 4,
+            "training_steps": 20_000,
+            "temperature_decay_steps": 500,
+            "replay_size": 1_000,
+            "elite_games": 8,
+            "kept_fraction": 0.5,
+            "restart_fraction": 0.5,
+            "exploration_bias_fraction": 0.1,
+            "warm_start_moves": 3_000_000,
+            "local_search_moves": 300_000,
+            "imitation": 1.0,
+            "td_steps": None,
+            "reanalyse_fraction": 0.1,
+            "batch_size": 128,
+            "learning_rate": 1e-3,
+        }
+        return cls(**{**preset, **changes})
+
+    def by_self_play_alone(self) -> TrainingConfig:
+        """The same without what the paper does not have: biases, local search, restarts, and imitation of the best games."""
+        return self.changed(
+            warm_start_moves=0,
+            exploration_bias_fraction=0.0,
+            local_search_moves=0,
+            restart_fraction=0.0,
+            elite_games=0,
+            kept_fraction=0.0,
+            imitation=0.0,
+        )
+
+    def temperature(self, step: int) -> float:
+        """Temperature of self-play after so many training steps."""
+        done = min(1.0, step / self.temperature_decay_steps) if self.temperature_decay_steps else 1.0
+        return self.initial_temperature + done * (self.final_temperature - self.initial_temperature)
+
+    def search_at(self, step: int) -> SearchConfig:
+        """The search of self-play after so many training steps."""
+        temperature = self.temperature(step)
+        # Gumbel noise of scale T draws from the improved policy to the power 1 / T.
+        scale = self.search.gumbel_scale * temperature
+        return replace(self.search, temperature=temperature, gumbel_scale=scale, discount=self.discount)
+
+    def reanalyse_search(self) -> SearchConfig:
+        """The search that makes fresh targets."""
+        return replace(self.search, simulations=self.reanalyse_simulations or self.search.simulations, discount=self.discount)

@@ -1,0 +1,119 @@
+"""Look-ahead of a partial mapping, compiled: places that leave another group of instructions without a tile are left out.
+
+Domain propagation (arc consistency, Mackworth 1977) over links, siblings and the room on tiles.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stowplan.compiled import njit
+from stowplan.learned_guidance.modulo_scheduling.kernel import FAR, Bools, State, Tables
+
+
+@njit
+def look_ahead(tables: Tables, state: State, group: int, slots: int, room: int, mask: Bools) -> int:
+    """Leave out of ``mask`` the tiles that leave another group without any; returns the number of places left.
+
+    What holds for what is placed already stays in ``open_tiles``.
+    """
+    groups, tiles = state.open_tiles.shape
+    open_tiles = state.open_tiles
+    waiting = np.ones(groups, np.bool_)
+    good = True
+    for other in range(groups):
+        for tile in range(tiles):
+            full = state.load[tile] + tables.size[other] > slots or state.words[tile] + tables.words[other] > room
+            if state.group_tile[other] < 0 and full:
+                open_tiles[other, tile] = False
+        good = good and open_tiles[other].any()
+    good = good and _propagate(tables, open_tiles, waiting)
+    found = 0
+    for tile in range(tiles):
+        if not mask[tile].any():
+            continue
+        fits = good and open_tiles[group, tile]
+        if fits and state.group_tile[group] < 0:
+            tried = open_tiles.copy()
+            waiting[:] = False
+            waiting[group] = True
+            tried[group] = False
+            tried[group, tile] = True
+            load, words = state.load[tile] + tables.size[group], state.words[tile] + tables.words[group]
+            for other in range(groups):
+                full = load + tables.size[other] > slots or words + tables.words[other] > room
+                if other != group and state.group_tile[other] < 0 and full and tried[other, tile]:
+                    tried[other, tile] = False
+                    waiting[other] = True
+                    fits = fits and tried[other].any()
+            fits = fits and _propagate(tables, tried, waiting)
+        if fits:
+            found += mask[tile].sum()
+        else:
+            mask[tile] = False
+    return found
+
+
+@njit
+def _propagate(tables: Tables, open_tiles: Bools, waiting: Bools) -> bool:
+    """Narrow domains until links and siblings allow each tile by itself, from those ``waiting`` on; whether none is empty."""
+    groups, tiles = open_tiles.shape
+    near = np.empty(tiles, np.bool_)
+    queue = np.empty(groups, np.int64)
+    # A ring: a group waits once.
+    head, size = 0, 0
+    for group in range(groups):
+        if waiting[group]:
+            queue[size] = group
+            size += 1
+    while size > 0:
+        group = queue[head]
+        head = (head + 1) % groups
+        size -= 1
+        waiting[group] = False
+        count, only = 0, -1
+        for tile in range(tiles):
+            if open_tiles[group, tile]:
+                count += 1
+                only = tile
+        for kind in range(2):
+            begins, ends = tables.first_arc[group], tables.first_arc[group + 1]
+            known = False
+            for arc in range(begins, ends):
+                if tables.arc_is_output[arc] != (kind == 1):
+                    continue
+                if not known:
+                    near[:] = False
+                    for tile in range(tiles):
+                        if open_tiles[group, tile]:
+                            for to in range(tiles):
+                                clocks = tables.hops[tile, to] if kind == 1 else tables.hops[to, tile]
+                                if clocks < FAR:
+                                    near[to] = True
+                    known = True
+                other = tables.arc_other[arc]
+                changed, left = False, False
+                for tile in range(tiles):
+                    if open_tiles[other, tile]:
+                        if near[tile]:
+                            left = True
+                        else:
+                            open_tiles[other, tile] = False
+                            changed = True
+                if not left:
+                    return False
+                if changed and not waiting[other]:
+                    waiting[other] = True
+                    queue[(head + size) % groups] = other
+                    size += 1
+        if count == 1:
+            for other in range(groups):
+                if tables.apart[group, other] and other != group and open_tiles[other, only]:
+                    open_tiles[other, only] = False
+                    if not open_tiles[other].any():
+                        return False
+                    if not waiting[other]:
+                        waiting[other] = True
+                        queue[(head + size) % groups] = other
+                        size += 1
+    return True

@@ -1,1 +1,0 @@
-"""Parts of neural networks that any agent can use: layers, and categorical heads for numbers."""

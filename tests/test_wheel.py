@@ -1,0 +1,119 @@
+"""The distributions: a wheel made from the sdist does its work where only the core dependencies can be imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.paths import EXAMPLES, ROOT
+from tests.patience import HANG
+
+pytest.importorskip("setuptools")
+
+#: Modules that only extras bring.
+EXTRAS = (
+    "dask", "distributed", "executorch", "gymnasium", "islpy", "jax", "jaxlib", "libtpu", "matplotlib", "onnx", "sb3_contrib",
+    "sklearn", "stable_baselines3", "torch", "torch_geometric", "umap",
+)  # fmt: skip
+
+BLOCK = f"""
+import importlib.machinery
+import sys
+
+class WithoutExtras(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {EXTRAS!r} else super().find_spec(name, path, target)
+
+sys.meta_path[:] = [WithoutExtras if each is importlib.machinery.PathFinder else each for each in sys.meta_path]
+"""
+
+BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
+
+
+def built(what: str, source: Path, target: Path) -> Path:
+    """A distribution, made without a network."""
+    command = [sys.executable, "-P", "-c", BUILD, f"build_{what}", str(target)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 0, done.stderr
+    return target / done.stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, unpacked, with what hides the extras."""
+    folder = tmp_path_factory.mktemp("dist")
+    source = folder / "source"
+    shutil.copytree(ROOT / "stowplan", source / "stowplan", ignore=shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, source)
+    with tarfile.open(built("sdist", source, folder)) as archive:
+        archive.extractall(folder / "sdist", filter="data")
+    (unpacked,) = (folder / "sdist").iterdir()
+    with zipfile.ZipFile(built("wheel", unpacked, folder)) as archive:
+        archive.extractall(folder / "site")
+    (folder / "site" / "sitecustomize.py").write_text(BLOCK)
+    return folder / "site"
+
+
+def run(site: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    command = [sys.executable, "-P", "-c", "from stowplan.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=HANG, check=False)
+
+
+def test_it_holds_all_that_the_package_has(site: Path) -> None:
+    files = {path.relative_to(site) for path in (site / "stowplan").rglob("*") if path.is_file()}
+    expected = {
+        path.relative_to(ROOT)
+        for path in (ROOT / "stowplan").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".nbi", ".nbc")
+    }
+    assert files == expected
+    (metadata,) = site.glob("*.dist-info/METADATA")
+    assert re.search(r"^License-Expression: Apache-2.0$", metadata.read_text(), flags=re.MULTILINE)
+    assert {path.name for path in metadata.parent.rglob("*") if path.name in ("LICENSE", "NOTICE")} == {"LICENSE", "NOTICE"}
+
+
+@pytest.mark.slow
+def test_it_solves_verifies_and_reports_without_extras(site: Path, tmp_path: Path) -> None:
+    written = ("-o", "plan.json", "--report", "report.html", "--json")
+    done = run(site, "solve", str(EXAMPLES / "buffers.csv"), "--time-limit", "10", *written, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["status"], result["verified"]) == ("optimal", True)
+    assert "<svg" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert run(site, "verify", str(EXAMPLES / "buffers.csv"), "plan.json", cwd=tmp_path).returncode == 0
+    done = run(site, "solve", str(EXAMPLES / "resnet50.layers.json"), "--target", "nnp-i", "--time-limit", "10", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    # What an extra is missing for is said in one line, with what to install.
+    done = run(site, "solve", str(EXAMPLES / "buffers.csv"), "--time-limit", "5", "--png", "plan.png", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "stowplan[viz]" in done.stderr
+
+
+def test_pins_and_constraints_agree() -> None:
+    """Every direct dependency is pinned in constraints.txt, within the range that pyproject.toml allows."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    requirements = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    for requirement in requirements:
+        name, ranges = re.fullmatch(r"([\w.-]+)(.*)", requirement.replace(" ", "")).groups()  # type: ignore[union-attr]
+        if name not in pinned:
+            continue  # of extras that are installed by themselves
+        version = tuple(int(part) for part in re.findall(r"\d+", pinned[name])[:3])
+        for operator, text in re.findall(r"(>=|<|==)([\d.]+)", ranges):
+            bound = tuple(int(part) for part in text.split("."))
+            padded = version[: len(bound)] if operator == "==" else version
+            fits = {">=": padded >= bound, "<": padded < bound, "==": padded == bound}[operator]
+            assert fits, (requirement, pinned[name])
