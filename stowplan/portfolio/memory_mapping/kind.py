@@ -78,10 +78,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     relaxation = replace(relaxation, share=proving)
     improving = [replace(each, share=(room - proving) / len(improving)) for each in improving]
 
-    found = (
-        [presolver(f"{_HERE}.candidates:presolve")] if 0 < problem.use_count <= SMALL_USES and not options.deterministic else []
-    )
-    found += [*search, relaxation]
+    found = [*search, relaxation]
     found += [*improving, milp, *policies] if has_place else [*policies, *improving, milp]
     if 0 < problem.use_count <= SMALL_USES and not options.deterministic:
         found.insert(0, presolver(f"{_HERE}.candidates:presolve"))
