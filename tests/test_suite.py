@@ -20,7 +20,7 @@ CLOCKS = {
     "models/packing/cases.py": "a limit as long as the guard against what hangs",
     "portfolio/fakes.py": "sleeps for ever, or polls until told to stop",
     "portfolio/test_plan_cache.py": "kills a process at a moment that is meant to be random",
-    "portfolio/test_worker.py": "ends of jobs that lie far ahead or in the past",
+    "portfolio/run/test_worker.py": "ends of jobs that lie far ahead or in the past",
 }
 READS_A_CLOCK = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "sleep", "time", "time_ns"}
 

@@ -31,7 +31,7 @@ from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose
-from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
+from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.portfolio.solve import solve
 from stowplan.transforms.eliminate import Report, eliminate
 

@@ -129,7 +129,7 @@ def test_a_candidate_of_the_portfolio_by_itself(graphs: Path, monkeypatch: pytes
     runs = benchmarks.ppo.runs
     setting = runs.Setting(seconds=0.2, only=("chain",))
     ((_, _, problem),) = setting.graphs(graphs)
-    monkeypatch.setattr(learned, "ppo_tuned", candidates.random)
+    monkeypatch.setattr(learned, "ppo_tuned", candidates.search)
     _, found = runs.play("ppo_tuned", problem, 0, setting)
     assert found
     assert min(value for *_, value in found) // 1_000_000 == 1

@@ -37,7 +37,7 @@ def test_an_unknown_op_warns_and_a_table_explains_it(tmp_path: Path, cli: Cli) -
     [
         (("--rule", "strict=yes"), "line 13: found the unknown op 'clip'"),
         (("--op-table", "nothing.toml"), "nothing.toml: cannot read"),
-        (("--op-table", EXAMPLES / "fir.dfg.json"), "fir.dfg.json: not a TOML file"),
+        (("--op-table", EXAMPLES / "fir.dfg.json"), "fir.dfg.json: format: found None, expected 'stowplan.op_table'"),
         (("--rule", "strict=perhaps"), "--rule: found strict 'perhaps', expected yes or no"),
     ],
 )

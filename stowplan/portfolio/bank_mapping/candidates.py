@@ -4,27 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowplan.models.bank_mapping import milp as model
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
-from stowplan.models.bank_mapping.stages import solve_stage, stages_of
 from stowplan.models.bank_mapping.structure import assemble
-from stowplan.models.mip.matrix import FloatArray
-from stowplan.models.mip.solve import solve as solve_matrix
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.context import Context
-
-
-def local_plan(problem: Problem) -> Plan:
-    """Local mapping: every operator by itself, outputs on chip for the next operator only."""
-    options = choose.local(problem)
-    return assemble(problem, options, choose.next_only(problem, options))
-
-
-def propagated_plan(problem: Problem) -> Plan:
-    """The paper's global mapping, with what saves most kept on chip."""
-    options = choose.propagated(problem)
-    return assemble(problem, options, choose.by_density(problem, options))
 
 
 def agrees(problem: Problem, options: Sequence[int]) -> bool:
@@ -95,96 +79,3 @@ def known_plan(problem: Problem, context: Context) -> Plan | None:
         return plan
     options = choose.propagated(problem)
     return assemble(problem, options, choose.by_density(problem, options)) if agrees(problem, options) else None
-
-
-#: Nodes of branch and bound of a stage in deterministic runs, for each second of the limit.
-NODES = 100
-
-
-def milp(problem: Problem, context: Context) -> None:
-    """Bounds and rounded plans of all stages; bounds are a millionth below what HiGHS proves.
-
-    How far HiGHS comes depends on the load of the machine: in deterministic runs its bounds count, its plans do not.
-    """
-    built = model.build(problem)
-    if built.matrix.columns == 0:
-        return
-    deterministic = context.options.deterministic
-    plans = _Plans(context, built, known_plan(problem, context))
-    if not deterministic:
-        _relax(context, built, plans)
-    stages = stages_of(built)
-    for number, matrix in enumerate(stages):
-        if context.remaining() <= 0 or context.closed():
-            return
-        if not deterministic:
-            plans.take(known_plan(problem, context))
-        found = solve_stage(
-            built,
-            matrix,
-            time_limit=max(0.1, 0.98 * context.remaining() - 0.5),
-            seed=context.seed(),
-            start=None if plans.best is None else built.add_hint(plans.best),
-            node_limit=context.work(NODES),
-            on_point=plans.offer,
-            on_bound=lambda bound: context.bound(bound, "milp"),
-            should_stop=context.closed,
-        )
-        if found.infeasible:
-            context.note("the MILP is infeasible: left to CP-SAT to prove")
-            return
-        if found.bound is not None:
-            context.bound(found.bound, "milp")
-        if found.values is not None:
-            plans.offer(found.values)
-        context.note(f"stage {number + 1} of {len(stages)}: {'solved' if found.proven else 'not solved'}")
-        if not found.proven:
-            return
-
-
-class _Plans:
-    """The best plan so far, and a way to get better ones from points of the matrix."""
-
-    def __init__(self, context: Context, built: model.Model, best: Plan | None):
-        self.best = best
-        self._context, self._built = context, built
-
-    def take(self, plan: Plan | None) -> bool:
-        """Whether it is better than all before; then it is kept."""
-        if plan is None or (self.best is not None and plan.objective >= self.best.objective):
-            return False
-        self.best = plan
-        return True
-
-    def offer(self, values: FloatArray) -> None:
-        """Round a point: the options it likes best, and what stays in the order of how much it lets stay."""
-        problem = self._built.problem
-        options = list(self._built.extract(values).options)
-        wish = [float(known or 0.0) for known in self._built.structure.on_chip]
-        for tensor, column in self._built.stay_columns.items():
-            wish[tensor] = float(values[column])
-        for _ in range(4):
-            if not agrees(problem, options):
-                return
-            stays = choose.by_density(problem, options, wish)
-            plan = assemble(problem, options, stays)
-            if not self.take(plan):
-                return
-            if not self._context.options.deterministic:
-                self._context.plan(plan, "rounding")
-            options = choose.descended(problem, options, stays, self._context.closed)
-
-
-def _relax(context: Context, built: model.Model, plans: _Plans) -> None:
-    """Bound and rounded point of the linear relaxation."""
-    outcome = solve_matrix(
-        built.matrix.relaxed(),
-        "mathopt-highs",
-        time_limit=max(0.1, 0.4 * context.remaining()),
-        seed=context.seed(),
-        should_stop=context.closed,
-    )
-    if outcome.status == "optimal" and outcome.bound is not None:
-        context.bound(built.bound(outcome.bound), "relaxation")
-    if outcome.values is not None:
-        plans.offer(outcome.values)

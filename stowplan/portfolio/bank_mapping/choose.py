@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
-from stowplan.models.bank_mapping.structure import copies_of, off_chip_cost, on_chip_cost, own_layouts
+from stowplan.models.bank_mapping.structure import assemble, copies_of, off_chip_cost, on_chip_cost, own_layouts
 
 
 def write_place(problem: Problem, number: int, tensor: int) -> int:
@@ -288,3 +289,15 @@ def next_only(problem: Problem, options: Sequence[int]) -> list[bool]:
             if any(reader == number + 1 for reader, _ in problem.readers[tensor]):
                 stays[tensor] = load.take(life, sizes[tensor][0])
     return stays
+
+
+def local_plan(problem: Problem) -> Plan:
+    """Local mapping: every operator by itself, outputs on chip for the next operator only."""
+    options = local(problem)
+    return assemble(problem, options, next_only(problem, options))
+
+
+def propagated_plan(problem: Problem) -> Plan:
+    """The paper's global mapping, with what saves most kept on chip."""
+    options = propagated(problem)
+    return assemble(problem, options, by_density(problem, options))

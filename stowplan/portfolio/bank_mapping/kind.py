@@ -10,7 +10,7 @@ from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import objective_bound
 from stowplan.models.bank_mapping.verify import verify
-from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
+from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, identify
 
@@ -35,9 +35,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return [
         Candidate("search", "heuristic", f"{_HERE}:search", share=0.2, in_thread=is_small),
         Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.6, in_thread=is_small),
-        Candidate(
-            "milp", "exact", "stowplan.portfolio.bank_mapping.candidates:milp", share=0.4, proves_only=options.deterministic
-        ),
+        Candidate("milp", "exact", "stowplan.portfolio.bank_mapping.staged:milp", share=0.4, proves_only=options.deterministic),
     ]
 
 

@@ -28,7 +28,7 @@ from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import Problem, split
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
-from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
+from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.transforms.eliminate import eliminate
 from tests.hardware.affine.cases import random_inputs, random_program
 from tests.models.bank_mapping.cases import random_problem, solve_milp

@@ -27,7 +27,8 @@ from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose
-from stowplan.portfolio.bank_mapping.candidates import agrees, local_plan, propagated_plan, search
+from stowplan.portfolio.bank_mapping.candidates import agrees, search
+from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.portfolio.context import Context, Options
 from stowplan.report.bank_mapping import presenter as bank_mapping
 from stowplan.report.bank_mapping.presenter import bytes_on_chip, moved

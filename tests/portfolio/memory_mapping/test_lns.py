@@ -37,7 +37,7 @@ class Recorder(Context):
         self.plans: list[Plan] = []
         self.notes: list[str] = []
         self.known: tuple[Hint, ...] = ()
-        self.seconds = seconds
+        self.left = seconds
 
     def plan(self, plan: Plan, source: str) -> None:
         assert source == "lns"
@@ -62,7 +62,7 @@ class Recorder(Context):
         return self.remaining() <= 0
 
     def remaining(self) -> float:
-        return self.seconds
+        return self.left
 
 
 def all_slow(problem: Problem) -> Plan:

@@ -186,10 +186,8 @@ def test_a_mapper_plays_by_seed_and_its_plans_are_valid() -> None:
 
 
 def test_every_kind_with_a_policy_has_an_adapter_of_its_own_format() -> None:
-    named = {name: kind(name).validation for name in ("memory_mapping", "tier_placement", "modulo_scheduling")}
-    assert all(named.values())
-    formats = {policies.adapter_of(kind(name)).format for name in named}
-    assert len(formats) == 3
+    named = ("memory_mapping", "tier_placement", "modulo_scheduling")
+    assert len({policies.adapter_of(kind(name)).format for name in named}) == 3
 
 
 def test_files_that_are_no_policies(tmp_path: Path) -> None:
