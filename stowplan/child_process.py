@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import os
 import signal
 import struct
+import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 #: Bytes that a process may hold to be kept for other work.
 MOST_KEPT_MEMORY = 1 << 30
@@ -96,6 +99,76 @@ def read_message(stream: BinaryIO) -> bytes | None:
         raise ValueError(f"found a message of {length} bytes, expected at most {_MAX_MESSAGE}")
     data = stream.read(length)
     return data if data is not None and len(data) == length else None
+
+
+class ChildProcess:
+    """A process that is sent messages and answers with messages, and all that it has started.
+
+    It ends with the thread that has started it where it calls :func:`begin`.
+
+    Parameters
+    ----------
+    module
+        What it runs: ``python -m MODULE``.
+    arguments
+        Of the module.
+    environment
+        That of :func:`child_environment` by default.
+    is_quiet
+        Whether what it prints is left out, but for ``STOWPLAN_DEBUG``.
+
+    Raises
+    ------
+    OSError
+        The system has no room for another process.
+    """
+
+    def __init__(
+        self, module: str, *arguments: str, environment: Mapping[str, str] | None = None, is_quiet: bool = True
+    ) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if is_quiet and not os.environ.get("STOWPLAN_DEBUG") else None,
+            env=child_environment() if environment is None else environment,
+            # A session of its own: Ctrl-C at the terminal is for the parent, and what it starts ends with it.
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        self._incoming, self._outgoing = cast(BinaryIO, self._process.stdout), cast(BinaryIO, self._process.stdin)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def send(self, data: bytes) -> None:
+        """Send a message; raises OSError where it has ended."""
+        write_encoded(self._outgoing, data)
+
+    def receive(self) -> bytes | None:
+        """Wait for the next message, as :func:`read_message` does."""
+        return read_message(self._incoming)
+
+    def kill(self) -> None:
+        """End it and whatever it has started, whatever it is doing."""
+        # Nobody has waited for it yet, so that its number cannot belong to another.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def end(self) -> int:
+        """Kill it where it has not ended, and return its exit status."""
+        # A signal does not change how a process ends that is about to; what it has started must not stay behind.
+        self.kill()
+        return self._process.wait()
+
+    def close(self) -> None:
+        """Free the pipes, once nobody reads or writes."""
+        with contextlib.suppress(OSError):
+            self._outgoing.close()
+        self._incoming.close()
 
 
 def describe_end(code: int) -> str:

@@ -49,8 +49,9 @@ from stowplan.hardware.targets import load_target
 from stowplan.learned_guidance.memory_mapping.guide import guide
 from stowplan.models.hint import of_values
 from stowplan.portfolio.arguments import read_hint
-from stowplan.portfolio.batch import Settings, find_inputs, read_records, run_batch
-from stowplan.portfolio.batch.records import Journal
+from stowplan.portfolio.batch.records import Journal, Settings, read_records
+from stowplan.portfolio.batch.run import run_batch
+from stowplan.portfolio.batch.task import find_inputs
 from stowplan.portfolio.kind import kind as kind_named
 from stowplan.portfolio.kind import kind_of
 
@@ -86,7 +87,7 @@ def _plain(path: Path) -> bytes:
 def _reread(problem: Any) -> Any:
     """A problem must survive its own file."""
     kind = kind_of(problem)
-    again = kind.decode_problem(files.encode(problem))
+    again = kind.modules.decode_problem(files.encode(problem))
     if again.digest != problem.digest:
         raise AssertionError("the problem is another one after it was written and read")
     return problem

@@ -349,7 +349,7 @@ class Bare:
             self._context.end_now()
 
     def _offer(self, data: bytes, source: str) -> None:
-        found = check(self._kind, self._problem, self._kind.decode_plan(data))
+        found = check(self._kind, self._problem, self._kind.modules.decode_plan(data))
         if found.ok and found.objective is not None:
             self._sources.add(source)
             if self._objective is None or found.objective < self._objective:

@@ -250,7 +250,9 @@ def _walk(run: Run, compiler_ps: int) -> Record:
     seconds = time.process_time() - began
     assert walk is not None
     points = [(max(1, used), compiler_ps / latency) for used, latency in walk.progress]
-    tiers = np.stack(arrays.export_tiers(data, walk.tier), axis=1)
+    plan = arrays.Exporter(run.problem, data).plan(walk.tier)
+    assert plan is not None
+    tiers = np.stack((plan.weight_tiers, plan.output_tiers), axis=1)
     return _record(run, compiler_ps, walk.latency, compiler_ps / walk.latency, points, seconds, tiers)
 
 

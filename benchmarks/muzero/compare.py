@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 import stowplan
+from benchmarks.lib.memory_mapping.greedies import AS_ALLOWED, greedies
 from benchmarks.lib.tables import table
 from benchmarks.muzero.demonstrations import relaxed
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy
@@ -21,7 +22,7 @@ from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.guided import best_guided
-from stowplan.portfolio.memory_mapping.heuristics import AS_ALLOWED, WITHOUT_STALLS, greedies
+from stowplan.portfolio.memory_mapping.heuristics import WITHOUT_STALLS
 
 
 class Compared(msgspec.Struct):

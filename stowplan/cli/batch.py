@@ -38,7 +38,8 @@ from stowplan.cli.outputs import check_outputs
 from stowplan.frontends.options import ReadOptions
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.batch import Item, Record
+    from stowplan.portfolio.batch.records import Record
+    from stowplan.portfolio.batch.task import Item
 
 
 @with_input_options(SHARED)
@@ -92,7 +93,9 @@ def batch_command(
     what is finished, also after the first was killed; an input that fails is left out and named at the end. The exit code is 0
     where all were solved, else the highest of theirs.
     """
-    from stowplan.portfolio.batch import CANCELLED, find_inputs, run_batch, worst_code
+    from stowplan.portfolio.batch.records import CANCELLED, worst_code
+    from stowplan.portfolio.batch.run import run_batch
+    from stowplan.portfolio.batch.task import find_inputs
 
     settings = settings_of(
         options,

@@ -16,8 +16,8 @@ from stowplan.result import format_apart, format_quantity, two_numbers
 
 if TYPE_CHECKING:
     from stowplan.models.decisions import Part
-    from stowplan.portfolio.batch import Record
     from stowplan.portfolio.batch.compare import Comparison, Interval, PairedStatistics
+    from stowplan.portfolio.batch.records import Record
     from stowplan.portfolio.plan_comparison import PlanComparison
 
 #: What the table says of programs that are not compared.
@@ -67,8 +67,8 @@ def compare_command(
         _compare_plans(results, others, source, options, everything=everything, as_json=as_json)
         return
     _check_folders([results, *([] if others is None else [others])], options, everything=everything)
-    from stowplan.portfolio.batch import read_records
     from stowplan.portfolio.batch.compare import compare
+    from stowplan.portfolio.batch.records import read_records
 
     first = read_records(results)
     if others is None:

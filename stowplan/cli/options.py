@@ -14,7 +14,7 @@ from stowplan.errors import UsageError
 from stowplan.frontends.options import OPTIONS, ReadOptions, spelt, spelt_all
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.batch import Settings
+    from stowplan.portfolio.batch.records import Settings
 
 
 def option(flags: str, metavar: str, text: str, **others: Any) -> Any:
@@ -181,7 +181,7 @@ def settings_of(options: ReadOptions, targets: Sequence[str] = (), **others: Any
     UsageError
         Options that no suite can share.
     """
-    from stowplan.portfolio.batch import Settings
+    from stowplan.portfolio.batch.records import Settings
 
     given: dict[str, Any] = {name: str(each) if isinstance(each, Path) else each for name, each in options.given().items()}
     # One target is kept as text, as in records of earlier versions.

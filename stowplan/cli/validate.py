@@ -33,7 +33,7 @@ from stowplan.frontends.options import ReadOptions
 from stowplan.result import format_apart, format_quantity
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.batch import Item
+    from stowplan.portfolio.batch.task import Item
     from stowplan.portfolio.validation.records import Outcome, ProblemReport, Summary, Validation
     from stowplan.portfolio.validation.statistics import Spread
 
@@ -81,7 +81,8 @@ def validate_command(
     problem, all of that together. The exit code is 0 where all were validated, else the highest of theirs.
     """
     check_outputs((output, report), inputs=(*suites, *(policies or ())))
-    from stowplan.portfolio.batch import CANCELLED, find_inputs
+    from stowplan.portfolio.batch.records import CANCELLED
+    from stowplan.portfolio.batch.task import find_inputs
     from stowplan.portfolio.kind import kind
     from stowplan.portfolio.validation.adapter import Policies
     from stowplan.portfolio.validation.records import Validation, summarize

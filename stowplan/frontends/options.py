@@ -42,7 +42,7 @@ class InputOption:
 
 
 class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that are plain values: what the inputs of a suite share (:class:`stowplan.portfolio.batch.Settings`)."""
+    """Options that are plain values: what the inputs of a suite share (:class:`stowplan.portfolio.batch.records.Settings`)."""
 
     target: Annotated[
         str | Path | tuple[str, ...] | None,

@@ -9,13 +9,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import subprocess
 import sys
 import threading
 import warnings
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
-from stowplan.child_process import child_environment, describe_end, read_message, write_encoded
+from stowplan.child_process import ChildProcess, describe_end, read_message, write_encoded
 from stowplan.errors import InputError, first_line
 
 #: Bytes of a weight that are sent, at most; whole numbers are always sent, since shapes may be computed with them.
@@ -26,52 +25,40 @@ _NUMBERS = ("raw_data", "float_data", "int32_data", "string_data", "double_data"
 _DONE, _FAILED = b"+", b"-"
 
 
-class _Process:
-    """The process that infers, and the pipes to it."""
+class _Process(ChildProcess):
+    """The process that infers."""
 
     def __init__(self) -> None:
+        super().__init__("stowplan.frontends.shape_inference")
         self.parent = os.getpid()
         self.is_busy = False
         """Whether an answer is due."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "stowplan.frontends.shape_inference"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None if os.environ.get("STOWPLAN_DEBUG") else subprocess.DEVNULL,
-            env=child_environment(),
-            # A session of its own: Ctrl-C at the terminal is for the parent.
-            start_new_session=True,
-        )
-        self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
 
     @property
     def is_ready(self) -> bool:
         """Whether it waits for requests of this process, not of one that this one was forked from."""
-        return self.parent == os.getpid() and self._process.poll() is None and not self.is_busy
+        return self.parent == os.getpid() and self.is_alive and not self.is_busy
 
     def ask(self, data: bytes) -> bytes:
         """The model with its shapes, as bytes like those sent; raises InputError as :func:`infer` does."""
         self.is_busy = True
         try:
-            write_encoded(self._to, data)
-            answer = read_message(self._from)
+            self.send(data)
+            answer = self.receive()
         except BrokenPipeError:
             answer = None
         if answer is None:
-            raise InputError(f"onnx cannot infer the model's shapes: {describe_end(self._process.wait())}")
+            raise InputError(f"onnx cannot infer the model's shapes: {describe_end(self.end())}")
         self.is_busy = False
         if answer[:1] == _FAILED:
             raise InputError(f"not an ONNX model: {answer[1:].decode(errors='replace')}")
         return answer[1:]
 
-    def end(self) -> None:
-        """End it, whatever it does."""
+    def close(self) -> None:
+        """End it, whatever it does, and free the pipes."""
         if self.parent == os.getpid():
-            self._process.kill()
-            self._process.wait()
-        with contextlib.suppress(OSError):
-            self._to.close()
-        self._from.close()
+            self.end()
+        super().close()
 
 
 _lock = threading.Lock()
@@ -117,7 +104,7 @@ def infer(model: Any) -> Any:
 def _ready() -> _Process:
     """The process that is kept, or a new one where it has ended or owes an answer to a caller that was interrupted."""
     if _kept and not _kept[0].is_ready:
-        _kept.pop().end()
+        _kept.pop().close()
     if not _kept:
         _kept.append(_Process())
     return _kept[0]
@@ -126,7 +113,7 @@ def _ready() -> _Process:
 @atexit.register
 def _end() -> None:
     while _kept:
-        _kept.pop().end()
+        _kept.pop().close()
 
 
 def _serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:

@@ -180,7 +180,7 @@ def starts_of(
     for name, plan in plans.items():
         if name in taken:
             raise UsageError(f"found a plan named {name!r}, which is the name of one of the package's own: give it another")
-        if not isinstance(plan, kind.plan_type):
+        if not isinstance(plan, kind.modules.plan_type):
             raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
         found = check(kind, problem, plan)
         if not found.ok and name == baseline and plan.problem == problem.digest:
@@ -330,7 +330,7 @@ def hinted_plan(kind: Kind, problem: Any, hint: Any) -> Any:
     if isinstance(hint, Hint):
         hints.check(problem, hint)
         return hints.plan_of(hint)
-    if hint is not None and not isinstance(hint, kind.plan_type):
+    if hint is not None and not isinstance(hint, kind.modules.plan_type):
         raise UsageError(
             f"found {describe_plan(hint)} as the hint, expected a stowplan.models.hint.Hint or a plan of {kind.name}"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import msgspec
 
@@ -41,6 +41,13 @@ class SolverLimits(TypedDict):
     deterministic_limit: float | None
     seed: int
     should_stop: Callable[[], bool]
+
+
+class SolverOptions(SolverLimits):
+    """The same for models that tell of better plans and bounds as they find them."""
+
+    on_plan: Callable[[Any], None]
+    on_bound: Callable[[int], None]
 
 
 class Context:
@@ -90,6 +97,11 @@ class Context:
             What is done in any case.
         """
         return max(least, int(per_second * self.options.time_limit / size)) if self.options.deterministic else None
+
+    def reporting(self, source: str, parts: float = 1.0, *, seconds: float | None = None) -> SolverOptions:
+        """:meth:`solver_limits`, and functions that report what the solver finds under the name ``source``."""
+        limits = self.solver_limits(parts, seconds=seconds)
+        return {**limits, "on_plan": lambda plan: self.plan(plan, source), "on_bound": lambda bound: self.bound(bound, source)}
 
     def solver_limits(self, parts: float = 1.0, *, seconds: float | None = None) -> SolverLimits:
         """Limits, seed and stop of an exact model's solver, as keyword arguments of its ``solve``.
@@ -154,9 +166,13 @@ class Context:
         """
         return ()
 
-    def stop(self) -> bool:
-        """The same as :meth:`closed`."""
-        return self.closed()
+
+class Overload(Protocol):
+    """Why nothing fits, as the bounds of a kind find it."""
+
+    @property
+    def reason(self) -> str:
+        """One sentence for people."""
 
 
 #: A presolver takes no longer than so many seconds.
@@ -166,6 +182,14 @@ PRESOLVE_SECONDS = 1.5
 def presolve_seconds(context: Context) -> float:
     """Seconds that a presolver may take."""
     return min(PRESOLVE_SECONDS, context.remaining())
+
+
+def is_overloaded(context: Context, overload: Overload | None) -> bool:
+    """Report an infeasibility that shows at once, where there is one."""
+    if overload is not None:
+        context.note(overload.reason)
+        context.proven_infeasible("load")
+    return overload is not None
 
 
 def asks_for_heuristics(context: Context) -> bool:

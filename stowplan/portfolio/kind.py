@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
 from stowplan import interpreted, kinds
@@ -122,7 +121,7 @@ class Kind:
     """``module:name`` of ``() -> None`` that compiles what the kind compiles, on the smallest of problems."""
     proven: Callable[[Any, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
     """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
-    notes: Callable[[Any], tuple[str, ...]] = lambda problem: ()
+    notes: Callable[[Any], tuple[str, ...]] = lambda problem: getattr(problem, "notes", ())
     """What the problem's front end could not take literally; results warn of it."""
     quick_plan: Callable[[Any, Any, Callable[[], bool]], tuple[str, Any] | None] | None = None
     """``(problem, options, should_stop)`` to the name and the plan of a heuristic that needs no compiled code and little time.
@@ -141,19 +140,6 @@ class Kind:
     def modules(self) -> KindModules:
         """Where its parts are."""
         return kinds.named(self.name)
-
-    @property
-    def plan_type(self) -> type[Any]:
-        """Class of its plans."""
-        return self.modules.plan_type
-
-    def decode_problem(self, data: bytes, source: str | Path | None = None) -> Any:
-        """Problem from the bytes of a problem file."""
-        return self.modules.decode_problem(data, source)
-
-    def decode_plan(self, data: bytes, source: str | Path | None = None) -> Any:
-        """Plan from the bytes of a plan file."""
-        return self.modules.decode_plan(data, source)
 
 
 def checking(
@@ -175,15 +161,19 @@ def checking(
     return check_plan
 
 
-def identify(problem: Any, cost_model: str | None = None) -> dict[str, str]:
-    """The identity of a problem; its cost model in words where it does not name it itself."""
-    words = problem.cost_model if cost_model is None else cost_model
-    return {"program": problem.name, "target": problem.target, "cost_model": words, "digest": problem.digest}
+def identify(problem: Any, cost_model: str | None = None, target: str | None = None) -> dict[str, str]:
+    """The identity of a problem; its cost model and its target in words where it does not name them itself."""
+    return {
+        "program": problem.name,
+        "target": problem.target if target is None else target,
+        "cost_model": problem.cost_model if cost_model is None else cost_model,
+        "digest": problem.digest,
+    }
 
 
 def check(kind: Kind, problem: Any, plan: Any) -> Check:
     """What the kind's verifier says of anything that is given as a plan; never raises."""
-    if not isinstance(plan, kind.plan_type):
+    if not isinstance(plan, kind.modules.plan_type):
         return Check(False, None, (f"wrong_kind: found {describe_plan(plan)}, expected a plan of {kind.name}",))
     try:
         return kind.verify(problem, plan)

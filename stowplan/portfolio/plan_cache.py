@@ -169,25 +169,21 @@ class PlanCache:
         StowplanError
             It cannot be read or written.
         """
-
-        def work() -> int:
-            with self._open() as database:
-                count = database.execute("DELETE FROM results").rowcount
-                database.execute("VACUUM")
-            return count
-
-        return self._strictly(work) if self._path.exists() else 0
+        if not self._path.exists():
+            return 0
+        with self._strictly() as database:
+            count = database.execute("DELETE FROM results").rowcount
+            database.execute("VACUUM")
+        return count
 
     def info(self) -> CacheInfo:
         """What it holds; raises StowplanError where it cannot be read."""
-
-        def work() -> CacheInfo:
-            with self._open() as database:
-                entries, size = database.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM results").fetchone()
-            files = (self._path.with_name(_FILE + ending) for ending in ("", "-wal", "-shm"))
-            return CacheInfo(str(self.folder), entries, size, sum(each.stat().st_size for each in files if each.exists()))
-
-        return self._strictly(work) if self._path.exists() else CacheInfo(str(self.folder), 0, 0, 0)
+        if not self._path.exists():
+            return CacheInfo(str(self.folder), 0, 0, 0)
+        with self._strictly() as database:
+            entries, size = database.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM results").fetchone()
+        sizes = (each.stat().st_size for each in self._files if each.exists())
+        return CacheInfo(str(self.folder), entries, size, sum(sizes))
 
     # --------------------------------------------------------------------------------------------------------- turns
 
@@ -233,6 +229,11 @@ class PlanCache:
     def _path(self) -> Path:
         return self.folder / _FILE
 
+    @property
+    def _files(self) -> list[Path]:
+        """The file, and what SQLite has beside it."""
+        return [self._path.with_name(_FILE + ending) for ending in ("", "-wal", "-shm")]
+
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -268,12 +269,10 @@ class PlanCache:
             now = time.time_ns()
             if not 0 <= now - used <= USED_AGAIN_NS:
                 # A file that can be read and not written is still of use.
-                self._safely("write", lambda: self._touch(database, key, now), None)
+                update = "UPDATE results SET used = ? WHERE key = ?"
+                self._safely("write", lambda: database.execute(update, (now, key)), None)
         limit, data, plan, digest = found
         return limit, data, plan, digest
-
-    def _touch(self, database: sqlite3.Connection, key: str, now: int) -> None:
-        database.execute("UPDATE results SET used = ? WHERE key = ?", (now, key))
 
     def _delete(self, key: str) -> None:
         with self._open() as database:
@@ -309,17 +308,19 @@ class PlanCache:
                 self._start_again()
             return otherwise
 
-    def _strictly(self, work: Any) -> Any:
+    @contextlib.contextmanager
+    def _strictly(self) -> Iterator[sqlite3.Connection]:
         try:
-            return work()
+            with self._open() as database:
+                yield database
         except _UNUSABLE as error:
             raise StowplanError(f"{self.folder}: the plan cache cannot be used: {error}") from error
 
     def _start_again(self) -> None:
         """Throw away a file that is no longer a database."""
-        for ending in ("", "-wal", "-shm"):
+        for each in self._files:
             with contextlib.suppress(OSError):
-                self._path.with_name(_FILE + ending).unlink(missing_ok=True)
+                each.unlink(missing_ok=True)
 
 
 def key_of(call: Call) -> str:
@@ -366,7 +367,7 @@ def _decoded(kind: Kind, problem: Any, data: bytes, plan_data: bytes | None, dig
         found = msgspec.msgpack.decode(data, type=Result)
         if plan_data is None:
             return found if found.objective is None else None
-        plan = kind.decode_plan(plan_data)
+        plan = kind.modules.decode_plan(plan_data)
     except (msgspec.DecodeError, StowplanError, TypeError, ValueError):
         return None
     verified = check(kind, problem, plan)

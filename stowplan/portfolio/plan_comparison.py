@@ -76,7 +76,7 @@ def compare_plans(
 
 def _objective(kind: Kind, problem: Any, plan: Any, name: str) -> int:
     """Objective of a valid plan."""
-    if not isinstance(plan, kind.plan_type):
+    if not isinstance(plan, kind.modules.plan_type):
         raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=name)
     if plan.problem != problem.digest:
         raise InputError("the plan is for another problem, expected two plans of the same input", source=name)

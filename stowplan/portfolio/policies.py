@@ -13,8 +13,9 @@ from functools import cache, partial
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from stowplan import files
+from stowplan import files, kinds
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
 
@@ -43,6 +44,8 @@ class PolicySource:
     """What trains one."""
     training: str = ""
     """How the package's own was trained, for people."""
+    policy: str = ""
+    """``module:name`` of the class that plays with it, which has a ``load(path)``."""
 
     @property
     def path(self) -> Path:
@@ -60,6 +63,14 @@ class PolicySource:
     def described(self) -> str:
         """File and sha256, for the provenance of what follows it."""
         return f"{self.path.name} sha256:{self.digest}"
+
+    def load(self, path: Path | None = None) -> Any:
+        """The policy in a file, :attr:`path` where none is named; raises InputError where that is no policy or is damaged."""
+        import torch
+
+        # Other candidates have the other cores; and sums must not depend on how many there are.
+        torch.set_num_threads(1)
+        return kinds.load(self.policy).load(path or self.path)
 
     def candidates(
         self,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stowplan.portfolio.batch import Record, Settings
+from stowplan.portfolio.batch.records import Record, Settings
 from tests.cli.conftest import Cli, cli, error_line
 
 __all__ = ["cli"]

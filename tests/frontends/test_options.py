@@ -15,7 +15,7 @@ from stowplan.cli import main
 from stowplan.errors import UsageError
 from stowplan.frontends.formats import format_of, formats, look
 from stowplan.frontends.options import OPTIONS, ReadOptions, SharedOptions, spelt
-from stowplan.portfolio.batch import Settings
+from stowplan.portfolio.batch.records import Settings
 from tests.paths import EXAMPLES
 
 

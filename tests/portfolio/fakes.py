@@ -99,7 +99,7 @@ def proves_infeasible(problem: Problem, context: WorkerContext) -> None:
 
 def obeys(problem: Problem, context: WorkerContext) -> None:
     """Works until told to stop, and has its best plan at the very end."""
-    while not context.stop():
+    while not context.closed():
         time.sleep(0.01)
     context.plan(ladder_plan(problem, 2), "obeys")
 
@@ -126,7 +126,7 @@ def does_nothing(problem: Problem, context: WorkerContext) -> None:
 
 def listens(problem: Problem, context: WorkerContext) -> None:
     """Ends the run when it hears of a plan and a bound of others, and says which."""
-    while not context.stop():
+    while not context.closed():
         plan, bound = context.incumbent()
         if plan is not None and plan.objective_ps == OPTIMUM and bound == OPTIMUM - 1:
             context.note(f"heard {plan.objective_ps} and {bound}")
@@ -138,13 +138,13 @@ def listens(problem: Problem, context: WorkerContext) -> None:
 def speaks(problem: Problem, context: WorkerContext) -> None:
     context.plan(ladder_plan(problem, 3), "speaks")
     context.bound(OPTIMUM - 1, "speaks")
-    while not context.stop():
+    while not context.closed():
         time.sleep(0.01)
 
 
 def hints(problem: Problem, context: WorkerContext) -> None:
     context.hint(of_plan(problem, ladder_plan(problem, 3), "hints"))
-    while not context.stop():
+    while not context.closed():
         time.sleep(0.01)
 
 
@@ -155,7 +155,7 @@ def hints_nonsense(problem: Problem, context: WorkerContext) -> None:
 
 def takes_a_hint(problem: Problem, context: WorkerContext) -> None:
     """Ends the run with the plan of the first hint that it gets."""
-    while not context.stop():
+    while not context.closed():
         if context.hints():
             hint = context.hints()[0]
             context.note(f"hinted by {hint.source}")
@@ -196,7 +196,7 @@ def works_until_told(problem: Problem, context: WorkerContext) -> None:
     _say_where(context)
     context.plan(ladder_plan(problem, 3), "works_until_told")
     context.bound(OPTIMUM, "works_until_told")
-    while not context.stop():
+    while not context.closed():
         time.sleep(0.01)
 
 
@@ -204,7 +204,7 @@ def works_in_vain(problem: Problem, context: WorkerContext) -> None:
     """Returns when its time is up, with a plan."""
     _say_where(context)
     context.plan(ladder_plan(problem, 1), "works_in_vain")
-    while not context.stop():
+    while not context.closed():
         time.sleep(0.01)
 
 

@@ -62,10 +62,10 @@ def spelt_out(value: Any) -> Any:
 def same_problems(of: Kind, problem: Any) -> dict[str, Any]:
     """The same problem, made in other ways."""
     return {
-        "decoded": of.decode_problem(files.encode(problem)),
+        "decoded": of.modules.decode_problem(files.encode(problem)),
         "pickled": pickle.loads(pickle.dumps(problem)),
-        "spelt out": of.decode_problem(msgspec.json.encode(spelt_out(problem))),
-        "spelt out and pickled": pickle.loads(pickle.dumps(of.decode_problem(msgspec.json.encode(spelt_out(problem))))),
+        "spelt out": of.modules.decode_problem(msgspec.json.encode(spelt_out(problem))),
+        "spelt out and pickled": pickle.loads(pickle.dumps(of.modules.decode_problem(msgspec.json.encode(spelt_out(problem))))),
         "replaced": msgspec.structs.replace(problem),
     }
 

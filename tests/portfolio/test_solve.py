@@ -20,7 +20,8 @@ from stowplan.errors import InputError, UsageError
 from stowplan.models.memory_mapping import plan as plans
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.batch import Settings, run_batch
+from stowplan.portfolio.batch.records import Settings
+from stowplan.portfolio.batch.run import run_batch
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.result import Result, Status, StopReason
 from tests.models.memory_mapping.cases import random_plan, random_problem

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from stowplan.portfolio.batch import Settings
+from stowplan.portfolio.batch.records import Settings
 from stowplan.portfolio.validation.records import (
     Exact,
     Outcome,

@@ -21,7 +21,9 @@ from stowplan import files
 from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, note, render
 from stowplan.cli.outputs import check_folder
 from stowplan.errors import InputError, UsageError
-from stowplan.portfolio.batch import CANCELLED, Record, Settings, find_inputs, read_records, run_batch
+from stowplan.portfolio.batch.records import CANCELLED, Record, Settings, read_records
+from stowplan.portfolio.batch.run import run_batch
+from stowplan.portfolio.batch.task import find_inputs
 from stowplan.result import format_percent, two_numbers
 
 #: The family of candidates that have learned from other programs.

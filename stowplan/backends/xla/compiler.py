@@ -22,6 +22,7 @@ from stowplan.backends.xla.workload import Workload, versions
 from stowplan.deadline import Deadline
 from stowplan.errors import StowplanError, TimeLimitError, UsageError, brief
 from stowplan.hardware.targets import xla_chip
+from stowplan.portfolio.run.process_memory import resident
 
 #: Seconds that one compile may take, and bytes of memory that the compiling process may have, unless told otherwise.
 COMPILE_LIMIT, MEMORY_LIMIT = 900.0, 16 << 30
@@ -271,18 +272,11 @@ class _Child:
                 if not data:
                     raise self._ended()
                 self._buffer += data
-            elif self._memory() > memory_limit:
+            elif resident(self._process.pid) > memory_limit:
                 raise CompileError(f"the compiling process used more than {memory_limit / (1 << 30):.3g} GiB")
         line, _, self._buffer = self._buffer.partition(b"\n")
         answer: Answer = msgspec.json.decode(line, type=Answer)
         return answer
-
-    def _memory(self) -> int:
-        try:
-            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
-        except (OSError, ValueError, IndexError):
-            return 0
-        return pages * os.sysconf("SC_PAGE_SIZE")
 
     def _ended(self) -> CompileError:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -62,9 +62,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(
         problem,
         hint=known_plan(problem, context),
-        on_plan=lambda plan: context.plan(plan, "cpsat"),
-        on_bound=lambda bound: context.bound(bound, "cpsat"),
-        **context.solver_limits(4),
+        **context.reporting("cpsat", 4),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat")

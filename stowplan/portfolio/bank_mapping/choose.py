@@ -14,6 +14,9 @@ from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble, copies_of, off_chip_cost, on_chip_cost, own_layouts
 
+#: Times that an operator's option is revised, on average and at most.
+SWEEPS = 50
+
 
 def write_place(problem: Problem, number: int, tensor: int) -> int:
     """Where in an operator's options the layout of a tensor it writes stands."""
@@ -137,12 +140,15 @@ def one_pass(problem: Problem) -> list[int]:
 
 def _in_conflict(choice: Choice, tensor: int) -> int:
     """Bytes of a tensor's copies to layouts that readers want and it does not have, were it on chip."""
-    each, own, wanted = choice.problem.tensors[tensor], choice.own_layout(tensor), choice.wanted(tensor)
-    total = sum(each.layout_bytes(layout) for layout in wanted if layout != own)
-    if own is None and any(layout < each.rank for layout in wanted):
+    return _copied(choice.problem, tensor, choice.own_layout(tensor), choice.wanted(tensor))
+
+
+def _copied(problem: Problem, tensor: int, own: int | None, wanted: set[int]) -> int:
+    each = problem.tensors[tensor]
+    if own is None:
         # An input takes one of the layouts wanted.
-        total -= each.bytes
-    return total
+        own = min((layout for layout in wanted if layout < each.rank), default=None)
+    return sum(each.layout_bytes(layout) for layout in wanted if layout != own)
 
 
 def _neighbours(problem: Problem) -> list[list[int]]:
@@ -161,17 +167,10 @@ def cost_of(problem: Problem, tensor: int, own: int | None, wanted: set[int], ma
     outside = off_chip_cost(problem, tensor)
     if not may_stay:
         return outside
-    each = problem.tensors[tensor]
-    if own is None:
-        # An input takes one of the layouts wanted.
-        own = min((layout for layout in wanted if layout < each.rank), default=None)
-    copies = sum(each.layout_bytes(layout) for layout in wanted if layout != own)
-    return min(outside, on_chip_cost(problem, tensor) + problem.copy_weight * copies)
+    return min(outside, on_chip_cost(problem, tensor) + problem.copy_weight * _copied(problem, tensor, own, wanted))
 
 
-def descended(
-    problem: Problem, start: Sequence[int], on_chip: Sequence[bool], should_stop: Callable[[], bool], sweeps: int = 50
-) -> list[int]:
+def descended(problem: Problem, start: Sequence[int], on_chip: Sequence[bool], should_stop: Callable[[], bool]) -> list[int]:
     """From ``start``, change one operator at a time while that moves fewer bytes, each tensor at its best place.
 
     ``on_chip`` says which tensors may stay on chip.
@@ -181,7 +180,7 @@ def descended(
     def cost(tensor: int) -> int:
         return cost_of(problem, tensor, choice.own_layout(tensor), choice.wanted(tensor), on_chip[tensor])
 
-    return _revised(choice, start, range(len(problem.operators)), cost, should_stop, sweeps)
+    return _revised(choice, start, range(len(problem.operators)), cost, should_stop)
 
 
 def _revised(
@@ -190,19 +189,18 @@ def _revised(
     free: Iterable[int],
     cost: Callable[[int], int],
     should_stop: Callable[[], bool],
-    sweeps: int = 50,
 ) -> list[int]:
     """From ``start``, give each of the ``free`` operators the option that costs its tensors least, until nothing changes.
 
     ``cost`` is of a tensor under ``choice``. Only what costs less is a change, so that the sum over all tensors falls; every
-    operator is looked at ``sweeps`` times on average, at most.
+    operator is looked at :data:`SWEEPS` times on average, at most.
     """
     problem = choice.problem
     choice.options = list(start)
     pending = deque(number for number in free if len(problem.operators[number].options) > 1)
     movable, waiting = set(pending), set(pending)
     neighbours = _neighbours(problem)
-    left = sweeps * max(1, len(pending))
+    left = SWEEPS * max(1, len(pending))
     while pending and left:
         left -= 1
         number = pending.popleft()

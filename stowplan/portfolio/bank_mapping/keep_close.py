@@ -8,27 +8,29 @@ from typing import Any
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
-from stowplan.portfolio.keep_close.earlier_plan import ByValues, KeepClose, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import ByValues, KeepClose, needs_program
 
 
 class Changes(ByValues):
     """Decisions are the options of the operators, then whether the tensors stay on chip."""
 
-    def __init__(self, problem: Problem, given: KeepClose):
-        earlier: Plan = given.plan
-        start: Plan | None = earlier
-        values: list[Hashable | None] = [*earlier.options, *earlier.on_chip]
-        if not of_this_problem(problem, given):
-            if given.problem is None:
-                raise needs_program("bank mapping")
-            values = _known_again(problem, given.problem, earlier)
-            start = None if None in values else self._assemble(problem, values)
-        super().__init__(problem, given, "decision", values, start)
-
-    @staticmethod
-    def _assemble(problem: Problem, values: Sequence[Any]) -> Plan:
-        count = len(problem.operators)
-        return assemble(problem, values[:count], values[count:])
+    def known_again(self, given: KeepClose) -> Sequence[Hashable | None]:
+        """What an earlier version's plan decides, by names; an option by the layouts that it means."""
+        plan: Plan = given.plan
+        earlier: Problem | None = given.problem
+        if earlier is None:
+            raise needs_program("bank mapping")
+        operators = {operator.name: at for at, operator in enumerate(earlier.operators)}
+        tensors = {tensor.name: at for at, tensor in enumerate(earlier.tensors)}
+        found: list[Hashable | None] = []
+        for operator in self.problem.operators:
+            at = operators.get(operator.name)
+            layouts = None if at is None else earlier.operators[at].options[plan.options[at]]
+            found.append(operator.options.index(layouts) if layouts in operator.options else None)
+        for tensor in self.problem.tensors:
+            at = tensors.get(tensor.name)
+            found.append(None if at is None else plan.on_chip[at])
+        return found
 
     def values(self, plan: Any) -> Sequence[Hashable]:
         """Options, and what stays."""
@@ -36,11 +38,12 @@ class Changes(ByValues):
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
         """Plan with these, and the layouts and copies that follow."""
-        return self._assemble(self.problem, values)
+        count = len(self.problem.operators)
+        return assemble(self.problem, values[:count], values[count:])
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
         """Each decision alone, and all operators that hang together by tensors, with those tensors."""
-        changed = self._differing(plan)
+        changed = self.differing(plan)
         count = len(self.problem.operators)
         users: dict[int, list[int]] = {}
         for number in changed:
@@ -67,18 +70,3 @@ class Changes(ByValues):
             found.append(frozenset(group))
         single = [frozenset([each]) for each in changed]
         return sorted({*found, *single}, key=lambda group: (len(group), min(group)))
-
-
-def _known_again(problem: Problem, earlier: Problem, plan: Plan) -> list[Hashable | None]:
-    """What an earlier version's plan decides, by names; an option by the layouts that it means."""
-    operators = {operator.name: at for at, operator in enumerate(earlier.operators)}
-    tensors = {tensor.name: at for at, tensor in enumerate(earlier.tensors)}
-    found: list[Hashable | None] = []
-    for operator in problem.operators:
-        at = operators.get(operator.name)
-        layouts = None if at is None else earlier.operators[at].options[plan.options[at]]
-        found.append(operator.options.index(layouts) if layouts in operator.options else None)
-    for tensor in problem.tensors:
-        at = tensors.get(tensor.name)
-        found.append(None if at is None else plan.on_chip[at])
-    return found

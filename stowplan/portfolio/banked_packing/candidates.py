@@ -168,9 +168,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     found = model.solve(
         problem,
         hint=None if context.options.deterministic else context.incumbent()[0],
-        on_plan=lambda plan: context.plan(plan, "cpsat"),
-        on_bound=lambda bound: context.bound(bound, "cpsat"),
-        **context.solver_limits(4),
+        **context.reporting("cpsat", 4),
     )
     if found.status == "infeasible":
         context.proven_infeasible("cpsat", {"explanation": "no choice of banks and offsets keeps all buffers apart"})

@@ -8,47 +8,52 @@ from typing import Any
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program
 from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked
 
 
 class Changes(ByValues):
     """Decisions are bank and offset of the buffers."""
 
-    def __init__(self, problem: Problem, given: KeepClose):
+    what = "buffer"
+
+    def known_again(self, given: KeepClose) -> Sequence[Place | None]:
+        """Places by the ids of the buffers and the names of the banks."""
         earlier: Plan = given.plan
-        self._places: list[Place | None] = list(zip(earlier.banks, earlier.offsets, strict=False))
-        start: Plan | None = earlier
-        if not of_this_problem(problem, given):
-            source = given.problem
-            buffers = earlier.buffers or (source.buffers if source is not None else ())
-            banks = earlier.memory or (source.banks if source is not None else ())
-            if len(buffers) != len(self._places) or not banks:
-                raise needs_program("banked packing")
-            number = {bank.name: at for at, bank in enumerate(problem.banks)}
-            now = [number.get(bank.name) for bank in banks]
-            known: dict[str, Place] = {}
-            for buffer, place in zip(buffers, self._places, strict=True):
-                assert place is not None
-                bank = now[place[0]] if 0 <= place[0] < len(now) else None
-                if bank is not None:
-                    known[buffer.id] = bank, place[1]
-            self._places = [known.get(buffer.id) for buffer in problem.buffers]
-            whole = [place for place in self._places if place is not None]
-            start = None if len(whole) < len(problem.buffers) else _plan(problem, whole)
-        super().__init__(problem, given, "buffer", self._places, start)
+        source, places = given.problem, self.values(earlier)
+        buffers = earlier.buffers or (source.buffers if source is not None else ())
+        banks = earlier.memory or (source.banks if source is not None else ())
+        if len(buffers) != len(places) or not banks:
+            raise needs_program("banked packing")
+        number = {bank.name: at for at, bank in enumerate(self.problem.banks)}
+        now = [number.get(bank.name) for bank in banks]
+        known: dict[str, Place] = {}
+        for buffer, place in zip(buffers, places, strict=True):
+            bank = now[place[0]] if 0 <= place[0] < len(now) else None
+            if bank is not None:
+                known[buffer.id] = bank, place[1]
+        return [known.get(buffer.id) for buffer in self.problem.buffers]
 
     def values(self, plan: Any) -> Sequence[Place]:
         """Bank and offset."""
-        return list(zip(plan.banks, plan.offsets, strict=True))
+        return list(zip(plan.banks, plan.offsets, strict=False))
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
         """Plan with these places."""
-        return _plan(self.problem, values)
+        problem = self.problem
+        return Plan(
+            problem=problem.digest,
+            objective=sum(problem.traffic(at) * problem.banks[bank].cost for at, (bank, _) in enumerate(values)),
+            banks=tuple(bank for bank, _ in values),
+            offsets=tuple(offset for _, offset in values),
+            buffers=problem.buffers,
+            memory=problem.banks,
+            name=problem.name,
+        )
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """Buffers that stand where the buffer was."""
-        return colliding(_boxes(self.problem, self._places), _boxes(self.problem, self.values(plan)))
+        return colliding(_boxes(self.problem, self.earlier), _boxes(self.problem, self.values(plan)))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """Other offsets in the same banks."""
@@ -71,21 +76,8 @@ class Changes(ByValues):
             )
             return packing.Problem(buffers=(reserved, *others), capacity=problem.banks[bank].capacity)
 
-        for places in near_places(self.values(plan), self._places, len(problem.banks), packed_in, budget):
-            yield _plan(problem, places)
-
-
-def _plan(problem: Problem, places: Sequence[Place]) -> Plan:
-    cost = sum(problem.traffic(at) * problem.banks[bank].cost for at, (bank, _) in enumerate(places))
-    return Plan(
-        problem=problem.digest,
-        objective=cost,
-        banks=tuple(bank for bank, _ in places),
-        offsets=tuple(offset for _, offset in places),
-        buffers=problem.buffers,
-        memory=problem.banks,
-        name=problem.name,
-    )
+        for places in near_places(self.values(plan), self.earlier, len(problem.banks), packed_in, budget):
+            yield self.plan(places, plan)
 
 
 def _boxes(problem: Problem, places: Sequence[Place | None]) -> Boxes:

@@ -11,7 +11,7 @@ from stowplan.models.banked_packing.problem import Problem, find_overload, floor
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, presolver
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver
 
 _HERE = "stowplan.portfolio.banked_packing.candidates"
 
@@ -45,10 +45,6 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return [presolver(f"{_HERE}:presolve"), *found] if is_small else found
 
 
-def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    return (Candidate("by_size", "baseline", f"{_HERE}:by_size"),)
-
-
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "buffers": len(problem.buffers),
@@ -73,7 +69,7 @@ def traffic_by_bank(problem: Problem, plan: Plan) -> dict[str, int]:
 
 def _identity(problem: Problem) -> dict[str, str]:
     target = ", ".join(f"{bank.name} {bank.capacity} bytes at {bank.cost}" for bank in problem.banks)
-    return {"program": problem.name, "target": target, "cost_model": "banked packing", "digest": problem.digest}
+    return identify(problem, "banked packing", target)
 
 
 KIND = Kind(
@@ -88,7 +84,7 @@ KIND = Kind(
     counts=("buffers",),
     identity=_identity,
     unit="cost",
-    makes_baselines=_makes_baselines,
+    makes_baselines=lambda problem: (Candidate("by_size", "baseline", f"{_HERE}:by_size"),),
     quick_plan=greedy.quick_plan,
     warm_up="stowplan.portfolio.packing.candidates:warm_up",
 )

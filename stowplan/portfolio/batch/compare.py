@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from stowplan.errors import InputError
-from stowplan.portfolio.batch import Record
+from stowplan.portfolio.batch.records import Record
 from stowplan.result import two_numbers
 
 Outcome = Literal[

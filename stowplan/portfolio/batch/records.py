@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import time
@@ -210,7 +209,9 @@ class Journal:
     def __init__(self, path: Path):
         self._path = path
         self._last: dict[str, bytes] = {}
-        self._lines = 0
+        """The line of each input, in the order of the file."""
+        self._has_more = False
+        """Whether the file has others, which these have replaced."""
         try:
             through = files.open_through(path)
             self._is_file = through is None
@@ -225,7 +226,7 @@ class Journal:
 
     def has(self, name: str, record: Record) -> bool:
         """Whether the line of an input says this already."""
-        return self._last.get(name) == _digest(_line(name, record))
+        return self._last.get(name) == _line(name, record)
 
     def add(self, name: str, record: Record) -> None:
         """Append a line; raises InputError where that cannot be done."""
@@ -234,14 +235,17 @@ class Journal:
             self._append(line)
         except OSError as error:
             raise self._unwritable(error) from error
-        self._last[name] = _digest(line)
-        self._lines += 1
+        self._take(name, line)
 
     def close(self) -> None:
         """Leave one line for each input."""
         os.close(self._handle)
         if self._is_file:
             self._compact()
+
+    def _take(self, name: str, line: bytes) -> None:
+        self._has_more |= self._last.pop(name, None) is not None
+        self._last[name] = line
 
     def _append(self, line: bytes) -> None:
         size = os.fstat(self._handle).st_size
@@ -272,20 +276,13 @@ class Journal:
                         f"{error}, expected a result of 'stowplan batch'", source=self._path, place=f"line {number}"
                     ) from error
                 size += len(line)
-                self._last[name] = _digest(line)
-                self._lines += 1
+                self._take(name, line)
 
     def _compact(self) -> None:
         """Write the file anew without the lines that later ones have replaced."""
-        if self._lines == len(self._last):
-            return
-        kept: dict[str, bytes] = {}
-        for line in self._path.read_bytes().splitlines(keepends=True):
-            name = msgspec.json.decode(line, type=Line).name
-            kept.pop(name, None)
-            kept[name] = line
-        files.write_atomic(self._path, b"".join(kept.values()))
-        self._lines = len(kept)
+        if self._has_more:
+            files.write_atomic(self._path, b"".join(self._last.values()))
+            self._has_more = False
 
     def _unwritable(self, error: OSError) -> InputError:
         return InputError(f"cannot write: {error.strerror or error}", source=self._path)
@@ -304,7 +301,3 @@ def remove_temporary(folder: Path, name: str) -> None:
 
 def _line(name: str, record: Record) -> bytes:
     return msgspec.json.encode(Line(name, record)) + b"\n"
-
-
-def _digest(line: bytes) -> bytes:
-    return hashlib.sha256(line).digest()

@@ -1,5 +1,9 @@
 """What solves inputs of a batch side by side: processes of this machine, or the workers of a Dask cluster.
 
+As ``__main__`` this module is such a process: it has the process that starts it, and what is done with a task, as arguments.
+Tasks come on standard input, outcomes go out on what was standard output. It ends with its parent, and what it has started ends
+with it.
+
 Why not an executor of joblib (loky 3.5): its processes share queues. One that is killed ends all others with what they were
 doing. One that is killed while it writes a result leaves half a message in a pipe whose other end nobody closes, and the
 executor waits for the other half for ever. After its parent was killed, a process of its own stays to complain of semaphores.
@@ -16,24 +20,23 @@ import logging
 import os
 import queue
 import re
-import signal
-import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Protocol, cast
 
 import msgspec
 
+from stowplan import kinds
 from stowplan.arguments import show
-from stowplan.child_process import MOST_KEPT_MEMORY, child_environment, describe_end, read_message
+from stowplan.child_process import MOST_KEPT_MEMORY, ChildProcess, begin, describe_end, read_message, write_encoded
 from stowplan.errors import InputError, MissingDependencyError, UsageError
+from stowplan.models.light_imports import light_imports
 from stowplan.portfolio.batch.records import describe_failure
 from stowplan.portfolio.batch.task import Outcome, Task, solve_task
-from stowplan.portfolio.run.messages import write_message
-from stowplan.portfolio.run.process_memory import resident
+from stowplan.portfolio.run.process_memory import prefer_to_end, resident
 
 #: ``module:name`` of what is done with a task.
 SOLVE = "stowplan.portfolio.batch.task:solve_task"
@@ -106,7 +109,7 @@ class LocalWorkers:
         self._busy[process] = number
         # One that has ended in the meantime says so by the end of its pipe.
         with contextlib.suppress(OSError):
-            process.send(task)
+            process.send(msgspec.msgpack.encode(task))
 
     def take(self) -> tuple[int, Outcome | Lost]:
         """Wait for the next outcome, or the end of a process."""
@@ -150,46 +153,49 @@ class LocalWorkers:
         return None
 
 
-class _Process:
-    """A process of :mod:`stowplan.portfolio.batch.worker`, and the thread that listens to it."""
+class _Process(ChildProcess):
+    """A process that solves inputs one by one (:func:`main`), and the thread that listens to it."""
 
     def __init__(self, function: str, messages: queue.SimpleQueue[tuple[_Process, bytes | None]]):
+        super().__init__("stowplan.portfolio.batch.workers", str(os.getpid()), function, is_quiet=False)
         self._messages = messages
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "stowplan.portfolio.batch.worker", str(os.getpid()), function],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=child_environment(),
-            # A session of its own: Ctrl-C at the terminal is for the parent. It ends with the thread that has started it
-            # (PR_SET_PDEATHSIG), so with the one that runs the batch.
-            start_new_session=True,
-        )
-        self.pid = self._process.pid
         threading.Thread(target=self._listen, daemon=True).start()
 
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    def send(self, task: Task) -> None:
-        write_message(cast(BinaryIO, self._process.stdin), task)
-
     def end(self) -> int:
-        """Kill the process, where it has not ended, and return its exit status."""
-        # A signal does not change how a process ends that is about to; what it has started must not stay behind.
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
-        code = self._process.wait()
+        """Kill it where it has not ended, and return its exit status."""
+        code = super().end()
         with contextlib.suppress(OSError):
-            cast(BinaryIO, self._process.stdin).close()
+            self._outgoing.close()
         return code
 
     def _listen(self) -> None:
-        with contextlib.suppress(OSError, ValueError), cast(BinaryIO, self._process.stdout) as stream:
-            while (data := read_message(stream)) is not None:
+        with contextlib.suppress(OSError, ValueError), self._incoming:
+            while (data := self.receive()) is not None:
                 self._messages.put((self, data))
         self._messages.put((self, None))
+
+
+#: Where memory runs out, an input can be done without, and a candidate of it sooner.
+OOM_SCORE = 250
+
+
+def main() -> None:
+    """Do tasks until the parent has no more."""
+    incoming, outgoing = begin(int(sys.argv[1]))
+    prefer_to_end(OOM_SCORE)
+    light_imports()
+    work = cast(Callable[[Task], Outcome], kinds.load(sys.argv[2]))
+    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    threading.Thread(target=_take_in, args=(incoming, tasks), daemon=True).start()
+    while True:
+        write_encoded(outgoing, msgspec.msgpack.encode(work(tasks.get())))
+
+
+def _take_in(incoming: BinaryIO, tasks: queue.SimpleQueue[Task]) -> None:
+    """Take in tasks until the parent goes away; then end the process, whatever it is doing."""
+    while (data := read_message(incoming)) is not None:
+        tasks.put(msgspec.msgpack.decode(data, type=Task))
+    os._exit(0)
 
 
 #: Seconds that a scheduler has to answer.
@@ -299,3 +305,7 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+if __name__ == "__main__":
+    main()

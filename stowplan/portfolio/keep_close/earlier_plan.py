@@ -57,7 +57,7 @@ def given(value: Any, kind: Kind) -> KeepClose:
         The plan is not valid for the earlier version that it is said to be of.
     """
     found = value if isinstance(value, KeepClose) else KeepClose(plan=value)
-    if not isinstance(found.plan, kind.plan_type):
+    if not isinstance(found.plan, kind.modules.plan_type):
         raise UsageError(f"found {describe_plan(found.plan)} to keep close to, expected a plan of {kind.name}")
     if found.problem is not None:
         if kind_of(found.problem) is not kind:
@@ -129,30 +129,23 @@ class Budget:
         """Whether there is room for so many checks of so many seconds each, and as much again after them."""
         return 2 * checks <= self._checks if self._checks is not None else 2 * checks * seconds <= self._deadline.remaining
 
-    def solver_limits(self, parts: int = 1) -> dict[str, float | int | None] | None:
-        """Limits of an exact model's solver, one of so many models; None where there is no time for one."""
+    def solver_limits(self, parts: int = 1) -> dict[str, Any] | None:
+        """Limits and stop of an exact model's solver, one of so many models; None where there is no time for one."""
+        common = {"seed": self.options.seed, "should_stop": lambda: self._deadline.expired}
         if self.options.deterministic:
-            return {
-                "time_limit": self._deadline.remaining,
-                "deterministic_limit": self._seconds / parts,
-                "workers": 1,
-                "seed": self.options.seed,
-            }
+            limit = self._seconds / parts
+            return {"time_limit": self._deadline.remaining, "deterministic_limit": limit, "workers": 1, **common}
         # A module that another thread has only begun to load is there, too, without what stands at its end.
         is_loaded = hasattr(sys.modules.get("ortools.sat.python.cp_model"), "CpSolver")
         loading = 0.0 if is_loaded else LOADING
         left = self._deadline.remaining - loading
         if left <= 0.1:
             return None
-        return {"time_limit": left / parts, "workers": self.options.workers, "seed": self.options.seed}
+        return {"time_limit": left / parts, "workers": self.options.workers, **common}
 
     def has_room(self, literals: int) -> bool:
         """Whether a model of so many literals is built in a part of the time that is left, which nothing can interrupt."""
         return self._checks is not None or literals * BUILDING < 0.5 * self._deadline.remaining
-
-    def should_stop(self) -> bool:
-        """Whether a solver is to stop: the limit is over, or the run was cancelled."""
-        return self._deadline.expired
 
 
 #: Sets of decisions that can only be reverted together are left out beyond this many.
@@ -200,7 +193,7 @@ def compared(problem: Any, earlier: Any, plan: Any) -> Counts:
 
 
 def needs_program(kind: str) -> UsageError:
-    """The error for a plan that does not say what its decisions are of."""
+    """The error for a plan of a kind, by its title, that does not say what its decisions are of."""
     return UsageError(
         f"found an earlier plan of another problem: plans of {kind} do not name all that they decide, "
         "expected the earlier version with it (--hint-program)"
@@ -214,22 +207,30 @@ class ByValues:
     ----------
     problem, given
         What is to be solved, and the earlier plan.
-    what
-        What decisions are called, for plans of another problem.
-    values
-        The earlier plan's value of each decision, None where it has none.
-    start
-        See :attr:`PlanChanges.start`.
     """
 
+    what = "decision"
+    """What decisions are called, for plans of another problem."""
     notes: Sequence[str] = ()
 
-    def __init__(self, problem: Any, given: KeepClose, what: str, values: Sequence[Hashable | None], start: Any):
+    def __init__(self, problem: Any, given: KeepClose):
         self.problem = problem
-        self.start = start
         self._is_of_this = of_this_problem(problem, given)
-        self._what = what
-        self._earlier = list(values)
+        self.earlier: list[Any] = list(self.values(given.plan) if self._is_of_this else self.known_again(given))
+        """The earlier plan's value of each decision, None where it has none."""
+        self.start = given.plan
+        if not self._is_of_this:
+            self.start = None if None in self.earlier else self.plan(self.earlier, given.plan)
+
+    def known_again(self, given: KeepClose) -> Sequence[Hashable | None]:
+        """Of a plan of an earlier version: its value of each decision, None where it has none.
+
+        Raises
+        ------
+        UsageError
+            The plan does not say what its decisions are of.
+        """
+        raise needs_program(kind_of(self.problem).modules.title)
 
     def values(self, plan: Any) -> Sequence[Hashable]:
         """Value of each decision of a plan."""
@@ -247,27 +248,26 @@ class ByValues:
         """What a valid plan changes."""
         if self._is_of_this:
             return compared(self.problem, self.start, plan)
-        known = [number for number, value in enumerate(self._earlier) if value is not None]
-        return {self._what: (len(self._differing(plan)), len(known))}
+        return {self.what: (len(self.differing(plan)), sum(value is not None for value in self.earlier))}
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
         """Each decision with those that must be reverted with it, the smallest sets first."""
-        changed = self._differing(plan)
-        return together(changed, self.coupled(plan), should_stop)
+        return together(self.differing(plan), self.coupled(plan), should_stop)
 
     def reverted(self, plan: Any, decisions: Collection[int]) -> Any:
         """The plan with these decisions as in the earlier one."""
         values: list[Any] = list(self.values(plan))
         for each in decisions:
-            values[each] = self._earlier[each]
+            values[each] = self.earlier[each]
         return self.plan(values, plan)
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Any]:
         """Nothing more."""
         return ()
 
-    def _differing(self, plan: Any) -> list[int]:
-        pairs = zip(self._earlier, self.values(plan), strict=True)
+    def differing(self, plan: Any) -> list[int]:
+        """Decisions that are unlike the earlier plan's."""
+        pairs = zip(self.earlier, self.values(plan), strict=True)
         return [number for number, (before, after) in enumerate(pairs) if before is not None and before != after]
 
 
@@ -299,17 +299,19 @@ class FieldByField(ByValues):
     """For kinds that say nothing of their decisions: the fields of their plans, those that are sequences place by place."""
 
     def __init__(self, problem: Any, given: KeepClose):
-        if not of_this_problem(problem, given):
-            raise UsageError(
-                f"found an earlier plan of another problem: plans of {kind_of(problem).modules.title} are only kept close to "
-                "others of the same problem"
-            )
         self._fields = [name for name in given.plan.__struct_fields__ if name not in COMMON]
         self._places: list[tuple[str, int | None]] = []
         for name in self._fields:
             value = getattr(given.plan, name)
             self._places += [(name, place) for place in range(len(value))] if isinstance(value, tuple) else [(name, None)]
-        super().__init__(problem, given, "decision", self.values(given.plan), given.plan)
+        super().__init__(problem, given)
+
+    def known_again(self, given: KeepClose) -> Sequence[Hashable | None]:
+        """Nothing is."""
+        raise UsageError(
+            f"found an earlier plan of another problem: plans of {kind_of(self.problem).modules.title} are only kept close to "
+            "others of the same problem"
+        )
 
     def values(self, plan: Any) -> Sequence[Hashable]:
         """Entries of the fields; what a plan lacks is None."""

@@ -183,9 +183,7 @@ def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
             problem,
             hint=plan,
             lower_bound_ps=bound,
-            on_plan=lambda found: context.plan(found, "cpsat"),
-            on_bound=lambda bound: context.bound(bound, "cpsat"),
-            **context.solver_limits(12, seconds=seconds),
+            **context.reporting("cpsat", 12, seconds=seconds),
         )
     except NotImplementedError as error:
         context.note(f"the complete model does not take this problem: {error}")

@@ -2,9 +2,8 @@
 
 The loops over tensors are compiled.
 
-The stronger of two production-style greedies is what policies are judged against (:func:`stronger_greedy`). Where a problem
-allows stalls, the greedy that plans with them is often worse than the one that plans without, and a plan without stalls is
-valid either way.
+Where a problem allows stalls, the production-style greedy that plans with them is often worse than the one that plans without
+(:func:`without_stalls`), and a plan without stalls is valid either way: the better one is what policies are judged against.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ import msgspec
 import numpy as np
 
 from stowplan.compiled import njit_outer
-from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints, build
-from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.machine import BEST_FIT, gain, insert_best, insert_first, new_state, repack
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 
@@ -128,38 +125,15 @@ def construct(data: Data, state: State, order: Ints, start: int, count: int, bes
                 insert_first(data, state, order[position])
 
 
-#: Names of the two.
-AS_ALLOWED, WITHOUT_STALLS = "greedy", "greedy, no stalls"
-
-
-def greedies(problem: Problem, stop: Callable[[], bool] = lambda: False) -> dict[str, Plan]:
-    """The production-style greedy's plans by name, of a problem as it is and with stalls forbidden.
-
-    Both are plans of ``problem``. There is one where stalls are forbidden anyway; those that were stopped are left out.
-    """
-    found: dict[str, Plan] = {}
-    for name, rule in ((AS_ALLOWED, problem.stalls), (WITHOUT_STALLS, "forbidden")):
-        if found and rule == problem.stalls:
-            continue
-        ruled = msgspec.structs.replace(problem, stalls=rule)
-        data = build(ruled)
-        state, is_complete = run(production_greedy(data), stop)
-        if is_complete:
-            found[name] = msgspec.structs.replace(export_plan(ruled, data, state), problem=problem.digest)
-    return found
-
-
-def stronger_greedy(problem: Problem, stop: Callable[[], bool] = lambda: False) -> tuple[str, Plan | None]:
-    """The better one and its name; no plan where both were stopped."""
-    found = greedies(problem, stop)
-    name = min(found, key=lambda name: found[name].objective_ps, default=AS_ALLOWED)
-    return name, found.get(name)
+#: Name of the greedy that plans without stalls.
+WITHOUT_STALLS = "greedy, no stalls"
 
 
 def without_stalls(problem: Problem, stop: Callable[[], bool] = lambda: False) -> tuple[str, float]:
-    """Name and objective of the greedy without stalls; infinite where it was stopped."""
-    plan = greedies(problem, stop).get(AS_ALLOWED if problem.stalls == "forbidden" else WITHOUT_STALLS)
-    return WITHOUT_STALLS, math.inf if plan is None else plan.objective_ps
+    """Name and objective of the production-style greedy that plans without stalls; infinite where it was stopped."""
+    data = build(msgspec.structs.replace(problem, stalls="forbidden"))
+    state, is_complete = run(production_greedy(data), stop)
+    return WITHOUT_STALLS, int(state.totals[0].total) if is_complete else math.inf
 
 
 @njit_outer

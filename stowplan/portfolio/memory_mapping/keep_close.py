@@ -12,15 +12,7 @@ from stowplan.models.memory_mapping.hint import carried_plan, matched_steps
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.keep_close.earlier_plan import (
-    Budget,
-    ByValues,
-    Counts,
-    KeepClose,
-    compared,
-    needs_program,
-    of_this_problem,
-)
+from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program, of_this_problem
 from stowplan.portfolio.packing.keep_close import Boxes, boxes, colliding, near_offsets
 
 #: Residencies, copies and fast uses of a tensor.
@@ -28,7 +20,9 @@ Part = tuple[tuple[Residency, ...], tuple[Copy, ...], tuple[int, ...]]
 
 
 class Changes(ByValues):
-    """Decisions are all that a plan says of each tensor."""
+    """Decisions are all that a plan says of each tensor; of an earlier version's what can be carried over to this one."""
+
+    what = "tensor"
 
     def __init__(self, problem: Problem, given: KeepClose):
         self._owner = problem.tensor_of_use
@@ -42,9 +36,8 @@ class Changes(ByValues):
                 self.notes = ["nothing of the earlier plan saves time in this version of the program"]
                 carried = Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
             start = carried
-        self._start = start
         self._tensors = len(problem.tensors)
-        super().__init__(problem, given, "tensor", self.values(start), start)
+        super().__init__(problem, KeepClose(plan=start))
 
     def values(self, plan: Any) -> Sequence[Part]:
         """What the plan says of each tensor."""
@@ -66,7 +59,7 @@ class Changes(ByValues):
         """Plan of these parts; copies of one moment are queued in the order in which they were."""
         parts: Sequence[Part] = values
         rank: dict[Copy, int] = {}
-        for plan in (near, self._start):
+        for plan in (near, self.start):
             for at, copy in enumerate(plan.copies):
                 rank.setdefault(copy, at)
         residencies = [stay for stays, _, _ in parts for stay in stays]
@@ -80,17 +73,13 @@ class Changes(ByValues):
         )
         return found
 
-    def counts(self, plan: Any) -> Counts:
-        """What a valid plan changes, also of what was carried over from an earlier version."""
-        return compared(self.problem, self._start, plan)
-
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """Tensors that stand where the tensor was."""
-        return colliding(self._boxes(self._start), self._boxes(plan))
+        return colliding(self._boxes(self.start), self._boxes(plan))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """The same residencies at other offsets."""
-        was = {(each.tensor, each.start, each.end, each.preloaded): each.offset for each in self._start.residencies}
+        was = {(each.tensor, each.start, each.end, each.preloaded): each.offset for each in self.start.residencies}
         stays: tuple[Residency, ...] = plan.residencies
         buffers = tuple(
             packing.Buffer(

@@ -53,10 +53,6 @@ def _initial(problem: Problem) -> dict[str, Plan]:
     return {"all_slow": everything_slow}
 
 
-def _bound(problem: Problem) -> int:
-    return problem.floor_ps
-
-
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     """Search has a place of its own; the exact candidates, and a policy where places are few, share another."""
     is_small = problem.use_count <= COMPLETE_MODEL_USES
@@ -88,8 +84,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    function = f"{_HERE}.candidates:greedy"
-    return (Candidate("greedy", "baseline", function, interpret=not is_warm()),)
+    return (Candidate("greedy", "baseline", f"{_HERE}.candidates:greedy", interpret=not is_warm()),)
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -123,7 +118,7 @@ KIND = Kind(
     verify=checking(verify, "objective_ps"),
     finish=_finish,
     initial=_initial,
-    bound=_bound,
+    bound=lambda problem: problem.floor_ps,
     candidates=_candidates,
     baseline="greedy",
     facts=_facts,
@@ -131,7 +126,6 @@ KIND = Kind(
     identity=identify,
     baseline_sources=("greedy",),
     makes_baselines=_makes_baselines,
-    notes=lambda problem: problem.notes,
     quick_plan=quick_plan,
     is_quick_first=lambda problem: problem.use_count <= QUICK_USES,
     warm_up="stowplan.portfolio.memory_mapping.candidates:warm_up",

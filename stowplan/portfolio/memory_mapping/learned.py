@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +23,7 @@ POLICY = PolicySource(
     variable="STOWPLAN_POLICY",
     command="stowplan train muzero",
     training="trained by imitation of heuristics' plans, no games of its own",
+    policy="stowplan.learned_guidance.memory_mapping.muzero.play:Policy",
 )
 
 #: The search's guide: plain arrays, which need no torch.
@@ -58,7 +58,7 @@ def candidates(problem: Problem, options: Options, others: int) -> list[Candidat
 def policy(problem: Problem, context: Context) -> None:
     """One game of the policy's likeliest actions."""
     if problem.use_count:
-        _report(context, "policy", [_load().rollout(problem, should_stop=context.closed)])
+        _report(context, "policy", [POLICY.load().rollout(problem, should_stop=context.closed)])
 
 
 def policy_search(problem: Problem, context: Context) -> None:
@@ -67,9 +67,9 @@ def policy_search(problem: Problem, context: Context) -> None:
         return
     from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 
-    player, game = _load(), CompiledGame(problem)
-    for play in _games(player, game, context):
-        _report(context, "policy_search", play())
+    player, game = POLICY.load(), CompiledGame(problem)
+    for played in _games(player, game, context):
+        _report(context, "policy_search", played)
         if context.closed():
             return
 
@@ -82,7 +82,7 @@ def policy_tuned(problem: Problem, context: Context) -> None:
     from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
     from stowplan.learned_guidance.memory_mapping.muzero.play import TUNING, Played
 
-    player, game = _load(), CompiledGame(problem)
+    player, game = POLICY.load(), CompiledGame(problem)
     first = player.rollout(game, should_stop=context.closed)
     _report(context, "policy_tuned", [first])
     shown = [] if first is None else [first.actions]
@@ -107,11 +107,11 @@ def policy_tuned(problem: Problem, context: Context) -> None:
     )
 
 
-def _games(player: Policy, game: CompiledGame, context: Context) -> Iterator[Callable[[], list[Played | None]]]:
-    """What to play, one after the other: for ever, or as much as a deterministic run has time for at leisure."""
+def _games(player: Policy, game: CompiledGame, context: Context) -> Iterator[list[Played | None]]:
+    """Games as they are asked for: without end, or as many as a deterministic run has time for at leisure."""
     seed, stop = context.seed(), context.closed
-    yield lambda: [player.rollout(game, should_stop=stop)]
-    yield lambda: [*player.searched(game, seed=seed, should_stop=stop)]
+    yield [player.rollout(game, should_stop=stop)]
+    yield [*player.searched(game, seed=seed, should_stop=stop)]
     # Likeliest games, drawn and searched ones, in a third of the limit.
     seconds = 2 * SEARCH_COST * MOVE_SECONDS * len(game.moves)
     rounds, number = context.work(1, 3 * max(seconds, 1e-3), least=1), 0
@@ -120,18 +120,14 @@ def _games(player: Policy, game: CompiledGame, context: Context) -> Iterator[Cal
         hint = _shown(context)
         if hint is not None and not is_shown:
             is_shown = True
-            yield partial(_likeliest, player, game, hint, context)
+            yield [player.rollout(game, hint=hint, should_stop=stop)]
         # No two games from the same random numbers.
         drawn, searched = ([seed, number, part] for part in range(2))
         heat = TEMPERATURES[number % len(TEMPERATURES)]
         common: dict[str, Any] = {"hint": hint, "should_stop": stop}
-        yield partial(_list, player.rollouts, game, GAMES, temperature=heat, seed=_mixed(drawn), **common)
-        yield partial(_list, player.searched, game, count=GAMES, explore=True, seed=_mixed(searched), **common)
+        yield [*player.rollouts(game, GAMES, temperature=heat, seed=_mixed(drawn), **common)]
+        yield [*player.searched(game, count=GAMES, explore=True, seed=_mixed(searched), **common)]
         number += 1
-
-
-def _likeliest(player: Policy, game: CompiledGame, hint: Hint, context: Context) -> list[Played | None]:
-    return [player.rollout(game, hint=hint, should_stop=context.closed)]
 
 
 def _shown(context: Context) -> Hint | None:
@@ -141,22 +137,8 @@ def _shown(context: Context) -> Hint | None:
     return next((hint for hint in reversed(context.hints()) if hint.values), None)
 
 
-def _list(play: Callable[..., list[Played]], *arguments: object, **options: object) -> list[Played | None]:
-    return [*play(*arguments, **options)]
-
-
 def _mixed(numbers: list[int]) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
-
-
-def _load() -> Policy:
-    import torch
-
-    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
-
-    # Other candidates have the other cores; and sums must not depend on how many there are.
-    torch.set_num_threads(1)
-    return Policy.load(POLICY.path)
 
 
 def _report(context: Context, source: str, played: list[Played | None]) -> None:

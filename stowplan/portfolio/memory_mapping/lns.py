@@ -87,13 +87,6 @@ class Arm:
             self.count = max(float(LEAST_COUNT), self.count * SHRINKAGE)
 
 
-class Round(NamedTuple):
-    """What came of one neighbourhood."""
-
-    gain: int
-    seconds: float
-
-
 def lns(problem: Problem, context: Context) -> None:
     """Improve the best plan known until time is up."""
     _lns(problem, context, "lns")
@@ -176,9 +169,8 @@ class LargeNeighbourhoodSearch:
         rounds = 0
         while self._chooser.count and not self._is_over():
             arm = self._choose()
-            outcome = self._round(arm, rounds)
+            arm.learn(*self._round(arm, rounds))
             rounds += 1
-            arm.learn(outcome.gain, outcome.seconds)
             if time.monotonic() >= self._report_at:
                 self._report()
                 self._adopt()
@@ -204,8 +196,8 @@ class LargeNeighbourhoodSearch:
             return self._random.choice(self.arms)
         return self._random.choices(self.arms, weights=rates)[0]
 
-    def _round(self, arm: Arm, number: int) -> Round:
-        """Solve one neighbourhood and keep what is better."""
+    def _round(self, arm: Arm, number: int) -> tuple[int, float]:
+        """Solve one neighbourhood and keep what is better: by how much that is (ps), and the seconds that it took."""
         began, worked = time.monotonic(), self._work
         left, deterministic = self._context.remaining(), self._context.options.deterministic
         limit = min(ROUND_SECONDS, self._context.seconds(ROUND_SHARE))
@@ -230,7 +222,7 @@ class LargeNeighbourhoodSearch:
                 self._work += solving
                 gain = self._take(outcome.plan)
                 arm.resize(outcome, gain, solving, limit, self._chooser.count)
-        return Round(gain, self._work - worked if deterministic else time.monotonic() - began)
+        return gain, self._work - worked if deterministic else time.monotonic() - began
 
     def _take(self, plan: Plan | None) -> int:
         """Keep a plan that is valid and better; returns by how much (ps)."""

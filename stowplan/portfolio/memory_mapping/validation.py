@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -184,30 +183,18 @@ def _decisions(problem: Problem, game: Game, known: Plan | None) -> FastOrSlow |
     return FastOrSlow(problem, game.plan, state.actions)
 
 
-def _load(path: Path) -> MuZeroPlayer:
-    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
-
-    return MuZeroPlayer(Policy.load(path))
-
-
-def _untrained(player: Any, seed: int) -> MuZeroPlayer:
-    import torch
-
+def _untrained(policy: Policy) -> Policy:
     from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
-    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 
-    file = player.policy.file
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        weights = MMapNetwork(file.config.network).state_dict()
-    return MuZeroPlayer(Policy(replace(file, values={**file.values, "weights": weights})))
+    weights = MMapNetwork(policy.config.network).state_dict()
+    return type(policy)(replace(policy.file, values={**policy.file.values, "weights": weights}))
 
 
 ADAPTER = Adapter(
     agent="MMap-MuZero",
     source=POLICY,
     format="stowplan.mmap_muzero.policy",
-    load=_load,
+    player=MuZeroPlayer,
     untrained=_untrained,
     decisions=_decisions,
     simulated=lambda problem, plan: simulate(problem, plan).total_ps,

@@ -18,8 +18,7 @@ import numpy as np
 from stowplan.compiled import njit, njit_inner
 from stowplan.models.modulo_scheduling.machine import Link, Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
-from stowplan.portfolio.modulo_scheduling.arrays import Data, at_ii, build
-from stowplan.portfolio.modulo_scheduling.body import FAR, Body, Ints
+from stowplan.portfolio.modulo_scheduling.body import FAR, Body, Data, Ints, at_ii, build
 from stowplan.portfolio.random_numbers import random_below
 
 #: Temperatures at begin and end: what one broken rule costs is 1.

@@ -110,10 +110,8 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(
         problem,
         hint=_hint(problem, context),
-        on_plan=lambda plan: context.plan(plan, "cpsat"),
-        on_bound=lambda bound: context.bound(bound, "cpsat"),
         incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
-        **context.solver_limits(4),
+        **context.reporting("cpsat", 4),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat", {"explanation": outcome.reason} if outcome.reason else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -18,24 +18,25 @@ from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClo
 class Changes(ByValues):
     """Decisions are tile and time of the instructions; starts, ways and delays follow."""
 
+    what = "instruction"
+
     def __init__(self, problem: Problem, given: KeepClose):
         self._structure = Structure(problem)
+        self._whole: Plan | None = given.plan if of_this_problem(problem, given) else None
+        super().__init__(problem, given)
+
+    def known_again(self, given: KeepClose) -> Sequence[tuple[int, int] | None]:
+        """Tiles and times by what the instructions are, or by their ids."""
         earlier: Plan = given.plan
-        self._whole = earlier if of_this_problem(problem, given) else None
-        start: Plan | None = earlier
-        values: list[Hashable | None] = list(self.values(earlier))
-        if not of_this_problem(problem, given):
-            if given.problem is not None:
-                before = matched_instructions(problem, given.problem)
-            elif len(earlier.instructions) == len(earlier.tiles):
-                number = {name: at for at, name in enumerate(earlier.instructions)}
-                before = [number.get(each.id, -1) for each in problem.instructions]
-            else:
-                raise needs_program("modulo scheduling")
-            values = [values[at] if at >= 0 else None for at in before]
-            start = None if None in values else self._made(earlier.ii, values)
-        super().__init__(problem, given, "instruction", values, start)
-        self._places: list[Any] = values
+        if given.problem is not None:
+            before = matched_instructions(self.problem, given.problem)
+        elif len(earlier.instructions) == len(earlier.tiles):
+            number = {name: at for at, name in enumerate(earlier.instructions)}
+            before = [number.get(each.id, -1) for each in self.problem.instructions]
+        else:
+            raise needs_program("modulo scheduling")
+        values = self.values(earlier)
+        return [values[at] if at >= 0 else None for at in before]
 
     def values(self, plan: Any) -> Sequence[tuple[int, int]]:
         """Tile and time."""
@@ -43,12 +44,14 @@ class Changes(ByValues):
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan | None:
         """Plan with these, at the same initiation interval; what goes between tiles that have not moved goes as it did."""
-        return self._made(near.ii, values, [near] if self._whole is None else [self._whole, near])
+        # Ways of an earlier version are those of other values.
+        like = [each for each in (self._whole, near) if each is not None and each.problem == self.problem.digest]
+        return self._made(near.ii, values, like)
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """The closest of all plans of the same initiation interval, as far as there is time."""
         limits = budget.solver_limits()
-        if limits is None or not self._differing(plan):
+        if limits is None or not self.differing(plan):
             return
         from stowplan.models.modulo_scheduling.cpsat.questions import literals, solve_closest
 
@@ -56,19 +59,12 @@ class Changes(ByValues):
             return
 
         makespan = max(plan.makespan, ceiling - encode_objective(plan.ii, 0))
-        found = solve_closest(
-            self._structure,
-            self._places,
-            plan,
-            makespan,
-            should_stop=budget.should_stop,
-            **limits,  # type: ignore[arg-type]
-        )
+        found = solve_closest(self._structure, self.earlier, plan, makespan, **limits)
         if found is not None:
-            made = self._made(found.ii, self.values(found), [found] if self._whole is None else [self._whole, found])
+            made = self.plan(self.values(found), found)
             yield found if made is None else made
 
-    def _made(self, ii: int, values: Sequence[Any], like: Sequence[Plan] = ()) -> Plan | None:
+    def _made(self, ii: int, values: Sequence[Any], like: Sequence[Plan]) -> Plan | None:
         """Plan of tiles and times, with the ways and starts of others where their tiles are the same."""
         problem = self._structure.problem
         tiles = [tile for tile, _ in values]

@@ -47,8 +47,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    is_small = len(problem.instructions) <= SMALL
-    return (Candidate("list", "baseline", f"{_HERE}:list_alone", in_thread=is_small),)
+    return (Candidate("list", "baseline", f"{_HERE}:list_alone", in_thread=len(problem.instructions) <= SMALL),)
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -113,7 +112,6 @@ KIND = Kind(
     baseline_sources=("list",),
     makes_baselines=_makes_baselines,
     proven=_proven,
-    notes=lambda problem: problem.notes,
     quick_plan=_quick_plan,
     warm_up="stowplan.portfolio.modulo_scheduling.annealing:warm_up",
 )

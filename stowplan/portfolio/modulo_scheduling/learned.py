@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -14,12 +14,14 @@ from stowplan.portfolio.policies import PolicySource
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
+    from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
 POLICY = PolicySource(
     file="ppo.pt",
     variable="STOWPLAN_PPO_POLICY",
     command="stowplan train ppo",
     training="trained by imitation of plans, then on mappings of its own",
+    policy="stowplan.learned_guidance.modulo_scheduling.ppo.policy:Policy",
 )
 
 #: What a step of a first batch takes for an instruction: seconds, on one core at leisure.
@@ -41,13 +43,11 @@ def candidates(problem: Problem, options: Options, others: int) -> list[Candidat
 def ppo(problem: Problem, context: Context) -> None:
     """Roll-outs of the policy as it is, until time is up; the best of them."""
     from stowplan.portfolio.modulo_scheduling import candidates as heuristics
-    from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
-    tally = heuristics.prepare(problem, context, "ppo")
-    if tally is None or not problem.instructions or context.closed():
+    run = _begin(problem, context, "ppo")
+    if run is None:
         return
-    run = RollOuts(tally, _load(), context.seed(), repair=True)
-    budget = _budget(context, tally.body.count)
+    tally, budget = run.tally, _budget(context, run.tally.body.count)
     while tally.evaluations < budget and not context.closed():
         run.step(heuristics.least_open(context, tally), context.closed, budget - tally.evaluations)
     heuristics.report(context, tally, "ppo")
@@ -56,14 +56,11 @@ def ppo(problem: Problem, context: Context) -> None:
 def ppo_tuned(problem: Problem, context: Context) -> None:
     """A batch of roll-outs, then the policy trained on for this loop body alone, until time is up."""
     from stowplan.portfolio.modulo_scheduling import candidates as heuristics
-    from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
-    tally = heuristics.prepare(problem, context, "ppo_tuned")
-    if tally is None or not problem.instructions or context.closed():
+    run = _begin(problem, context, "ppo_tuned")
+    if run is None:
         return
-    policy = _load()
-    run = RollOuts(tally, policy, context.seed(), repair=True)
-    budget = _budget(context, tally.body.count)
+    tally, budget = run.tally, _budget(context, run.tally.body.count)
     while tally.best is None and tally.evaluations < budget and not context.closed():
         run.step(tally.body.least_ii, context.closed, budget - tally.evaluations)
 
@@ -72,7 +69,7 @@ def ppo_tuned(problem: Problem, context: Context) -> None:
 
     known: Plan | None = context.incumbent()[0]
     shown = [plan for plan in (tally.best, known) if plan is not None and all(len(route) <= 1 for route in plan.routes)]
-    tuned = policy.fine_tune(
+    tuned = cast("Policy", run.player).fine_tune(
         run.problem,
         evaluations=max(1, budget - tally.evaluations) if context.options.deterministic else None,
         seed=context.seed(),
@@ -84,17 +81,18 @@ def ppo_tuned(problem: Problem, context: Context) -> None:
     heuristics.report(context, tally, "ppo_tuned")
 
 
+def _begin(problem: Problem, context: Context, source: str) -> RollOuts | None:
+    """Roll-outs of the policy; None where there is nothing to search, or no time for it."""
+    from stowplan.portfolio.modulo_scheduling import candidates as heuristics
+    from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
+
+    tally = heuristics.prepare(problem, context, source)
+    if tally is None or not problem.instructions or context.closed():
+        return None
+    return RollOuts(tally, POLICY.load(), context.seed(), repair=True)
+
+
 def _budget(context: Context, instructions: int) -> int:
     """Evaluations at most."""
     placements = context.work(DETERMINISTIC_PLACEMENTS)
     return BUDGET if placements is None else min(BUDGET, placements // max(1, instructions) + 1)
-
-
-def _load() -> Policy:
-    import torch
-
-    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
-
-    # Other candidates have the other cores; and sums must not depend on how many there are.
-    torch.set_num_threads(1)
-    return Policy.load(POLICY.path)

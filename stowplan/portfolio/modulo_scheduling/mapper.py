@@ -152,19 +152,10 @@ class Mapper:
 
     def _reaches(self, group: int, tile: int) -> bool:
         """Whether links lead to and from the tiles of all neighbours that are placed."""
-        hops = self.body.hops
         for number in self.body.members[group]:
-            for value in self.body.incoming[number]:
-                if value.clocks is not None:
-                    continue
+            for value in self.body.values[number]:
                 other = self.body.group[value.other]
-                if self.tile[other] >= 0 and hops[self.tile[other]][tile] == FAR and other != group:
-                    return False
-            for value in self.body.outgoing[number]:
-                if value.clocks is not None:
-                    continue
-                other = self.body.group[value.other]
-                if self.tile[other] >= 0 and hops[tile][self.tile[other]] == FAR and other != group:
+                if other != group and self.tile[other] >= 0 and self._clocks(value, tile) == FAR:
                     return False
         return True
 
@@ -172,23 +163,23 @@ class Mapper:
         """First and last clock at which all values from and to placed instructions come in time on this tile."""
         body, ii = self.body, self.ii
         low, high = 0, FAR
-        for value in body.incoming[number]:
+        for value in body.values[number]:
             if value.other in self.time:
-                ready = self.time[value.other] + body.latency[value.other] - ii * value.distance
-                ready += self._clocks(value, int(self.tile[body.group[value.other]]), tile)
-                low = max(low, ready)
-                high = min(high, ready + self._wait(value))
-        for value in body.outgoing[number]:
-            if value.other in self.time:
-                due = self.time[value.other] - body.latency[number] + ii * value.distance
-                due -= self._clocks(value, tile, int(self.tile[body.group[value.other]]))
-                high = min(high, due)
-                low = max(low, due - self._wait(value))
+                at, clocks = self.time[value.other], self._clocks(value, tile)
+                if value.leaves:
+                    due = at - body.latency[number] + ii * value.distance - clocks
+                    low, high = max(low, due - self._wait(value)), min(high, due)
+                else:
+                    ready = at + body.latency[value.other] - ii * value.distance + clocks
+                    low, high = max(low, ready), min(high, ready + self._wait(value))
         return low, high
 
-    def _clocks(self, value: Value, source: int, target: int) -> int:
-        """Clocks that a value is on its way between two tiles."""
-        return self.body.hops[source][target] if value.clocks is None else value.clocks
+    def _clocks(self, value: Value, tile: int) -> int:
+        """Clocks that a value is on its way between a tile and that of its other end."""
+        if value.clocks is not None:
+            return value.clocks
+        other, hops = int(self.tile[self.body.group[value.other]]), self.body.hops
+        return hops[tile][other] if value.leaves else hops[other][tile]
 
     def _wait(self, value: Value) -> int:
         """Clocks that a value may wait."""
@@ -250,14 +241,9 @@ class Mapper:
         """How many would have to go if the group were put on a tile, roughly."""
         count = float(self._load[tile] >= self.slots)
         count += sum(len(self.body.members[other]) for other in self.body.apart[group] if self.tile[other] == tile)
-        hops = self.body.hops
         for number in self.body.members[group]:
-            for value in self.body.incoming[number]:
-                at = self.tile[self.body.group[value.other]]
-                count += at >= 0 and value.clocks is None and hops[at][tile] == FAR
-            for value in self.body.outgoing[number]:
-                at = self.tile[self.body.group[value.other]]
-                count += at >= 0 and value.clocks is None and hops[tile][at] == FAR
+            for value in self.body.values[number]:
+                count += self.tile[self.body.group[value.other]] >= 0 and self._clocks(value, tile) == FAR
         return count
 
     def _put(self, number: int, tile: int, time: int) -> list[int]:
@@ -286,16 +272,11 @@ class Mapper:
                 remove([occupant])
         if self._load[tile] >= self.slots:
             remove([self._chance.choice([other for (at, _), other in sorted(self._taken.items()) if at == tile])])
-        for value in body.incoming[number]:
+        for value in body.values[number]:
             if value.other in self.time:
-                wait = time + self.ii * value.distance - self.time[value.other] - body.latency[value.other]
-                wait -= self._clocks(value, int(self.tile[body.group[value.other]]), tile)
-                if not 0 <= wait <= self._wait(value):
-                    remove([value.other])
-        for value in body.outgoing[number]:
-            if value.other in self.time:
-                wait = self.time[value.other] + self.ii * value.distance - time - body.latency[number]
-                wait -= self._clocks(value, tile, int(self.tile[body.group[value.other]]))
+                at = self.time[value.other]
+                wait = at - time - body.latency[number] if value.leaves else time - at - body.latency[value.other]
+                wait += self.ii * value.distance - self._clocks(value, tile)
                 if not 0 <= wait <= self._wait(value):
                     remove([value.other])
         for key in self._asks(number, tile, time):

@@ -136,7 +136,7 @@ class RollOuts:
         found, frontier = {first}, [first]
         while frontier and len(found) < wanted:
             at = frontier.pop(int(draw.integers(len(frontier))))
-            for value in (*body.incoming[at], *body.outgoing[at]):
+            for value in body.values[at]:
                 if value.other not in found:
                     found.add(value.other)
                     frontier.append(value.other)

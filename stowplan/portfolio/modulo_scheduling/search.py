@@ -10,26 +10,22 @@ raced with those that follow nothing, at each initiation interval (II) below the
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.models.hint import TRUST, Hint
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
+from stowplan.models.modulo_scheduling.hint import TIME, tile_name
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 
 if TYPE_CHECKING:
     from stowplan.portfolio.modulo_scheduling.annealing import Annealing
-
-
-from collections.abc import Iterator
-
-import numpy as np
-from numpy.typing import NDArray
-
-from stowplan.models.hint import TRUST, Hint
-from stowplan.models.modulo_scheduling.hint import TIME, tile_name
 
 #: Placements for each instruction before an initiation interval (II) is given up (the budget ratio of Rau 1994), at
 #: first and at most.
@@ -270,7 +266,7 @@ class Search:
         found, frontier = [first], [first]
         while frontier and len(found) < size:
             at = frontier.pop(self._chance.randrange(len(frontier)))
-            for value in (*body.incoming[at], *body.outgoing[at]):
+            for value in body.values[at]:
                 if value.other not in found:
                     found.append(value.other)
                     frontier.append(value.other)

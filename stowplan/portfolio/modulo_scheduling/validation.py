@@ -6,7 +6,6 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -208,29 +207,12 @@ def _decisions(problem: Problem, game: Game, known: Plan | None) -> Places | Non
     return None if placed is None else Places(problem, game.plan, placed)
 
 
-def _load(path: Path) -> PpoPlayer:
-    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
-
-    return PpoPlayer(Policy.load(path))
-
-
-def _untrained(player: Any, seed: int) -> PpoPlayer:
-    import torch
-
-    from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
-    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return PpoPlayer(Policy(Network(player.policy.network.shape), player.policy.file))
-
-
 ADAPTER = Adapter(
     agent="PPO",
     source=POLICY,
     format="stowplan.ppo.policy",
-    load=_load,
-    untrained=_untrained,
+    player=PpoPlayer,
+    untrained=lambda policy: type(policy)(type(policy.network)(policy.network.shape), policy.file),
     decisions=_decisions,
     episodes="mappings",
 )

@@ -68,7 +68,7 @@ def search(
     Returns
     -------
     (int, list of int) or None
-        Its peak, and the operators in the graph's direction; None where the beam came to no end, or was stopped.
+        Its peak, and the operators, first to last; None where the beam came to no end, or was stopped.
     """
     n = len(graph.waits)
     words = max(1, (n + 63) // 64)
@@ -100,7 +100,8 @@ def search(
         now, after = after, now
         wide = made
         if complete >= 0:
-            return int(now.key[0]), _follow(graph, backs, moves, set(done))
+            order = _follow(graph, backs, moves, set(done))
+            return int(now.key[0]), order[::-1] if graph.backward else order
     return None
 
 

@@ -20,7 +20,7 @@ from stowplan.models.packing.bounds import load_bound
 from stowplan.portfolio.context import Context, presolve_seconds
 from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.operator_order.graph import Graph, make
+from stowplan.portfolio.operator_order.graph import make
 from stowplan.portfolio.operator_order.local_search import Dividing, Windows
 from stowplan.portfolio.operator_order.orders import BASELINES, best_order, is_in_tree
 from stowplan.portfolio.operator_order.set_search import EXHAUSTED, FOUND, FULL, SetSearch
@@ -161,12 +161,7 @@ def _beams(run: _Run, width: int, chance: np.random.Generator | None) -> None:
                 return
             found = beam.search(graph, floor, plan.objective, width, chance, run.is_over, weight)
             if found is not None:
-                run.offer(_forwards(graph, found[1]), "beam")
-
-
-def _forwards(graph: Graph, order: list[int]) -> list[int]:
-    """An order in a graph's direction, first to last."""
-    return order[::-1] if graph.backward else order
+                run.offer(found[1], "beam")
 
 
 class _Improvement:
@@ -261,7 +256,7 @@ def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None =
                 run.floor = one.bound
                 context.bound(one.bound, "sets")
             if outcome == FOUND:
-                run.offer(_forwards(graph, one.order()), "sets")
+                run.offer(one.order(), "sets")
             if outcome in (FOUND, EXHAUSTED):
                 return
         slice_ = min(200_000, 2 * slice_) if most is None else slice_
@@ -323,9 +318,7 @@ def _another(run: _Run, order: list[int], chance: np.random.Generator) -> list[i
     peak = run.structure.peak(order)
     graph = run.backwards if chance.random() < 0.5 else run.forwards
     found = beam.search(graph, peak, peak + 1, 4, chance, run.context.closed, weight=0.0)
-    if found is None:
-        return order
-    return _forwards(graph, found[1])
+    return order if found is None else found[1]
 
 
 def warm_up() -> None:

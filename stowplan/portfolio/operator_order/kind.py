@@ -14,7 +14,7 @@ from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import Verification, verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, presolver
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.orders import BASELINES, depth_first
 
@@ -77,10 +77,6 @@ def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[
     return {} if objective is None or bound is None else {"peak_proven": objective <= bound}
 
 
-def _identity(problem: Problem) -> dict[str, str]:
-    return {"program": problem.name, "target": "least peak", "cost_model": "live bytes", "digest": problem.digest}
-
-
 def _second(found: Verification) -> tuple[int, bool]:
     """The arena decides between plans of one peak; nothing is below the peak."""
     arena = found.arena or 0
@@ -98,7 +94,7 @@ KIND = Kind(
     facts=_facts,
     counts=("operators", "tensors"),
     highlights=("arena",),
-    identity=_identity,
+    identity=lambda problem: identify(problem, "live bytes", "least peak"),
     unit="bytes",
     baseline_sources=("bfs", "dfs", "lpmf"),
     makes_baselines=_makes_baselines,

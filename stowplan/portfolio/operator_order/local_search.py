@@ -126,7 +126,7 @@ class Dividing:
             upper = self.peak + 1 if found is None else found[0]
             result = beam.search(graph, self.floor, upper, width, noise, should_stop, weight, start, among)
             if result is not None and (found is None or result[0] < found[0]):
-                found = result[0], result[1][::-1] if graph.backward else result[1]
+                found = result
             if found is not None and found[0] <= self.floor:
                 break
         return None if found is None else found[1]

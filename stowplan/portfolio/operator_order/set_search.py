@@ -121,14 +121,15 @@ class SetSearch:
         return self.outcome
 
     def order(self) -> list[int]:
-        """The operators in the order found, in the graph's direction."""
+        """The operators in the order found, first to last."""
         found: list[Ints] = []
         at = int(self._state[GOAL])
         while at > 0:
             parent, first, count = self._sets.moves[at]
             found.append(self._sets.pool[first : first + count])
             at = int(parent)
-        return [int(op) for part in reversed(found) for op in part]
+        order = [int(op) for part in reversed(found) for op in part]
+        return order[::-1] if self._graph.backward else order
 
     def _make(self, sets: int) -> None:
         n = len(self._graph.waits)

@@ -18,7 +18,7 @@ import numpy as np
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
-from stowplan.portfolio.context import Context
+from stowplan.portfolio.context import Context, is_overloaded
 from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import Placements, Search
@@ -46,15 +46,6 @@ _FEW_ORDERS = (0, 2)
 EXPLAIN_SECONDS = 3.0
 
 
-def _overloaded(problem: Problem, context: Context) -> bool:
-    """Report an infeasibility that shows at once."""
-    found = find_overload(problem)
-    if found is not None:
-        context.note(found.reason)
-        context.proven_infeasible("load")
-    return found is not None
-
-
 def search(problem: Problem, context: Context) -> None:
     """Greedy by simple orders, then beams; with gaps or fixed offsets, orders in which what stood too high comes sooner.
 
@@ -71,7 +62,7 @@ def climb(problem: Problem, context: Context) -> None:
 
 def _place_from_peaks(problem: Problem, context: Context) -> None:
     """From one peak, from some, stacked in some ways; and on at random while that is the best way of all."""
-    if len(problem.buffers) > MANY_BUFFERS or _overloaded(problem, context):
+    if len(problem.buffers) > MANY_BUFFERS or is_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
     if not data.is_plain:
@@ -96,7 +87,7 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
 
 
 def _search(problem: Problem, context: Context, chosen_orders: Collection[int], source: str, stream: int) -> None:
-    if _overloaded(problem, context):
+    if is_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
     n = len(data.size)
@@ -135,7 +126,7 @@ def canonical2(problem: Problem, context: Context) -> None:
 
 def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, simple_orders: bool = True) -> None:
     began = time.monotonic()
-    if _overloaded(problem, context):
+    if is_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
     known = _known(context)
@@ -148,7 +139,7 @@ def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, 
 
 def beam2(problem: Problem, context: Context) -> None:
     """Beams of another seed: how long they take is a matter of luck."""
-    if not _overloaded(problem, context):
+    if not is_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
         if len(data.size) > 0:
             _search_by_beams(problem, context, data, "beam2", 1)
@@ -204,7 +195,7 @@ def _close_in(problem: Problem, context: Context, data: Data, found: canonical.S
 
 def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model, hinted with the best plan known."""
-    if _overloaded(problem, context):
+    if is_overloaded(context, find_overload(problem)):
         return
     from stowplan.models.packing import cpsat as model
 
@@ -212,9 +203,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(
         problem,
         hint=_known(context),
-        on_plan=lambda plan: context.plan(plan, "cpsat"),
-        on_bound=lambda bound: context.bound(bound, "cpsat"),
-        **context.solver_limits(4),
+        **context.reporting("cpsat", 4),
     )
     if outcome.status == "infeasible":
         _explain(problem, context, "cpsat", began)

@@ -6,6 +6,7 @@ an irreducible span of time and set of buffers that cannot be packed.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -240,22 +241,11 @@ class _Filter:
         moments = sorted({moment for buffer in self._problem.buffers for piece in buffer.pieces for moment in piece})
         everyone = [number for number, buffer in enumerate(self._problem.buffers) if buffer.size > 0]
         # What does not fit in a span does not fit in a longer one: the ends can be found by halving.
-        low, high = 1, len(moments) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._refuted(everyone, moments[0], moments[middle]):
-                high = middle
-            else:
-                low = middle + 1
-        end = moments[high]
-        low, last = 0, high - 1
-        while low < last:
-            middle = (low + last + 1) // 2
-            if self._refuted(everyone, moments[middle], end):
-                low = middle
-            else:
-                last = middle - 1
-        start = moments[low]
+        ends = moments[1:-1]
+        last = 1 + bisect_left(ends, True, key=lambda moment: self._refuted(everyone, moments[0], moment))
+        end = moments[last]
+        starts = moments[last - 1 : 0 : -1]
+        start = [*starts, moments[0]][bisect_left(starts, True, key=lambda moment: self._refuted(everyone, moment, end))]
         buffers = self._problem.buffers
         kept = [number for number in everyone if clip(self._problem, [number], start, end).buffers]
         # Small ones are needed least often. Many at a time at first.

@@ -16,32 +16,22 @@ from numpy.typing import NDArray
 
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program
 
 
 class Changes(ByValues):
     """Decisions are the offsets of the buffers."""
 
-    def __init__(self, problem: Problem, given: KeepClose):
-        earlier: Plan = given.plan
-        before: Sequence[int | None] = earlier.offsets
-        start: Plan | None = earlier
-        if not of_this_problem(problem, given):
-            buffers = earlier.buffers or (given.problem.buffers if given.problem is not None else ())
-            if len(buffers) != len(earlier.offsets):
-                raise needs_program("packing")
-            known = {buffer.id: offset for buffer, offset in zip(buffers, earlier.offsets, strict=True)}
-            before = [known.get(buffer.id) for buffer in problem.buffers]
-            start = None if None in before else self._plan(problem, [offset or 0 for offset in before])
-        super().__init__(problem, given, "buffer", before, start)
-        self._offsets = tuple(before)
+    what = "buffer"
 
-    @staticmethod
-    def _plan(problem: Problem, offsets: Sequence[int]) -> Plan:
-        height = max((offset + each.size for offset, each in zip(offsets, problem.buffers, strict=True)), default=0)
-        return Plan(
-            problem=problem.digest, objective=height, offsets=tuple(offsets), buffers=problem.buffers, name=problem.name
-        )
+    def known_again(self, given: KeepClose) -> Sequence[int | None]:
+        """Offsets by the ids of the buffers."""
+        earlier: Plan = given.plan
+        buffers = earlier.buffers or (given.problem.buffers if given.problem is not None else ())
+        if len(buffers) != len(earlier.offsets):
+            raise needs_program("packing")
+        known = {buffer.id: offset for buffer, offset in zip(buffers, earlier.offsets, strict=True)}
+        return [known.get(buffer.id) for buffer in self.problem.buffers]
 
     def values(self, plan: Any) -> Sequence[int]:
         """Offsets."""
@@ -50,18 +40,20 @@ class Changes(ByValues):
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
         """Plan with these offsets."""
-        return self._plan(self.problem, values)
+        problem = self.problem
+        height = max((offset + each.size for offset, each in zip(values, problem.buffers, strict=True)), default=0)
+        return Plan(problem=problem.digest, objective=height, offsets=tuple(values), buffers=problem.buffers, name=problem.name)
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """Buffers that stand where the buffer was."""
-        return colliding(packed(self.problem, self._offsets), packed(self.problem, plan.offsets))
+        return colliding(packed(self.problem, self.earlier), packed(self.problem, plan.offsets))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """Other offsets under the ceiling."""
         capacity = self.problem.capacity
         problem = under(self.problem, ceiling if capacity is None else min(capacity, ceiling))
-        for offsets in near_offsets(problem, self._offsets, plan.offsets, budget):
-            yield self._plan(self.problem, offsets)
+        for offsets in near_offsets(problem, self.earlier, plan.offsets, budget):
+            yield self.plan(offsets, plan)
 
 
 #: The exact model is asked for fewer buffers than this.
@@ -155,7 +147,7 @@ def near_offsets(
     from stowplan.models.packing.cpsat import solve_closest
 
     hint = Plan(problem=problem.digest, objective=0, offsets=best)
-    outcome = solve_closest(problem, earlier, hint=hint, should_stop=budget.should_stop, **limits)  # type: ignore[arg-type]
+    outcome = solve_closest(problem, earlier, hint=hint, **limits)
     if outcome.plan is not None and moved(outcome.plan.offsets) < moved(best):
         yield outcome.plan.offsets
 

@@ -11,7 +11,7 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify
 from stowplan.portfolio.packing.quick import quick_plan
 
 _HERE = "stowplan.portfolio.packing.candidates"
@@ -102,8 +102,7 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
 
 
 def _identity(problem: Problem) -> dict[str, str]:
-    capacity = "least height" if problem.capacity is None else f"{problem.capacity} bytes"
-    return {"program": problem.name, "target": capacity, "cost_model": "packing", "digest": problem.digest}
+    return identify(problem, "packing", "least height" if problem.capacity is None else f"{problem.capacity} bytes")
 
 
 KIND = Kind(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -93,6 +92,12 @@ class Climb:
     """Hill climbing over the keys of one greedy placement: buffers that end above some line get a larger key.
 
     Heights are in units; ``target`` is one that is good enough.
+
+    Parameters
+    ----------
+    by_excess
+        Whether plans are compared by all that stands above the target, not by the height alone: where many moments are
+        crowded, it shows progress in one of them.
     """
 
     def __init__(
@@ -104,13 +109,17 @@ class Climb:
         target: int,
         chance: np.random.Generator,
         first: bool = False,
+        *,
+        by_excess: bool = False,
     ):
         self.place = place
         self.best = height
         self.first = first
         self._target, self._chance = target, chance
         self._key = self._best_key = key
-        self._height, self._offsets = height, offsets
+        self._height, self._offsets = self._best_height, self._best_offsets = height, offsets
+        self._by_excess = by_excess
+        self._least: int | None = None
         self._stale = 0
 
     def next_key(self, data: Data) -> orders.Floats:
@@ -131,27 +140,23 @@ class Climb:
     def take(self, data: Data, height: int, offsets: Ints) -> None:
         """What became of the key that was tried."""
         self._height, self._offsets = height, offsets
-        self._stale = 0 if height < self.best else self._stale + 1
+        if self._least is None:
+            self._least = self._worth(data, self._best_height, self._best_offsets)
+        worth = self._worth(data, height, offsets)
+        self._stale = 0 if worth < self._least else self._stale + 1
         # Equal is good enough: most changes do not show in the height.
-        if height <= self.best:
-            self.best, self._best_key = height, self._key
+        if worth <= self._least:
+            self._least, self._best_key = worth, self._key
+            self._best_height, self._best_offsets = height, offsets
+        self.best = min(self.best, height)
+
+    def _worth(self, data: Data, height: int, offsets: Ints) -> int:
+        """Units, the fewer the better."""
+        return int(np.clip(offsets + data.size - self._target, 0, data.size).sum()) if self._by_excess else height
 
 
 class LocalClimb(Climb):
-    """The same for many buffers: most rounds change the keys only of what lives together with one that ended too high.
-
-    Parameters
-    ----------
-    by_excess
-        Whether plans are compared by all that stands above the target, not by the height alone: where many moments are
-        crowded, it shows progress in one of them.
-    """
-
-    def __init__(self, *args: Any, by_excess: bool, **options: Any):
-        super().__init__(*args, **options)
-        self._by_excess = by_excess
-        self._best_height, self._best_offsets = self._height, self._offsets
-        self._least: int | None = None
+    """The same for many buffers: most rounds change the keys only of what lives together with one that ended too high."""
 
     def next_key(self, data: Data) -> orders.Floats:
         """The key to try next."""
@@ -166,22 +171,6 @@ class LocalClimb(Climb):
         self._key[around] += self._chance.choice([0.02, 0.1, 0.3, 1.0]) * self._chance.normal(size=len(around))
         self._key[high] += self._chance.choice([0.0, 0.1])
         return self._key
-
-    def take(self, data: Data, height: int, offsets: Ints) -> None:
-        """What became of the key that was tried."""
-        self._height, self._offsets = height, offsets
-        if self._least is None:
-            self._least = self._worth(data, self._best_height, self._best_offsets)
-        worth = self._worth(data, height, offsets)
-        self._stale = 0 if worth < self._least else self._stale + 1
-        if worth <= self._least:
-            self._least, self._best_key = worth, self._key
-            self._best_height, self._best_offsets = height, offsets
-        self.best = min(self.best, height)
-
-    def _worth(self, data: Data, height: int, offsets: Ints) -> int:
-        """Units, the fewer the better."""
-        return int(np.clip(offsets + data.size - self._target, 0, data.size).sum()) if self._by_excess else height
 
 
 class Search:

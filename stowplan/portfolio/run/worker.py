@@ -102,7 +102,7 @@ class Worker:
             job.problem = b""
             function = Candidate(**job.candidate).load()
             self.send(Report("started"))
-            if not context.stop():
+            if not context.closed():
                 function(problem, context)
         except BaseException as error:
             traceback.print_exc()

@@ -299,7 +299,7 @@ class WorkerPool:
         before = self._state.best
         self._state.families.setdefault(source, worker.candidate.family)
         try:
-            violations = self._state.offer_plan(self._kind.decode_plan(data), source, (worker.number, worker.plans))
+            violations = self._state.offer_plan(self._kind.modules.decode_plan(data), source, (worker.number, worker.plans))
         except StowplanError as error:
             violations = str(error)
         if violations is not None:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from typing import BinaryIO, cast
 
 import msgspec
 
-from stowplan.child_process import describe_end, read_message
+from stowplan.child_process import ChildProcess, describe_end
 from stowplan.portfolio.run.messages import (
     Incumbent,
     Job,
@@ -24,7 +20,6 @@ from stowplan.portfolio.run.messages import (
     Stop,
     ToWorker,
     WorkerMessage,
-    write_message,
 )
 
 #: Seconds to wait for a thread whose process has ended.
@@ -61,12 +56,12 @@ class Assignment:
 
     def tell(self, incumbent: Incumbent) -> None:
         """Let the candidate know what others have found; returns at once."""
-        self.process.send(self, incumbent)
+        self.process.tell(self, incumbent)
 
     def stop(self) -> None:
         """Ask the candidate to return; what it still reports goes nowhere. ``is_over`` says when it has."""
         self._is_unwanted.set()
-        self.process.send(self, Stop())
+        self.process.tell(self, Stop())
 
     def kill(self) -> None:
         """End the candidate and whatever it has started, whatever it is doing."""
@@ -92,7 +87,7 @@ class Assignment:
                 return
 
 
-class WorkerProcess:
+class WorkerProcess(ChildProcess):
     """A process of :mod:`stowplan.portfolio.run.worker`, and the two threads that write to it and read from it.
 
     Parameters
@@ -109,6 +104,7 @@ class WorkerProcess:
     """
 
     def __init__(self, environment: dict[str, str], on_waiting: Callable[[WorkerProcess], None]):
+        super().__init__("stowplan.portfolio.run.worker", str(os.getpid()), environment=environment)
         self._on_waiting = on_waiting
         self.assignment: Assignment | None = None
         self.was_kept = False
@@ -117,28 +113,9 @@ class WorkerProcess:
         """Candidates that it has run, or made ready for: what they need is loaded."""
         self._lock = threading.Lock()
         self._unsent: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "stowplan.portfolio.run.worker", str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None if os.environ.get("STOWPLAN_DEBUG") else subprocess.DEVNULL,
-            env=environment,
-            # A session of its own: Ctrl-C at the terminal is for the parent, and what the worker starts ends with it.
-            start_new_session=True,
-        )
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
         for thread in self._threads:
             thread.start()
-
-    @property
-    def pid(self) -> int:
-        """Number of the process."""
-        return self._process.pid
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process has not ended."""
-        return self._process.poll() is None
 
     def assign(self, number: int, job: Job, messages: MessageQueue) -> Assignment:
         """Give a job to a process that waits for one.
@@ -161,18 +138,11 @@ class WorkerProcess:
         self.functions.add(function)
         self._unsent.put(Load(function))
 
-    def send(self, assignment: Assignment, message: Incumbent | Stop) -> None:
+    def tell(self, assignment: Assignment, message: Incumbent | Stop) -> None:
         """Tell the candidate whose turn this was something, if it still is; returns at once."""
         with self._lock:
             if self.assignment is assignment:
                 self._unsent.put(message)
-
-    def kill(self) -> None:
-        """End the process and whatever it has started, whatever it is doing."""
-        # Nobody has waited for the process yet, so that its number cannot belong to another.
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
 
     def kill_for(self, assignment: Assignment, why: str) -> None:
         """End the process as :meth:`kill` does if it is still at work on this, and note why."""
@@ -185,33 +155,28 @@ class WorkerProcess:
         """Kill the process, wait for its end, and free what it took here."""
         if self.assignment is not None:
             self.assignment.stop()
-        self.kill()
-        self._process.wait()
+        self.end()
         self._unsent.put(None)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(_JOIN)
         if not any(thread.is_alive() for thread in self._threads):
-            with contextlib.suppress(OSError):
-                cast(BinaryIO, self._process.stdin).close()
-            cast(BinaryIO, self._process.stdout).close()
+            super().close()
 
     def cause_of_death(self) -> str:
         """How a process ended that has closed its end of the pipe without a last report."""
-        # A signal does not change how a process ends that is about to; what it has started must not stay behind.
-        self.kill()
-        return describe_end(self._process.wait())
+        return describe_end(self.end())
 
     def _write(self) -> None:
         """Send what is told: a worker deep in a solver may be slow to read."""
         with contextlib.suppress(OSError, ValueError):
             while (message := self._unsent.get()) is not None:
-                write_message(cast(BinaryIO, self._process.stdin), message)
+                self.send(msgspec.msgpack.encode(message))
 
     def _read(self) -> None:
         """Hand on what the worker reports."""
         try:
-            while (data := read_message(cast(BinaryIO, self._process.stdout))) is not None:
+            while (data := self.receive()) is not None:
                 self._take(msgspec.msgpack.decode(data, type=Report))
         except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
             self._post(Report("failed", text=f"sent what is no message: {error}"))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.models.tier_placement.structure import Offsets, Structure
+from stowplan.models.tier_placement.structure import Offsets, Structure, plan_of
 
 Ints = NDArray[np.int64]
 
@@ -111,23 +111,6 @@ def import_plan(data: Data, plan: Plan) -> Ints:
     )
 
 
-def export_tiers(data: Data, tier: Ints) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Tiers of the weights and of the outputs, a number for each layer."""
-    weights = [0] * len(data.compute)
-    outputs = [0] * len(data.compute)
-    for layer, is_weight, found in zip(data.layer.tolist(), data.is_weight.tolist(), tier.tolist(), strict=True):
-        (weights if is_weight else outputs)[layer] = found
-    return tuple(weights), tuple(outputs)
-
-
-def latency(data: Data, tier: Ints) -> int:
-    """Latency of a map, ps."""
-    moved = data.external.copy()
-    owner = np.repeat(np.arange(len(data.size)), np.diff(data.touch))
-    np.add.at(moved, data.touched, data.cost[np.arange(len(owner)), tier[owner]])
-    return int(np.maximum(moved, data.compute).sum()) + data.fixed
-
-
 #: What is left of the room of a tier whose tensors found no offsets.
 _SHRINK = 0.98
 
@@ -136,25 +119,16 @@ class Exporter:
     """Turns maps of one problem into plans."""
 
     def __init__(self, problem: Problem, data: Data):
-        self._problem, self._data = problem, data
-        self._offsets: Offsets | None = None
-        if problem.address_spaces:
-            self._structure = Structure(problem)
-            self._offsets = Offsets(self._structure)
+        self._data = data
+        self._structure = Structure(problem)
+        self._offsets = Offsets(self._structure)
 
     def plan(self, tier: Ints) -> Plan | None:
         """Plan of a valid map; None where no offsets were found for it."""
-        weights, outputs = export_tiers(self._data, tier)
-        if self._offsets is None:
-            return Plan(
-                problem=self._problem.digest,
-                objective_ps=latency(self._data, tier),
-                weight_tiers=weights,
-                output_tiers=outputs,
-            )
-        return self._offsets.place(
-            [(outputs if tensor.is_output else weights)[tensor.layer] for tensor in self._structure.tensors]
-        )
+        owners = zip(self._data.layer.tolist(), self._data.is_weight.tolist(), strict=True)
+        tier_of = dict(zip(owners, tier.tolist(), strict=True))
+        tiers = [tier_of[each.layer, not each.is_output] for each in self._structure.tensors]
+        return self._offsets.place(tiers) if self._structure.problem.address_spaces else plan_of(self._structure, tiers)
 
     def shrink(self, tier: Ints) -> Data:
         """Arrays with a little less room in every tier that a map stands in; for searches only, not for plans."""

@@ -13,7 +13,7 @@ from stowplan.models.hint import Hint
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.structure import find_overload
-from stowplan.portfolio.context import Context, asks_for_heuristics, presolve_seconds
+from stowplan.portfolio.context import Context, asks_for_heuristics, is_overloaded, presolve_seconds
 from stowplan.portfolio.tier_placement import engine, heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
@@ -36,10 +36,7 @@ _WARMTH = (1 / 30, 1 / 300, 1 / 5, 1 / 1000)
 
 def _begin(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] | None:
     """What every heuristic needs; None where there is no map to begin with, or none at all."""
-    overload = find_overload(problem)
-    if overload is not None:
-        context.note(overload.reason)
-        context.proven_infeasible("load")
+    if is_overloaded(context, find_overload(problem)):
         return None
     data = build(problem)
     begin = heuristics.any_map(data, context.seed())
@@ -185,10 +182,8 @@ def milp(problem: Problem, context: Context) -> None:
     outcome = solve_milp(
         problem,
         hint=context.start_plan,
-        on_plan=lambda plan: context.plan(plan, "milp"),
-        on_bound=lambda bound: context.bound(bound, "milp"),
         incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
-        **context.solver_limits(1),
+        **context.reporting("milp"),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("milp")
@@ -209,9 +204,7 @@ def _solve_cpsat(problem: Problem, context: Context, seconds: float) -> None:
         problem,
         hint=plan,
         lower_bound_ps=bound,
-        on_plan=lambda plan: context.plan(plan, "cpsat"),
-        on_bound=lambda bound: context.bound(bound, "cpsat"),
-        **context.solver_limits(4, seconds=seconds),
+        **context.reporting("cpsat", 4, seconds=seconds),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat")

@@ -125,7 +125,6 @@ class Search:
         stop: Callable[[], bool],
         *,
         ejections: int = engine.EJECTIONS,
-        on_better: Callable[[Walk], None] | None = None,
     ) -> None:
         """One cooling of so many moves, each an evaluation; without ejections, maps that do not fit are refused."""
         walk = self.walk
@@ -136,14 +135,11 @@ class Search:
                 return
             count = min(chunk, moves - done)
             degrees = temperature * math.exp(math.log(_COLD) * done / moves)
-            before = walk.latency
             self._now, walk.latency = engine.anneal(
-                self.data, self._state, count, ejections, degrees, self._now, before, walk.tier
+                self.data, self._state, count, ejections, degrees, self._now, walk.latency, walk.tier
             )
             walk.evaluations += count
             walk.note()
-            if on_better is not None and walk.latency < before:
-                on_better(walk)
 
 
 #: A tensor comes into the fastest tier that, with those above it, has at least this much of its values.

@@ -7,26 +7,47 @@ from typing import Any
 
 from stowplan.models.packing import problem as packing
 from stowplan.models.tier_placement.hint import matched_layers
-from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure, offsets_of, plan_of, tiers_of
-from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program
 from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked
 
 
 class Changes(ByValues):
     """Decisions are the tiers of the tensors, and their offsets where there are any."""
 
+    what = "tensor"
+
     def __init__(self, problem: Problem, given: KeepClose):
         self._structure = Structure(problem)
-        start: Plan | None = given.plan
-        if of_this_problem(problem, given):
-            self._places: list[Place | None] = list(self.values(given.plan))
+        super().__init__(problem, given)
+
+    def known_again(self, given: KeepClose) -> Sequence[Place | None]:
+        """Places by layer, and by the names of the tiers."""
+        problem: Problem = self.problem
+        earlier: Plan = given.plan
+        if given.problem is not None:
+            before = matched_layers(problem, given.problem)
+            tiers: Sequence[str] = [tier.name for tier in given.problem.tiers]
+            sizes = [layer.weight_bytes for layer in given.problem.layers]
+        elif len(earlier.layers) == len(earlier.output_tiers) and earlier.tiers:
+            number = {name: at for at, name in enumerate(earlier.layers)}
+            before = [number.get(layer.name, -1) for layer in problem.layers]
+            tiers, sizes = earlier.tiers, [1] * len(earlier.layers)
         else:
-            self._places = _known_again(problem, self._structure, given)
-            whole = [place for place in self._places if place is not None]
-            start = self.plan(whole, None) if len(whole) == len(self._places) else None
-        super().__init__(problem, given, "tensor", self._places, start)
+            raise needs_program("tier placement")
+        now = {tier.name: at for at, tier in enumerate(problem.tiers)}
+        found: list[Place | None] = []
+        for tensor in placed(problem):
+            was = Placed(before[tensor.layer], tensor.is_output)
+            has_place = was.layer >= 0 and (was.is_output or sizes[was.layer])
+            tier = now.get(tiers[was.tier(earlier)]) if has_place else None
+            if tier is None or (problem.address_spaces and not earlier.output_offsets):
+                found.append(None)
+            else:
+                found.append((tier, was.offset(earlier) if problem.address_spaces else 0))
+        return found
 
     def values(self, plan: Any) -> Sequence[Place]:
         """Tier and offset, which is 0 where tiers are no address spaces."""
@@ -42,7 +63,7 @@ class Changes(ByValues):
         """Tensors that stand where the tensor was."""
         if not self._structure.problem.address_spaces:
             return super().coupled(plan)
-        return colliding(self._boxes(self._places), self._boxes(self.values(plan)))
+        return colliding(self._boxes(self.earlier), self._boxes(self.values(plan)))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """Other offsets in the same tiers."""
@@ -61,7 +82,7 @@ class Changes(ByValues):
                 capacity=capacity,
             )
 
-        for places in near_places(self.values(plan), self._places, len(problem.tiers), packed_in, budget):
+        for places in near_places(self.values(plan), self.earlier, len(problem.tiers), packed_in, budget):
             yield self.plan(places, plan)
 
     def _boxes(self, places: Sequence[Place | None]) -> Boxes:
@@ -73,36 +94,3 @@ class Changes(ByValues):
                 if place is not None
             ),
         )
-
-
-def _known_again(problem: Problem, structure: Structure, given: KeepClose) -> list[Place | None]:
-    """Places of an earlier version's tensors, by layer."""
-    earlier: Plan = given.plan
-    if given.problem is not None:
-        before = matched_layers(problem, given.problem)
-        tiers: Sequence[str] = [tier.name for tier in given.problem.tiers]
-        sizes = [layer.weight_bytes for layer in given.problem.layers]
-    elif len(earlier.layers) == len(earlier.output_tiers) and earlier.tiers:
-        number = {name: at for at, name in enumerate(earlier.layers)}
-        before = [number.get(layer.name, -1) for layer in problem.layers]
-        tiers, sizes = earlier.tiers, [1] * len(earlier.layers)
-    else:
-        raise needs_program("tier placement")
-    now = {tier.name: at for at, tier in enumerate(problem.tiers)}
-    found: list[Place | None] = []
-    for tensor in structure.tensors:
-        layer = before[tensor.layer]
-        if layer < 0 or not (tensor.is_output or sizes[layer]):
-            found.append(None)
-            continue
-        tier_of, offset_of = (
-            (earlier.output_tiers, earlier.output_offsets)
-            if tensor.is_output
-            else (earlier.weight_tiers, earlier.weight_offsets)
-        )
-        tier = now.get(tiers[tier_of[layer]])
-        if tier is None or (problem.address_spaces and not offset_of):
-            found.append(None)
-        else:
-            found.append((tier, offset_of[layer] if problem.address_spaces else 0))
-    return found

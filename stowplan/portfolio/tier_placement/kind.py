@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.plan import Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
@@ -58,10 +58,6 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return ([presolver(f"{_HERE}:presolve")] if is_small else []) + found[:place] + policies + found[place:]
 
 
-def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    return (Candidate("greedy_dp", "baseline", f"{_HERE}:greedy_dp"),)
-
-
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "layers": len(problem.layers),
@@ -75,17 +71,10 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
         if overload is not None:
             facts["explanation"] = overload.reason
         return facts
-    tiers = range(len(problem.tiers))
-    facts["weights_in"] = _bytes_in(problem, tiers, plan.weight_tiers, [layer.weight_bytes for layer in problem.layers])
-    facts["outputs_in"] = _bytes_in(problem, tiers, plan.output_tiers, [layer.output_bytes for layer in problem.layers])
+    facts["weights_in"], facts["outputs_in"] = ({tier.name: 0 for tier in problem.tiers} for _ in range(2))
+    for each in placed(problem):
+        facts["outputs_in" if each.is_output else "weights_in"][problem.tiers[each.tier(plan)].name] += each.size(problem)
     return facts
-
-
-def _bytes_in(problem: Problem, tiers: range, tier_of: tuple[int, ...], sizes: list[int]) -> dict[str, int]:
-    """Bytes of tensors by the name of their tier."""
-    return {
-        problem.tiers[tier].name: sum(size for at, size in zip(tier_of, sizes, strict=True) if at == tier) for tier in tiers
-    }
 
 
 KIND = Kind(
@@ -100,7 +89,6 @@ KIND = Kind(
     counts=("layers", "tensors"),
     identity=identify,
     baseline_sources=("compiler", "greedy_dp"),
-    makes_baselines=_makes_baselines,
-    notes=lambda problem: problem.notes,
+    makes_baselines=lambda problem: (Candidate("greedy_dp", "baseline", f"{_HERE}:greedy_dp"),),
     warm_up="stowplan.portfolio.tier_placement.candidates:warm_up",
 )

@@ -8,7 +8,7 @@ from stowplan.errors import InputError
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
-from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.context import Context, Options, is_overloaded
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource
 
@@ -20,6 +20,7 @@ POLICY = PolicySource(
     variable="STOWPLAN_EGRL_POLICY",
     command="stowplan train egrl",
     training="trained by imitation of linear relaxations, no evaluations of its own",
+    policy="stowplan.learned_guidance.tier_placement.egrl.policy:Policy",
 )
 
 #: What a forward pass and decoding take for a layer: seconds, on one core at leisure.
@@ -53,17 +54,17 @@ def candidates(problem: Problem, options: Options, others: int) -> list[Candidat
 
 def egrl(problem: Problem, context: Context) -> None:
     """The plan of one forward pass."""
-    if not _overloaded(problem, context):
-        policy = _load()
+    if not is_overloaded(context, find_overload(problem)):
+        policy = POLICY.load()
         if not context.closed():
             _placed(policy, problem, context)
 
 
 def egrl_tuned(problem: Problem, context: Context) -> None:
     """That, then the policy trained on for this network alone, until time is up; the best plan at hand is shown to it."""
-    if _overloaded(problem, context):
+    if is_overloaded(context, find_overload(problem)):
         return
-    policy = _load()
+    policy = POLICY.load()
     first = None if context.closed() else _placed(policy, problem, context)
     if first is None:
         return
@@ -102,22 +103,3 @@ def _placed(policy: Policy, problem: Problem, context: Context) -> Plan | None:
         return None
     context.plan(plan, "egrl")
     return plan
-
-
-def _overloaded(problem: Problem, context: Context) -> bool:
-    overload = find_overload(problem)
-    if overload is None:
-        return False
-    context.note(overload.reason)
-    context.proven_infeasible("load")
-    return True
-
-
-def _load() -> Policy:
-    import torch
-
-    from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
-
-    # Other candidates have the other cores; and sums must not depend on how many there are.
-    torch.set_num_threads(1)
-    return Policy.load(POLICY.path)

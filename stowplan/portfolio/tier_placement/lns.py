@@ -11,7 +11,7 @@ import random
 import time
 
 from stowplan.models.hint import Hint
-from stowplan.models.tier_placement.plan import Plan, placed
+from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.context import Context
 
@@ -30,14 +30,12 @@ AGREES = 0.999
 #: Rounds of a deterministic run for each second of its limit.
 DETERMINISTIC_ROUNDS = 0.2
 
-Key = tuple[int, bool]
-
 
 class Neighbourhoods:
     """Draws the tensors that are free, ways by turns, and as many as can be solved."""
 
     def __init__(self, problem: Problem, hint: Hint | None, seed: int):
-        self._keys = placed(problem)
+        self._tensors = placed(problem)
         self._layers = problem.layers
         self._tiers = [tier.name for tier in problem.tiers]
         self._hint = hint
@@ -45,23 +43,23 @@ class Neighbourhoods:
         self.sizes: dict[str, float] = dict.fromkeys(("near", "anywhere"), FIRST)
         self._turn = 0
 
-    def draw(self, plan: Plan) -> tuple[str, set[Key]]:
-        """The way, and what it frees: (layer, whether it is its output)."""
+    def draw(self, plan: Plan) -> tuple[str, set[Placed]]:
+        """The way, and what it frees."""
         self._turn += 1
         if self._turn == 1 and self._hint is not None:
             return "relaxation", self._disagreeing(plan, self._hint)
         way = ("near", "anywhere")[self._turn % 2]
         count = round(self.sizes[way])
         if way == "anywhere":
-            return way, {*self._chance.sample(self._keys, min(count, len(self._keys)))}
-        free: set[Key] = set()
+            return way, {*self._chance.sample(self._tensors, min(count, len(self._tensors)))}
+        free: set[Placed] = set()
         layer = self._chance.randrange(len(self._layers))
         reach = 0
-        while len(free) < min(count, len(self._keys)) and reach <= len(self._layers):
+        while len(free) < min(count, len(self._tensors)) and reach <= len(self._layers):
             for other in {layer - reach, layer + reach}:
                 if 0 <= other < len(self._layers):
-                    free.add((other, True))
-                    free |= {(other, False)} if self._layers[other].weight_bytes else set()
+                    free.add(Placed(other, True))
+                    free |= {Placed(other, False)} if self._layers[other].weight_bytes else set()
             reach += 1
         return way, free
 
@@ -70,18 +68,13 @@ class Neighbourhoods:
         if way in self.sizes:
             self.sizes[way] = max(LEAST, self.sizes[way] * (GROWTH if easy else SHRINKAGE if hard else 1.0))
 
-    def pins(self, plan: Plan, free: set[Key]) -> dict[Key, int]:
+    def pins(self, plan: Plan, free: set[Placed]) -> dict[tuple[int, bool], int]:
         """The tiers of all that is not free."""
-        return {key: _tier(plan, key) for key in self._keys if key not in free}
+        return {each: each.tier(plan) for each in self._tensors if each not in free}
 
-    def _disagreeing(self, plan: Plan, hint: Hint) -> set[Key]:
+    def _disagreeing(self, plan: Plan, hint: Hint) -> set[Placed]:
         shares = [hint.values[name] for name in self._tiers]
-        return {key for number, key in enumerate(self._keys) if shares[_tier(plan, key)][number] < AGREES}
-
-
-def _tier(plan: Plan, key: Key) -> int:
-    layer, is_output = key
-    return plan.output_tiers[layer] if is_output else plan.weight_tiers[layer]
+        return {each for number, each in enumerate(self._tensors) if shares[each.tier(plan)][number] < AGREES}
 
 
 def lns(problem: Problem, context: Context) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.plan import Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.tier_placement.learned import POLICY
 from stowplan.portfolio.validation.adapter import Adapter, Completion, Effort, Game, Stop
@@ -48,25 +47,16 @@ class Tiers:
 
     def __init__(self, problem: Problem, plan: Plan):
         self.problem, self.plan = problem, plan
-        self._tensors = [
-            (layer, is_output)
-            for layer, each in enumerate(problem.layers)
-            for is_output in (False, True)
-            if is_output or each.weight_bytes
-        ]
+        self._tensors = placed(problem)
 
     @cached_property
     def names(self) -> Sequence[str]:
         """``weights of L in T``."""
         problem = self.problem
         return [
-            f"{'output' if is_output else 'weights'} of {problem.layers[layer].name} in "
-            f"{problem.tiers[self._tier(layer, is_output)].name}"
-            for layer, is_output in self._tensors
+            f"{each.what} of {problem.layers[each.layer].name} in {problem.tiers[each.tier(self.plan)].name}"
+            for each in self._tensors
         ]
-
-    def _tier(self, layer: int, is_output: bool) -> int:
-        return (self.plan.output_tiers if is_output else self.plan.weight_tiers)[layer]
 
     def best(self, count: int, effort: Effort) -> Completion:
         """See :class:`~stowplan.portfolio.validation.adapter.Decisions`."""
@@ -75,7 +65,7 @@ class Tiers:
         outcome = solve_milp(
             self.problem,
             time_limit=effort.seconds,
-            pins={each: self._tier(*each) for each in self._tensors[:count]},
+            pins={each: each.tier(self.plan) for each in self._tensors[:count]},
             seed=effort.seed,
             deterministic_limit=effort.work,
             hint=self.plan,
@@ -85,34 +75,13 @@ class Tiers:
         return Completion(plan.objective_ps, max(effort.bound, outcome.bound or 0))
 
 
-def _decisions(problem: Problem, game: Game, known: Plan | None) -> Tiers:
-    return Tiers(problem, game.plan)
-
-
-def _load(path: Path) -> EgrlPlayer:
-    from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
-
-    return EgrlPlayer(Policy.load(path))
-
-
-def _untrained(player: Any, seed: int) -> EgrlPlayer:
-    import torch
-
-    from stowplan.learned_guidance.tier_placement.egrl.network import Actor
-    from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return EgrlPlayer(Policy(player.policy.file, Actor(player.policy.actor.shape)))
-
-
 ADAPTER = Adapter(
     agent="EGRL",
     source=POLICY,
     format="stowplan.egrl.policy",
-    load=_load,
-    untrained=_untrained,
-    decisions=_decisions,
+    player=EgrlPlayer,
+    untrained=lambda policy: type(policy)(policy.file, type(policy.actor)(policy.actor.shape)),
+    decisions=lambda problem, game, known: Tiers(problem, game.plan),
     episodes="evaluations",
     values="a policy file of EGRL has no critic",
 )

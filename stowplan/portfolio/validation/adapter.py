@@ -118,10 +118,10 @@ class Adapter:
     """The policy where none is named."""
     format: str
     """Of its policy files."""
-    load: Callable[[Path], Player]
-    """Raises InputError where the file is no policy or is damaged."""
-    untrained: Callable[[Player, int], Player]
-    """(policy, seed) to a network of the same sizes that has learned nothing, to be decoded alike."""
+    player: Callable[[Any], Player]
+    """What plays with a policy, as its class loads it."""
+    untrained: Callable[[Any], Any]
+    """(policy) to one of the same sizes that has learned nothing, by torch's random numbers, to be decoded alike."""
     decisions: Callable[[Any, Game, Any], Decisions | None]
     """(problem, likeliest game, best plan known) to its decisions; None where there are none."""
     simulated: Callable[[Any, Any], int] | None = None
@@ -200,6 +200,8 @@ class Policies:
         InputError
             No policy plays the kind, or the package's own, which plays where none is named, cannot be read.
         """
+        from stowplan.learned_guidance.training import checkpoint
+
         title = wanted.modules.title
         if wanted.modules.part(_ADAPTER) is None:
             raise InputError(f"found a problem of {title}, expected one of {', '.join(_playable())}: no policy plays others")
@@ -207,11 +209,9 @@ class Policies:
             adapter = adapter_of(wanted)
             path = self._named.get(wanted.name, adapter.source.path)
             digest = hashlib.sha256(files.read_bytes(path)).hexdigest()
-            # Sums must not depend on how many cores there are.
-            _one_thread()
-            policy = adapter.load(path)
-            control = adapter.untrained(policy, self._seed)
-            training = _training_of(path, adapter.episodes)
+            policy = adapter.source.load(path)
+            policy, control = (adapter.player(each) for each in (policy, _untrained(adapter, policy, self._seed)))
+            training = checkpoint.provenance_of(path).training(adapter.episodes)
             self._opened[wanted.name] = Opened(files.printable(path), digest, adapter, policy, control, training)
         return self._opened[wanted.name]
 
@@ -241,14 +241,9 @@ def _kind_of(path: Path, known: dict[str, str]) -> str:
     return known[found]
 
 
-def _training_of(path: Path, episodes: str) -> str:
-    from stowplan.learned_guidance.training.checkpoint import provenance_of
-
-    return provenance_of(path).training(episodes)
-
-
-def _one_thread() -> None:
+def _untrained(adapter: Adapter, policy: Any, seed: int) -> Any:
     import torch
 
-    set_threads: Callable[[int], None] = torch.set_num_threads
-    set_threads(1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return adapter.untrained(policy)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
 
 import msgspec
 
 from stowplan.models.document import Document
-from stowplan.portfolio.batch import Settings
+from stowplan.portfolio.batch.records import Settings
 from stowplan.portfolio.validation.adapter import Opened
 from stowplan.portfolio.validation.decisions import DecisionReport
 from stowplan.portfolio.validation.statistics import Spread, spread
@@ -159,10 +159,6 @@ class Validation(Document, frozen=True, kw_only=True, forbid_unknown_fields=True
     version: int = VERSION
 
 
-#: Outcomes that a way to plan has on one problem.
-Outcomes = Callable[[ProblemReport], Iterable[Outcome]]
-
-
 def summarize(problems: Sequence[ProblemReport], opened: Callable[[str], Opened]) -> tuple[Summary, ...]:
     """The problems that were validated, kind by kind in their order.
 
@@ -177,12 +173,6 @@ def summarize(problems: Sequence[ProblemReport], opened: Callable[[str], Opened]
 
 def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Summary:
     unit = problems[0].unit
-    baselines = dict.fromkeys(each.baseline_name for each in problems)
-    rows = [
-        *_of_side("policy", lambda each: each.policy),
-        *_of_side("untrained", lambda each: each.control),
-        (f"baseline {', '.join(baselines)}", lambda each: [each.baseline or Outcome(note="lost")]),
-    ]
     measured = {reward.measured: None for each in problems for reward in each.rewards}
     pair = two_numbers(unit)
     values = [each.values for each in problems if each.values is not None]
@@ -193,7 +183,7 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
         digest=opened.digest,
         problems=len(problems),
         proven=sum(each.exact is not None and each.exact.is_proven for each in problems),
-        rows=tuple(_row(name, problems, outcomes, pair is not None) for name, outcomes in rows),
+        rows=tuple(_row(name, outcomes, pair is not None) for name, outcomes in _outcomes(problems)),
         second="" if pair is None else pair[2],
         correlation=_pooled(values, lambda each: each.correlation),
         at_equal_positions=_pooled(values, lambda each: each.at_equal_positions),
@@ -203,24 +193,21 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
     )
 
 
-def _of_side(name: str, side: Callable[[ProblemReport], Side | None]) -> list[tuple[str, Outcomes]]:
-    def of(part: Callable[[Side], Iterable[Outcome]]) -> Outcomes:
-        def outcomes(problem: ProblemReport) -> Iterable[Outcome]:
-            found = side(problem)
-            return () if found is None else part(found)
-
-        return outcomes
-
-    return [
-        (f"{name}, likeliest", of(lambda found: (found.likeliest,))),
-        (f"{name}, each sample", of(lambda found: found.sampled)),
-        (f"{name}, best sample", of(lambda found: (found.best,) if found.sampled else ())),
-    ]
+def _outcomes(problems: Sequence[ProblemReport]) -> Iterator[tuple[str, Iterable[Outcome]]]:
+    """Ways to plan by name, and what each came to on the problems."""
+    sides = {"policy": [each.policy for each in problems], "untrained": [each.control for each in problems]}
+    for name, every in sides.items():
+        found = [side for side in every if side is not None]
+        yield f"{name}, likeliest", [side.likeliest for side in found]
+        yield f"{name}, each sample", [outcome for side in found for outcome in side.sampled]
+        yield f"{name}, best sample", [side.best for side in found if side.sampled]
+    baselines = dict.fromkeys(each.baseline_name for each in problems)
+    yield f"baseline {', '.join(baselines)}", [each.baseline or Outcome(note="lost") for each in problems]
 
 
-def _row(name: str, problems: Sequence[ProblemReport], outcomes: Outcomes, has_second: bool) -> Row:
+def _row(name: str, outcomes: Iterable[Outcome], has_second: bool) -> Row:
     # What time cut short says nothing of the policy.
-    found = [each for problem in problems for each in outcomes(problem) if each.note != "stopped"]
+    found = [each for each in outcomes if each.note != "stopped"]
     gaps = spread((each.gap for each in found), sum(each.is_optimal for each in found))
     second: Spread | None = None
     if has_second:

@@ -16,7 +16,8 @@ from stowplan.arguments import whole
 from stowplan.deadline import Deadline, limit_after, reading_within
 from stowplan.errors import InputError
 from stowplan.frontends.formats import check_targets
-from stowplan.portfolio.batch import Item, Settings, check_settings, describe_failure, read_problem
+from stowplan.portfolio.batch.records import Settings, check_settings, describe_failure
+from stowplan.portfolio.batch.task import Item, read_problem
 from stowplan.portfolio.kind import Kind, check, kind_of
 from stowplan.portfolio.solve import solve
 from stowplan.portfolio.validation.adapter import Completion, Effort, Estimate, Game, Opened, Player, Policies
@@ -65,7 +66,7 @@ def validate(
     Parameters
     ----------
     settings
-        As of :func:`stowplan.portfolio.batch.run_batch`; the time limit is for each problem, all its stages together. In
+        As of :func:`stowplan.portfolio.batch.run.run_batch`; the time limit is for each problem, all its stages together. In
         deterministic runs work is limited instead.
     games
         Sampled games of the policy, and of its control.

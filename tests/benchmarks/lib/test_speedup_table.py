@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.lib.memory_mapping.speedup_table import Row, speedup_table
 from stowplan.errors import InputError
-from stowplan.portfolio.batch import Record, Settings
+from stowplan.portfolio.batch.records import Record, Settings
 
 FAILED = Record(input="x", settings=Settings(), exit_code=2, error="no such file")
 

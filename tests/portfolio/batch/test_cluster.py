@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from stowplan.errors import InputError, MissingDependencyError, UsageError
-from stowplan.portfolio.batch import Settings, run_batch
 from stowplan.portfolio.batch import workers as batch_cluster
+from stowplan.portfolio.batch.records import Settings
+from stowplan.portfolio.batch.run import run_batch
 from tests.cli.conftest import Cli, cli, error_line
 from tests.paths import ROOT
 from tests.portfolio.batch import fakes

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.portfolio.batch import Record, Settings
 from stowplan.portfolio.batch.compare import Interval, compare
+from stowplan.portfolio.batch.records import Record, Settings
 
 
 def record(objective: int | None, *, digest: str = "same", unit: str = "bytes") -> Record:

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from stowplan.errors import InputError, UsageError
-from stowplan.portfolio.batch import Item, Record, Settings, find_inputs, read_records, run_batch
 from stowplan.portfolio.batch import run as batch_run
+from stowplan.portfolio.batch.records import Record, Settings, read_records
+from stowplan.portfolio.batch.run import run_batch
+from stowplan.portfolio.batch.task import Item, find_inputs
 from stowplan.portfolio.batch.workers import LocalWorkers, Lost
 from tests.paths import ROOT
 from tests.patience import HANG, wait_until

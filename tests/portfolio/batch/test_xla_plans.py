@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from stowplan.errors import InputError, UsageError
-from stowplan.portfolio.batch import Settings, find_inputs, run_batch
+from stowplan.portfolio.batch.records import Settings
+from stowplan.portfolio.batch.run import run_batch
+from stowplan.portfolio.batch.task import find_inputs
 from tests.paths import DATA, EXAMPLES
 from tests.patience import HANG
 

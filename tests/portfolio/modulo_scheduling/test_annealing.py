@@ -14,8 +14,7 @@ from stowplan.hardware.se.machines import grid, streaming_engine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem, Variable
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling.annealing import Annealing, State, cost, moves
-from stowplan.portfolio.modulo_scheduling.arrays import at_ii, build
-from stowplan.portfolio.modulo_scheduling.body import FAR, Body
+from stowplan.portfolio.modulo_scheduling.body import FAR, Body, at_ii, build
 from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling
 
 

@@ -32,6 +32,7 @@ from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 from stowplan.portfolio.modulo_scheduling.search import Tally
+from stowplan.portfolio.policies import PolicySource
 from stowplan.portfolio.solve import solve
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, random_problem
@@ -81,7 +82,7 @@ def any_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture
 def player(monkeypatch: pytest.MonkeyPatch) -> Tuned:
     found = Tuned()
-    monkeypatch.setattr(learned, "_load", lambda: found)
+    monkeypatch.setattr(PolicySource, "load", lambda source: found)
     return found
 
 

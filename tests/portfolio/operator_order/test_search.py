@@ -33,7 +33,7 @@ def test_exact_on_hundreds_of_graphs(part: int, backward: bool) -> None:
         least = least_peak(problem)
         search = SetSearch(make(structure, backward), load_bound(problem), least + 1)
         assert search.run(lambda: False) == FOUND, seed
-        order = search.order()[::-1] if backward else search.order()
+        order = search.order()
         assert sorted(order) == list(range(len(problem.ops))), seed
         assert structure.peak(order) == search.bound == least, seed
         assert verify(problem, Lives(problem, structure, order).quick()).ok, seed
@@ -59,7 +59,7 @@ def test_beams_hold(backward: bool) -> None:
         structure = build(problem)
         found = beam.search(make(structure, backward), 0, 10**6, 3, np.random.default_rng(seed), lambda: False)
         assert found is not None
-        order = found[1][::-1] if backward else found[1]
+        order = found[1]
         assert verify(problem, Lives(problem, structure, order).quick()).ok, seed
         assert structure.peak(order) <= found[0] or backward, seed
 

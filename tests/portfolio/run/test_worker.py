@@ -74,11 +74,11 @@ def context(seconds: float) -> WorkerContext:
 
 def test_a_candidate_out_of_time_was_stopped() -> None:
     ample = context(1000.0)
-    assert not ample.stop()
+    assert not ample.closed()
     assert 0 < ample.remaining() <= 1000
     assert ample.last_word() == "done"
     late = context(-1.0)
-    assert late.stop()
+    assert late.closed()
     assert late.remaining() == 0
     assert late.last_word() == "stopped"
 
@@ -86,7 +86,7 @@ def test_a_candidate_out_of_time_was_stopped() -> None:
 def test_the_end_of_the_run_is_the_end_of_the_time() -> None:
     ample = context(1000.0)
     ample.end_now()
-    assert (ample.stop(), ample.remaining(), ample.last_word()) == (True, 0, "stopped")
+    assert (ample.closed(), ample.remaining(), ample.last_word()) == (True, 0, "stopped")
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -226,7 +226,7 @@ def test_an_untrained_control_depends_on_the_seed_alone() -> None:
     pytest.importorskip("torch")
     problem = four_reads()
     opened = Policies(seed=3).of(kind_of(problem))
-    again = opened.adapter.untrained(opened.policy, 3)
+    again = Policies(seed=3).of(kind_of(problem)).control
     played = opened.control.sampled(problem, 4, 0, never)
     assert [each.reward for each in played] == [each.reward for each in again.sampled(problem, 4, 0, never)]
     assert [each.estimates for each in played] == [each.estimates for each in again.sampled(problem, 4, 0, never)]

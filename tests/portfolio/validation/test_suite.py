@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.batch import Item, Settings
+from stowplan.portfolio.batch.records import Settings
+from stowplan.portfolio.batch.task import Item
 from stowplan.portfolio.validation import suite
 from stowplan.portfolio.validation.adapter import Game
 from stowplan.portfolio.validation.records import ProblemReport, Validation, summarize
