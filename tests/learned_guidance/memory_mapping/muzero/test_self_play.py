@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from benchmarks.lib.memory_mapping.plain_game import reset
 from stowplan.errors import InputError
-from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
+from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner
 from stowplan.learned_guidance.memory_mapping.muzero.network import TorchModel

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.lib.memory_mapping.plain_game import PlainGame, State
 from stowplan.errors import InputError
 from stowplan.frontends.read import read
-from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, State
+from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     ActionFeature,
@@ -216,7 +217,7 @@ def test_shows_what_the_reference_has(seed: int, strict: bool, binary: bool, siz
     )
     rng = random.Random(seed)
     problem = random_problem(rng, steps=rng.randint(1, 16), tensors=rng.randint(1, 6))
-    reference = Game(problem, strict_copy_windows=strict).reset()
+    reference = PlainGame(problem, strict_copy_windows=strict).reset()
     state = CompiledGame(problem, strict_copy_windows=strict).reset()
     if reference.is_over:
         return
