@@ -29,7 +29,6 @@ from stowplan.learned_guidance.memory_mapping.muzero.replay import F32, Trajecto
 from stowplan.learned_guidance.memory_mapping.observation.kernel import clipped, signed
 from stowplan.learned_guidance.memory_mapping.observation.layout import ActionFeature, Floats, Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
-from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
 
 Bias = NDArray[np.float32]
@@ -90,12 +89,12 @@ def play_biased(tables: Tables, data: Ints, bias: Floats, noise: Floats, mean_be
 
 
 class ProgramGame:
-    """The game of one program, or one of its games, and who observes it; ``hint`` is shown where there is one."""
+    """The game of one program, or one of its games, and who observes it."""
 
-    def __init__(self, program: Problem | CompiledGame, config: TrainingConfig, hint: Hint | None = None):
+    def __init__(self, program: Problem | CompiledGame, config: TrainingConfig):
         self.game = program if isinstance(program, CompiledGame) else CompiledGame(program)
         self.problem = self.game.problem
-        self.observer = Observer(self.game, config.network.observation, hint)
+        self.observer = Observer(self.game, config.network.observation)
 
     def normalised(self, return_ps: float) -> float:
         """A return as R: 0 where all is slow, 1 where all is fast."""

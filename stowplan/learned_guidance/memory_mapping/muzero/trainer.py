@@ -41,7 +41,6 @@ from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import Column, Report, mean
 from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
-from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
 
 
@@ -119,8 +118,6 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         Of everything random.
     device
         Where the network is: ``"cpu"`` or ``"cuda"``.
-    hints
-        What is shown beside each program, one for each, None where nothing is known; empty for none at all.
     weights
         Of a network of the same sizes to begin with.
 
@@ -141,13 +138,11 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         *,
         seed: int = 0,
         device: str = "cpu",
-        hints: Sequence[Hint | None] = (),
         weights: dict[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(problems, config, seed=seed, clock=clock)
-        shown = hints or [None] * len(problems)
-        self.programs = [ProgramGame(problem, config, hint) for problem, hint in zip(problems, shown, strict=True)]
+        self.programs = [ProgramGame(problem, config) for problem in problems]
         self.learner = Learner(config, seed, device)
         if weights is not None:
             self.learner.load(weights)
