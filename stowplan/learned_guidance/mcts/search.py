@@ -8,7 +8,6 @@ what actions lead to; one that holds the true rules says so, and what it has und
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol
@@ -131,7 +130,7 @@ def search(
     observations: Any,
     legal: Bools,
     config: SearchConfig,
-    rng: np.random.Generator | Sequence[np.random.Generator],
+    rng: np.random.Generator,
     *,
     explore: bool,
 ) -> SearchResult:
@@ -144,8 +143,8 @@ def search(
     legal
         (B, A): actions allowed at the roots. Deeper in the trees all are to which the model gives a finite logit.
     rng
-        Random numbers where the search explores. One generator for all, which gives to the states in their order, so that a
-        state's numbers do not depend on those after it; or one for each, so that they do not depend on the others at all.
+        Random numbers where the search explores. It gives to the states in their order, so that a state's numbers do not depend
+        on those after it.
     explore
         Add noise at the root, and draw the action; else the search is deterministic and plays what it holds best.
 
@@ -277,16 +276,9 @@ def _draws(actions: int) -> int:
     return 2 * actions + 1
 
 
-def _uniform(rng: np.random.Generator | Sequence[np.random.Generator], batch: int, actions: int) -> Floats:
+def _uniform(rng: np.random.Generator, batch: int, actions: int) -> Floats:
     """Random numbers in (0, 1), shape (B, draws)."""
-    draws = _draws(actions)
-    if isinstance(rng, np.random.Generator):
-        drawn = rng.random((batch, draws))
-    else:
-        drawn = np.array([each.random(draws) for each in rng]).reshape(-1, draws)
-        if len(drawn) != batch:
-            raise ValueError(f"{len(drawn)} generators for {batch} states")
-    return np.maximum(drawn, np.finfo(float).tiny)
+    return np.maximum(rng.random((batch, _draws(actions))), np.finfo(float).tiny)
 
 
 def _mix_in_noise(tree: Tree, uniform: Floats, legal: Bools, config: SearchConfig) -> None:

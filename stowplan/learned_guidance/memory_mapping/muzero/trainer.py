@@ -198,14 +198,11 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         if self.ticks % self.ticks_per_iteration < self.config.moves_per_iteration:
             self._play()
             tally.play_seconds += self._clock() - began
-        elif self._may_learn():
+        elif len(self.replay):
             self._learn()
             tally.learn_seconds += self._clock() - began
         self.ticks += 1
         self._report = self._is_search_due = self.ticks % self.ticks_per_iteration == 0
-
-    def _may_learn(self) -> bool:
-        return self.games + len(self.replay.demonstrations) >= self.config.warm_up_games and len(self.replay) > 0
 
     def _play(self) -> None:
         if not self._self_play.episodes:

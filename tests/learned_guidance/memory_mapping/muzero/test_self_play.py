@@ -103,13 +103,6 @@ def test_a_game_may_begin_with_the_moves_of_another() -> None:
         check(programs[0], game)
 
 
-def test_greedy_games_play_what_their_search_likes_best() -> None:
-    _, games, _ = finished(small_config(greedy_games=4), 24)
-    for game in games:
-        liked = np.where(game.legal, game.policy, -1).argmax(axis=1)
-        assert liked.tolist() == game.actions.tolist()
-
-
 def test_a_game_under_way_goes_on_from_what_is_kept_of_it() -> None:
     config = small_config()
     programs, _, play = finished(config, 9)

@@ -197,7 +197,7 @@ def test_checkpoints_are_written_as_often_as_asked(tmp_path: Path) -> None:
 
 
 def test_the_best_game_is_kept_with_its_actions() -> None:
-    trainer = trainer_of(greedy_games=1)
+    trainer = trainer_of()
     run(trainer, max_reports=12)
     for problem, best in zip(PROGRAMS, trainer.best, strict=True):
         assert best.actions is not None
