@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import search
-from stowplan.learned_guidance.memory_mapping.game.best import Point
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY, without_hints
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, as_f32, bias_preferences, first_rows
-from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
+from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.learned_guidance.training.run import run
+from stowplan.learned_guidance.training.run import FineTuned, fine_tune
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -299,7 +298,7 @@ class Policy:
         changes: dict[str, Any] | None = None,
         should_stop: Stop | None = None,
         on_better: Callable[[Played], None] | None = None,
-    ) -> FineTuned:
+    ) -> FineTuned[Played, Trainer]:
         """Train on from this policy's weights on one program, and keep the best game that is played on the way.
 
         Parameters
@@ -316,7 +315,7 @@ class Policy:
         Returns
         -------
         FineTuned
-            The best game, its curve, and the trainer.
+            The best game of self-play and demonstrations, and the trainer.
 
         Raises
         ------
@@ -332,27 +331,11 @@ class Policy:
         for actions in demonstrations:
             trainer.demonstrate(0, actions)
         game, best = trainer.programs[0].game, trainer.best[0]
-        reported = best.return_ps
-
-        def report(_: Progress | None = None) -> None:
-            nonlocal reported
-            if on_better is not None and best.actions is not None and best.return_ps != reported:
-                reported = best.return_ps
-                on_better(Played.of(game, best.actions))
-
-        run(trainer, time_limit=time_limit, should_stop=should_stop, on_progress=report)
-        report()
-        found = None if best.actions is None else Played.of(game, best.actions)
-        return FineTuned(found, tuple(best.points), trainer)
-
-
-@dataclass(frozen=True, eq=False)
-class FineTuned:
-    """What further training came to."""
-
-    best: Played | None
-    """Best game of self-play and demonstrations; None where none was finished."""
-    points: tuple[Point, ...]
-    """The curve of best returns."""
-    trainer: Trainer
-    """To go on training, or to save its policy."""
+        return fine_tune(
+            trainer,
+            lambda: None if best.actions is None else Played.of(game, best.actions),
+            lambda: best.return_ps,
+            time_limit=time_limit,
+            should_stop=should_stop,
+            on_better=on_better,
+        )

@@ -106,51 +106,29 @@ def first_rows(observations: Observations, count: int) -> Observations:
     return Observations._make(each[:count] for each in observations)
 
 
-class Decision(NamedTuple):
-    """What is played at B positions, and why."""
-
-    actions: NDArray[np.int64]
-    """(B,)"""
-    policy: F32
-    """(B, 3) what the policy is to learn."""
-    value: F32
-    """(B,) in units."""
-
-
-def decide(
-    model: Model,
-    observations: Observations,
-    legal: NDArray[np.bool_],
-    config: TrainingConfig,
-    step: int,
-    rng: np.random.Generator,
-) -> Decision:
-    """Moves of self-play after so many training steps."""
-    found = search(model, observations, legal, config.search_at(step), rng, explore=True)
-    return Decision(found.action, as_f32(found.policy), as_f32(found.value))
-
-
 def as_f32(array: NDArray[Any]) -> F32:
     """The same numbers in single precision, as they are kept."""
     return np.asarray(array, np.float32)
 
 
 def with_bias(
-    decision: Decision,
+    actions: NDArray[np.int64],
+    policy: F32,
     biases: F32,
     observations: Observations,
     legal: NDArray[np.bool_],
     rng: np.random.Generator,
-) -> Decision:
-    """The same, but where a row of the biases (B, 4) is not 0: there, the action is drawn anew, with that preference."""
+) -> NDArray[np.int64]:
+    """The actions (B,) that a search found, where a row of the biases (B, 4) is 0; others are drawn anew, with that preference.
+
+    ``policy`` (B, 3) is what the search makes of the policy.
+    """
     noise = rng.gumbel(size=legal.shape)
     rows = np.flatnonzero(biases.any(axis=1))
-    if len(rows) == 0:
-        return decision
-    wanted = np.log(np.maximum(decision.policy[rows], 1e-6)) + bias_preferences(biases[rows], observations.actions[rows])
-    actions = decision.actions.copy()
+    wanted = np.log(np.maximum(policy[rows], 1e-6)) + bias_preferences(biases[rows], observations.actions[rows])
+    actions = actions.copy()
     actions[rows] = np.where(legal[rows], wanted + noise[rows], -np.inf).argmax(axis=1)
-    return decision._replace(actions=actions)
+    return actions
 
 
 class EpisodeStart(NamedTuple):
@@ -293,16 +271,17 @@ class SelfPlay:
         for row, episode in enumerate(self.episodes):
             self._programs[episode.program].observer.observe(episode.state, self._observations, row)
         legal = np.array([episode.state.legal for episode in self.episodes], np.bool_)
-        decision = decide(model, self._observations, legal, self._config, step, rng)
+        found = search(model, self._observations, legal, self._config.search_at(step), rng, explore=True)
+        actions, policy, values = found.action, as_f32(found.policy), as_f32(found.value)
         if self._config.exploration_bias_fraction > 0:
             biases = np.array([episode.bias for episode in self.episodes], np.float32)
-            decision = with_bias(decision, biases, self._observations, legal, rng)
+            actions = with_bias(actions, policy, biases, self._observations, legal, rng)
         finished = []
         for row, episode in enumerate(self.episodes):
             episode.legal.append(legal[row])
-            episode.policy.append(decision.policy[row].copy())
-            episode.value.append(float(decision.value[row]))
-            action = int(decision.actions[row])
+            episode.policy.append(policy[row].copy())
+            episode.value.append(float(values[row]))
+            action = int(actions[row])
             episode.actions.append(action)
             episode.rewards.append(episode.state.step(action) / self._programs[episode.program].game.unit_ps)
             if episode.state.is_over:

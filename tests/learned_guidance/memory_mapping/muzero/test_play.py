@@ -104,7 +104,7 @@ def test_fine_tuning_is_never_worse_than_its_demonstration(policy: Policy) -> No
     assert tuned.best is not None
     check(problem, tuned.best)
     assert tuned.best.return_ps >= shown.return_ps
-    assert tuned.points[0].return_ps == shown.return_ps
+    assert tuned.trainer.best[0].points[0].return_ps == shown.return_ps
     assert tuned.trainer.learner.steps == 3
 
 

@@ -12,9 +12,10 @@ pytest.importorskip("sb3_contrib")
 
 import torch
 
+from benchmarks.lib.modulo_scheduling.flipped import flipped
 from stowplan.errors import InputError, UsageError
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
-from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer, flipped
+from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.learned_guidance.training.run import run
 from stowplan.models.modulo_scheduling.plan import Plan
