@@ -7,7 +7,7 @@ of section 4.3.1 and figure 4, where these state them. ``docs/reference/mmap-muz
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -248,8 +248,8 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
         temperature = self.temperature(step)
         # Gumbel noise of scale T draws from the improved policy to the power 1 / T.
         scale = self.search.gumbel_scale * temperature
-        return replace(self.search, temperature=temperature, gumbel_scale=scale, discount=self.discount)
+        return self.search.changed(temperature=temperature, gumbel_scale=scale, discount=self.discount)
 
     def reanalyse_search(self) -> SearchConfig:
         """The search that makes fresh targets."""
-        return replace(self.search, discount=self.discount)
+        return self.search.changed(discount=self.discount)

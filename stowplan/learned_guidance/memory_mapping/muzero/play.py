@@ -220,7 +220,7 @@ class Policy:
         rng = np.random.default_rng(seed)
         config = self.config.search_at(self.file.provenance.training_steps)
         if simulations is not None:
-            config = replace(config, simulations=simulations)
+            config = config.changed(simulations=simulations)
 
         game = ProgramGame(problem, self.config)
 
