@@ -37,7 +37,9 @@ def _made_up(name: str, rng: random.Random, count: int = 40) -> tuple[str, dict[
 
 class TestTraining:
     @pytest.mark.parametrize(("trees", "count", "error"), [(12, 10, 0.2), pytest.param(40, 40, 0.04, marks=pytest.mark.slow)])
-    def test_what_is_learned_holds_for_other_programs(self, monkeypatch: pytest.MonkeyPatch, trees: int, count: int, error: float) -> None:
+    def test_what_is_learned_holds_for_other_programs(
+        self, monkeypatch: pytest.MonkeyPatch, trees: int, count: int, error: float
+    ) -> None:
         pytest.importorskip("sklearn")
         from benchmarks.lib.costs import signatures_training as training
         from benchmarks.lib.costs.signatures_training import collect, fit, held_out
