@@ -12,8 +12,9 @@ pytest.importorskip("torch")
 import torch
 
 from benchmarks.lib.memory_mapping.optimum import game_optimum
+from benchmarks.lib.memory_mapping.plain_game import reset
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
+from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero import trainer as training
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT, POLICY
@@ -196,7 +197,7 @@ def test_checkpoints_are_written_as_often_as_asked(tmp_path: Path) -> None:
 
 
 def test_the_best_game_is_kept_with_its_actions() -> None:
-    trainer = trainer_of(greedy_games=1)
+    trainer = trainer_of()
     run(trainer, max_reports=12)
     for problem, best in zip(PROGRAMS, trainer.best, strict=True):
         assert best.actions is not None
@@ -210,13 +211,14 @@ def test_the_best_game_is_kept_with_its_actions() -> None:
         assert kept[0] == best.return_ps
 
 
-def test_training_finds_the_best_game_of_a_small_program() -> None:
+@pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_training_finds_the_best_game_of_a_small_program(seeds: int) -> None:
     problem = small_program()
     optimum = game_optimum(problem, time_limit=20)
     assert optimum.is_proven
     config = small_config(temperature_decay_steps=20, batch_size=32, learning_rate=3e-3)
     early = late = 0.0
-    for seed in range(3):
+    for seed in range(seeds):
         trainer = Trainer([problem], config, seed=seed)
         found: list[Progress] = []
         run(trainer, max_reports=60, on_progress=found.append)
@@ -224,8 +226,8 @@ def test_training_finds_the_best_game_of_a_small_program() -> None:
         returns = [progress.mean for progress in found if progress.mean == progress.mean]
         third = len(returns) // 3
         early, late = early + sum(returns[:third]), late + sum(returns[-third:])
-    # Not by chance alone: late games are better than early ones. One seed would say little.
-    assert late > 1.1 * early
+    # Not by chance alone: late games are better than early ones. One seed says little.
+    assert seeds == 1 or late > 1.1 * early
 
 
 def test_the_curve_has_a_row_for_each_iteration_and_resumes(tmp_path: Path) -> None:
