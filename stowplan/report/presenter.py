@@ -135,9 +135,22 @@ class DrawingPresenter(Presenter):
     most_plans: int | None = None
     #: Whether it draws over seconds as well as over steps.
     has_seconds = False
+    #: What a plan is called, and what it has in common with its problem, for messages.
+    a_plan, made_for = "a plan of this kind", "problem"
 
     def check_drawable(self, problem: Any) -> None:
         """All are drawn."""
+
+    def check_fits(self, problem: Any, plan: Any) -> None:
+        """Plans that break rules are shown as well: seeing what is wrong is what pictures are for."""
+        if self._kind is not None and not isinstance(plan, self._kind.plan_type):
+            raise InputError(f"found a {type(plan).__name__} of another kind, expected {self.a_plan}")
+        if plan.problem != problem.digest:
+            raise InputError(f"the plan is for another problem: expected the same {self.made_for}")
+        self.check_parts(problem, plan)
+
+    def check_parts(self, problem: Any, plan: Any) -> None:
+        """Raise InputError where a plan of this kind, for this problem, lacks a part or names what is not there."""
 
     def check_options(self, *, plans: int, seconds: bool) -> None:
         """As many plans as the picture has room for."""

@@ -16,7 +16,7 @@ from stowplan.models.tier_placement.verify import verify
 from stowplan.report.html import render_report
 from stowplan.report.presenter import draw, presenter_for
 from stowplan.report.tier_placement import presenter as tier_placement
-from stowplan.report.tier_placement.maps import check_fits, contiguity, layer_times, transitions, use_of_tiers
+from stowplan.report.tier_placement.maps import contiguity, layer_times, transitions, use_of_tiers
 from tests.models.tier_placement.cases import random_problem
 
 TIERS = (Tier(name="slow", capacity=1000, bandwidth=10**11), Tier(name="fast", capacity=30, bandwidth=10**12))
@@ -94,7 +94,7 @@ def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_plans_that_do_not_fit() -> None:
     problem = network()
     good = plan(problem, (0,) * 4, (0,) * 4)
-    assert check_fits(problem, good) is good
+    presenter_for(problem).check_fits(problem, good)
     for given, expected in (
         ("no plan", "found a str of another kind"),
         (Plan(problem="other", objective_ps=0, weight_tiers=(0,) * 4, output_tiers=(0,) * 4), "for another problem"),
@@ -102,7 +102,7 @@ def test_plans_that_do_not_fit() -> None:
         (Plan(problem=problem.digest, objective_ps=0, weight_tiers=(0,) * 3, output_tiers=(0,) * 4), "each of the 4 layers"),
     ):
         with pytest.raises(InputError, match=expected):
-            check_fits(problem, given)
+            presenter_for(problem).check_fits(problem, given)
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])

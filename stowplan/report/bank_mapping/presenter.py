@@ -43,9 +43,13 @@ _UNREADABLE = ("wrong_problem", "wrong_count", "unknown_option", "unknown_layout
 class BankMappingPresenter(DrawingPresenter):
     """Bank mappings beside both baselines."""
 
-    def check_fits(self, problem: Problem, plan: object) -> None:
+    a_plan, made_for = "a bank mapping", "graph and target"
+
+    def check_parts(self, problem: Problem, plan: Plan) -> None:
         """Layouts and options must exist."""
-        check_fits(problem, plan)
+        for violation in verify(problem, plan).violations:
+            if violation.code in _UNREADABLE:
+                raise InputError(violation.message)
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """Totals beside those of the others, copies, and tensors, the largest first."""
@@ -149,18 +153,6 @@ def _tensor_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
             (name_of(tensor.name, _NAME), format_bytes(tensor.bytes), layout, place, format_bytes(size) if size else "-")
         )
     return text_table(("tensor", "size:r", "spread along", "place", "copies:r"), rows, len(order), "more tensors")
-
-
-def check_fits(problem: Problem, plan: object) -> Plan:
-    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
-    if not isinstance(plan, Plan):
-        raise InputError(f"found a {type(plan).__name__} of another kind, expected a bank mapping")
-    if plan.problem != problem.digest:
-        raise InputError("the plan is for another problem: expected the same graph and target")
-    for violation in verify(problem, plan).violations:
-        if violation.code in _UNREADABLE:
-            raise InputError(violation.message)
-    return plan
 
 
 def moved(problem: Problem, plan: Plan) -> tuple[int, int]:

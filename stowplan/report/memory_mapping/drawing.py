@@ -64,20 +64,16 @@ def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> lis
     return [plot(heading, layout, colours, end) for (heading, _), layout in zip(layouts, tops, strict=True)]
 
 
-def picture_of(layouts: Sequence[tuple[str, Layout]], name: str = "") -> scene.Picture:
-    """One or two plans of one problem that have been played, each with a heading; ``name`` is that of the program."""
-    problem, top = layouts[0][1].problem, share_top([layout for _, layout in layouts])[0].top
-    title = f"{name or problem.name} on {problem.target}, {format_bytes(problem.capacity)} of fast memory"
+def picture(problem: Problem, plans: Sequence[tuple[str, Plan]], time: TimeAxis = "steps") -> scene.Picture:
+    """One or two labelled plans side by side with the same colours and scales."""
+    played = [(label, build_layout(problem, plan, time)) for label, plan in plans]
+    layouts = [(f"{label}: {format_ps(layout.timeline.total_ps)}", layout) for label, layout in played]
+    top = share_top([layout for _, layout in layouts])[0].top
+    title = f"{problem.name} on {problem.target}, {format_bytes(problem.capacity)} of fast memory"
     if top < problem.capacity:
         title += f", the first {format_bytes(top)} shown"
     colours = assign_colours(layout.boxes for _, layout in layouts)
     return scene.Picture(title, [plots(layouts, colours)], _WIDE * len(layouts))
-
-
-def picture(problem: Problem, plans: Sequence[tuple[str, Plan]], time: TimeAxis = "steps") -> scene.Picture:
-    """One or two labelled plans side by side with the same colours and scales."""
-    layouts = [(label, build_layout(problem, plan, time)) for label, plan in plans]
-    return picture_of([(f"{label}: {format_ps(layout.timeline.total_ps)}", layout) for label, layout in layouts])
 
 
 def _offsets(top: int, title: str, most: int = 4) -> scene.Axis:

@@ -33,10 +33,16 @@ class OrderPresenter(DrawingPresenter):
     """Live bytes over the order, beside those of the order given."""
 
     most_plans = 2
+    a_plan, made_for = "an operator order", "operators and tensors"
 
-    def check_fits(self, problem: Problem, plan: object) -> None:
-        """Plans that break rules are shown as well."""
-        check_fits(problem, plan)
+    def check_parts(self, problem: Problem, plan: Plan) -> None:
+        """Every operator has a place, and every tensor an offset."""
+        if sorted(plan.order) != list(range(len(problem.ops))):
+            raise InputError(
+                f"found an order of {len(plan.order)} entries, expected each of the {len(problem.ops)} operators once"
+            )
+        if len(plan.offsets) != len(problem.tensors):
+            raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.tensors)} tensors")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """Peak and arena beside those of other plans; then the operators in order with what is live."""
@@ -134,22 +140,8 @@ class Profile:
         return build_layout(self.lives.packing, self.lives.offsets(self.plan))
 
 
-def check_fits(problem: Problem, plan: object) -> Plan:
-    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
-    if not isinstance(plan, Plan):
-        raise InputError(f"found a {type(plan).__name__} of another kind, expected an operator order")
-    if plan.problem != problem.digest:
-        raise InputError("the plan is for another problem: expected the same operators and tensors")
-    if sorted(plan.order) != list(range(len(problem.ops))):
-        raise InputError(f"found an order of {len(plan.order)} entries, expected each of the {len(problem.ops)} operators once")
-    if len(plan.offsets) != len(problem.tensors):
-        raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.tensors)} tensors")
-    return plan
-
-
 def build_profile(problem: Problem, plan: Plan) -> Profile:
     """Live bytes of a plan, which need not be valid: a picture may show what is wrong with it."""
-    check_fits(problem, plan)
     structure = build(problem)
     return Profile(problem, plan, structure.profile(plan.order), Lives(problem, structure, plan.order))
 

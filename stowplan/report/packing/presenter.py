@@ -38,10 +38,12 @@ class PackingPresenter(DrawingPresenter):
     """Layouts of buffers over time."""
 
     most_plans = 2
+    a_plan, made_for = "a packing", "buffers"
 
-    def check_fits(self, problem: Problem, plan: object) -> None:
-        """Plans that break rules are shown as well: seeing what is wrong is what pictures are for."""
-        check_fits(problem, plan)
+    def check_parts(self, problem: Problem, plan: Plan) -> None:
+        """Every buffer has an offset."""
+        if len(plan.offsets) != len(problem.buffers):
+            raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.buffers)} buffers")
 
     def references(self, problem: Problem) -> list[Labelled]:
         """None: every buffer at bytes of its own is no picture to compare with."""
@@ -147,20 +149,8 @@ class Layout:
     """Highest end of a buffer."""
 
 
-def check_fits(problem: Problem, plan: object) -> Plan:
-    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
-    if not isinstance(plan, Plan):
-        raise InputError(f"found a {type(plan).__name__} of another kind, expected a packing")
-    if plan.problem != problem.digest:
-        raise InputError("the plan is for another problem: expected the same buffers")
-    if len(plan.offsets) != len(problem.buffers):
-        raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.buffers)} buffers")
-    return plan
-
-
 def build_layout(problem: Problem, plan: Plan) -> Layout:
     """Lay out a plan, which need not be valid: a picture may show what is wrong with it."""
-    check_fits(problem, plan)
     boxes = tuple(
         Box(number, start, end, offset, buffer.size, fixed=buffer.offset is not None)
         for number, (buffer, offset) in enumerate(zip(problem.buffers, plan.offsets, strict=True))

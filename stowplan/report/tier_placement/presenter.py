@@ -11,6 +11,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.errors import InputError
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.report import scene
@@ -21,7 +22,6 @@ from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, printable, shorten, text_table
 from stowplan.report.tier_placement.maps import (
     What,
-    check_fits,
     contiguity,
     layer_times,
     rows_of,
@@ -52,10 +52,14 @@ class TierPlacementPresenter(DrawingPresenter):
     """Memory maps beside the compiler's own."""
 
     most_plans = 2
+    a_plan, made_for = "a memory map (tier placement)", "network, target, precision and capacity"
 
-    def check_fits(self, problem: Problem, plan: object) -> None:
+    def check_parts(self, problem: Problem, plan: Plan) -> None:
         """Any tier for each layer will do."""
-        check_fits(problem, plan)
+        counts = {len(plan.weight_tiers), len(plan.output_tiers)}
+        tiers = (*plan.weight_tiers, *plan.output_tiers)
+        if counts != {len(problem.layers)} or not all(0 <= tier < len(problem.tiers) for tier in tiers):
+            raise InputError(f"expected a tier, 0 to {len(problem.tiers) - 1}, for each of the {len(problem.layers)} layers")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """Where bytes stand, contiguity, transitions from the first of the others, and the layers, the slowest first."""
