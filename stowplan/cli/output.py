@@ -158,14 +158,14 @@ class ProgressPrinter(LinePrinter):
 
     Parameters
     ----------
-    quiet, every
+    quiet
         As of :class:`LinePrinter`.
     unit
         Of objectives and bounds.
     """
 
-    def __init__(self, quiet: bool = False, unit: str = "ps", every: float = 1.0):
-        super().__init__(quiet, every)
+    def __init__(self, quiet: bool = False, unit: str = "ps"):
+        super().__init__(quiet)
         self._unit = unit
         self._has_plan = False
 

@@ -137,14 +137,6 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return tuple(map(tuple, readers))
 
     @cached_property
-    def last_use(self) -> tuple[int, ...]:
-        """Last layer that reads each layer's output: itself where it has no readers.
-
-        An output that nobody reads is an output of the network, which leaves when its layer is done.
-        """
-        return tuple(readers[-1] if readers else number for number, readers in enumerate(self.consumers))
-
-    @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
         """``(from, to)`` of every activation that a layer hands to another."""
         return tuple((source, number) for number, layer in enumerate(self.layers) for source in layer.inputs)

@@ -20,23 +20,13 @@ from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, printable, shorten, text_table
-from stowplan.report.tier_placement.maps import (
-    What,
-    contiguity,
-    layer_times,
-    rows_of,
-    tensor_name,
-    tier_boxes,
-    tier_colour,
-    transitions,
-    use_of_tiers,
-)
+from stowplan.report.tier_placement import maps
 from stowplan.result import Result, format_ps
 
 #: Rows of the table of layers, and of that in text; letters of a layer's name there.
 _TOP, LINES, _NAME = 20, 40, 28
 
-_SORTS: tuple[What, ...] = ("weights", "outputs")
+_SORTS: tuple[maps.What, ...] = ("weights", "outputs")
 
 #: Where a layer has no weights.
 EMPTY = scene.Style(fill="panel", name="tile")
@@ -63,13 +53,13 @@ class TierPlacementPresenter(DrawingPresenter):
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """Where bytes stand, contiguity, transitions from the first of the others, and the layers, the slowest first."""
-        times = layer_times(problem, plan)
+        times = maps.layer_times(problem, plan)
         total = format_ps(int(times.sum()))
         lines = [printable(f"{problem.name} on {problem.target} ({problem.cost_model}): {total}")]
         for name, capacity, peak, weights, outputs in _tier_rows(problem, plan):
             lines.append(f"  {name:<6} {peak} of {capacity} at the peak: {weights} of weights, outputs of {outputs} layers")
         for what in _SORTS:
-            found = contiguity(problem, plan, what)
+            found = maps.contiguity(problem, plan, what)
             lines.append(
                 f"  {what} of neighbouring layers in one tier: {found.part:.0%} (by chance {found.by_chance:.0%}), "
                 f"{found.runs} runs, the longest of {found.longest}"
@@ -89,7 +79,7 @@ class TierPlacementPresenter(DrawingPresenter):
         if self.are_alike(problem, before, plan):
             return [f"  the map is that of {name}"]
         names = [tier.name for tier in problem.tiers]
-        rows = [[tier, *map(str, counts)] for tier, counts in zip(names, transitions(problem, before, plan), strict=True)]
+        rows = [[tier, *map(str, counts)] for tier, counts in zip(names, maps.transitions(problem, before, plan), strict=True)]
         lines = text_table(["", *(f"{tier}:r" for tier in names)], rows)
         return [f"  from {name} (rows) to this map (columns), tensors:", *lines]
 
@@ -103,10 +93,10 @@ class TierPlacementPresenter(DrawingPresenter):
         rows: list[Sequence[scene.Plot]] = []
         if len(plans) == 2:
             (after_name, after), (before_name, before) = plans
-            whats: tuple[tuple[What, str], ...] = (("weights", "weights"), ("outputs", "outputs"), ("all", "all tensors"))
+            whats: tuple[tuple[maps.What, str], ...] = (("weights", "weights"), ("outputs", "outputs"), ("all", "all tensors"))
             names = [tier.name for tier in problem.tiers]
             axes = (f"in {after_name}", f"in {before_name}")
-            rows.append([_matrix(transitions(problem, before, after, what), names, title, axes) for what, title in whats])
+            rows.append([_matrix(maps.transitions(problem, before, after, what), names, title, axes) for what, title in whats])
         rows.append([bands(problem, plans)])
         total = sum(layer.weight_bytes + layer.output_bytes for layer in problem.layers)
         limited = [number for number, tier in enumerate(problem.tiers) if tier.capacity < total]
@@ -138,7 +128,7 @@ def _bands(problem: Problem, plans: Sequence[Labelled]) -> Section:
 
 def _tier_rows(problem: Problem, plan: Plan) -> list[tuple[str, ...]]:
     """Name, capacity, peak, bytes of weights and number of outputs of each tier."""
-    peaks = use_of_tiers(problem, plan).max(axis=1)
+    peaks = maps.use_of_tiers(problem, plan).max(axis=1)
     rows = []
     for number, tier in enumerate(problem.tiers):
         weights = sum(each.weight_bytes for each, at in zip(problem.layers, plan.weight_tiers, strict=True) if at == number)
@@ -149,7 +139,7 @@ def _tier_rows(problem: Problem, plan: Plan) -> list[tuple[str, ...]]:
 
 def _transitions(problem: Problem, plan: Plan, name: str, before: Plan) -> Section:
     names = [tier.name for tier in problem.tiers]
-    counts = transitions(problem, before, plan)
+    counts = maps.transitions(problem, before, plan)
     rows = [
         (tier, *(f"{count:,} ({count / max(1, row.sum()):.0%})" for count in row))
         for tier, row in zip(names, counts, strict=True)
@@ -161,14 +151,14 @@ def _transitions(problem: Problem, plan: Plan, name: str, before: Plan) -> Secti
 def _contiguity(problem: Problem, plan: Plan) -> Section:
     rows = []
     for what in _SORTS:
-        each = contiguity(problem, plan, what)
+        each = maps.contiguity(problem, plan, what)
         rows.append((what, f"{each.part:.0%}", f"{each.by_chance:.0%}", f"{each.runs:,}", f"{each.longest:,}"))
     head = ("Tensors:n", "Neighbours in one tier:r", "By chance:r", "Runs:r", "Longest:r")
     return Section("Contiguity", table("How alike the places of neighbouring layers are", head, rows))
 
 
 def _layers(problem: Problem, plan: Plan) -> Section:
-    times = layer_times(problem, plan)
+    times = maps.layer_times(problem, plan)
     order = sorted(range(len(times)), key=lambda number: (-times[number], number))[:_TOP]
     at = ["At:r"] if plan.output_offsets else []
     rows = [
@@ -230,19 +220,19 @@ def _matrix(table: NDArray[np.int64], names: Sequence[str], title: str, axes: tu
 def bands(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> scene.Plot:
     """Bands for the weights and for the outputs of each labelled plan: the tier of every tensor, layers from left to right."""
     panels = []
-    for label, what, places in rows_of(problem, plans):
+    for label, what, places in maps.rows_of(problem, plans):
         marks: list[scene.Mark] = []
         at = 0
         for tier, run in groupby(places):
             count = len(list(run))
-            style = EMPTY if tier is None else scene.Style(fill=tier_colour(tier))
+            style = EMPTY if tier is None else scene.Style(fill=maps.tier_colour(tier))
             tip = "" if tier is None else f"{problem.tiers[tier].name}: {_layers_from(problem, at, count)}"
             marks.append(scene.Rect(at, at + count, 0, 1, style, tip))
             at += count
         name = f"{shorten(label, 24)}: {what}"
         panels.append(scene.Panel(scene.Axis(0, 1, [(0.5, name)]), marks, _BAND, f"{label}: tiers of {what}", is_framed=False))
     legend = scene.patches(
-        (tier_colour(number), f"{tier.name}, {format_bytes(tier.capacity)}") for number, tier in enumerate(problem.tiers)
+        (maps.tier_colour(number), f"{tier.name}, {format_bytes(tier.capacity)}") for number, tier in enumerate(problem.tiers)
     )
     heading = ", ".join(f"{label} {format_ps(plan.objective_ps)}" for label, plan in plans)
     if any(not layer.weight_bytes for layer in problem.layers):
@@ -259,12 +249,12 @@ def _layers_from(problem: Problem, first: int, count: int) -> str:
 def _addresses(problem: Problem, labelled: tuple[str, Plan], limited: Sequence[int]) -> list[scene.Plot]:
     """Offsets over layers in the limited tiers of one plan."""
     label, plan = labelled
-    layouts = [tier_boxes(problem, plan, tier) for tier in limited]
+    layouts = [maps.tier_boxes(problem, plan, tier) for tier in limited]
     colours = assign_colours(layouts)
 
     def describe(owner: int) -> tuple[str, int]:
         layer = problem.layers[owner // 2]
-        return tensor_name(problem, owner), layer.output_bytes if owner % 2 else layer.weight_bytes
+        return maps.tensor_name(problem, owner), layer.output_bytes if owner % 2 else layer.weight_bytes
 
     found = []
     for number, boxes in zip(limited, layouts, strict=True):
@@ -278,15 +268,15 @@ def _addresses(problem: Problem, labelled: tuple[str, Plan], limited: Sequence[i
 
 def _use(problem: Problem, plans: Sequence[tuple[str, Plan]], limited: Sequence[int]) -> list[scene.Plot]:
     """The part of the limited tiers that is in use at each layer."""
-    used = [use_of_tiers(problem, plan) for _, plan in plans]
+    used = [maps.use_of_tiers(problem, plan) for _, plan in plans]
     across = scene.number_axis(0, len(problem.layers), "layer")
     edges = list(range(len(problem.layers) + 1))
     found = []
     for number in limited:
         tier = problem.tiers[number]
         styles = [
-            scene.Style(stroke=tier_colour(number), width=1.4),
-            scene.Style(stroke=tier_colour(number), width=1.4, dash=(1.5, 1.5)),
+            scene.Style(stroke=maps.tier_colour(number), width=1.4),
+            scene.Style(stroke=maps.tier_colour(number), width=1.4, dash=(1.5, 1.5)),
         ]
         lines: list[scene.Mark] = [
             scene.Line(scene.steps(edges, (table[number] / tier.capacity).tolist()), style)
