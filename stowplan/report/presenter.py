@@ -6,7 +6,7 @@ and report say what is the same for every kind, and nothing is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +19,7 @@ from stowplan.report.figures import check_format, save_picture
 from stowplan.report.page import Details, Overview, Section
 from stowplan.report.scene import Picture
 from stowplan.report.text import format_value
-from stowplan.result import Result
+from stowplan.result import Result, format_apart
 
 #: A name and a plan.
 Labelled = tuple[str, Any]
@@ -117,6 +117,11 @@ class Presenter:
     def format_objective(self, value: int | None, unit: str, digits: int = 4) -> str:
         """An objective or bound for people."""
         return format_value(value, unit, digits)
+
+    def written(self, values: Iterable[int | None], unit: str) -> dict[int | None, str]:
+        """Objectives and bounds for people, unlike ones with as many digits as tell them apart; a dash for None."""
+        texts: dict[int | None, str] = {None: self.format_objective(None, unit)}
+        return texts | format_apart(values, lambda value, digits: self.format_objective(value, unit, digits))
 
     def _not_drawn(self) -> UsageError:
         return UsageError(f"--png: plans of the kind {self._words()} are not drawn; leave it out")

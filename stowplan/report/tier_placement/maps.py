@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.hardware.nnp_i.problem import Timing
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.report.boxes import Box
@@ -93,11 +92,6 @@ def use_of_tiers(problem: Problem, plan: Plan) -> NDArray[np.int64]:
         used[plan.output_tiers[number], problem.last_use[number] + 1] -= layer.output_bytes
     # The last column takes what leaves after the last layer.
     return np.cumsum(used, axis=1)[:, :-1]
-
-
-def layer_times(problem: Problem, plan: Plan) -> NDArray[np.int64]:
-    """Latency of each layer, ps: ``[layers]``."""
-    return Timing(problem).layers_ps(plan.weight_tiers, plan.output_tiers)
 
 
 def tier_boxes(problem: Problem, plan: Plan, tier: int) -> list[Box]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
+from stowplan.hardware.nnp_i.problem import layers_ps
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.report import scene
@@ -53,7 +54,7 @@ class TierPlacementPresenter(DrawingPresenter):
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """Where bytes stand, contiguity, transitions from the first of the others, and the layers, the slowest first."""
-        times = maps.layer_times(problem, plan)
+        times = layers_ps(problem, plan.weight_tiers, plan.output_tiers)
         total = format_ps(int(times.sum()))
         lines = [printable(f"{problem.name} on {problem.target} ({problem.cost_model}): {total}")]
         for name, capacity, peak, weights, outputs in _tier_rows(problem, plan):
@@ -158,7 +159,7 @@ def _contiguity(problem: Problem, plan: Plan) -> Section:
 
 
 def _layers(problem: Problem, plan: Plan) -> Section:
-    times = maps.layer_times(problem, plan)
+    times = layers_ps(problem, plan.weight_tiers, plan.output_tiers)
     order = sorted(range(len(times)), key=lambda number: (-times[number], number))[:_TOP]
     at = ["At:r"] if plan.output_offsets else []
     rows = [
