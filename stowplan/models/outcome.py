@@ -1,11 +1,11 @@
-"""What exact models and verifiers return, the same for all kinds. The rules and their checks are each kind's own."""
+"""What exact models return, the same for all kinds."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 P = TypeVar("P")
 
@@ -81,30 +81,3 @@ class Best(Generic[P]):
         if self.is_optimal:
             return Outcome("optimal", self.plan, self._objective(self.plan))
         return Outcome("feasible", self.plan, self.bound)
-
-
-CodeT = TypeVar("CodeT", bound=str, covariant=True)
-
-
-@dataclass(frozen=True)
-class Violation(Generic[CodeT]):
-    """One broken rule: a code for programs, and one line for people."""
-
-    code: CodeT
-    message: str
-
-
-ViolationT = TypeVar("ViolationT", bound=Violation[Any], covariant=True)
-
-
-@dataclass(frozen=True)
-class Verification(Generic[ViolationT]):
-    """What a verifier found."""
-
-    violations: tuple[ViolationT, ...]
-    """All of them; of those that may be many, such as overlaps, the first, as the kind's verifier says."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the plan is valid, and what it says of itself true."""
-        return not self.violations

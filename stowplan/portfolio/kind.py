@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from stowplan import interpreted, kinds
 from stowplan.kinds import KindModules
-from stowplan.models.outcome import Verification
+from stowplan.models.verification import Verification
 
 
 @dataclass(frozen=True)

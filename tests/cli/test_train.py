@@ -211,7 +211,14 @@ def test_without_torch_the_extra_is_named(cli: Cli, tmp_path: Path, problem: Pat
     assert "stowplan[learned]" in error_line(cli("train", "muzero", problem, "-o", tmp_path / "x.pt"))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
+)
 def test_an_interrupt_writes_the_checkpoint(tmp_path: Path, problem: Path, number: signal.Signals, code: int) -> None:
     output, curve = tmp_path / "x.pt", tmp_path / "curve.csv"
     command = [sys.executable, "-c", "from stowplan.cli import main; main()", "train", "muzero", str(problem)]

@@ -38,15 +38,16 @@ def fuzzing() -> ModuleType:
 # ------------------------------------------------------------------------------------------------------------- mutants
 
 #: Of each reader; the long run is benchmarks/attacks/fuzz_readers.py.
-MUTANTS = 20
+MUTANTS = [6, pytest.param(60, marks=pytest.mark.slow)]
 
 
+@pytest.mark.parametrize("count", MUTANTS)
 @pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
-def test_mutants_are_read_or_refused(fuzzing: ModuleType, tmp_path: Path) -> None:
+def test_mutants_are_read_or_refused(fuzzing: ModuleType, tmp_path: Path, count: int) -> None:
     failures = []
     for reader in fuzzing.readers():
-        found = fuzzing.fuzz(reader, 12, tmp_path, count=MUTANTS, until=float("inf"), save=tmp_path / "failures", seconds=None)
-        assert found.mutants == MUTANTS == found.refused + found.accepted + found.failures
+        found = fuzzing.fuzz(reader, 12, tmp_path, count=count, until=float("inf"), save=tmp_path / "failures", seconds=None)
+        assert found.mutants == count == found.refused + found.accepted + found.failures
         failures += [reader.name] * found.failures
     reasons = [each.read_text() for each in sorted((tmp_path / "failures").glob("*.reason.txt"))]
     assert not failures, "\n".join([*failures, *reasons[:2]])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from stowplan.models import outcome
+from stowplan.models import verification
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 
@@ -30,7 +30,7 @@ Code = Literal[
 
 
 @dataclass(frozen=True)
-class Violation(outcome.Violation[Code]):
+class Violation(verification.Violation[Code]):
     """One broken rule."""
 
     operator: int | None = None
@@ -38,7 +38,7 @@ class Violation(outcome.Violation[Code]):
 
 
 @dataclass(frozen=True)
-class Verification(outcome.Verification[Violation]):
+class Verification(verification.Verification[Violation]):
     """What was found."""
 
     copied_bytes: int | None
@@ -62,9 +62,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Verification
         Violations, bytes copied and moved off chip, and their weighted sum.
     """
-    found: list[Violation] = []
-    if plan.problem != problem.digest:
-        found.append(Violation("wrong_problem", f"the plan is for problem {plan.problem[:12]}, not {problem.digest[:12]}"))
+    found = verification.of_problem(Violation, problem, plan)
     shape = _shape(problem, plan)
     if shape:
         return Verification((*found, *shape), None, None, None)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stowplan.models import outcome
+from stowplan.models import verification
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -49,7 +49,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Violation(outcome.Violation[Reason]):
+class Violation(verification.Violation[Reason]):
     """One broken rule, in one line for people and by number for programs."""
 
     tensor: int | None = None
@@ -63,7 +63,7 @@ class Violation(outcome.Violation[Reason]):
 
 
 @dataclass(frozen=True)
-class Verification(outcome.Verification[Violation]):
+class Verification(verification.Verification[Violation]):
     """What :func:`verify` found: violations, and what the plan costs.
 
     Violations are in the order of the codes; of each at most :data:`MAX_LISTED`, then one that says how many more there are.

@@ -64,11 +64,6 @@ class MatrixModel:
         """Number of rows."""
         return len(self.row_lower)
 
-    @property
-    def is_pure(self) -> bool:
-        """All columns and all coefficients are integers: what solvers on whole numbers solve exactly."""
-        return bool(self.is_integer.all()) and bool(np.all(self.matrix.data == np.rint(self.matrix.data)))
-
     def relaxed(self) -> MatrixModel:
         """The linear relaxation: the same without integrality."""
         return replace(self, is_integer=np.zeros(self.columns, dtype=bool))

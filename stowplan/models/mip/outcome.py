@@ -11,14 +11,8 @@ from stowplan.models.mip.matrix import TOLERANCE, FloatArray
 
 Status = Literal["optimal", "feasible", "infeasible", "unbounded", "unknown"]
 
-#: Solvers that come with OR-Tools and run in this process.
-IN_PROCESS = ("gscip", "mathopt-highs", "cp-sat", "glop", "pdlp")
-
-#: Those of them that know no integers.
-LINEAR_ONLY = ("glop", "pdlp")
-
-#: Solvers that prove something only where columns and coefficients are integers.
-WHOLE_NUMBERS = ("cp-sat",)
+#: Solvers that run in this process.
+IN_PROCESS = ("gscip", "highs")
 
 
 @dataclass(frozen=True)
@@ -49,10 +43,6 @@ class Outcome:
     """Building the solver's own copy of the model included."""
     values: FloatArray | None = None
     """Best point found, shape ``[columns]``, checked against the model; None where there is none."""
-    duals: FloatArray | None = None
-    """For linear programs: a multiplier for each row, positive where its lower side binds; None where the solver gives none."""
-    warm_started: bool = False
-    """A start was handed to a solver that is known to use it."""
 
 
 def lowered(bound: float, spread: float, tolerance: float = TOLERANCE) -> float:

@@ -49,10 +49,10 @@ def solve(
     start
         A point ``[columns]`` to start from, feasible or not.
     node_limit
-        Nodes of branch and bound, for GSCIP and MathOpt's HiGHS, which with it, and a time limit that does not bind, give equal
+        Nodes of branch and bound, for the solvers in process, which with it, and a time limit that does not bind, give equal
         results in equal calls; the others take no notice.
     on_bound
-        Called with better bounds as they come, from CP-SAT and GSCIP; from another thread.
+        Called with better bounds as they come, from GSCIP; from another thread.
     should_stop
         Asked every few hundredths of a second. Programs are ended (on Linux), and have then found nothing.
 
@@ -64,17 +64,21 @@ def solve(
     Raises
     ------
     UsageError
-        No such solver here, or one that knows no integers for a model with them.
+        No such solver here.
     """
     if model.columns == 0:
         return _empty(model, solver)
     if should_stop is not None and should_stop():
         return Outcome(solver, "unknown", None, None, 0.0)
     options = Options(time_limit, seed, threads, start, node_limit, on_bound, should_stop)
-    if solver in IN_PROCESS:
+    if solver == "gscip":
         from stowplan.models.mip import with_mathopt
 
-        return with_mathopt.solve(model, solver, options)
+        return with_mathopt.solve(model, options)
+    if solver == "highs":
+        from stowplan.models.mip import with_highs
+
+        return with_highs.solve(model, options)
     check_solver(solver)
     from stowplan.models.mip import with_pulp
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import highspy
 import numpy as np
 
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
+from stowplan.models.mip.outcome import Options, Outcome, Status
 
 #: Presolve's rules 14 (sparsify) and 15 (probing), as bits: HiGHS 1.12 loses optimal solutions of some MILPs with them, and
 #: then "proves" what is not so.
@@ -20,6 +22,12 @@ FEASIBLE = 2
 
 #: By how much HiGHS may miss rows and integers where its bound is to count to the picosecond: far below its default.
 TIGHT = 1e-9
+
+_STATUS: dict[Any, Status] = {
+    highspy.HighsModelStatus.kOptimal: "optimal",
+    highspy.HighsModelStatus.kInfeasible: "infeasible",
+    highspy.HighsModelStatus.kUnbounded: "unbounded",
+}
 
 
 def one_thread(seed: int) -> highspy.Highs:
@@ -99,6 +107,33 @@ def interrupt_when(highs: highspy.Highs, should_stop: Callable[[], bool] | None)
     highs.cbSimplexInterrupt += ask
     highs.cbIpmInterrupt += ask
     highs.cbMipInterrupt += ask
+
+
+def solve(model: MatrixModel, options: Options) -> Outcome:
+    """Solve with one thread; bounds are not told on the way."""
+    began = time.monotonic()
+    highs = new_highs(model, options.seed)
+    highs.setOptionValue("mip_rel_gap", 0.0)
+    limit(highs, options.time_limit - (time.monotonic() - began), options.node_limit, options.start)
+    interrupt_when(highs, options.should_stop)
+    highs.run()
+    status, info = _STATUS.get(highs.getModelStatus(), "unknown"), highs.getInfo()
+    values = best_point(highs)
+    if values is not None and not model.is_feasible(values):
+        values = None
+    if status in ("optimal", "unknown"):
+        status = "unknown" if values is None else "optimal" if status == "optimal" else "feasible"
+    # Of a linear program only the optimum is a bound.
+    bound = info.mip_dual_bound if model.is_integer.any() else info.objective_function_value
+    is_proven = np.isfinite(bound) and (status == "optimal" or bool(model.is_integer.any()))
+    return Outcome(
+        "highs",
+        status,
+        objective=None if values is None else model.objective(values),
+        bound=float(bound) + model.offset if is_proven else None,
+        seconds=time.monotonic() - began,
+        values=values,
+    )
 
 
 def solve_relaxed(matrix: MatrixModel, seed: int, time_limit: float, should_stop: Callable[[], bool] | None) -> Any:

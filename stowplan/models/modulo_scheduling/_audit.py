@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from stowplan.models import outcome
+from stowplan.models import verification
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
@@ -49,7 +49,7 @@ END_OF_TIME = 1_000_000
 
 
 @dataclass(frozen=True)
-class Violation(outcome.Violation[Code]):
+class Violation(verification.Violation[Code]):
     """One broken rule."""
 
     instructions: tuple[int, ...] = ()
@@ -57,7 +57,7 @@ class Violation(outcome.Violation[Code]):
 
 
 @dataclass(frozen=True)
-class Verification(outcome.Verification[Violation]):
+class Verification(verification.Verification[Violation]):
     """What was found."""
 
     ii: int
@@ -77,7 +77,7 @@ class Audit:
         self.problem = problem
         self.machine = problem.machine
         self.plan = plan
-        self.found: list[Violation] = []
+        self.found = verification.of_problem(Violation, problem, plan)
         self.latency = [
             problem.machine.latency if instruction.latency is None else instruction.latency
             for instruction in problem.instructions

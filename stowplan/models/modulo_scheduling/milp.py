@@ -241,7 +241,7 @@ class MilpModel:
 
 def solve(
     problem: Problem,
-    solver: str = "mathopt-highs",
+    solver: str = "highs",
     *,
     time_limit: float = 60.0,
     seed: int = 0,

@@ -5,12 +5,11 @@ Written from docs/reference/operator-order.md alone; it shares no code with stru
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
-from stowplan.models import outcome
+from stowplan.models import verification
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 
@@ -27,15 +26,12 @@ Code = Literal[
     "overlap",
 ]
 
-#: Overlaps listed at most: where all tensors lie at 0, their pairs fill any memory.
-MOST_OVERLAPS = 10_000
 
-
-Violation = outcome.Violation[Code]
+Violation = verification.Violation[Code]
 
 
 @dataclass(frozen=True)
-class Verification(outcome.Verification[Violation]):
+class Verification(verification.Verification[Violation]):
     """What was found."""
 
     peak: int | None
@@ -57,9 +53,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Verification
         Violations, peak and arena. What the plan itself states must be these: people read it.
     """
-    found: list[Violation] = []
-    if plan.problem != problem.digest:
-        found.append(Violation("wrong_problem", f"the plan is for problem {plan.problem[:12]}, not {problem.digest[:12]}"))
+    found = verification.of_problem(Violation, problem, plan)
     is_order = sorted(plan.order) == list(range(len(problem.ops)))
     if not is_order:
         text = f"the order has {len(plan.order)} entries, expected each of the {len(problem.ops)} operators once"
@@ -143,96 +137,47 @@ def _check_precedences(problem: Problem, plan: Plan, found: list[Violation]) -> 
 
 
 def _run(problem: Problem, plan: Plan, found: list[Violation], has_offsets: bool) -> int:
-    """Go through the order, keep what is live, list bytes that two tensors share; returns the peak."""
-    root = [_root(problem, number) for number in range(len(problem.tensors))]
+    """Go through the order, count what is live, list bytes that two tensors share; returns the peak."""
+    tensors = problem.tensors
+    root = [_root(problem, number) for number in range(len(tensors))]
+    # Places in the order at which tensors with bytes of their own are needed first and last; inputs are there before.
+    first: dict[int, int] = {}
     last: dict[int, int] = {}
-    writes: dict[int, list[int]] = defaultdict(list)
-    position = {op: at for at, op in enumerate(plan.order)}
-    for number, op in enumerate(problem.ops):
-        for tensor in (*op.reads, *op.writes):
-            last[root[tensor]] = max(last.get(root[tensor], -1), position[number])
-        for tensor in op.writes:
-            if root[tensor] == tensor:
-                writes[number].append(tensor)
-    stays = {root[tensor] for tensor in problem.outputs}
-    stays |= set() if problem.free_inputs else {root[tensor] for tensor in problem.inputs}
-    end = len(plan.order)
-    for tensor in stays:
-        last[tensor] = end
-    arena = _Arena(problem, plan, found) if has_offsets else None
+    for at, number in enumerate(plan.order):
+        op = problem.ops[number]
+        last |= {root[tensor]: at for tensor in (*op.reads, *op.writes)}
+        first |= {tensor: at for tensor in op.writes if root[tensor] == tensor}
+    stays = {root[tensor] for tensor in (*problem.outputs, *(() if problem.free_inputs else problem.inputs))}
+    last |= dict.fromkeys(stays, len(plan.order))
+    # Inputs that nobody reads and nobody keeps are never there.
+    given = {root[tensor] for tensor in problem.inputs} & set(last)
     ending: dict[int, list[int]] = defaultdict(list)
     for tensor, when in last.items():
         ending[when].append(tensor)
-    live = peak = 0
-
-    def begin(tensor: int) -> None:
-        nonlocal live
-        live += problem.tensors[tensor].size
-        if arena is not None:
-            arena.begin(tensor)
-
-    def finish(tensor: int) -> None:
-        nonlocal live
-        live -= problem.tensors[tensor].size
-        if arena is not None:
-            arena.finish(tensor)
-
-    # Inputs that nobody reads and nobody keeps are never there.
-    for tensor in sorted({root[each] for each in problem.inputs} & set(last)):
-        begin(tensor)
-    peak = live
+    live = peak = sum(tensors[tensor].size for tensor in given)
+    replaced: set[int] = set()
     for at, number in enumerate(plan.order):
-        saved, gone = 0, set()
-        for operand, result in problem.ops[number].in_place:
-            source = root[operand]
-            if last[source] == at:
-                saved += problem.tensors[source].size
-                # The result takes the operand's bytes: exactly those, or bytes of its own.
-                if has_offsets and plan.offsets[source] == plan.offsets[result]:
-                    gone.add(source)
-        live_now = live + sum(problem.tensors[tensor].size for tensor in writes[number]) - saved
-        peak = max(peak, live_now)
-        for tensor in sorted(gone):
-            finish(tensor)
-        for tensor in writes[number]:
-            begin(tensor)
-        for tensor in ending[at]:
-            if tensor not in gone:
-                finish(tensor)
+        op = problem.ops[number]
+        taken = [(root[operand], result) for operand, result in op.in_place if last[root[operand]] == at]
+        live += sum(tensors[tensor].size for tensor in op.writes if root[tensor] == tensor)
+        peak = max(peak, live - sum(tensors[source].size for source, _ in taken))
+        live -= sum(tensors[tensor].size for tensor in ending[at])
+        if has_offsets:
+            # The result takes the operand's bytes: exactly those, or bytes of its own.
+            replaced |= {source for source, result in taken if plan.offsets[source] == plan.offsets[result]}
+    if has_offsets:
+        # An operator writes at an even moment, and what it needed last ends at the odd one after, or makes room at once.
+        boxes = (
+            (
+                -1 if tensor in given else 2 * first[tensor],
+                2 * end + (tensor not in replaced),
+                plan.offsets[tensor],
+                plan.offsets[tensor] + tensors[tensor].size,
+                tensor,
+            )
+            for tensor, end in last.items()
+        )
+        for pair in verification.overlaps(boxes):
+            one, two = sorted(tensors[each].id for each in pair)
+            found.append(Violation("overlap", f"tensors {one} and {two} share bytes while both are live"))
     return peak
-
-
-class _Arena:
-    """What stands where at a moment, by offset."""
-
-    def __init__(self, problem: Problem, plan: Plan, found: list[Violation]):
-        self._problem, self._offsets, self._found = problem, plan.offsets, found
-        self._live: list[tuple[int, int]] = []
-        self._count = 0
-        self._widest = 0
-        """Size of the largest that has overlapped something."""
-
-    def begin(self, tensor: int) -> None:
-        size = self._problem.tensors[tensor].size
-        if size == 0:
-            return
-        key = (self._offsets[tensor], tensor)
-        at = bisect_left(self._live, key)
-        above = below = at
-        while above < len(self._live) and self._live[above][0] < key[0] + size:
-            above += 1
-        # A lower one that reaches further than its neighbour overlaps that neighbour: there has been an overlap before.
-        while below > 0 and (below == at or self._live[below - 1][0] + self._widest > key[0]):
-            below -= 1
-        others = [other for offset, other in self._live[below:above] if offset + self._problem.tensors[other].size > key[0]]
-        for other in others:
-            if self._count < MOST_OVERLAPS:
-                one, two = sorted((self._problem.tensors[tensor].id, self._problem.tensors[other].id))
-                self._found.append(Violation("overlap", f"tensors {one} and {two} share bytes while both are live"))
-                self._count += 1
-            self._widest = max(self._widest, size, self._problem.tensors[other].size)
-        insort(self._live, key)
-
-    def finish(self, tensor: int) -> None:
-        if self._problem.tensors[tensor].size:
-            del self._live[bisect_left(self._live, (self._offsets[tensor], tensor))]

@@ -5,12 +5,10 @@ Written from docs/reference/packing.md alone; it shares no code with models, bou
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Literal
 
-from stowplan.models import outcome
+from stowplan.models import verification
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 
@@ -18,12 +16,9 @@ Code = Literal[
     "wrong_problem", "wrong_count", "wrong_objective", "negative_offset", "misaligned", "moved", "over_capacity", "overlap"
 ]
 
-#: Overlaps listed at most: where all buffers lie at 0, their pairs fill any memory.
-MOST_OVERLAPS = 10_000
-
 
 @dataclass(frozen=True)
-class Violation(outcome.Violation[Code]):
+class Violation(verification.Violation[Code]):
     """One broken rule."""
 
     buffers: tuple[int, ...] = ()
@@ -31,7 +26,7 @@ class Violation(outcome.Violation[Code]):
 
 
 @dataclass(frozen=True)
-class Verification(outcome.Verification[Violation]):
+class Verification(verification.Verification[Violation]):
     """What was found."""
 
     height: int | None
@@ -53,9 +48,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Verification
         Violations, and the height in bytes.
     """
-    found: list[Violation] = []
-    if plan.problem != problem.digest:
-        found.append(Violation("wrong_problem", f"the plan is for problem {plan.problem[:12]}, not {problem.digest[:12]}"))
+    found = verification.of_problem(Violation, problem, plan)
     if len(plan.offsets) != len(problem.buffers):
         found.append(Violation("wrong_count", f"{len(plan.offsets)} offsets for {len(problem.buffers)} buffers"))
         return Verification(tuple(found), None)
@@ -76,38 +69,12 @@ def verify(problem: Problem, plan: Plan) -> Verification:
             found.append(Violation("over_capacity", message, (number,)))
     if plan.objective != height:
         found.append(Violation("wrong_objective", f"the plan says {plan.objective} bytes, its height is {height}"))
-    found.extend(_overlaps(problem, plan.offsets))
+    boxes = (
+        (start, end, offset, offset + buffer.size, number)
+        for number, (buffer, offset) in enumerate(zip(problem.buffers, plan.offsets, strict=True))
+        for start, end in (buffer.pieces if buffer.gaps else ((buffer.lower, buffer.upper),))
+    )
+    for pair, moment in verification.overlaps(boxes).items():
+        one, two = (problem.buffers[each].id for each in pair)
+        found.append(Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", pair))
     return Verification(tuple(found), height)
-
-
-def _overlaps(problem: Problem, offsets: tuple[int, ...]) -> list[Violation]:
-    """Pairs that share bytes while both live, each pair once, at the first moment they do."""
-    pieces: list[tuple[int, int, int]] = []
-    for number, buffer in enumerate(problem.buffers):
-        lives = buffer.pieces if buffer.gaps else ((buffer.lower, buffer.upper),)
-        pieces += [(start, end, number) for start, end in lives if buffer.size]
-    pieces.sort()
-    ended = sorted(pieces, key=itemgetter(1), reverse=True)
-    tops = [offset + buffer.size for offset, buffer in zip(offsets, problem.buffers, strict=True)]
-    found: dict[tuple[int, int], Violation] = {}
-    live: list[tuple[int, int]] = []
-    clashing: set[int] = set()
-    for moment, _, number in pieces:
-        # Lives are half-open: what ends at a moment makes room for what begins at it.
-        while ended[-1][1] <= moment:
-            gone = ended.pop()[2]
-            del live[bisect_left(live, (offsets[gone], gone))]
-            clashing.discard(gone)
-        low, top = offsets[number], tops[number]
-        at = bisect_left(live, (low, number))
-        # Where no two that live share bytes, whatever meets the newcomer is its neighbour, or stands behind one that meets it.
-        above, below = live[at : at + 1], live[max(0, at - 1) : at]
-        is_met = clashing or (above and above[0][0] < top) or (below and tops[below[0][1]] > low)
-        for offset, other in live if is_met else ():
-            if offset < top and tops[other] > low and len(found) < MOST_OVERLAPS:
-                clashing |= {number, other}
-                pair = (min(number, other), max(number, other))
-                one, two = (problem.buffers[each].id for each in pair)
-                found.setdefault(pair, Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", pair))
-        live.insert(at, (low, number))
-    return list(found.values())

@@ -1,4 +1,4 @@
-"""Solving the MILP: on the built-in HiGHS, which reports as it goes and takes plans from others, or on any solver by name.
+"""Solving the MILP on HiGHS, which reports as it goes and takes plans from others.
 
 Of its linear relaxation there are the bound, and the solution as a hint.
 """
@@ -13,10 +13,7 @@ import highspy
 import numpy as np
 
 from stowplan.models.hint import Hint
-from stowplan.models.mip import outcome as mip_outcome
-from stowplan.models.mip.matrix import TOLERANCE, FloatArray
-from stowplan.models.mip.outcome import LINEAR_ONLY, WHOLE_NUMBERS
-from stowplan.models.mip.solve import solve
+from stowplan.models.mip.matrix import FloatArray
 from stowplan.models.mip.with_highs import TIGHT, best_point, limit, new_highs, solve_relaxed, tighten
 from stowplan.models.outcome import Best, Outcome
 from stowplan.models.tier_placement import hint as hints
@@ -37,7 +34,6 @@ def solve_milp(
     problem: Problem,
     *,
     time_limit: float,
-    solver: str = "highs",
     pins: Mapping[tuple[int, bool], int] | None = None,
     seed: int = 0,
     deterministic_limit: float | None = None,
@@ -53,9 +49,6 @@ def solve_milp(
     ----------
     time_limit
         Seconds, building included.
-    solver
-        ``highs``: the built-in one; else the name of a solver as :func:`stowplan.models.mip.solve.solvers` lists them, in
-        process or a program. Those that know no integers, or only integers, prove a bound where they can.
     pins
         Tier of tensors that may stand in no other: of (layer, whether it is its output). Plan and bound are of what is left.
     deterministic_limit
@@ -69,11 +62,6 @@ def solve_milp(
     -------
     Outcome
         Best plan, and what is proven; running out of time is never ``infeasible``.
-
-    Raises
-    ------
-    UsageError
-        The solver is not there.
     """
     began = time.monotonic()
     report = _Report(build(problem, pins), on_plan, on_bound, began + time_limit)
@@ -82,21 +70,8 @@ def solve_milp(
     left = max(0.01, time_limit - (time.monotonic() - began))
     if not report.model.matrix.columns:
         return report.trivial()
-    if solver == "highs":
-        run = _Highs(report, seed, should_stop, incumbent)
-        return run.solve(left, None if deterministic_limit is None else max(1, int(NODES * deterministic_limit)))
-    matrix = report.model.matrix.relaxed() if solver in LINEAR_ONLY else report.model.matrix
-    found = solve(
-        matrix,
-        solver,
-        time_limit=left,
-        seed=seed,
-        start=None if hint is None else report.model.add_hint(hint),
-        node_limit=None if deterministic_limit is None else max(1, int(NODES * deterministic_limit)),
-        on_bound=None if solver in WHOLE_NUMBERS else lambda bound: report.offer_dual(bound, TOLERANCE),
-        should_stop=should_stop,
-    )
-    return report.finish(found, linear=solver in LINEAR_ONLY)
+    run = _Highs(report, seed, should_stop, incumbent)
+    return run.solve(left, None if deterministic_limit is None else max(1, int(NODES * deterministic_limit)))
 
 
 #: Slower than any plan, ps.
@@ -126,10 +101,10 @@ class _Report(Best[Plan]):
             self.offer_plan(self.offsets.place(tiers))
         return plan
 
-    def offer_dual(self, objective: float, tolerance: float) -> None:
-        """Report a solver's dual bound, in its units."""
+    def offer_dual(self, objective: float) -> None:
+        """Report a dual bound of HiGHS, in its units."""
         if np.isfinite(objective):
-            self.offer_proven(self.model.bound_ps(objective, tolerance))
+            self.offer_proven(self.model.bound_ps(objective, TIGHT))
 
     def offer_proven(self, bound: int) -> None:
         """Report a bound in ps, which no plan need pass."""
@@ -151,17 +126,6 @@ class _Report(Best[Plan]):
             return self.refuted()
         self.close(self.offer_point(np.zeros(0)))
         return self.outcome()
-
-    def finish(self, found: mip_outcome.Outcome, *, linear: bool) -> Outcome[Plan]:
-        """What a solver by name found."""
-        if found.values is not None and not linear:
-            self.offer_point(found.values)
-        if linear and found.duals is not None:
-            self.offer_proven(self.model.dual_bound_ps(found.duals))
-        elif found.bound is not None and not linear:
-            self.offer_dual(found.bound, TOLERANCE)
-        is_refuted = found.status == "infeasible" and found.solver not in WHOLE_NUMBERS
-        return self.refuted() if is_refuted else self.outcome()
 
 
 class _Highs:
@@ -197,7 +161,7 @@ class _Highs:
             best = None if point is None else report.offer_point(point)
             if status == highspy.HighsModelStatus.kInfeasible:
                 return report.refuted()
-            report.offer_dual(info.mip_dual_bound, TIGHT)
+            report.offer_dual(info.mip_dual_bound)
             if status == highspy.HighsModelStatus.kOptimal:
                 report.close(best)
             out_of_work = node_limit is not None and nodes >= node_limit
@@ -230,7 +194,7 @@ class _Highs:
         self._report.offer_point(np.array(event.data_out.mip_solution))
 
     def _interrupt(self, event: Any) -> None:
-        self._report.offer_dual(event.data_out.mip_dual_bound, TIGHT)
+        self._report.offer_dual(event.data_out.mip_dual_bound)
         plan = self._report.plan
         better = plan is not None and plan.objective_ps < self._began_with
         if better and event.data_out.mip_node_count >= self._patience:

@@ -5,11 +5,10 @@ Written from docs/reference/tier-placement.md alone; it shares no code with mode
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from stowplan.models import outcome
+from stowplan.models import verification
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -26,12 +25,9 @@ Code = Literal[
     "overlap",
 ]
 
-#: Overlaps listed at most: where all tensors lie at 0, their pairs fill any memory.
-MOST_OVERLAPS = 10_000
-
 
 @dataclass(frozen=True)
-class Violation(outcome.Violation[Code]):
+class Violation(verification.Violation[Code]):
     """One broken rule."""
 
     layers: tuple[int, ...] = ()
@@ -39,7 +35,7 @@ class Violation(outcome.Violation[Code]):
 
 
 @dataclass(frozen=True)
-class Verification(outcome.Verification[Violation]):
+class Verification(verification.Verification[Violation]):
     """What was found."""
 
     latency_ps: int | None
@@ -73,9 +69,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Verification
         Violations, and the latency in ps.
     """
-    found: list[Violation] = []
-    if plan.problem != problem.digest:
-        found.append(Violation("wrong_problem", f"the plan is for problem {plan.problem[:12]}, not {problem.digest[:12]}"))
+    found = verification.of_problem(Violation, problem, plan)
     count = len(problem.layers)
     for name, tiers in (("weight_tiers", plan.weight_tiers), ("output_tiers", plan.output_tiers)):
         if len(tiers) != count:
@@ -174,31 +168,13 @@ def _offsets(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
             message = f"{stay.name}: ends at {stay.offset + stay.size}, beyond the {memory.capacity} bytes of {memory.name}"
             found.append(Violation("beyond_tier", message, (stay.layer,)))
     for number, memory in enumerate(problem.tiers):
-        inside = [stay for stay in stays if stay.tier == number]
-        for one, two in _overlaps(inside, MOST_OVERLAPS - len(found)):
+        boxes = (
+            (stay.first, stay.last + 1, stay.offset, stay.offset + stay.size, at)
+            for at, stay in enumerate(stays)
+            if stay.tier == number
+        )
+        for pair in verification.overlaps(boxes, verification.MOST_OVERLAPS - len(found)):
+            one, two = (stays[each] for each in pair)
             message = f"{one.name} and {two.name} share bytes of {memory.name}"
             found.append(Violation("overlap", message, (one.layer, two.layer)))
-    return found
-
-
-def _overlaps(stays: list[_Stay], most: int) -> list[tuple[_Stay, _Stay]]:
-    """Pairs of one tier that share bytes at a step, each once; ``most`` at most."""
-    found: list[tuple[_Stay, _Stay]] = []
-    # Among those that live now, in the order of their offsets, whatever reaches into a newcomer stands below its end.
-    live: list[_Stay] = []
-    leaving: dict[int, list[_Stay]] = {}
-    widest = 0
-    for stay in sorted(stays, key=lambda each: (each.first, each.offset)):
-        for step in sorted(step for step in leaving if step < stay.first):
-            for gone in leaving.pop(step):
-                del live[bisect_left(live, gone)]
-        # No tensor is wider than the widest, so none that starts further below reaches up here.
-        at = bisect_left(live, (stay.offset - widest,))
-        while at < len(live) and live[at].offset < stay.offset + stay.size and len(found) < most:
-            if live[at].offset + live[at].size > stay.offset:
-                found.append((live[at], stay))
-            at += 1
-        widest = max(widest, stay.size)
-        insort(live, stay)
-        leaving.setdefault(stay.last, []).append(stay)
     return found

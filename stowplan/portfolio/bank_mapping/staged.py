@@ -95,7 +95,7 @@ def _relax(context: Context, built: model.Model, plans: _Plans) -> None:
     """Bound and rounded point of the linear relaxation."""
     outcome = solve_matrix(
         built.matrix.relaxed(),
-        "mathopt-highs",
+        "highs",
         time_limit=max(0.1, 0.4 * context.remaining()),
         seed=context.seed(),
         should_stop=context.closed,

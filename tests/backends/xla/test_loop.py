@@ -62,6 +62,7 @@ def test_it_finds_what_is_better_and_how_to_get_it(fake: Fake, tmp_path: Path) -
     assert ORDER_OPTION in tuning.compiler_options
 
 
+@pytest.mark.slow
 def test_with_enough_compiles_it_finds_the_best(fake: Fake) -> None:
     """Of all orders and capacities none has fewer cycles than a, b and d in fast memory."""
     assert min(trial.total for trial in tune_workload(WORKLOAD, compiles=30).trials) == 4100

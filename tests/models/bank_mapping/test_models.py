@@ -64,7 +64,7 @@ def test_cpsat_is_optimal(solved: list[tuple[Problem, int | None]]) -> None:
         assert outcome.plan.objective == outcome.bound == best, problem.name
 
 
-@pytest.mark.parametrize("solver", ["mathopt-highs", "gscip"])
+@pytest.mark.parametrize("solver", ["highs", "gscip"])
 def test_milp_is_optimal(solved: list[tuple[Problem, int | None]], solver: str) -> None:
     for problem, best in solved[:: 1 if solver == "gscip" else 2]:
         outcome, plan, bound = solve_milp(problem, solver)

@@ -6,27 +6,25 @@ import random
 from pathlib import Path
 
 import numpy as np
-import pulp
 import pytest
 from scipy import sparse
 
 from stowplan.errors import UsageError
-from stowplan.models.mip import with_pulp
 from stowplan.models.mip.matrix import MatrixModel
-from stowplan.models.mip.outcome import IN_PROCESS, LINEAR_ONLY, lowered
+from stowplan.models.mip.outcome import lowered
 from stowplan.models.mip.solve import check_solver, solve, solvers
 from tests.models.mip.cases import knapsack, optimum, random_model
 from tests.patience import no_hang
 
-MILP_SOLVERS = [name for name in solvers() if name not in LINEAR_ONLY]
-PROGRAMS = [name for name in solvers() if name not in IN_PROCESS]
+#: Those that come with the package; of others by PuLP nothing is claimed but points.
+SOLVERS = [name for name in solvers() if name in ("gscip", "highs", "cbc")]
 
 
 def test_those_that_come_with_the_package_are_there() -> None:
-    assert {"gscip", "mathopt-highs", "cp-sat", "glop", "pdlp", "cbc", "highs"} <= set(solvers())
+    assert {"gscip", "highs", "cbc"} <= set(solvers())
 
 
-@pytest.mark.parametrize("solver", MILP_SOLVERS)
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_optimum_is_that_of_every_point(solver: str) -> None:
     feasible = 0
     for seed in range(20):
@@ -47,7 +45,7 @@ def test_optimum_is_that_of_every_point(solver: str) -> None:
     assert 5 < feasible < 20
 
 
-@pytest.mark.parametrize("solver", MILP_SOLVERS)
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_a_time_out_is_no_proof(solver: str, capfd: pytest.CaptureFixture[str]) -> None:
     model = knapsack(120)
     with no_hang():
@@ -61,7 +59,7 @@ def test_a_time_out_is_no_proof(solver: str, capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr().out == ""
 
 
-@pytest.mark.parametrize("solver", MILP_SOLVERS)
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_infeasible_is_said(solver: str) -> None:
     model = MatrixModel(
         "none", np.ones(2), np.zeros(2), np.ones(2), np.ones(2, dtype=bool), sparse.csr_matrix([[1.0, 1.0]]),
@@ -71,43 +69,20 @@ def test_infeasible_is_said(solver: str) -> None:
     assert (found.status, found.values, found.objective) == ("infeasible", None, None)
 
 
-@pytest.mark.parametrize("solver", [name for name in solvers() if name != "gscip"])
-def test_linear_programs_come_with_duals_that_prove(solver: str) -> None:
-    """min -x - 2y, x + y <= 4, y <= 3 as a row: -7, with multipliers -1 and -1."""
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_linear_programs_are_solved(solver: str) -> None:
+    """min -x - 2y, x + y <= 4, y <= 3 as a row: -7."""
     model = MatrixModel(
         "linear", np.array([-1.0, -2.0]), np.zeros(2), np.full(2, 10.0), np.zeros(2, dtype=bool),
         sparse.csr_matrix([[1.0, 1.0], [0.0, 1.0]]), np.full(2, -np.inf), np.array([4.0, 3.0]), offset=100.0,
     )  # fmt: skip
     found = solve(model, solver)
-    if solver == "cp-sat":
-        assert found.bound is None
-        return
     assert found.status == "optimal"
     assert found.objective == pytest.approx(93, abs=1e-3)
-    assert found.duals is not None
-    assert found.duals == pytest.approx([-1, -1], abs=1e-3)
+    assert found.bound is None or found.bound == pytest.approx(93, abs=1e-3)
 
 
-def test_cp_sat_proves_nothing_of_columns_that_are_no_integers() -> None:
-    seen = 0
-    for seed in range(30):
-        model = random_model(random.Random(seed), whole=False)
-        found = solve(model, "cp-sat")
-        assert found.bound is None
-        assert found.status in ("feasible", "unknown")
-        seen += found.status == "feasible"
-    assert seen > 5
-
-
-def test_large_integers_are_not_cut_off() -> None:
-    model = MatrixModel(
-        "large", np.array([1.0]), np.array([0.0]), np.array([1e12]), np.array([True]), sparse.csr_matrix([[1.0]]),
-        np.array([5e9]), np.array([np.inf]),
-    )  # fmt: skip
-    assert solve(model, "cp-sat").objective == 5e9
-
-
-@pytest.mark.parametrize("solver", ["gscip", "cp-sat", "mathopt-highs", "highs", "cbc"])
+@pytest.mark.parametrize("solver", ["gscip", "highs", "cbc"])
 def test_solvers_stop_when_asked(solver: str) -> None:
     if solver == "cbc" and not Path("/proc/self/cmdline").exists():
         pytest.skip("programs are ended on Linux only")
@@ -119,10 +94,9 @@ def test_solvers_stop_when_asked(solver: str) -> None:
     assert found.status in ("feasible", "unknown")
 
 
-@pytest.mark.parametrize("solver", ["gscip", "cp-sat"])
-def test_bounds_come_on_the_way(solver: str) -> None:
+def test_bounds_come_on_the_way() -> None:
     bounds: list[float] = []
-    found = solve(knapsack(24), solver, time_limit=20, on_bound=bounds.append)
+    found = solve(knapsack(24), "gscip", time_limit=20, on_bound=bounds.append)
     assert bounds
     assert bounds == sorted(bounds)
     assert found.objective is not None
@@ -136,17 +110,11 @@ def test_a_start_is_used_by_cbc() -> None:
     assert best.values is not None
     assert best.objective is not None
     warm = solve(model, "cbc", time_limit=0.1, start=best.values)
-    assert warm.warm_started
     assert warm.objective is not None
     assert warm.objective <= best.objective + 1e-6
 
 
-def test_highs_in_process_does_not_claim_a_warm_start() -> None:
-    model = knapsack(6)
-    assert not solve(model, "highs", start=np.zeros(6)).warm_started
-
-
-@pytest.mark.parametrize("solver", ["gscip", "mathopt-highs"])
+@pytest.mark.parametrize("solver", ["gscip", "highs"])
 def test_equal_calls_give_equal_results(solver: str) -> None:
     one, two = (solve(knapsack(30), solver, node_limit=20, time_limit=60, seed=4) for _ in range(2))
     assert one.objective == two.objective
@@ -158,30 +126,6 @@ def test_unknown_solvers_are_named_with_those_there_are() -> None:
         check_solver("guroby")
     with pytest.raises(UsageError, match="cbc"):
         solve(knapsack(4), "XPRESS_PY" if "XPRESS_PY" not in solvers() else "nobody")
-
-
-def test_linear_solvers_refuse_integers() -> None:
-    with pytest.raises(UsageError, match="glop"):
-        solve(knapsack(4), "glop")
-
-
-@pytest.mark.parametrize("solver", PROGRAMS)
-def test_any_pulp_problem_runs(solver: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """The constant of the objective is part of objective and bound."""
-    problem = pulp.LpProblem("three", pulp.LpMinimize)
-    x = [problem.add_variable(f"x{i}", 0, 1, cat=pulp.LpInteger) for i in range(3)]
-    problem.setObjective(pulp.lpSum(-(i + 1) * each for i, each in enumerate(x)) + 7)
-    problem += pulp.lpSum(x) <= 2
-    found = with_pulp.run(problem, solver, time_limit=20)
-    assert (found.status, found.objective) == ("optimal", 2)
-    assert found.bound == pytest.approx(2, abs=1e-3)
-    assert [each.value() for each in x] == [0, 1, 1]
-    assert capfd.readouterr().out == ""
-
-
-def test_pulp_problems_are_minimised() -> None:
-    with pytest.raises(UsageError, match="minimisation"):
-        with_pulp.run(pulp.LpProblem("up", pulp.LpMaximize), "cbc", time_limit=1)
 
 
 def test_without_columns_there_is_nothing_to_choose() -> None:

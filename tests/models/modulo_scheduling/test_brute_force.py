@@ -24,7 +24,14 @@ BATCH = 50
 SEEDS = ((random_problem, 300), (varied_problem, 150), (linked_problem, 250))
 
 
-@pytest.mark.parametrize(("make", "first"), [(make, first) for make, most in SEEDS for first in range(0, most, BATCH)])
+@pytest.mark.parametrize(
+    ("make", "first"),
+    [
+        pytest.param(make, first, marks=pytest.mark.slow if first >= 2 * BATCH else ())
+        for make, most in SEEDS
+        for first in range(0, most, BATCH)
+    ],
+)
 def test_best_plans_and_proofs(make: Callable[..., Problem], first: int) -> None:
     for seed in range(first, first + BATCH):
         problem = make(seed, most=3)

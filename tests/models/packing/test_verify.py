@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
-from stowplan.models.packing.verify import MOST_OVERLAPS, verify
+from stowplan.models.packing.verify import verify
+from stowplan.models.verification import MOST_OVERLAPS
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 from tests.models.packing.cases import moments, random_problem

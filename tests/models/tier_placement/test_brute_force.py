@@ -79,31 +79,3 @@ def test_verifier_judges_every_map(seed: int) -> None:
         assert found.latency_ps == latency
         assert found.ok == brute_force.fits(problem, tiers)
         assert {violation.code for violation in found.violations} <= {"over_capacity"}
-
-
-@pytest.mark.parametrize("solver", ["gscip", "mathopt-highs", "cp-sat", "highs", "cbc"])
-def test_solvers_by_name(solver: str) -> None:
-    from stowplan.models.mip.solve import solvers
-
-    if solver not in solvers():
-        pytest.skip(f"{solver} is not on this machine")
-    for seed in range(6):
-        problem = random_problem(seed, layers=4)
-        best = brute_force.optimum(problem)
-        outcome = solve_milp(problem, time_limit=10, solver=solver)
-        if best is None:
-            assert outcome.plan is None
-            continue
-        assert outcome.bound <= best
-        assert outcome.plan is not None
-        assert verify(problem, outcome.plan).ok
-        assert outcome.plan.objective_ps == best
-
-
-def test_linear_solver_by_name_proves_a_bound() -> None:
-    problem = random_problem(3, layers=4)
-    best = brute_force.optimum(problem)
-    outcome = solve_milp(problem, time_limit=10, solver="glop")
-    assert best is not None
-    assert outcome.plan is None
-    assert floor_bound(problem) <= outcome.bound <= best

@@ -8,8 +8,7 @@ or 1; rows are divided by powers of ten. All numbers so keep the digits of the p
 
 :func:`bound_with` has a MILP solver of one's choice prove the bound: in this process, or any program that PuLP can call. The
 linear relaxation always runs on the built-in HiGHS, which finds the windows that matter. Then the named solver takes the
-MILP, and takes it again with the windows that its solution violates. GLOP and PDLP take the linear relaxation instead, and
-their duals prove the bound.
+MILP, and takes it again with the windows that its solution violates.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from stowplan.models.memory_mapping.milp.solve import MAX_WINDOWS, WINDOW_TOLERA
 from stowplan.models.memory_mapping.milp.tightening import Window, WindowSeparator
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, Rows, proven_bound
-from stowplan.models.mip.outcome import LINEAR_ONLY, WHOLE_NUMBERS, Outcome, proven
+from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, Rows
+from stowplan.models.mip.outcome import Outcome, proven
 from stowplan.models.mip.solve import check_solver, solve
 from stowplan.models.outcome import Best
 
@@ -77,15 +76,6 @@ class Formulation:
         """Bound in whole picoseconds from what a solver claims for the matrix, less what its tolerances may amount to."""
         return proven(bound, self.spread_ps / self.unit_ps, unit=self.unit_ps)
 
-    def dual_bound_ps(self, duals: FloatArray) -> int:
-        """Bound in picoseconds that row multipliers of the matrix's linear relaxation prove, whatever they are; no rounding."""
-        model, rows = self.model, self.rows
-        row_lower, row_upper, lower, upper, cost = (
-            np.array(values, dtype=np.int64) for values in (rows.lower, rows.upper, model.lower, model.upper, model.cost)
-        )
-        own = duals * self.row_scale * float(self.unit_ps)
-        return model.offset_ps + proven_bound(self.integers, row_lower, row_upper, lower, upper, cost, own)
-
     def own_units(self, values: FloatArray) -> FloatArray:
         """Values of the columns in picoseconds, units of memory and 0/1, from those of the matrix."""
         return values * self.scale
@@ -101,32 +91,27 @@ class Formulation:
         return self.model.offset_ps + total
 
 
-def formulate(
-    model: RelaxationModel, windows: Sequence[Window] = (), *, names: bool = True, whole: bool = False
-) -> Formulation:
+def formulate(model: RelaxationModel, windows: Sequence[Window] = (), *, names: bool = True) -> Formulation:
     """The relaxation as a matrix, with rows for these windows.
 
     Parameters
     ----------
     names
         Without names it is made faster.
-    whole
-        Nothing scaled and every column an integer, in picoseconds and units of memory: plans have no other values, so the bound
-        holds all the same. For solvers on whole numbers (CP-SAT).
     """
     extra = WindowSeparator(model).rows(windows)
     rows = _joined(model.rows, extra)
     columns = len(model.cost)
     lower, upper = np.array(model.lower, dtype=np.float64), np.array(model.upper, dtype=np.float64)
-    is_integer = np.array(model.is_integer, dtype=bool) | whole
+    is_integer = np.array(model.is_integer, dtype=bool)
     spread = max(1, model.problem.all_slow_ps - model.floor_until[-1])
-    unit = 1 if whole else int(10 ** max(0, math.floor(math.log10(spread / OBJECTIVE_RANGE))))
+    unit = int(10 ** max(0, math.floor(math.log10(spread / OBJECTIVE_RANGE))))
     scale = np.where(is_integer, 1.0, _power_of_ten(upper - lower))
     scale[np.array([*model.stall, *model.clock], dtype=np.int64)] = unit
     own = rows.matrix(columns)
     scaled = sparse.csr_matrix(own.astype(np.float64) @ sparse.diags(scale)) if columns else own.astype(np.float64)
     largest = abs(scaled).max(axis=1).toarray().ravel() if columns and rows.lower else np.zeros(len(rows.lower))
-    power = np.ones(len(largest)) if whole else _power_of_ten(largest)
+    power = _power_of_ten(largest)
     # Divided by powers of ten, not multiplied by their inverses, the numbers keep their few digits.
     scaled.data /= np.repeat(power, np.diff(scaled.indptr))
     low, high = np.array(rows.lower, dtype=np.float64), np.array(rows.upper, dtype=np.float64)
@@ -329,15 +314,14 @@ def bound_with(
     )
     linear = best.bound
     separator = WindowSeparator(model)
-    formulation = formulate(model, windows, names=False, whole=solver in WHOLE_NUMBERS)
+    formulation = formulate(model, windows, names=False)
     outcomes: list[Outcome] = []
     values: FloatArray | None = None
     optimal = not model.cost
-    is_linear = solver in LINEAR_ONLY
     tolerance = WINDOW_TOLERANCE * max(1, problem.all_slow_ps)
     while model.cost and left() > 0 and not (should_stop is not None and should_stop()):
         outcome = solve(
-            formulation.matrix.relaxed() if is_linear else formulation.matrix,
+            formulation.matrix,
             solver,
             time_limit=left(),
             seed=seed,
@@ -348,9 +332,7 @@ def bound_with(
             should_stop=should_stop,
         )
         outcomes.append(outcome)
-        if is_linear and outcome.duals is not None:
-            best.offer_bound(formulation.dual_bound_ps(outcome.duals))
-        elif outcome.bound is not None:
+        if outcome.bound is not None:
             best.offer_bound(formulation.bound_ps(outcome.bound))
         values = None if outcome.values is None else formulation.own_units(outcome.values)
         if outcome.status != "optimal" or values is None:
@@ -361,7 +343,7 @@ def bound_with(
             optimal = True
             break
         windows = [*windows, *more]
-        formulation = formulate(model, windows, names=False, whole=solver in WHOLE_NUMBERS)
+        formulation = formulate(model, windows, names=False)
     assert best.bound is not None
     assert linear is not None
     return ExternalBound(best.bound, linear, optimal, values, formulation, tuple(outcomes), time.monotonic() - began)

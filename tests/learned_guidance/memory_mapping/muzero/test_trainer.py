@@ -210,13 +210,14 @@ def test_the_best_game_is_kept_with_its_actions() -> None:
         assert kept[0] == best.return_ps
 
 
-def test_training_finds_the_best_game_of_a_small_program() -> None:
+@pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_training_finds_the_best_game_of_a_small_program(seeds: int) -> None:
     problem = small_program()
     optimum = game_optimum(problem, time_limit=20)
     assert optimum.is_proven
     config = small_config(temperature_decay_steps=20, batch_size=32, learning_rate=3e-3)
     early = late = 0.0
-    for seed in range(3):
+    for seed in range(seeds):
         trainer = Trainer([problem], config, seed=seed)
         found: list[Progress] = []
         run(trainer, max_reports=60, on_progress=found.append)
@@ -224,8 +225,8 @@ def test_training_finds_the_best_game_of_a_small_program() -> None:
         returns = [progress.mean for progress in found if progress.mean == progress.mean]
         third = len(returns) // 3
         early, late = early + sum(returns[:third]), late + sum(returns[-third:])
-    # Not by chance alone: late games are better than early ones. One seed would say little.
-    assert late > 1.1 * early
+    # Not by chance alone: late games are better than early ones. One seed says little.
+    assert seeds == 1 or late > 1.1 * early
 
 
 def test_the_curve_has_a_row_for_each_iteration_and_resumes(tmp_path: Path) -> None:
