@@ -73,7 +73,7 @@ def test_fine_tuning_finds_better_plans_and_counts(policy: Policy) -> None:
     assert verify(problem, tuned.best).ok
     assert better
     assert better == sorted(better, reverse=True)
-    assert tuned.evaluations >= 10
+    assert tuned.trainer.evaluations >= 10
 
 
 def test_it_is_loaded_without_what_trained_it() -> None:
