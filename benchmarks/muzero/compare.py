@@ -78,15 +78,15 @@ def measure(
     if hint is not None:
         began = time.process_time()
         note("guided insertion", began, int(best_guided(data, hint, lambda: False).totals[0].total))
-    for name, player, shown in (("policy", policy, None), ("policy, hint", policy, hint), ("untrained", untrained, None)):
-        if player is None or (name == "policy, hint" and hint is None):
+    for name, player in (("policy", policy), ("untrained", untrained)):
+        if player is None:
             continue
         began = time.process_time()
-        games = [player.rollout(game, hint=shown)]
+        games = [player.rollout(game)]
         note(name, began, problem.all_slow_ps - games[0].return_ps)
         if drawn:
             began = time.process_time()
-            games += player.rollouts(game, drawn, temperature=TEMPERATURE, seed=seed, hint=shown)
+            games += player.rollouts(game, drawn, temperature=TEMPERATURE, seed=seed)
             note(f"{name} x {drawn + 1}", began, problem.all_slow_ps - max(played.return_ps for played in games))
         assert all(verify(own, played.plan).ok for played in games)
     name = path.name.removesuffix(".gz").removesuffix(".hlo.txt")

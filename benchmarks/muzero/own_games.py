@@ -1,8 +1,8 @@
 """A policy's own games (policy iteration): what it plays on programs, and what it is to learn there.
 
-The best game of a program is shown with its hint and without. Besides, the policy's own likeliest games are looked at move by
-move: what it meets when it plays is not what it meets in good games (Ross et al. 2011). What each action would come to there,
-the best game's following, says what it should have done (Ross and Bagnell 2014).
+Beside the best game of a program, the policy's own likeliest game is looked at move by move: what it meets when it plays is not
+what it meets in good games (Ross et al. 2011). What each action would come to there, the best game's following, says what it
+should have done (Ross and Bagnell 2014).
 """
 
 from __future__ import annotations
@@ -22,46 +22,38 @@ from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGam
 from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 
-#: Temperatures of a program's games: the likeliest with its hint and without.
-TEMPERATURES = (0.0, 0.0)
-
 #: What a game may lose by being made plain, of its return.
 SLACK = 5e-4
 
 
 def play(policy: Policy, programs: Sequence[Program], seed: int) -> list[list[Played]]:
-    """Games of each program, all side by side: the likeliest with its hint and without."""
-    shown_games: list[ProgramGame] = []
-    for program in programs:
-        shown, bare = (ProgramGame(program.game, policy.config, hint) for hint in (program.hint, None))
-        shown_games += [shown, bare]
-    games = policy.play(shown_games, temperatures=np.array(TEMPERATURES * len(programs)), seed=seed)
-    return [games[first : first + len(TEMPERATURES)] for first in range(0, len(games), len(TEMPERATURES))]
+    """The likeliest game of each program, all side by side."""
+    games = [ProgramGame(program.game, policy.config) for program in programs]
+    return [[played] for played in policy.play(games, temperatures=np.zeros(len(games)), seed=seed)]
 
 
 def note(program: Program, found: Demonstrated, games: Sequence[Played]) -> None:
     """Put what the policy reached beside the best game's R."""
-    rewards = [game_reward(program.problem, played.return_ps) for played in games]
-    found.rewards.update({"likeliest": rewards[0], "likeliest without hint": rewards[1]})
+    found.rewards["likeliest"] = game_reward(program.problem, games[0].return_ps)
 
 
 def positions(program: Program, found: Demonstrated, games: Sequence[Played], config: ObservationConfig) -> list[Positions]:
     """What is to be learned from a program; ``games`` are the policy's, if any. The best game becomes a plain one."""
     game = program.game
-    shown, bare = Observer(game, config, program.hint), Observer(game, config)
+    observer = Observer(game, config)
     best = settled(game, found.actions)
     found.actions = best[0]
     found.rewards["plain"] = game_reward(program.problem, int(best[1][-1, best[0][-1]]))
     wanted = preferred(best[1], best[0], game.unit_ps)
-    parts = [positions_of(game, observer, best[0], wanted) for observer in (shown, bare)]
-    for observer, played in zip((shown, bare), games, strict=False):
+    parts = [positions_of(game, observer, best[0], wanted)]
+    for played in games:
         state = game.reset()
         state.play(played.actions)
         own = np.array(state.actions, np.int8)
         # Where the policy is, the best action is that from which the best game goes on best; what was taken back is left out.
         returns = deviations(game, own, following=best[0])[1]
         parts.append(positions_of(game, observer, own, preferred(returns, best[0], game.unit_ps)))
-    return parts + [positions_of(game, shown, other, np.zeros((len(other), 3))) for other in found.others]
+    return parts + [positions_of(game, observer, other, np.zeros((len(other), 3))) for other in found.others]
 
 
 def settled(game: CompiledGame, actions: Any) -> tuple[NDArray[np.int8], NDArray[np.int64]]:

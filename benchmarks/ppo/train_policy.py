@@ -14,9 +14,10 @@ import msgspec
 import numpy as np
 import torch
 
+from benchmarks.lib.modulo_scheduling.flipped import flipped
 from stowplan.learned_guidance.modulo_scheduling.graphs import INSTRUCTIONS, generated
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig, load_policy
-from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import IMITATIONS, Trainer, flipped
+from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import IMITATIONS, Trainer
 from stowplan.learned_guidance.training.curve import CurveFile
 from stowplan.learned_guidance.training.run import run
 from stowplan.learned_guidance.training.settings import with_settings
@@ -83,14 +84,14 @@ def main() -> None:
             for each in (plan, flipped(plan, problem)) if plan is not None else ():
                 if each is not None:
                     trainer.demonstrate(number, each)
-    from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import COLUMNS, Progress
+    from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Progress
 
     if arguments.imitated is not None:
         # As many reports as the imitation has.
         reports = -(-config.imitation_steps // IMITATIONS)
         run(trainer, on_progress=lambda progress: print(progress.line, flush=True), max_reports=reports)
         trainer.save_policy(arguments.imitated)
-    curve = None if arguments.curve is None else CurveFile(arguments.curve, COLUMNS)
+    curve = None if arguments.curve is None else CurveFile(arguments.curve, Trainer.COLUMNS)
 
     def report(progress: Progress) -> None:
         print(progress.line, flush=True)

@@ -231,28 +231,11 @@ def view_of_by_sets(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load:
         for piece in copy.load.pieces:
             read = relation(copy.extents, piece.index, piece.domain)
             # The box of the tensor is known wherever the result is used: what it implies need not be said.
-            together = back.apply_range(read).gist_domain(_box(shape))
+            together = back.apply_range(read).gist_domain(box(shape))
             pieces += [replace(piece, index=indices, domain=domain) for indices, domain in accesses(together, shape)]
     return Load(shape, until_certain(pieces))
 
 
-def compose_by_sets(load: Load, views: Mapping[str, Load]) -> Load:
-    """As :func:`compose`."""
-    if not any(piece.tensor in views for piece in load.pieces):
-        return load
-    found: list[Piece] = []
-    for piece in load.pieces:
-        view = None if piece.tensor is None else views.get(piece.tensor)
-        if view is None:
-            found.append(piece)
-            continue
-        read = relation(load.extents, piece.index, piece.domain)
-        for part in view.pieces:
-            check_reading()
-            together = read.apply_range(relation(view.extents, part.index, part.domain)).gist_domain(_box(load.extents))
-            found += [replace(part, index=indices, domain=domain) for indices, domain in accesses(together, load.extents)]
-    return replace(load, pieces=until_certain(found))
-
-
-def _box(extents: Extents) -> Any:
+def box(extents: Extents) -> Any:
+    """The ``islpy.Set`` of all indices within the extents."""
     return relation(extents, ()).domain()

@@ -16,7 +16,6 @@ from stowplan.deadline import check_reading
 from stowplan.hardware.affine.program import Copy, Load, Program, Statement
 from stowplan.transforms import compose as views
 
-Engine = Literal["auto", "isl"]
 Reason = Literal["not affine", "not invertible", "observable output", "too long"]
 
 #: Terms of an access, all pieces together, beyond which a pair is kept: shuffles of shuffles double them each time.
@@ -88,16 +87,15 @@ class Report:
         return {op: (gone[op], count) for op, count in found.most_common()}
 
 
-def eliminate(program: Program, *, engine: Engine = "auto") -> tuple[Program, Report]:
+def eliminate(program: Program) -> tuple[Program, Report]:
     """Program without the copies that can go.
+
+    Stores are reversed by rules; the integer set library is asked only where they do not do.
 
     Parameters
     ----------
     program
         Valid (:mod:`stowplan.hardware.affine.check`).
-    engine
-        ``auto`` reverses by rules, and asks the integer set library only where they do not do; ``isl`` asks it always, for
-        compositions too.
 
     Returns
     -------
@@ -109,14 +107,14 @@ def eliminate(program: Program, *, engine: Engine = "auto") -> tuple[Program, Re
     MissingDependencyError
         The integer set library is needed, and there is no islpy.
     """
-    return _Pass(program, engine).run()
+    return _Pass(program).run()
 
 
 class _Pass:
     """State of one pass."""
 
-    def __init__(self, program: Program, engine: Engine):
-        self._program, self._engine = program, engine
+    def __init__(self, program: Program):
+        self._program = program
         self._writers: dict[str, list[str]] = {}
         self._dynamic: dict[str, str] = {}
         """Tensor to a reader whose access is known only at run time."""
@@ -132,19 +130,18 @@ class _Pass:
         self._set_calls = 0
 
     def run(self) -> tuple[Program, Report]:
-        compose = views.compose_by_sets if self._engine == "isl" else views.compose
         statements: list[Statement] = []
         for statement in self._program.statements:
             check_reading()
             if isinstance(statement, Copy):
-                copy = replace(statement, load=compose(statement.load, self._views))
+                copy = replace(statement, load=views.compose(statement.load, self._views))
                 statements.append(copy)
                 parts = self._rewritten.setdefault(copy.store.tensor, [])
                 parts.append(copy)
                 if len(parts) == len(self._writers[copy.store.tensor]):
                     self._decide(copy.store.tensor, parts)
             else:
-                statements.append(replace(statement, loads=tuple(compose(load, self._views) for load in statement.loads)))
+                statements.append(replace(statement, loads=tuple(views.compose(load, self._views) for load in statement.loads)))
         kept = [each for each in statements if not (isinstance(each, Copy) and each.store.tensor in self._views)]
         tensors = {name: each for name, each in self._program.tensors.items() if name not in self._views}
         return replace(self._program, statements=tuple(kept), tensors=tensors), self._report()
@@ -159,7 +156,7 @@ class _Pass:
             return
         shape = self._program.tensors[name].shape
         try:
-            view = None if self._engine == "isl" else views.view_of(writers, shape)
+            view = views.view_of(writers, shape)
             if view is None:
                 self._set_calls += 1
                 view = views.view_of_by_sets(writers, shape)

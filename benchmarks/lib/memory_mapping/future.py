@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from itertools import product
 
-from stowplan.learned_guidance.memory_mapping.game.game import Game, State, TensorState
+from benchmarks.lib.memory_mapping.plain_game import PlainGame, State, TensorState
 from stowplan.learned_guidance.memory_mapping.game.moves import Move
 
 #: A step with more undecided tensors is bounded by its least latency, without a look at capacity.
@@ -17,7 +17,7 @@ SLOW, FAST, OPEN = 0, 1, 2
 class Future:
     """Keys of states: equal keys have the same legal actions, placements and rewards in all moves to come."""
 
-    def __init__(self, game: Game):
+    def __init__(self, game: PlainGame):
         self.game = game
         count = len(game.moves)
         self.next_moves: list[dict[int, Move]] = [{} for _ in range(count + 1)]
@@ -102,7 +102,7 @@ class OptimisticReturn:
     for tensors whose content can no longer come to fast memory.
     """
 
-    def __init__(self, game: Game):
+    def __init__(self, game: PlainGame):
         self.game = game
         self._savings: dict[tuple[int, tuple[int, ...]], int] = {}
 

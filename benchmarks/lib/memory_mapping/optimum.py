@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from math import inf
 
 from benchmarks.lib.memory_mapping.future import Future, OptimisticReturn
+from benchmarks.lib.memory_mapping.plain_game import PlainGame, State
 from stowplan.deadline import Deadline
-from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, State
+from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -64,7 +65,7 @@ def game_optimum(
     GameOptimum
         The best game found, and a bound on the return of any.
     """
-    game = Game(problem, strict_copy_windows=strict_copy_windows, drop_backup=False)
+    game = PlainGame(problem, strict_copy_windows=strict_copy_windows, drop_backup=False)
     ceiling = inf if objective_bound_ps is None else problem.all_slow_ps - objective_bound_ps
     return _Search(game, ceiling).run(inf if node_limit is None else node_limit, Deadline(time_limit), should_stop)
 
@@ -78,7 +79,7 @@ class _Node:
 
 
 class _Search:
-    def __init__(self, game: Game, ceiling_ps: float):
+    def __init__(self, game: PlainGame, ceiling_ps: float):
         self.game = game
         self.ceiling_ps = ceiling_ps
         self.bound = OptimisticReturn(game)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,7 +70,7 @@ class TrueModel:
 def searched(policy: Policy, problem: Problem | CompiledGame, simulations: int, seed: int = 0) -> Played:
     """A game, each move searched, as ``Policy.searched`` does it: the same network, nothing imagined."""
     rng = np.random.default_rng(seed)
-    config = replace(policy.config.search_at(policy.file.provenance.training_steps), simulations=simulations)
+    config = policy.config.search_at(policy.file.provenance.training_steps).changed(simulations=simulations)
     played = ProgramGame(problem, policy.config)
     state = played.game.reset()
     model = TrueModel(policy.model, played.observer)

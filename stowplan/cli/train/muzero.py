@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,9 +110,9 @@ class _Training(Training["Trainer"]):
         if self.method is not None:
             if self.method not in ("gumbel", "puct"):
                 raise UsageError(f"--search: found {self.method!r}, expected gumbel or puct")
-            config = config.changed(search=replace(config.search, method=self.method))  # type: ignore[arg-type]
+            config = config.changed(search=config.search.changed(method=self.method))
         if self.simulations is not None:
-            config = config.changed(search=replace(config.search, simulations=self.simulations))
+            config = config.changed(search=config.search.changed(simulations=self.simulations))
         return config
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from importlib import resources
 from typing import Any, Literal, SupportsFloat, cast, get_args
 
 import gymnasium
@@ -11,7 +12,6 @@ import numpy.typing as npt
 
 from stowplan.arguments import whole
 from stowplan.errors import InputError
-from stowplan.frontends.dfg import kernels, lower
 from stowplan.learned_guidance.environments import Given, ProblemSource, check_choice
 from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.observation import Observation, observation_space, observe
@@ -23,12 +23,12 @@ from stowplan.models.modulo_scheduling.problem import Problem
 
 First = Literal["ii", "latency"]
 Interval = Literal["rising", "least"]
-Shaping = Literal["none", "cycles", "placed"]
+Shaping = Literal["none", "placed"]
 
 #: Iterations whose cycles the reward counts.
 ITERATIONS = 16
 
-#: What a placement that gets stuck earns; a mapping at the bounds earns -1.
+#: What a placement earns that is illegal, or after which nothing is legal; a mapping at the bounds earns -1.
 FAILURE = -3.0
 
 #: Intervals above the least of the bounds that the action space has room for, unless limits are given.
@@ -57,17 +57,11 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
     iterations
         Iterations N that count: a complete mapping earns ``-((N - 1) * II + makespan)`` over the same with the critical path
         for a makespan, so that -1 is the most. Where the latency is first, II and makespan change places.
-    failure
-        Reward of a step after which nothing is legal, or that is illegal.
     shaping
-        ``"cycles"`` rewards each step by how far it raises the least cost that the mapping can still have (Ng, Harada and
-        Russell 1999, undiscounted: rewards add up to what the end earns, plus 1). ``"placed"``: a failure earns more, by the
-        part of the instructions that are placed.
+        ``"placed"``: a failure (:data:`FAILURE`) earns more, by the part of the instructions that are placed.
     look_ahead
         Whether masks leave out what leaves another instruction without a tile
         (:class:`~stowplan.learned_guidance.modulo_scheduling.state.Mapping`).
-    list_scheduled
-        Judge a complete mapping by its places alone, with times found anew by list scheduling where those are better.
     limits
         Sizes of the spaces. Without them, those of the largest problem, with ``SLACK`` more slots than the bounds ask for; a
         function needs them.
@@ -89,10 +83,8 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         ii: Interval | int = "rising",
         first: First = "ii",
         iterations: int = ITERATIONS,
-        failure: float = FAILURE,
         shaping: Shaping = "none",
         look_ahead: bool = True,
-        list_scheduled: bool = False,
         limits: Limits | None = None,
         render_mode: str | None = None,
     ):
@@ -104,8 +96,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         self._source = ProblemSource(problem, Problem, "modulo-scheduling", demo_problem)
         self.ii = whole("ii {}", ii, 1) if isinstance(ii, int) else ii
         self.first, self.iterations = first, whole("iterations {}", iterations, 1)
-        self.failure, self.shaping, self.list_scheduled = float(failure), shaping, list_scheduled
-        self.look_ahead, self.render_mode = look_ahead, render_mode
+        self.shaping, self.look_ahead, self.render_mode = shaping, look_ahead, render_mode
         problems = self._source.problems
         if limits is None:
             if not problems:
@@ -219,28 +210,26 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
             raise gymnasium.error.InvalidAction(
                 f"found the action {action!r}, expected 0 to {self.limits.tiles * self.limits.slots - 1}"
             )
-        goal, before = self._goal(mapping.problem), self._potential()
+        goal = self._goal(mapping.problem)
         legal = bool(self.action_masks()[int(found)])
         if legal:
             mapping.place(*divmod(int(found), self.limits.slots))
         plan = None
         if mapping.current < 0:
             try:
-                plan = mapping.plan(list_scheduled=self.list_scheduled)
+                plan = mapping.plan()
             except ValueError:  # values from the asynchronous fabric that do not fit: a failure as any other
                 legal = False
         failed = not legal or mapping.stuck
         info = self._info()
         if failed:
-            reward = self.failure + (mapping.placed / mapping.body.count if self.shaping == "placed" else 0.0)
+            reward = FAILURE + (mapping.placed / mapping.body.count if self.shaping == "placed" else 0.0)
         elif plan is not None:
             info |= {"plan": plan, "makespan": plan.makespan}
             reward = -self._cost(goal, plan.ii, plan.makespan)
         else:
             reward = 0.0
         self._ended = failed or mapping.current < 0
-        if self.shaping == "cycles":
-            reward += (0.0 if self._ended else self._potential()) - before
         if self._ended:
             info["failed"] = failed
             self.evaluations += 1
@@ -249,7 +238,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
 
     def plan(self) -> Plan:
         """The plan of the complete mapping; ValueError before it is."""
-        return self.mapping.plan(list_scheduled=self.list_scheduled)
+        return self.mapping.plan()
 
     def render(self) -> str | None:
         """Tiles and what stands in their slots, as ``render_mode`` asks. None without a mode."""
@@ -296,16 +285,6 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
             return (rounds * makespan + ii) / (rounds * goal.path + ii)
         return (rounds * ii + makespan) / (rounds * ii + goal.path)
 
-    def _potential(self) -> float:
-        """Minus the least cost that a mapping can still have: what is placed, and then the longest chain behind it."""
-        if self.shaping != "cycles":
-            return 0.0
-        mapping = self.mapping
-        goal = self._goal(mapping.problem)
-        placed = mapping.tile >= 0
-        makespan = max(goal.path, int((mapping.time + goal.tail)[placed].max(initial=0)))
-        return -self._cost(goal, mapping.ii, makespan)
-
     def _observation(self) -> Observation:
         # Observations share what is static; Gymnasium's users may keep and change theirs.
         return {name: values.copy() for name, values in observe(self.mapping, self.limits).items()}
@@ -330,22 +309,8 @@ class _Goal:
         self.body = Body(problem)
         self.least = least_ii(problem, self.body.structure)
         self.path = critical_path(problem, self.body.structure)
-        self.tail = _tails(self.body)
-        """[N] Clocks from each issue to the end of the iteration, at least."""
-
-
-def _tails(body: Body) -> npt.NDArray[np.int64]:
-    found = np.array(body.tables.latency)
-    consumers: list[list[tuple[int, int]]] = [[] for _ in range(body.count)]
-    for edge in body.problem.edges:
-        if edge.distance == 0:
-            consumers[edge.source].append((edge.target, body.structure.least_hops(edge)))
-    for number in body.order[::-1]:
-        for target, hops in consumers[number]:
-            found[number] = max(found[number], body.tables.latency[number] + hops + found[target])
-    return found
 
 
 def demo_problem() -> Problem:
     """Three points' squared distances to a centre, on the Streaming Engine."""
-    return lower(kernels.unrolled(kernels.distance(), 3))
+    return Problem.load(str(resources.files("stowplan.learned_guidance.modulo_scheduling") / "demo.json"))

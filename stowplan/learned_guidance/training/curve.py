@@ -8,10 +8,10 @@ import math
 import os
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, Generic, TypeVar, get_type_hints
 
 from stowplan import files
 from stowplan.errors import InputError
@@ -111,6 +111,34 @@ class Report:
             values = value if isinstance(value, tuple) else [math.nan if value is None else value] * len(column.names)
             found += [cell(each, column.form) for each in values]
         return found
+
+
+L = TypeVar("L")
+
+
+@dataclass
+class Tally(Generic[L]):
+    """What is counted between two reports."""
+
+    results: list[float] = field(default_factory=list)
+    """What each episode came to."""
+    losses: list[L] = field(default_factory=list)
+    """Of each step of training."""
+    moves: int = 0
+    """Decisions."""
+    acting_seconds: float = 0.0
+    learning_seconds: float = 0.0
+
+    @property
+    def mean_losses(self) -> L | None:
+        """None without steps."""
+        losses: list[Any] = self.losses
+        return type(self.losses[0])(*map(mean, zip(*losses, strict=True))) if losses else None
+
+    @property
+    def steps_per_second(self) -> float:
+        """Of training alone."""
+        return len(self.losses) / max(self.learning_seconds, 1e-9)
 
 
 def mean(values: Sequence[float]) -> float:

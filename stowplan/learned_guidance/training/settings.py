@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
 import msgspec
@@ -52,7 +53,7 @@ def check(config: msgspec.Struct) -> None:
         Naming the field, what was found, and what was expected.
     """
     ranges: list[tuple[str, Any, Range]] = []
-    for field in msgspec.structs.fields(type(config)):
+    for field in _fields(type(config)):
         value, kind = getattr(config, field.name), field.type
         if get_origin(kind) is Annotated:
             kind, *given = get_args(kind)
@@ -95,6 +96,10 @@ def with_settings(config: C, settings: Iterable[str]) -> C:
         raise UsageError(f"--set: {error}") from error
     check(changed)
     return changed
+
+
+#: Kept, because resolving a class's annotations takes longer than the checks.
+_fields = cache(msgspec.structs.fields)
 
 
 def _check_type(name: str, value: Any, kind: Any) -> None:

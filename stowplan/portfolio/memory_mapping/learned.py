@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.context import Context, Options
@@ -115,30 +114,13 @@ def _games(player: Policy, game: CompiledGame, context: Context) -> Iterator[Cal
     # Likeliest games, drawn and searched ones, in a third of the limit.
     seconds = 2 * SEARCH_COST * MOVE_SECONDS * len(game.moves)
     rounds, number = context.work(1, 3 * max(seconds, 1e-3), least=1), 0
-    is_shown = False
     while rounds is None or number < rounds:
-        hint = _shown(context)
-        if hint is not None and not is_shown:
-            is_shown = True
-            yield partial(_likeliest, player, game, hint, context)
         # No two games from the same random numbers.
         drawn, searched = ([seed, number, part] for part in range(2))
         heat = TEMPERATURES[number % len(TEMPERATURES)]
-        common: dict[str, Any] = {"hint": hint, "should_stop": stop}
-        yield partial(_list, player.rollouts, game, GAMES, temperature=heat, seed=_mixed(drawn), **common)
-        yield partial(_list, player.searched, game, count=GAMES, explore=True, seed=_mixed(searched), **common)
+        yield partial(_list, player.rollouts, game, GAMES, temperature=heat, seed=_mixed(drawn), should_stop=stop)
+        yield partial(_list, player.searched, game, count=GAMES, explore=True, seed=_mixed(searched), should_stop=stop)
         number += 1
-
-
-def _likeliest(player: Policy, game: CompiledGame, hint: Hint, context: Context) -> list[Played | None]:
-    return [player.rollout(game, hint=hint, should_stop=context.closed)]
-
-
-def _shown(context: Context) -> Hint | None:
-    """The latest hint of values, such as the relaxation's, to show to the policy; when it comes is the clock's affair."""
-    if context.options.deterministic:
-        return None
-    return next((hint for hint in reversed(context.hints()) if hint.values), None)
 
 
 def _list(play: Callable[..., list[Played]], *arguments: object, **options: object) -> list[Played | None]:

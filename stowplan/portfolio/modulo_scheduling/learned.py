@@ -80,7 +80,7 @@ def ppo_tuned(problem: Problem, context: Context) -> None:
         should_stop=context.closed,
         on_better=take,
     )
-    tally.placements += tuned.evaluations * tally.body.count
+    tally.placements += tuned.trainer.evaluations * tally.body.count
     heuristics.report(context, tally, "ppo_tuned")
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.lib.memory_mapping.future import Future, OptimisticReturn
 from benchmarks.lib.memory_mapping.optimum import GameOptimum, game_optimum
-from stowplan.learned_guidance.memory_mapping.game.channel import Window
-from stowplan.learned_guidance.memory_mapping.game.game import Game, State, reset
+from benchmarks.lib.memory_mapping.plain_channel import Window
+from benchmarks.lib.memory_mapping.plain_game import PlainGame, State, reset
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import play, play_on, program
@@ -102,7 +102,7 @@ def futures(state: State, future: Future, bound: OptimisticReturn) -> Iterator[t
 def test_equal_keys_have_equal_futures() -> None:
     merged = 0
     for problem in small_problems("futures", 60):
-        game = Game(problem, drop_backup=False)
+        game = PlainGame(problem, drop_backup=False)
         if len(game.moves) > 8:
             continue
         further: dict[Hashable, int | None] = {}
@@ -114,7 +114,7 @@ def test_equal_keys_have_equal_futures() -> None:
 
 def keys_of(problem: Problem, *games: str) -> list[Hashable]:
     """Keys of the states that these actions lead to."""
-    game = Game(problem, drop_backup=False)
+    game = PlainGame(problem, drop_backup=False)
     found = []
     for actions in games:
         state = game.reset()
@@ -139,7 +139,7 @@ def test_keys_tell_what_the_channel_has_left() -> None:
 @pytest.mark.parametrize(("one", "two", "equal"), [((0, 4), (1, 4), True), ((1, 4), (2, 4), False), ((0, 1), (0, 2), True)])
 def test_keys_forget_where_a_window_began_before(one: Window, two: Window, equal: bool) -> None:
     """The first move is at step 2, and nothing reaches back from there."""
-    game = Game(program(["", "", ">a", "", ""], {"a": 1}), drop_backup=False)
+    game = PlainGame(program(["", "", ">a", "", ""], {"a": 1}), drop_backup=False)
     states = [game.reset(), game.reset()]
     for state, window in zip(states, (one, two), strict=True):
         state.channel.windows.append(window)

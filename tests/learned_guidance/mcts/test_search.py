@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from stowplan.learned_guidance.mcts import search as searching
 from stowplan.learned_guidance.mcts.search import SearchConfig, search
 
 PUCT = SearchConfig(simulations=30, discount=0.97, forced_simulations=30)
-GUMBEL = replace(PUCT, method="gumbel")
+GUMBEL = PUCT.changed(method="gumbel")
 
 
 class TableModel:
@@ -188,7 +188,7 @@ def random_legal(rng, batch):
 def test_puct_equals_a_plain_search(seed, simulations, span):
     rng, batch = np.random.default_rng(seed), 12
     model, legal, states = TableModel(seed), random_legal(rng, batch), rng.integers(300, size=batch)
-    config = replace(PUCT, simulations=simulations, forced_simulations=simulations, span=span)
+    config = PUCT.changed(simulations=simulations, forced_simulations=simulations, span=span)
     result = search(model, states, legal, config, rng, explore=False)
     for game in range(batch):
         root = PlainSearch(model, states[game], legal[game], config).root
@@ -209,7 +209,7 @@ def test_puct_equals_a_plain_search(seed, simulations, span):
 def test_gumbel_equals_a_plain_search(seed, simulations, max_considered, span):
     rng, batch = np.random.default_rng(seed), 12
     model, legal, states = TableModel(seed), random_legal(rng, batch), rng.integers(300, size=batch)
-    config = replace(GUMBEL, simulations=simulations, forced_simulations=simulations, max_considered=max_considered, span=span)
+    config = GUMBEL.changed(simulations=simulations, forced_simulations=simulations, max_considered=max_considered, span=span)
     drawn = -np.log(-np.log(np.random.default_rng(seed).random((batch, 7))[:, :3]))
     result = search(model, states, legal, config, np.random.default_rng(seed), explore=True)
     for game in range(batch):
@@ -227,7 +227,7 @@ def test_gumbel_equals_a_plain_search(seed, simulations, max_considered, span):
 def test_puct_with_noise_equals_a_plain_search():
     rng, batch = np.random.default_rng(5), 20
     model, legal, states = TableModel(5), random_legal(rng, batch), rng.integers(300, size=batch)
-    config = replace(PUCT, noise_alpha=0.7)
+    config = PUCT.changed(noise_alpha=0.7)
     result = search(model, states, legal, config, np.random.default_rng(9), explore=True)
     silent = search(model, states, legal, config, rng, explore=False)
     tree = searching.trees.empty_tree(batch, 1, 3)
@@ -255,13 +255,13 @@ def test_noise_is_a_dirichlet_variate_over_legal_actions(alpha):
         assert noise.var(axis=0) == pytest.approx(mean * (1 - mean) / (count * alpha + 1), rel=0.05)
 
 
-@pytest.mark.parametrize("config", [PUCT, GUMBEL, replace(PUCT, temperature=0)], ids=["puct", "gumbel", "cold"])
+@pytest.mark.parametrize("config", [PUCT, GUMBEL, PUCT.changed(temperature=0)], ids=["puct", "gumbel", "cold"])
 @pytest.mark.parametrize("batch", [1, 64])
 @pytest.mark.parametrize("explore", [False, True])
 def test_illegal_actions_are_never_visited_nor_chosen(config, batch, explore):
     rng = np.random.default_rng(batch)
     for seed in range(4):
-        config = replace(config, simulations=int(rng.integers(1, 20)), forced_simulations=int(rng.integers(3)))
+        config = config.changed(simulations=int(rng.integers(1, 20)), forced_simulations=int(rng.integers(3)))
         legal = random_legal(rng, batch)
         states = rng.integers(300, size=batch)
         result = search(TableModel(seed), states, legal, config, rng, explore=explore)
@@ -289,14 +289,13 @@ def test_same_seed_same_search(config):
     assert not np.array_equal(first.visits, other.visits)
 
 
-@pytest.mark.parametrize("config", [replace(PUCT, forced_simulations=1), GUMBEL], ids=["puct", "gumbel"])
+@pytest.mark.parametrize("config", [PUCT.changed(forced_simulations=1), GUMBEL], ids=["puct", "gumbel"])
 def test_a_state_is_searched_alike_in_any_batch(config):
     rng = np.random.default_rng(2)
     legal, states, model = random_legal(rng, 16), rng.integers(300, size=16), TableModel(2)
-    generators = [np.random.default_rng(seed) for seed in range(16)]
-    whole = search(model, states, legal, config, generators, explore=True)
+    whole = search(model, states, legal, config, rng, explore=False)
     order = rng.permutation(16)[:5]
-    part = search(model, states[order], legal[order], config, [np.random.default_rng(s) for s in order], explore=True)
+    part = search(model, states[order], legal[order], config, rng, explore=False)
     shared = search(model, states, legal, config, np.random.default_rng(3), explore=True)
     first = search(model, states[:6], legal[:6], config, np.random.default_rng(3), explore=True)
     for name in ("visits", "policy", "value", "action"):
@@ -308,11 +307,11 @@ def test_actions_are_drawn_by_visits_and_temperature():
     model, batch = TableModel(3), 4000
     legal, states = np.ones((batch, 3), bool), np.full(batch, 17)
     for temperature in (1.0, 0.5):
-        config = replace(PUCT, simulations=12, noise_fraction=0, temperature=temperature)
+        config = PUCT.changed(simulations=12, noise_fraction=0, temperature=temperature)
         result = search(model, states, legal, config, np.random.default_rng(4), explore=True)
         expected = result.visits[0] ** (1 / temperature)
         assert np.bincount(result.action, minlength=3) / batch == pytest.approx(expected / expected.sum(), abs=0.03)
-    calm = search(model, states, legal, replace(PUCT, simulations=12), np.random.default_rng(4), explore=False)
+    calm = search(model, states, legal, PUCT.changed(simulations=12), np.random.default_rng(4), explore=False)
     assert (calm.action == np.argmax(calm.visits, axis=1)).all()
 
 
@@ -321,7 +320,7 @@ def test_actions_are_drawn_by_visits_and_temperature():
 def test_where_all_is_equal_nothing_is_preferred(config, span):
     model = TableModel(0, reward_scale=0)
     model.logits[:], model.value[:] = 0, 1
-    config = replace(config, simulations=31, discount=1.0, span=span)
+    config = config.changed(simulations=31, discount=1.0, span=span)
     result = search(model, np.arange(4), np.ones((4, 3), bool), config, np.random.default_rng(0), explore=False)
     if config.method == "puct":
         assert (np.ptp(result.visits, axis=1) <= 1).all()
@@ -333,11 +332,11 @@ def test_where_all_is_equal_nothing_is_preferred(config, span):
 def test_differences_below_the_least_span_do_not_decide():
     model = TableModel(0, reward_scale=1e-9)
     model.logits[:], model.value[:] = 0, 1
-    config = replace(PUCT, simulations=30, discount=1.0, min_span=1e-3)
+    config = PUCT.changed(simulations=30, discount=1.0, min_span=1e-3)
     result = search(model, np.arange(4), np.ones((4, 3), bool), config, np.random.default_rng(0), explore=False)
     assert (np.ptp(result.visits, axis=1) <= 1).all()
     keen = search(
-        model, np.arange(4), np.ones((4, 3), bool), replace(config, min_span=1e-12), np.random.default_rng(0), explore=False
+        model, np.arange(4), np.ones((4, 3), bool), config.changed(min_span=1e-12), np.random.default_rng(0), explore=False
     )
     assert (np.ptp(keen.visits, axis=1) > 1).all()
 
@@ -346,11 +345,11 @@ def test_differences_below_the_least_span_do_not_decide():
 def test_a_forced_move_has_the_value_of_the_model_where_nothing_is_simulated(config):
     legal = np.array([[False, True, False], [True, True, True], [False, False, True]])
     model, states = TableModel(4), np.array([5, 6, 7])
-    result = search(model, states, legal, replace(config, forced_simulations=0), np.random.default_rng(0), explore=True)
+    result = search(model, states, legal, config.changed(forced_simulations=0), np.random.default_rng(0), explore=True)
     assert result.policy[0].tolist() == [0, 1, 0]
     assert result.action.tolist()[::2] == [1, 2]
     assert result.value[::2] == pytest.approx(model.value[[5, 7]], abs=1e-6)
-    once = search(model, states, legal, replace(config, forced_simulations=1), np.random.default_rng(0), explore=True)
+    once = search(model, states, legal, config.changed(forced_simulations=1), np.random.default_rng(0), explore=True)
     after = model.next[5, 1]
     assert once.q[0, 1] == pytest.approx(model.reward[5, 1] + config.discount * model.value[after])
 
@@ -384,7 +383,7 @@ class TreeMdp(TableModel):
 
 @pytest.mark.parametrize("config", [PUCT, GUMBEL], ids=["puct", "gumbel"])
 def test_a_search_without_knowledge_plays_nearly_the_best_game(config):
-    config = replace(config, simulations=300, discount=1.0)
+    config = config.changed(simulations=300, discount=1.0)
     depth, rng, reached = 5, np.random.default_rng(0), []
     for seed in range(6):
         model, state, total = TreeMdp(seed, depth), 0, 0.0
@@ -402,7 +401,7 @@ def test_a_search_without_knowledge_plays_nearly_the_best_game(config):
 @pytest.mark.parametrize("simulations", [2, 3, 8])
 def test_gumbel_improves_any_policy_whose_values_are_known(simulations):
     depth, batch = 4, 300
-    config = replace(GUMBEL, simulations=simulations, discount=1.0)
+    config = GUMBEL.changed(simulations=simulations, discount=1.0)
     gains = []
     for seed in range(8):
         model = TreeMdp(seed, depth)
@@ -433,7 +432,7 @@ def test_hidden_states_may_be_tensors():
             return torch.from_numpy(hidden.astype(np.float32))[:, None].repeat(1, 4), *rest
 
     rng = np.random.default_rng(0)
-    legal, states, config = random_legal(rng, 8), rng.integers(300, size=8), replace(PUCT, forced_simulations=2)
+    legal, states, config = random_legal(rng, 8), rng.integers(300, size=8), PUCT.changed(forced_simulations=2)
     found = [search(model(7), states, legal, config, rng, explore=False) for model in (TableModel, TensorModel)]
     assert np.array_equal(found[0].visits, found[1].visits)
     assert np.array_equal(found[0].value, found[1].value)
@@ -443,8 +442,6 @@ def test_bad_calls_are_refused():
     model, rng = TableModel(0), np.random.default_rng(0)
     with pytest.raises(ValueError, match="legal action"):
         search(model, np.arange(2), np.array([[True, False, False], [False] * 3]), PUCT, rng, explore=False)
-    with pytest.raises(ValueError, match="3 generators for 2 states"):
-        search(model, np.arange(2), np.ones((2, 3), bool), PUCT, [rng] * 3, explore=True)
     model.value[1] = np.nan
     with pytest.raises(ValueError, match="no finite numbers"):
         search(model, np.arange(2), np.ones((2, 3), bool), PUCT, rng, explore=False)

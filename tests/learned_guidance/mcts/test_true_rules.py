@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -83,6 +81,6 @@ def test_all_actions_are_considered_and_halved() -> None:
     found = search(game, np.zeros(1, int), game.legal[:1], config, np.random.default_rng(0), explore=False)
     assert (found.visits[0] > 0).all()
     few = search(
-        game, np.zeros(1, int), game.legal[:1], replace(config, max_considered=2), np.random.default_rng(0), explore=False
+        game, np.zeros(1, int), game.legal[:1], config.changed(max_considered=2), np.random.default_rng(0), explore=False
     )
     assert (few.visits[0] > 0).sum() == 2

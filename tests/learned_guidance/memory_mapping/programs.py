@@ -6,7 +6,8 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from stowplan.learned_guidance.memory_mapping.game.game import Action, State
+from benchmarks.lib.memory_mapping.plain_game import State
+from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
 
 

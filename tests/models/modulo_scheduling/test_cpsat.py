@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from ortools.sat.python import cp_model
 
-from stowplan.frontends.dfg import kernels, lower
+from benchmarks.lib.modulo_scheduling import kernels
+from stowplan.frontends.dfg import lower
 from stowplan.hardware.se import grid, streaming_engine
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time

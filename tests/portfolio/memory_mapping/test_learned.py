@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from stowplan.errors import UsageError
@@ -19,7 +18,6 @@ from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.models.hint import Hint
-from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
@@ -233,21 +231,3 @@ def test_a_file_that_is_no_policy(any_file: Path) -> None:
     (report,) = result.candidates
     assert report.outcome == "failed"
     assert str(any_file) in report.note
-
-
-def test_games_show_the_latest_hint_of_values_but_not_where_the_clock_would_decide() -> None:
-    problem = problem_of()
-    count = hints.counts(problem)["fast"]
-    one, other = (hints.hint(problem, [value] * count, [0.0] * count) for value in (0.2, 0.7))
-    plan_only = msgspec.structs.replace(other, values={}, plan={})
-
-    class Asked:
-        options = Options()
-
-        def hints(self) -> tuple[Hint, ...]:
-            return (one, other, plan_only)
-
-    asked: Any = Asked()
-    assert learned._shown(asked) == other
-    asked.options = Options(deterministic=True)
-    assert learned._shown(asked) is None

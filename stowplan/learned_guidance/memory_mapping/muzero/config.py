@@ -7,7 +7,7 @@ of section 4.3.1 and figure 4, where these state them. ``docs/reference/mmap-muz
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -135,8 +135,6 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     """Training steps of an iteration."""
     training_steps: Annotated[int, Range(0)] = 1_000_000
     """Training ends after so many steps."""
-    warm_up_games: Annotated[int, Range(1)] = 1
-    """Finished games (demonstrations count) before the first training step."""
 
     # Self-play
     discount: float = 0.9999
@@ -154,8 +152,6 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     local_search_moves: Annotated[int, Range(0)] = 0
     """Local search (``local_search.py``) that one of the best games gets in each iteration, and after the warm start:
     as many rounds as the program's length goes into this number."""
-    greedy_games: Annotated[int, Range(0)] = 0
-    """Of the games played side by side, so many always play the move that their search likes best."""
 
     # Replay
     replay_size: Annotated[int, Range(1)] = 20_000
@@ -168,8 +164,6 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     """Best games of each program that are kept apart, whatever their age."""
     kept_fraction: Fraction = 0.0
     """Part of each batch drawn from demonstrations and best games, where there are any."""
-    demonstration_limit: Annotated[int | None, Range(0)] = None
-    """Demonstrations kept, the oldest leaving first; None for all."""
 
     # Targets
     unroll_steps: Annotated[int, Range(0)] = 5
@@ -179,10 +173,6 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     """Part of the positions whose value target is the full return all the same."""
     reanalyse_fraction: Fraction = 0.5
     """Part of each batch whose policy and value targets come from a fresh search with the target network."""
-    reanalyse_simulations: Annotated[int | None, Range(1)] = None
-    """Simulations of such a search; None for as many as in self-play."""
-    reanalyse_return_weight: Fraction = 0.0
-    """Weight of the played game's own value target beside the fresh search's value."""
     target_network_interval: Annotated[int, Range(1)] = 100
     """Training steps between two copies of the network into the target network; 1 for the latest."""
     imitation: Annotated[float, Range(0.0)] = 0.0
@@ -258,8 +248,8 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
         temperature = self.temperature(step)
         # Gumbel noise of scale T draws from the improved policy to the power 1 / T.
         scale = self.search.gumbel_scale * temperature
-        return replace(self.search, temperature=temperature, gumbel_scale=scale, discount=self.discount)
+        return self.search.changed(temperature=temperature, gumbel_scale=scale, discount=self.discount)
 
     def reanalyse_search(self) -> SearchConfig:
         """The search that makes fresh targets."""
-        return replace(self.search, simulations=self.reanalyse_simulations or self.search.simulations, discount=self.discount)
+        return self.search.changed(discount=self.discount)

@@ -127,8 +127,7 @@ class _Fresh:
         found = search(model, observations, np.array(self._legal), self._config.reanalyse_search(), rng, explore=False)
         rows, steps = np.array(self._places).T
         batch.policy[rows, steps] = found.policy
-        share = np.float32(self._config.reanalyse_return_weight)
-        batch.values[rows, steps] = share * batch.values[rows, steps] + (1 - share) * found.value
+        batch.values[rows, steps] = found.value
 
 
 class Losses(NamedTuple):

@@ -13,17 +13,15 @@ from numpy.typing import NDArray
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import search
-from stowplan.learned_guidance.memory_mapping.game.best import Point
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY, with_hints
+from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY, without_hints
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, as_f32, bias_preferences, first_rows
-from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
+from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.learned_guidance.training.run import run
-from stowplan.models.hint import Hint
+from stowplan.learned_guidance.training.run import FineTuned, fine_tune
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -76,7 +74,7 @@ class Policy:
     def __init__(self, file: checkpoint.Content[TrainingConfig], device: str = "cpu"):
         self.config = file.config
         try:
-            weights = with_hints(file.values["weights"], file.config.network)
+            weights = without_hints(file.values["weights"], file.config.network)
             self.file = replace(file, values={**file.values, "weights": weights})
             # Sizes that no memory holds are an error as the network is made.
             self._network = MMapNetwork(file.config.network)
@@ -113,11 +111,9 @@ class Policy:
         """sha256 of the policy file, for the provenance of a result."""
         return self.file.digest
 
-    def rollout(
-        self, problem: Problem | CompiledGame, *, hint: Hint | None = None, should_stop: Stop | None = None
-    ) -> Played | None:
-        """One game of the likeliest legal actions, shown what a hint of the problem says; None where it was stopped."""
-        games = [ProgramGame(problem, self.config, hint)]
+    def rollout(self, problem: Problem | CompiledGame, *, should_stop: Stop | None = None) -> Played | None:
+        """One game of the likeliest legal actions; None where it was stopped."""
+        games = [ProgramGame(problem, self.config)]
         return next(iter(self.play(games, temperatures=np.zeros(1), should_stop=should_stop)), None)
 
     def rollouts(
@@ -127,7 +123,6 @@ class Policy:
         *,
         temperature: float = 1.0,
         seed: int = 0,
-        hint: Hint | None = None,
         should_stop: Stop | None = None,
     ) -> list[Played]:
         """Games played at once with actions drawn from the policy.
@@ -138,8 +133,6 @@ class Policy:
             Number of games.
         temperature
             Divides the logits: 1 draws from the policy itself, less comes nearer to its likeliest actions.
-        hint
-            Of the problem, whose values are shown to the policy.
         should_stop
             Asked between moves.
 
@@ -148,7 +141,7 @@ class Policy:
         list
             ``count`` games; none where they were stopped before their end.
         """
-        games = [ProgramGame(problem, self.config, hint)] * count
+        games = [ProgramGame(problem, self.config)] * count
         return self.play(games, temperatures=np.full(count, temperature), seed=seed, should_stop=should_stop)
 
     def play(
@@ -204,7 +197,6 @@ class Policy:
         simulations: int | None = None,
         explore: bool = False,
         seed: int = 0,
-        hint: Hint | None = None,
         should_stop: Stop | None = None,
     ) -> list[Played]:
         """Games played at once, each move searched; they differ only where the search explores.
@@ -217,8 +209,6 @@ class Policy:
             For each move; None is what the policy was trained with.
         explore
             Whether the search adds noise at its root.
-        hint
-            Of the problem, whose values are shown to the policy.
         should_stop
             Asked between moves.
 
@@ -230,9 +220,9 @@ class Policy:
         rng = np.random.default_rng(seed)
         config = self.config.search_at(self.file.provenance.training_steps)
         if simulations is not None:
-            config = replace(config, simulations=simulations)
+            config = config.changed(simulations=simulations)
 
-        game = ProgramGame(problem, self.config, hint)
+        game = ProgramGame(problem, self.config)
 
         def found(
             observations: Observations, legal: NDArray[np.bool_], numbers: NDArray[np.intp]
@@ -276,7 +266,6 @@ class Policy:
         *,
         seed: int = 0,
         device: str = "cpu",
-        hints: Sequence[Hint | None] = (),
         changes: dict[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Trainer:
@@ -286,8 +275,6 @@ class Policy:
         ----------
         config
             How to train; None as the policy was trained. The network's sizes are always the policy's.
-        hints
-            Of each program, as :class:`Trainer` takes them.
         changes
             Fields of the training configuration to change.
 
@@ -298,7 +285,7 @@ class Policy:
         """
         config = (config or self.config).changed(**{**(changes or {}), "network": self.config.network})
         weights = self.file.values["weights"]
-        return Trainer(problems, config, seed=seed, device=device, hints=hints, weights=weights, clock=clock)
+        return Trainer(problems, config, seed=seed, device=device, weights=weights, clock=clock)
 
     def fine_tune(
         self,
@@ -311,7 +298,7 @@ class Policy:
         changes: dict[str, Any] | None = None,
         should_stop: Stop | None = None,
         on_better: Callable[[Played], None] | None = None,
-    ) -> FineTuned:
+    ) -> FineTuned[Played, Trainer]:
         """Train on from this policy's weights on one program, and keep the best game that is played on the way.
 
         Parameters
@@ -328,7 +315,7 @@ class Policy:
         Returns
         -------
         FineTuned
-            The best game, its curve, and the trainer.
+            The best game of self-play and demonstrations, and the trainer.
 
         Raises
         ------
@@ -344,27 +331,11 @@ class Policy:
         for actions in demonstrations:
             trainer.demonstrate(0, actions)
         game, best = trainer.programs[0].game, trainer.best[0]
-        reported = best.return_ps
-
-        def report(_: Progress | None = None) -> None:
-            nonlocal reported
-            if on_better is not None and best.actions is not None and best.return_ps != reported:
-                reported = best.return_ps
-                on_better(Played.of(game, best.actions))
-
-        run(trainer, time_limit=time_limit, should_stop=should_stop, on_progress=report)
-        report()
-        found = None if best.actions is None else Played.of(game, best.actions)
-        return FineTuned(found, tuple(best.points), trainer)
-
-
-@dataclass(frozen=True, eq=False)
-class FineTuned:
-    """What further training came to."""
-
-    best: Played | None
-    """Best game of self-play and demonstrations; None where none was finished."""
-    points: tuple[Point, ...]
-    """The curve of best returns."""
-    trainer: Trainer
-    """To go on training, or to save its policy."""
+        return fine_tune(
+            trainer,
+            lambda: None if best.actions is None else Played.of(game, best.actions),
+            lambda: best.return_ps,
+            time_limit=time_limit,
+            should_stop=should_stop,
+            on_better=on_better,
+        )

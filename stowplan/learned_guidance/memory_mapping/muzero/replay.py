@@ -120,9 +120,6 @@ class Replay:
         """Take in a finished game."""
         if game.is_demonstration:
             self.demonstrations.append(game)
-            limit = self._config.demonstration_limit
-            if limit is not None:
-                del self.demonstrations[: max(0, len(self.demonstrations) - limit)]
             return
         targets = game.values(self._config.td_steps)[:-1]
         priorities = np.abs(game.value - targets) + np.float32(_LEAST_PRIORITY)

@@ -29,7 +29,6 @@ from stowplan.learned_guidance.memory_mapping.muzero.replay import F32, Trajecto
 from stowplan.learned_guidance.memory_mapping.observation.kernel import clipped, signed
 from stowplan.learned_guidance.memory_mapping.observation.layout import ActionFeature, Floats, Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
-from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
 
 Bias = NDArray[np.float32]
@@ -90,12 +89,12 @@ def play_biased(tables: Tables, data: Ints, bias: Floats, noise: Floats, mean_be
 
 
 class ProgramGame:
-    """The game of one program, or one of its games, and who observes it; ``hint`` is shown where there is one."""
+    """The game of one program, or one of its games, and who observes it."""
 
-    def __init__(self, program: Problem | CompiledGame, config: TrainingConfig, hint: Hint | None = None):
+    def __init__(self, program: Problem | CompiledGame, config: TrainingConfig):
         self.game = program if isinstance(program, CompiledGame) else CompiledGame(program)
         self.problem = self.game.problem
-        self.observer = Observer(self.game, config.network.observation, hint)
+        self.observer = Observer(self.game, config.network.observation)
 
     def normalised(self, return_ps: float) -> float:
         """A return as R: 0 where all is slow, 1 where all is fast."""
@@ -107,54 +106,29 @@ def first_rows(observations: Observations, count: int) -> Observations:
     return Observations._make(each[:count] for each in observations)
 
 
-class Decision(NamedTuple):
-    """What is played at B positions, and why."""
-
-    actions: NDArray[np.int64]
-    """(B,)"""
-    policy: F32
-    """(B, 3) what the policy is to learn."""
-    value: F32
-    """(B,) in units."""
-
-
-def decide(
-    model: Model,
-    observations: Observations,
-    legal: NDArray[np.bool_],
-    config: TrainingConfig,
-    step: int,
-    rng: np.random.Generator,
-) -> Decision:
-    """Moves of self-play after so many training steps; the first ``greedy_games`` rows do not explore."""
-    found = search(model, observations, legal, config.search_at(step), rng, explore=True)
-    policy, value, actions = as_f32(found.policy), as_f32(found.value), found.action
-    greedy = min(config.greedy_games, len(actions))
-    actions[:greedy] = np.where(legal[:greedy], policy[:greedy], -1.0).argmax(axis=1)
-    return Decision(actions, policy, value)
-
-
 def as_f32(array: NDArray[Any]) -> F32:
     """The same numbers in single precision, as they are kept."""
     return np.asarray(array, np.float32)
 
 
 def with_bias(
-    decision: Decision,
+    actions: NDArray[np.int64],
+    policy: F32,
     biases: F32,
     observations: Observations,
     legal: NDArray[np.bool_],
     rng: np.random.Generator,
-) -> Decision:
-    """The same, but where a row of the biases (B, 4) is not 0: there, the action is drawn anew, with that preference."""
+) -> NDArray[np.int64]:
+    """The actions (B,) that a search found, where a row of the biases (B, 4) is 0; others are drawn anew, with that preference.
+
+    ``policy`` (B, 3) is what the search makes of the policy.
+    """
     noise = rng.gumbel(size=legal.shape)
     rows = np.flatnonzero(biases.any(axis=1))
-    if len(rows) == 0:
-        return decision
-    wanted = np.log(np.maximum(decision.policy[rows], 1e-6)) + bias_preferences(biases[rows], observations.actions[rows])
-    actions = decision.actions.copy()
+    wanted = np.log(np.maximum(policy[rows], 1e-6)) + bias_preferences(biases[rows], observations.actions[rows])
+    actions = actions.copy()
     actions[rows] = np.where(legal[rows], wanted + noise[rows], -np.inf).argmax(axis=1)
-    return decision._replace(actions=actions)
+    return actions
 
 
 class EpisodeStart(NamedTuple):
@@ -297,16 +271,17 @@ class SelfPlay:
         for row, episode in enumerate(self.episodes):
             self._programs[episode.program].observer.observe(episode.state, self._observations, row)
         legal = np.array([episode.state.legal for episode in self.episodes], np.bool_)
-        decision = decide(model, self._observations, legal, self._config, step, rng)
+        found = search(model, self._observations, legal, self._config.search_at(step), rng, explore=True)
+        actions, policy, values = found.action, as_f32(found.policy), as_f32(found.value)
         if self._config.exploration_bias_fraction > 0:
             biases = np.array([episode.bias for episode in self.episodes], np.float32)
-            decision = with_bias(decision, biases, self._observations, legal, rng)
+            actions = with_bias(actions, policy, biases, self._observations, legal, rng)
         finished = []
         for row, episode in enumerate(self.episodes):
             episode.legal.append(legal[row])
-            episode.policy.append(decision.policy[row].copy())
-            episode.value.append(float(decision.value[row]))
-            action = int(decision.actions[row])
+            episode.policy.append(policy[row].copy())
+            episode.value.append(float(values[row]))
+            action = int(actions[row])
             episode.actions.append(action)
             episode.rewards.append(episode.state.step(action) / self._programs[episode.program].game.unit_ps)
             if episode.state.is_over:

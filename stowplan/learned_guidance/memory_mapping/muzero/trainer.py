@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -39,9 +39,8 @@ from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
     replayed,
 )
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.learned_guidance.training.curve import Column, Report, mean
+from stowplan.learned_guidance.training.curve import Column, Report, Tally, mean
 from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
-from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
 
 
@@ -82,22 +81,6 @@ class Progress(Report):
         )
 
 
-@dataclass
-class Tally:
-    """What is counted of one iteration."""
-
-    returns: list[float] = field(default_factory=list)
-    losses: list[Losses] = field(default_factory=list)
-    moves: int = 0
-    play_seconds: float = 0.0
-    learn_seconds: float = 0.0
-
-    @property
-    def mean_losses(self) -> Losses | None:
-        """None without training steps."""
-        return Losses(*(mean(each) for each in zip(*self.losses, strict=True))) if self.losses else None
-
-
 #: Warm-start episodes come in groups of so many, and every how many of them is remembered in any case.
 EPISODES_AT_ONCE, EPISODES_KEPT = 16, 32
 
@@ -119,8 +102,6 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         Of everything random.
     device
         Where the network is: ``"cpu"`` or ``"cuda"``.
-    hints
-        What is shown beside each program, one for each, None where nothing is known; empty for none at all.
     weights
         Of a network of the same sizes to begin with.
 
@@ -141,13 +122,11 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         *,
         seed: int = 0,
         device: str = "cpu",
-        hints: Sequence[Hint | None] = (),
         weights: dict[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(problems, config, seed=seed, clock=clock)
-        shown = hints or [None] * len(problems)
-        self.programs = [ProgramGame(problem, config, hint) for problem, hint in zip(problems, shown, strict=True)]
+        self.programs = [ProgramGame(problem, config) for problem in problems]
         self.learner = Learner(config, seed, device)
         if weights is not None:
             self.learner.load(weights)
@@ -162,7 +141,8 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         self._is_search_due = False
         self._play_rng, self._start_rng, self._learning_rng = (np.random.default_rng([seed, number]) for number in range(3))
         self._self_play = SelfPlay(self.programs, config, self._draw_start)
-        self._iteration, self._report = Tally(), False
+        self._iteration: Tally[Losses] = Tally()
+        self._report = False
 
     @property
     def iteration(self) -> int:
@@ -202,15 +182,12 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         began, tally = self._clock(), self._iteration
         if self.ticks % self.ticks_per_iteration < self.config.moves_per_iteration:
             self._play()
-            tally.play_seconds += self._clock() - began
-        elif self._may_learn():
+            tally.acting_seconds += self._clock() - began
+        elif len(self.replay):
             self._learn()
-            tally.learn_seconds += self._clock() - began
+            tally.learning_seconds += self._clock() - began
         self.ticks += 1
         self._report = self._is_search_due = self.ticks % self.ticks_per_iteration == 0
-
-    def _may_learn(self) -> bool:
-        return self.games + len(self.replay.demonstrations) >= self.config.warm_up_games and len(self.replay) > 0
 
     def _play(self) -> None:
         if not self._self_play.episodes:
@@ -275,7 +252,7 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         self.replay.add(game)
         self.games += 1
         self.best[game.program].offer(game.return_ps, game.actions)
-        self._iteration.returns.append(self.programs[game.program].normalised(game.return_ps))
+        self._iteration.results.append(self.programs[game.program].normalised(game.return_ps))
 
     def _learn(self) -> None:
         rng = self._learning_rng
@@ -316,11 +293,11 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
             moves=self.moves,
             training_steps=self.learner.steps,
             best=mean(best),
-            mean=mean(tally.returns),
+            mean=mean(tally.results),
             losses=tally.mean_losses,
             temperature=self.config.temperature(self.learner.steps),
-            moves_per_second=tally.moves / max(tally.play_seconds, 1e-9),
-            updates_per_second=len(tally.losses) / max(tally.learn_seconds, 1e-9),
+            moves_per_second=tally.moves / max(tally.acting_seconds, 1e-9),
+            updates_per_second=tally.steps_per_second,
         )
 
     # Files

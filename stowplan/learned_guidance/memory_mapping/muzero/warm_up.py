@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from stowplan.compiled import is_warm, mark_warm
 
@@ -75,7 +74,7 @@ def main() -> None:
         batch_size=2,
         reanalyse_fraction=1.0,
     )
-    for changed in (config, config.changed(search=replace(config.search, method="puct"))):
+    for changed in (config, config.changed(search=config.search.changed(method="puct"))):
         run(Trainer([smallest_problem()], changed), max_reports=2)
     mark_warm(*_MARKER)
 

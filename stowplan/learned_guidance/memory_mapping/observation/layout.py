@@ -111,30 +111,25 @@ class BufferFeature(IntEnum):
     DENSITY_RANK = 24  # of FIRST_BENEFIT per byte and step among all moves, 0 to 1
     ALIAS_INDEX = 25  # ratio: place in its alias group
     ALIAS_LEFT = 26  # ratio: moves of its alias group after this one
-    # What a hint says (``models/memory_mapping/hint.py``: a relaxation's values, a plan's); all 0 where there is none.
-    HAS_HINT = 27
-    HINT_FAST = 28  # served from fast memory; the mean over its accesses
-    HINT_KEPT = 29  # stays in fast memory from the tensor's previous access on
-    HINT_KEEPS = 30  # stays there until the tensor's next access
     # From here on, as the state has it.
-    TARGET_TIME = 31  # near: steps from the present buffer's target time
-    BENEFIT = 32  # log of benefit over the mean benefit, with what is fast now
-    BENEFIT_SHARE = 33  # of the game's unit
-    BYTE_BENEFIT = 34  # log of benefit per byte over the program's mean
-    DENSITY = 35  # log of benefit per byte and step over the program's mean, within -2 and 2
-    SAME_TENSOR = 36
-    SAME_ALIAS = 37
-    IS_HELD = 38  # its tensor's content is in fast memory
-    HOME_OFFSET = 39  # of capacity; where the content is (the paper's O_t)
-    HOME_END = 40  # near: how far beyond this target time it stays there
-    IS_COVERED = 41  # it stays there until the visit's end
-    HAS_SLOW = 42  # slow memory has the content, or will have it
-    IS_SLOW_VALID = 43  # by its target time
-    IS_GROUP_FAST = 44
-    IS_GROUP_SLOW = 45
-    IS_DROPPED = 46  # its alias group was given up
-    TENSOR_ID = 47  # whole numbers, for embeddings
-    ALIAS_ID = 48
+    TARGET_TIME = 27  # near: steps from the present buffer's target time
+    BENEFIT = 28  # log of benefit over the mean benefit, with what is fast now
+    BENEFIT_SHARE = 29  # of the game's unit
+    BYTE_BENEFIT = 30  # log of benefit per byte over the program's mean
+    DENSITY = 31  # log of benefit per byte and step over the program's mean, within -2 and 2
+    SAME_TENSOR = 32
+    SAME_ALIAS = 33
+    IS_HELD = 34  # its tensor's content is in fast memory
+    HOME_OFFSET = 35  # of capacity; where the content is (the paper's O_t)
+    HOME_END = 36  # near: how far beyond this target time it stays there
+    IS_COVERED = 37  # it stays there until the visit's end
+    HAS_SLOW = 38  # slow memory has the content, or will have it
+    IS_SLOW_VALID = 39  # by its target time
+    IS_GROUP_FAST = 40
+    IS_GROUP_SLOW = 41
+    IS_DROPPED = 42  # its alias group was given up
+    TENSOR_ID = 43  # whole numbers, for embeddings
+    ALIAS_ID = 44
 
 
 FIRST_DYNAMIC = BufferFeature.TARGET_TIME.value

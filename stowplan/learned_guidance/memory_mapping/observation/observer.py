@@ -7,7 +7,6 @@ changes: static features of its buffers, and scales.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
@@ -27,16 +26,13 @@ from stowplan.learned_guidance.memory_mapping.observation.layout import (
     Observations,
     empty_observations,
 )
-from stowplan.models.hint import Hint
-from stowplan.models.memory_mapping.accesses import access_sequences
-from stowplan.models.memory_mapping.hint import FAST, KEEP
 
 #: Slack is a factor of at most two to this power.
 _SLACK_RANGE = 8
 
 
-def view_of(game: CompiledGame, config: ObservationConfig, hint: Hint | None = None) -> View:
-    """The view of a game, with what a hint says of its problem."""
+def view_of(game: CompiledGame, config: ObservationConfig) -> View:
+    """The view of a game."""
     moves, tensors, supply = game.moves, game.problem.tensors, game.slots.supply_ps
     benefits = np.zeros(len(moves))
     first_benefits(game.tables, game.tables.initial, benefits)
@@ -76,8 +72,6 @@ def view_of(game: CompiledGame, config: ObservationConfig, hint: Hint | None = N
     _describe_place(game, contents, view)
     _describe_benefits(benefits, view)
     _describe_program(game, pressure, view)
-    if hint is not None:
-        _describe_hint(game, hint, view)
     return view
 
 
@@ -212,26 +206,6 @@ def _describe_program(game: CompiledGame, pressure: Doubles, view: View) -> None
     features[GlobalFeature.HAS_BACKUP] = game.drop_backup
 
 
-def _describe_hint(game: CompiledGame, hint: Hint, view: View) -> None:
-    """What a hint says of each move's accesses, and of the gaps before and after them."""
-    fast, keep = (np.array(hint.values[name], np.float32) for name in (FAST, KEEP))
-    first: list[int] = []
-    steps: list[list[int]] = []
-    count = 0
-    for sequence in access_sequences(game.problem):
-        first.append(count)
-        steps.append([access.step for access in sequence.accesses])
-        count += len(sequence)
-    for number, move in enumerate(game.moves):
-        begin, end = (bisect_left(steps[move.tensor], at) for at in (move.start, move.end))
-        at = first[move.tensor]
-        row = view.buffers[number]
-        row[BufferFeature.HAS_HINT] = 1.0
-        row[BufferFeature.HINT_FAST] = fast[at + begin : at + end].mean()
-        row[BufferFeature.HINT_KEPT] = keep[at + begin - 1] if begin else 0.0
-        row[BufferFeature.HINT_KEEPS] = keep[at + end - 1]
-
-
 def _numbers_by(keys: Any) -> dict[int, list[int]]:
     """Numbers of the things with each key."""
     found: dict[int, list[int]] = defaultdict(list)
@@ -263,19 +237,12 @@ __all__ = ["Observations", "Observer", "empty_observations"]
 
 
 class Observer:
-    """Observations of the states of one game. Not to be shared between threads.
+    """Observations of the states of one game. Not to be shared between threads."""
 
-    Parameters
-    ----------
-    hint
-        Of the game's problem, whose values are shown beside each buffer; its numbers must fit
-        (:func:`stowplan.models.hint.check`). None where nothing is known.
-    """
-
-    def __init__(self, game: CompiledGame, config: ObservationConfig, hint: Hint | None = None):
+    def __init__(self, game: CompiledGame, config: ObservationConfig):
         self.game = game
         self.config = config
-        self._view = view_of(game, config, hint)
+        self._view = view_of(game, config)
 
     @property
     def scales(self) -> tuple[float, float]:

@@ -33,7 +33,7 @@ class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
     # Episodes
     first: Literal["ii", "latency"] = "ii"
     """What counts first."""
-    shaping: Literal["none", "cycles", "placed"] = "placed"
+    shaping: Literal["none", "placed"] = "placed"
     """What placements earn beside the reward; ``placed``: a mapping that fails earns the part of it that is placed."""
     iterations: Annotated[int, Range(1)] = 100
     """Iterations of the loop body whose cycles are the reward."""

@@ -6,7 +6,6 @@ Many mappings grow side by side, one forward pass for a step of all.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +20,12 @@ from stowplan.learned_guidance.modulo_scheduling.rollouts import Choice, Player
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.learned_guidance.modulo_scheduling.view import Limits
 from stowplan.learned_guidance.training.checkpoint import Content
-from stowplan.learned_guidance.training.run import run
+from stowplan.learned_guidance.training.run import FineTuned, fine_tune
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Progress, Trainer
+    from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
 
 #: Mappings that one forward pass takes.
 BATCH = 128
@@ -119,7 +118,7 @@ class Policy(Player):
         changes: dict[str, Any] | None = None,
         should_stop: Stop | None = None,
         on_better: Callable[[Plan], None] | None = None,
-    ) -> FineTuned:
+    ) -> FineTuned[Plan, Trainer]:
         """Train on from this policy's weights on one loop body, and keep the best plan of the way.
 
         Parameters
@@ -151,30 +150,11 @@ class Policy(Player):
         trainer = Trainer([problem], config.changed(**changes), seed=seed, weights=self.network.state_dict())
         for plan in demonstrations:
             trainer.demonstrate(0, plan)
-        reported = 1 << 60
-
-        def report(_: Progress) -> None:
-            nonlocal reported
-            if on_better is not None and trainer.curriculum.objectives[0] < reported:
-                reported = trainer.curriculum.objectives[0]
-                found = trainer.plan(0)
-                assert found is not None
-                on_better(found)
-
-        run(trainer, time_limit=time_limit, should_stop=should_stop, on_progress=report)
-        return FineTuned(trainer.plan(0), trainer)
-
-
-@dataclass(frozen=True, eq=False)
-class FineTuned:
-    """What further training came to."""
-
-    best: Plan | None
-    """None where no mapping was completed."""
-    trainer: Trainer
-    """To go on training, or to save its policy."""
-
-    @property
-    def evaluations(self) -> int:
-        """Placements of all instructions that it took."""
-        return -(-self.trainer.steps // max(1, len(self.trainer.problems[0].instructions)))
+        return fine_tune(
+            trainer,
+            lambda: trainer.plan(0),
+            lambda: trainer.curriculum.objectives[0],
+            time_limit=time_limit,
+            should_stop=should_stop,
+            on_better=on_better,
+        )

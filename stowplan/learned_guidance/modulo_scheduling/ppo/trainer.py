@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, cast
 
-import msgspec
 import numpy as np
 import torch
 from sb3_contrib import MaskablePPO
@@ -165,6 +164,11 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         return int(self.model.num_timesteps)
 
     @property
+    def evaluations(self) -> int:
+        """Placements so far, in those of all instructions of the first problem."""
+        return -(-self.steps // max(1, len(self.problems[0].instructions)))
+
+    @property
     def iteration(self) -> int:
         """Reports so far, those of earlier runs included."""
         return self.rounds + self.imitated // IMITATIONS
@@ -310,15 +314,3 @@ def _seeded(seed: int, part: int) -> Iterator[int]:
             yield third >> 1
         finally:
             np.random.set_state(before)
-
-
-def flipped(plan: Plan, problem: Problem) -> Plan | None:
-    """The plan upside down, where the machine's links look the same from there; None where they do not."""
-    machine = problem.machine
-    links = {(link.rows, link.columns, link.clocks) for link in machine.links}
-    if {(-rows, columns, clocks) for rows, columns, clocks in links} != links:
-        return None
-    tiles = tuple(
-        (machine.rows - 1 - tile // machine.columns) * machine.columns + tile % machine.columns for tile in plan.tiles
-    )
-    return msgspec.structs.replace(plan, tiles=tiles)

@@ -81,8 +81,6 @@ class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
     """Whether these proposals stand for selection beside the population, as chromosomes; else their rewards alone are kept."""
     exploration: Fraction = 0.01
     """Part of the tensors that such a proposal sends to a tier drawn evenly."""
-    sample_rollouts: bool = True
-    """Whether the learner's proposals are drawn from its policy; else they are its likeliest tiers."""
     updates_per_evaluation: Annotated[float, Range(0.0)] = 0.25
     batch_size: Annotated[int, Range(1)] = 8
     replay_size: Annotated[int, Range(1)] = 100_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Inputs
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor
 from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Member
-from stowplan.learned_guidance.tier_placement.egrl.progress import Progress
 from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
 from stowplan.learned_guidance.tier_placement.graph import Graph, graph_of
 from stowplan.learned_guidance.training.checkpoint import Content
-from stowplan.learned_guidance.training.run import run
+from stowplan.learned_guidance.training.run import FineTuned, fine_tune
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -106,7 +104,7 @@ class Policy:
         changes: dict[str, Any] | None = None,
         should_stop: Stop | None = None,
         on_better: Callable[[Plan], None] | None = None,
-    ) -> FineTuned:
+    ) -> FineTuned[Plan, Trainer]:
         """Train on from this policy's weights on one network, and keep the best map that is evaluated on the way.
 
         The learner and :data:`KNOWING` of the population's graph networks begin with the weights; as many chromosomes with the
@@ -126,7 +124,7 @@ class Policy:
         Returns
         -------
         FineTuned
-            The best plan, its curve, and the trainer.
+            The plan of the best map of all evaluated, and the trainer.
 
         Raises
         ------
@@ -145,19 +143,14 @@ class Policy:
         for plan in demonstrations:
             trainer.demonstrate(0, plan)
         network = trainer.networks[0]
-        reported: int | None = None
-
-        def report(_: Progress | None = None) -> None:
-            nonlocal reported
-            if on_better is not None and network.best.latency_ps is not None and network.best.latency_ps != reported:
-                reported = network.best.latency_ps
-                plan = network.plan()
-                assert plan is not None
-                on_better(plan)
-
-        run(trainer, time_limit=time_limit, should_stop=should_stop, on_progress=report)
-        report()
-        return FineTuned(network.plan(), tuple(network.best.points), trainer)
+        return fine_tune(
+            trainer,
+            network.plan,
+            lambda: network.best.latency_ps,
+            time_limit=time_limit,
+            should_stop=should_stop,
+            on_better=on_better,
+        )
 
     def _knowing(self, members: list[Member], weights: Floats, problem: Problem) -> list[Member]:
         """A first population, with some of its members in place of random ones."""
@@ -179,15 +172,3 @@ class Policy:
                 place="tiers",
             )
         return graph
-
-
-@dataclass(frozen=True, eq=False)
-class FineTuned:
-    """What further training came to."""
-
-    best: Plan | None
-    """Best map of all evaluated; None where none could be executed."""
-    points: tuple[tuple[int, float], ...]
-    """(evaluations, speedup over the compiler) of each map that was better than all before."""
-    trainer: Trainer
-    """To go on training, or to save its policy."""

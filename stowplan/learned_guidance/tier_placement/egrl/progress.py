@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 from stowplan.learned_guidance.tier_placement.egrl.learner import Losses
-from stowplan.learned_guidance.training.curve import Column, Report, mean
+from stowplan.learned_guidance.training.curve import Column, Report
 
 
 @dataclass(frozen=True)
@@ -45,37 +45,3 @@ class Progress(Report):
             f"[{self.seconds:6.1f} s] {best}, {self.evaluations} evaluations, mean reward {self.mean_reward:.3f}, "
             f"{self.valid:.0%} valid, {self.chromosomes} chromosomes{learning}"
         )
-
-
-@dataclass
-class Tally:
-    """What is counted of one generation."""
-
-    rewards: list[float] = field(default_factory=list)
-    losses: list[Losses] = field(default_factory=list)
-    evaluation_seconds: float = 0.0
-    learning_seconds: float = 0.0
-
-    @property
-    def mean_losses(self) -> Losses | None:
-        """None without steps."""
-        return Losses(*(mean(each) for each in zip(*self.losses, strict=True))) if self.losses else None
-
-    @property
-    def valid(self) -> float:
-        """Part of the proposals that could be executed; all others have negative rewards."""
-        return mean([float(reward > 0) for reward in self.rewards])
-
-    def state_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            "rewards": list(self.rewards),
-            "losses": [list(each) for each in self.losses],
-            "seconds": [self.evaluation_seconds, self.learning_seconds],
-        }
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> Tally:
-        """One that goes on from such a state."""
-        evaluation, learning = state["seconds"]
-        return cls([*state["rewards"]], [Losses(*each) for each in state["losses"]], evaluation, learning)

@@ -58,7 +58,7 @@ class Proposer:
     def explored(self, rng: np.random.Generator) -> Ints:
         """Of the learner's policy, with some tensors sent anywhere."""
         probabilities = self.learner.posterior(self.number)
-        tiers = draw(probabilities, rng) if self.config.sample_rollouts else probabilities.argmax(-1)
+        tiers = draw(probabilities, rng)
         anywhere = rng.random(tiers.shape) < self.config.exploration
         return self._placed(np.where(anywhere, rng.integers(probabilities.shape[-1], size=tiers.shape), tiers))
 

@@ -26,13 +26,13 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
     unpack_members,
 )
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
-from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
+from stowplan.learned_guidance.tier_placement.egrl.learner import Learner, Losses
 from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Evolution, Floats, Ints, Member, restored
-from stowplan.learned_guidance.tier_placement.egrl.progress import Progress, Tally
+from stowplan.learned_guidance.tier_placement.egrl.progress import Progress
 from stowplan.learned_guidance.tier_placement.egrl.proposals import Proposer
 from stowplan.learned_guidance.tier_placement.egrl.workload import Network, Replay, check_tiers
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.learned_guidance.training.curve import mean
+from stowplan.learned_guidance.training.curve import Tally, mean
 from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
@@ -104,7 +104,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         self._best_network = next((member for member in self.members if not member.is_chromosome), None)
         """The best graph network of the last generation that had any."""
         self._last, self._reported = 0, 0
-        self._tally = Tally()
+        self._tally: Tally[Losses] = Tally()
 
     @property
     def done(self) -> bool:
@@ -125,7 +125,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             tally.learning_seconds += self._clock() - began
         elif not self.done:
             self._propose()
-            tally.evaluation_seconds += self._clock() - began
+            tally.acting_seconds += self._clock() - began
 
     def progress(self) -> Progress | None:
         """After each generation and its steps, what it came to; at the end, what a generation that was begun came to."""
@@ -139,12 +139,13 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             seconds=self.seconds,
             evaluations=self.evaluations,
             best=mean(best),
-            mean_reward=mean(tally.rewards),
-            valid=tally.valid,
+            mean_reward=mean(tally.results),
+            # All proposals that cannot be executed have negative rewards.
+            valid=mean([float(reward > 0) for reward in tally.results]),
             chromosomes=sum(member.is_chromosome for member in self.members),
             losses=tally.mean_losses,
-            evaluations_per_second=len(tally.rewards) / max(tally.evaluation_seconds, 1e-9),
-            steps_per_second=len(tally.losses) / max(tally.learning_seconds, 1e-9),
+            evaluations_per_second=len(tally.results) / max(tally.acting_seconds, 1e-9),
+            steps_per_second=tally.steps_per_second,
         )
         if is_whole:
             self._tally, self._reported = Tally(), self.generations
@@ -258,7 +259,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
                 self._visitors.append(Member(believed, reward, is_judged=True))
         self.evaluations += count
         self._judged += count
-        self._tally.rewards += rewards
+        self._tally.results += rewards
         del self._proposals[:count]
 
     def _next_generation(self) -> None:
@@ -353,6 +354,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next tick depends on."""
+        tally = self._tally
         return super().state_dict() | {
             "counters": [self.evaluations, self.generations, self._judged, self._last, self._reported],
             "due": self._due,
@@ -367,7 +369,11 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             "learner": self.learner.state_dict(),
             "generators": [checkpoint.pack_generator(each) for each in (self._rng, self._learning_rng)],
             "networks": [network.state_dict() for network in self.networks],
-            "tally": self._tally.state_dict(),
+            "tally": {
+                "rewards": list(tally.results),
+                "losses": [list(each) for each in tally.losses],
+                "seconds": [tally.acting_seconds, tally.learning_seconds],
+            },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -386,7 +392,10 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         self._rng, self._learning_rng = map(checkpoint.unpack_generator, state["generators"])
         for network, packed in zip(self.networks, state["networks"], strict=True):
             network.load_state_dict(packed)
-        self._tally = Tally.of(state["tally"])
+        tally = state["tally"]
+        acting, learning = tally["seconds"]
+        losses = [Losses(*each) for each in tally["losses"]]
+        self._tally = Tally([*tally["rewards"]], losses, acting_seconds=acting, learning_seconds=learning)
         is_sound = all(0 <= at < len(self.members) for at in self._asked) and 0 <= self._judged <= self._planned
         if not (is_sound and 0 <= self._last < len(self.networks) and 0 <= self._reported <= self.generations):
             raise ValueError("counters that do not fit each other")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
+from benchmarks.lib.memory_mapping.plain_game import reset
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import Demonstration, actions_of, suggested
-from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, reset
+from stowplan.learned_guidance.memory_mapping.game.game import Action, Game
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.lib.memory_mapping.plain_game import State, reset
 from stowplan.frontends.read import read
-from stowplan.learned_guidance.memory_mapping.game.game import Action, State, reset
+from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.models.memory_mapping.problem import Loop, Problem

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from benchmarks.lib.memory_mapping.evolution import play_preferences
+from benchmarks.lib.memory_mapping.plain_channel import Channel, Window, meet
+from benchmarks.lib.memory_mapping.plain_game import reset
 from benchmarks.lib.memory_mapping.random_play import play_random
-from stowplan.learned_guidance.memory_mapping.game.channel import Channel, Window, meet
-from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
+from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.kernel import layout, places, readers
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
@@ -188,7 +189,7 @@ def test_windows_are_those_of_the_reference(direction: str) -> None:
 
 @numba.njit(_nrt=False)  # type: ignore[untyped-decorator]
 def read_all(tables: Tables, data: Ints, tensors: Ints, slots: Ints, uses: Ints, residencies: Ints, groups: Ints) -> int:
-    """Fill arrays with everything that compiled code may read."""
+    """Fill arrays with everything that compiled code may read; ``uses`` has the move of each use."""
     for number in range(len(tensors)):
         tensors[number, 0] = readers.latest_residency(tables, data, number)
         tensors[number, 1] = readers.slow_from(tables, data, number)
@@ -197,7 +198,7 @@ def read_all(tables: Tables, data: Ints, tensors: Ints, slots: Ints, uses: Ints,
         slots[number, 0] = readers.supply_ps(tables, data, number)
         slots[number, 1] = readers.windows_over(tables, data, number)
     for number in range(len(uses)):
-        uses[number] = readers.action_of(tables, data, tables.uses[number].move) in (0, 1)
+        uses[number] = readers.action_of(tables, data, uses[number]) in (0, 1)
     for number in range(data[layout.RESIDENCIES]):
         residencies[number] = readers.residency(tables, data, number)[:4]
     for number in range(len(groups)):
@@ -229,7 +230,10 @@ def test_readers_say_what_the_reference_says() -> None:
             state.step(action)
             tensors, slots = np.zeros((len(problem.tensors), 3), np.int64), np.zeros((at.slots, 2), np.int64)
             uses, residencies = np.zeros(problem.use_count, np.int64), np.zeros((len(game.moves), 4), np.int64)
-            groups = np.zeros(at.groups, np.int64)
+            uses[[use for move in game.moves for use in move.uses]] = [
+                number for number, move in enumerate(game.moves) for _ in move.uses
+            ]
+            groups = np.zeros(at.at_rows - at.at_dropped, np.int64)
             used = read_all(game.tables, state.data, tensors, slots, uses, residencies, groups)
             assert [None if latest < 0 else latest for latest in tensors[:, 0]] == [one.latest for one in reference.tensors]
             assert [None if slow == layout.NEVER else slow for slow in tensors[:, 1]] == [

@@ -11,7 +11,6 @@ from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
     NO_BIAS,
-    Decision,
     EpisodeStart,
     ProgramGame,
     bias_preferences,
@@ -78,10 +77,10 @@ def test_only_biased_episodes_are_changed() -> None:
     for row in range(3):
         program_game.observer.observe(state, observations, row)
     legal = np.repeat(state.legal[None], 3, axis=0)
-    decision = Decision(np.full(3, 2), np.full((3, 3), 1 / 3, np.float32), np.zeros(3, np.float32))
+    found = np.full(3, 2)
     # An overwhelming preference for copies, in the second game alone.
     biases = np.array([NO_BIAS, [0, 0, -1000, 500], NO_BIAS], np.float32)
-    actions = with_bias(decision, biases, observations, legal, rng).actions
+    actions = with_bias(found, np.full((3, 3), 1 / 3, np.float32), biases, observations, legal, rng)
     wanted = next(action for action in (Action.COPY, Action.NOCOPY, Action.DROP) if legal[1, action])
     assert actions.tolist() == [2, wanted, 2]
-    assert decision.actions.tolist() == [2, 2, 2]
+    assert found.tolist() == [2, 2, 2]

@@ -81,7 +81,7 @@ def test_targets_of_a_played_game_are_its_own_and_the_end_absorbs() -> None:
 
 
 def test_reanalysed_positions_get_the_targets_of_fresh_searches() -> None:
-    config, program_game, _, model = setting(reanalyse_fraction=1.0, unroll_steps=3, reanalyse_return_weight=0.25)
+    config, program_game, _, model = setting(reanalyse_fraction=1.0, unroll_steps=3)
     game = random_game(program_game, 2, is_demonstration=True)
     length = len(game)
     batch = make_batch(sample_of(game, [4, length - 1]), [program_game], config, model, np.random.default_rng(0))
@@ -93,8 +93,7 @@ def test_reanalysed_positions_get_the_targets_of_fresh_searches() -> None:
         legal = np.array([state.legal])
         found = search(model, observed, legal, config.reanalyse_search(), np.random.default_rng(0), explore=False)
         assert batch.policy[row, step] == pytest.approx(found.policy[0], abs=1e-3)
-        expected = 0.25 * game.returns[position + step] + 0.75 * found.value[0]
-        assert batch.values[row, step] == pytest.approx(expected, abs=1e-3)
+        assert batch.values[row, step] == pytest.approx(found.value[0], abs=1e-3)
     assert batch.values[1, 1:].tolist() == [0, 0, 0]
 
 

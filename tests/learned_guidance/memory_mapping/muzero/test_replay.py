@@ -68,14 +68,13 @@ def test_the_best_games_of_each_program_stay() -> None:
     assert [each.return_ps for each in replay.elite[1]] == [2]
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(None, [1, 2, 3]), (2, [2, 3]), (0, [])])
-def test_demonstrations_stay_unless_a_limit_says_otherwise(limit: int | None, kept: list[int]) -> None:
-    replay = Replay(small_config(replay_size=1, elite_games=0, demonstration_limit=limit), 1)
+def test_demonstrations_stay() -> None:
+    replay = Replay(small_config(replay_size=1, elite_games=0), 1)
     for number in (1, 2, 3):
         replay.add(game(return_ps=number, is_demonstration=True))
     for number in range(10):
         replay.add(game(return_ps=number))
-    assert [each.return_ps for each in replay.demonstrations] == kept
+    assert [each.return_ps for each in replay.demonstrations] == [1, 2, 3]
 
 
 def test_positions_are_drawn_in_proportion_to_their_priorities() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from benchmarks.lib.memory_mapping.plain_game import reset
 from stowplan.errors import InputError
-from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
+from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner
 from stowplan.learned_guidance.memory_mapping.muzero.network import TorchModel
@@ -100,13 +101,6 @@ def test_a_game_may_begin_with_the_moves_of_another() -> None:
         assert game.first == 5
         assert game.actions[:5].tolist() == prefix.tolist()
         check(programs[0], game)
-
-
-def test_greedy_games_play_what_their_search_likes_best() -> None:
-    _, games, _ = finished(small_config(greedy_games=4), 24)
-    for game in games:
-        liked = np.where(game.legal, game.policy, -1).argmax(axis=1)
-        assert liked.tolist() == game.actions.tolist()
 
 
 def test_a_game_under_way_goes_on_from_what_is_kept_of_it() -> None:

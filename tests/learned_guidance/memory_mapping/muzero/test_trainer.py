@@ -12,8 +12,9 @@ pytest.importorskip("torch")
 import torch
 
 from benchmarks.lib.memory_mapping.optimum import game_optimum
+from benchmarks.lib.memory_mapping.plain_game import reset
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
+from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero import trainer as training
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT, POLICY
@@ -196,7 +197,7 @@ def test_checkpoints_are_written_as_often_as_asked(tmp_path: Path) -> None:
 
 
 def test_the_best_game_is_kept_with_its_actions() -> None:
-    trainer = trainer_of(greedy_games=1)
+    trainer = trainer_of()
     run(trainer, max_reports=12)
     for problem, best in zip(PROGRAMS, trainer.best, strict=True):
         assert best.actions is not None

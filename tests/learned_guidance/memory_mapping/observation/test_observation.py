@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.lib.memory_mapping.plain_game import PlainGame, State
 from stowplan.errors import InputError
 from stowplan.frontends.read import read
-from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, State
+from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     ActionFeature,
@@ -23,9 +24,7 @@ from stowplan.learned_guidance.memory_mapping.observation.layout import (
     ObservationConfig,
     SupplyFeature,
 )
-from stowplan.learned_guidance.memory_mapping.observation.observer import Observations, Observer, empty_observations, view_of
-from stowplan.models.memory_mapping.accesses import access_sequences
-from stowplan.models.memory_mapping.hint import hint
+from stowplan.learned_guidance.memory_mapping.observation.observer import Observations, Observer, empty_observations
 from tests.learned_guidance.memory_mapping.programs import program
 from tests.models.memory_mapping.cases import random_problem
 
@@ -216,7 +215,7 @@ def test_shows_what_the_reference_has(seed: int, strict: bool, binary: bool, siz
     )
     rng = random.Random(seed)
     problem = random_problem(rng, steps=rng.randint(1, 16), tensors=rng.randint(1, 6))
-    reference = Game(problem, strict_copy_windows=strict).reset()
+    reference = PlainGame(problem, strict_copy_windows=strict).reset()
     state = CompiledGame(problem, strict_copy_windows=strict).reset()
     if reference.is_over:
         return
@@ -391,28 +390,3 @@ def test_a_compiled_program(corpus: Path, config: ObservationConfig) -> None:
         filled = max(filled, float(out.memory_map.mean() / 255))
         state.step(rng.choice(np.flatnonzero(state.legal)[:2].tolist()))
     assert filled > 0.3
-
-
-def test_a_hint_is_shown_by_access_and_is_absent_where_there_is_none() -> None:
-    problem = program(["a >b", "a b >c", "b c >d"], {"a": 20, "b": 20, "c": 20, "d": 20}, inputs="a", outputs="d", capacity=60)
-    game = CompiledGame(problem)
-    sequences = [len(sequence) for sequence in access_sequences(problem)]
-    assert sum(sequences) == 8
-    fast = [number / 10 for number in range(8)]
-    keep = [number / 20 for number in range(8)]
-    view = view_of(game, SMALL, hint(problem, fast, keep))
-    first = [sum(sequences[:tensor]) for tensor in range(len(sequences))]
-    for number, move in enumerate(game.moves):
-        steps = [access.step for access in access_sequences(problem)[move.tensor].accesses]
-        place = first[move.tensor] + steps.index(move.start)
-        row = view.buffers[number]
-        assert row[BufferFeature.HAS_HINT] == 1.0
-        assert row[BufferFeature.HINT_FAST] == pytest.approx(fast[place])
-        assert row[BufferFeature.HINT_KEEPS] == pytest.approx(keep[place])
-        assert row[BufferFeature.HINT_KEPT] == pytest.approx(keep[place - 1] if steps[0] != move.start else 0.0)
-    bare = view_of(game, SMALL)
-    hidden = slice(BufferFeature.HAS_HINT, BufferFeature.HINT_KEEPS + 1)
-    assert not bare.buffers[:, hidden].any()
-    assert (
-        np.delete(bare.buffers, range(*hidden.indices(99)), 1) == np.delete(view.buffers, range(*hidden.indices(99)), 1)
-    ).all()

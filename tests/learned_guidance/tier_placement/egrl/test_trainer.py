@@ -75,7 +75,7 @@ def without_times(reports: list[Progress]) -> list[tuple[Any, ...]]:
     return [(*report.row[:1], *report.row[2:11]) for report in reports]
 
 
-DRIFTING = {"reevaluate": True, "least_networks": 0.0, "least_chromosomes": 0.0, "sample_rollouts": False}
+DRIFTING = {"reevaluate": True, "least_networks": 0.0, "least_chromosomes": 0.0}
 PAPER = {
     "bootstrap": True,
     "actor_actions": "likeliest",

@@ -1,1 +1,1 @@
-"""MMapGame, compiled: the rules of ``game.py`` on flat tables and one flat vector for a state."""
+"""MMapGame, compiled: the rules on flat tables and one flat vector for a state."""

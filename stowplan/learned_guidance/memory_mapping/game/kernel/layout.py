@@ -1,14 +1,14 @@
 """What each number of a compiled game state means.
 
 A state is one flat vector ``data`` of int64. Where its sections begin is in the program's row of the
-tables (``at = tables.program[0]``). Numbers of moves, tensors, slots, steps and residencies are those of ``game.py``; times are
+tables (``at = tables.program[0]``). Numbers of moves, tensors, slots, steps and residencies are those of the game; times are
 picoseconds, offsets bytes, ranges half-open, flags 0 or 1.
 
 * *head*, at 0: scalars, and the legal actions and placements of the present move; the names of this file up to :data:`HEAD`
 * *tensors*, at ``at.at_tensors``: :data:`TENSOR` cells for each tensor
 * *slots*, at ``at.at_slots``: :data:`SLOT` cells for each slot of the channel
 * *latencies*, at ``at.at_latencies``: a cell for each step, its weighted latency (ps) with the uses that are fast now
-* *pieces*, at ``at.at_pieces``: a cell for each piece of each step (``StepRow.first_piece``), its weighted value (ps); a
+* *pieces*, at ``at.at_pieces``: a cell for each piece of each step (``PartRow.first_piece``), its weighted value (ps); a
   step with a table has one cell, the number of the subset that is fast
 * *dropped*, at ``at.at_dropped``: a flag for each alias group, set where Drop-backup forbids to place it
 * *rows*, at ``at.at_rows``: :data:`ROW` cells for each move

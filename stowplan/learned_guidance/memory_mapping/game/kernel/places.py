@@ -1,4 +1,4 @@
-"""Where there is room in a compiled state: places in fast memory, and copy windows on the channel (``channel.py``).
+"""Where there is room in a compiled state: places in fast memory, and copy windows on the channel.
 
 Places: the list of residencies by their ends, and what is free beside them. Residencies only ever end later than the moves they
 were made for, and nearly all questions are about the near future. So a walk from the one that ends last meets few that do not

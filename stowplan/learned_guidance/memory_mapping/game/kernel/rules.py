@@ -1,4 +1,4 @@
-"""The rules of MMapGame, compiled: ``game.py`` on tables and a flat state.
+"""The rules of MMapGame, compiled, on tables and a flat state.
 
 Nothing is checked here: :func:`step` takes a legal action. ``readers.py`` says what compiled code wants to know of a state.
 """

@@ -1,4 +1,4 @@
-"""The compiled game for Python: the same states as ``game.py``, many times as fast; and whole games, compiled."""
+"""The compiled game for Python: its states; and whole games, compiled."""
 
 from __future__ import annotations
 
@@ -20,17 +20,12 @@ from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
 
 
-class CompiledGame:
-    """What no move changes. Arguments are those of :class:`~stowplan.learned_guidance.memory_mapping.game.game.Game`."""
+class CompiledGame(Game):
+    """A game with its tables; parameters are those of :class:`~stowplan.learned_guidance.memory_mapping.game.game.Game`."""
 
-    def __init__(self, problem: Problem, strict_copy_windows: bool = False, drop_backup: bool = True):
-        self.problem = problem
-        game = Game(problem, strict_copy_windows=strict_copy_windows, drop_backup=drop_backup)
-        self.strict_copy_windows = strict_copy_windows
-        self.drop_backup = drop_backup
-        self.moves = game.moves
-        self.slots = game.slots
-        self.tables = build_tables(game)
+    def __init__(self, problem: Problem, *, strict_copy_windows: bool = False, drop_backup: bool = True):
+        super().__init__(problem, strict_copy_windows=strict_copy_windows, drop_backup=drop_backup)
+        self.tables = build_tables(self)
         look(self.tables, self.tables.initial)
 
     def reset(self) -> CompiledState:

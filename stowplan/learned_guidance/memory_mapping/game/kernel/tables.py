@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stowplan.compiled import filled
 from stowplan.learned_guidance.memory_mapping.game.game import Game
 from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.models.memory_mapping.problem import Step
+from stowplan.models.memory_mapping.problem import Problem, Step
 
 Ints = NDArray[np.int64]
 
@@ -29,12 +29,8 @@ class ProgramRow:
     """Bytes."""
     alignment: int
     """Bytes."""
-    horizon: int
-    """Number of steps, T."""
     moves: int
     slots: int
-    groups: int
-    """Number of alias groups."""
     strict: int
     """1 with strict copy windows."""
     drop_backup: int
@@ -74,8 +70,6 @@ class MoveRow:
     """An output's copy begins at this slot or later; 0 for an input."""
     last_slot: int
     """Its copy ends before this slot."""
-    earlier: int
-    """The move before of the same tensor; -1 for none."""
     later: int
     """The next move of the same tensor; -1 for none."""
     first_part: int
@@ -97,21 +91,6 @@ class PartRow:
     """Bits of the table's subset that the move sets."""
 
 
-class TensorRow:
-    """A tensor."""
-
-    bytes: int
-    copy_in: int
-    """Demand of a copy in (ps)."""
-    copy_out: int
-    is_input: int
-    is_output: int
-    may_copy: int
-    is_uniform: int
-    first_move: int
-    """-1 where nothing uses the tensor."""
-
-
 class SlotRow:
     """A slot of the channel; the row after the last is the end of the program."""
 
@@ -121,46 +100,16 @@ class SlotRow:
     """Before any copy (ps)."""
 
 
-class StepRow:
-    """A step; latencies are of all its runs (weighted ps)."""
-
-    first_piece: int
-    """In the state's pieces."""
-    slow: int
-    """Latency with all uses slow."""
-    fast: int
-    """Latency with all uses fast."""
-    floor: int
-    """A latency that no choice of uses undercuts."""
-
-
-class UseRow:
-    """A use of the program."""
-
-    step: int
-    tensor: int
-    is_output: int
-    bytes: int
-    move: int
-    """The move that decides it."""
-
-
 class Tables(NamedTuple):
-    """Everything that no move changes. M moves, N tensors, K slots, T steps, U uses, G alias groups."""
+    """Everything that no move changes. M moves, K slots, T steps."""
 
     program: Sequence[ProgramRow]
     """[1]"""
     moves: Sequence[MoveRow]
     """[M + 1]"""
     parts: Sequence[PartRow]
-    tensors: Sequence[TensorRow]
-    """[N]"""
     slots: Sequence[SlotRow]
     """[K + 1]"""
-    steps: Sequence[StepRow]
-    """[T + 1]"""
-    uses: Sequence[UseRow]
-    """[U]"""
     changes: Ints
     """Of every part, what each piece of its step gains (weighted ps)."""
     latencies: Ints
@@ -178,8 +127,8 @@ def build_tables(game: Game) -> Tables:
     """Tables of a game."""
     problem = game.problem
     groups = 1 + max((move.alias_group for move in game.moves), default=-1)
-    steps, initial_latencies, initial_pieces = _steps(game)
-    parts, changes, latencies, first_part = _parts(game, steps)
+    first_piece, initial_pieces = _pieces(problem)
+    parts, changes, latencies, first_part = _parts(game, first_piece)
     rows = len(game.moves)
     sections: Columns = {}
     size = layout.HEAD
@@ -201,7 +150,9 @@ def build_tables(game: Game) -> Tables:
         initial[cell + layout.LATEST] = -1
         initial[cell + layout.SLOW_FROM] = 0 if tensor.is_input else layout.NEVER
     initial[at["at_slots"] : at["at_latencies"] : layout.SLOT] = game.slots.supply_ps
-    initial[at["at_latencies"] : at["at_pieces"]] = initial_latencies
+    initial[at["at_latencies"] : at["at_pieces"]] = [
+        step.weight * step.latency_ps([False] * len(step.uses)) for step in problem.steps
+    ]
     initial[at["at_pieces"] : at["at_dropped"]] = initial_pieces
     return Tables(
         program=filled(
@@ -210,10 +161,8 @@ def build_tables(game: Game) -> Tables:
             {
                 "capacity": [problem.capacity],
                 "alignment": [problem.alignment],
-                "horizon": [problem.horizon],
                 "moves": [rows],
                 "slots": [len(game.slots.supply_ps)],
-                "groups": [groups],
                 "strict": [int(game.strict_copy_windows)],
                 "drop_backup": [int(game.drop_backup)],
                 **sections,
@@ -221,14 +170,11 @@ def build_tables(game: Game) -> Tables:
         ),
         moves=filled(MoveRow, rows + 1, {**_moves(game), "first_part": first_part}),
         parts=filled(PartRow, len(parts["step"]), parts),
-        tensors=filled(TensorRow, len(problem.tensors), _tensors(game)),
         slots=filled(
             SlotRow,
             len(game.slots.boundaries),
             {"start": list(game.slots.boundaries), "supply": list(game.slots.supply_ps)},
         ),
-        steps=filled(StepRow, problem.horizon + 1, steps),
-        uses=filled(UseRow, problem.use_count, _uses(game)),
         changes=np.array(changes, np.int64),
         latencies=np.array(latencies, np.int64),
         slot_of=np.searchsorted(game.slots.boundaries, np.arange(problem.horizon + 1)).astype(np.int64),
@@ -263,64 +209,25 @@ def _moves(game: Game) -> Columns:
     ]
     columns["first_slot"] = [slots.number(move.end) if move.is_output else 0 for move in game.moves]
     columns["last_slot"] = [slots.number(move.copy_out_limit if move.is_output else move.start) for move in game.moves]
-    columns["earlier"], columns["later"] = [-1] * len(game.moves), [-1] * len(game.moves)
-    latest: dict[int, int] = {}
-    for number, move in enumerate(game.moves):
-        before = latest.get(move.tensor, -1)
-        columns["earlier"][number] = before
-        if before >= 0:
-            columns["later"][before] = number
-        latest[move.tensor] = number
+    columns["later"] = [-1] * len(game.moves)
+    following: dict[int, int] = {}
+    for number in reversed(range(len(game.moves))):
+        columns["later"][number] = following.get(game.moves[number].tensor, -1)
+        following[game.moves[number].tensor] = number
     return columns
 
 
-def _tensors(game: Game) -> Columns:
-    tensors = game.problem.tensors
-    first_move = [-1] * len(tensors)
-    for number in reversed(range(len(game.moves))):
-        first_move[game.moves[number].tensor] = number
-    return {
-        "bytes": [tensor.size for tensor in tensors],
-        "copy_in": [tensor.copy_in_ps for tensor in tensors],
-        "copy_out": [tensor.copy_out_ps for tensor in tensors],
-        "is_input": [int(tensor.is_input) for tensor in tensors],
-        "is_output": [int(tensor.is_output) for tensor in tensors],
-        "may_copy": [int(may) for may in game.may_copy],
-        "is_uniform": [int(uniform) for uniform in game.is_uniform],
-        "first_move": first_move,
-    }
-
-
-def _uses(game: Game) -> Columns:
-    uses = [use for step in game.problem.steps for use in step.uses]
-    move_of = [-1] * len(uses)
-    for number, move in enumerate(game.moves):
-        for use in move.uses:
-            move_of[use] = number
-    return {
-        "step": list(game.problem.step_of_use),
-        "tensor": [use.tensor for use in uses],
-        "is_output": [int(use.is_output) for use in uses],
-        "bytes": [use.bytes for use in uses],
-        "move": move_of,
-    }
-
-
-def _steps(game: Game) -> tuple[Columns, list[int], list[int]]:
-    """Rows of the steps, and what their latencies and pieces are with all uses slow."""
-    columns: Columns = {name: [] for name in StepRow.__annotations__}
+def _pieces(problem: Problem) -> tuple[list[int], list[int]]:
+    """The first piece of each step, and what pieces are with all uses slow."""
+    first: list[int] = []
     pieces: list[int] = []
-    for step in game.problem.steps:
-        columns["first_piece"].append(len(pieces))
-        columns["slow"].append(step.weight * step.latency_ps([False] * len(step.uses)))
-        columns["fast"].append(step.weight * step.latency_ps([True] * len(step.uses)))
-        columns["floor"].append(step.weight * step.floor_ps)
+    for step in problem.steps:
+        first.append(len(pieces))
         pieces += [step.weight * (piece.base_ps + sum(piece.slow_ps)) for piece in step.pieces] or [0]
-    columns["first_piece"].append(len(pieces))
-    return columns, columns["slow"].copy(), pieces
+    return first, pieces
 
 
-def _parts(game: Game, steps: Columns) -> tuple[Columns, list[int], list[int], list[int]]:
+def _parts(game: Game, first_piece: list[int]) -> tuple[Columns, list[int], list[int], list[int]]:
     """Parts of all moves, changes, latencies, and each move's first part."""
     latencies: list[int] = []
     tables = [-1] * len(game.problem.steps)
@@ -340,7 +247,7 @@ def _parts(game: Game, steps: Columns) -> tuple[Columns, list[int], list[int], l
             step = game.problem.steps[number]
             places = [use - game.problem.first_use[number] for use in move.uses[first:last]]
             columns["step"].append(number)
-            columns["first_piece"].append(steps["first_piece"][number])
+            columns["first_piece"].append(first_piece[number])
             columns["first_change"].append(len(changes))
             columns["pieces"].append(len(step.pieces))
             columns["table"].append(tables[number])

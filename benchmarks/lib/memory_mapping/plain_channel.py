@@ -1,35 +1,14 @@
-"""The copy channel of MMapGame: supplies, copy windows, and which windows may stand beside each other.
+"""The copy channel of MMapGame: what is left of supplies, copy windows, and which windows may stand beside each other.
 
-Equations 5 and 6 of Wang et al. 2023, appendix A. Logical time is counted in *slots* here: a slot is one step, or a whole
-outermost loop, in which no copy may begin or end.
+Equations 5 and 6 of Wang et al. 2023, appendix A, as a plain reference.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
-
-from stowplan.models.memory_mapping.accesses import Boundaries
-from stowplan.models.memory_mapping.problem import Problem
 
 Window = tuple[int, int]
 """Slots ``[first, last)`` of a copy; at least one."""
-
-
-class Slots:
-    """Slots of a program, and the supply of each: the time it takes at least, whatever is fast."""
-
-    def __init__(self, problem: Problem):
-        free = Boundaries(problem.horizon, problem.loops).free
-        self.boundaries: tuple[int, ...] = tuple(t for t in range(problem.horizon + 1) if free[t])
-        """Ascending; slot ``k`` is the steps ``[boundaries[k], boundaries[k + 1])``."""
-        clock = [0, *accumulate(step.weight * step.floor_ps for step in problem.steps)]
-        self.supply_ps: tuple[int, ...] = tuple(clock[end] - clock[start] for start, end in pairwise(self.boundaries))
-
-    def number(self, boundary: int) -> int:
-        """Number of the first slot that begins at ``boundary`` or later; the number of slots at the end."""
-        return bisect_left(self.boundaries, boundary)
 
 
 class Channel:

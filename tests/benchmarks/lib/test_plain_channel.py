@@ -7,7 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from stowplan.learned_guidance.memory_mapping.game.channel import Channel, Slots, Window, meet
+from benchmarks.lib.memory_mapping.plain_channel import Channel, Window, meet
+from stowplan.learned_guidance.memory_mapping.game.game import Slots
 from stowplan.models.memory_mapping.problem import Loop
 from tests.learned_guidance.memory_mapping.programs import program
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.lib.memory_mapping.plain_game import State, reset
 from stowplan.frontends.read import read
-from stowplan.learned_guidance.memory_mapping.game.game import Action, State, reset
+from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Table
 from stowplan.models.memory_mapping.verify import verify
