@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -269,7 +268,7 @@ def _check(problem: Problem) -> None:
     _check_pins(problem, known)
     cycle = _cycle_without_distance(problem)
     if cycle:
-        names = " -> ".join(problem.instructions[number].id for number in cycle)
+        names = " -> ".join(problem.instructions[number].id for number in (*cycle, cycle[0]))
         place = f"instructions[{cycle[0]}] ({problem.instructions[cycle[0]].id})"
         raise InputError(
             f"found the cycle {names} without a distance, expected an edge of distance 1 or more in it", place=place
@@ -358,12 +357,28 @@ def components(count: int, pairs: Sequence[tuple[int, int]]) -> list[int]:
 
 def _cycle_without_distance(problem: Problem) -> list[int]:
     """Numbers of instructions that wait for each other within one iteration, in order; empty where there are none."""
-    sorter = TopologicalSorter[int]()
+    waiting = [0] * len(problem.instructions)
+    after: list[list[int]] = [[] for _ in waiting]
+    before: list[list[int]] = [[] for _ in waiting]
     for edge in problem.edges:
         if edge.distance == 0:
-            sorter.add(edge.target, edge.source)
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
+            after[edge.source].append(edge.target)
+            before[edge.target].append(edge.source)
+            waiting[edge.target] += 1
+    ready = [number for number, count in enumerate(waiting) if count == 0]
+    while ready:
+        for target in after[ready.pop()]:
+            waiting[target] -= 1
+            if waiting[target] == 0:
+                ready.append(target)
+    stuck = next((number for number, count in enumerate(waiting) if count), None)
+    if stuck is None:
+        return []
+    # Whoever is stuck has a producer that is stuck: walking backwards comes to a cycle.
+    walk = {stuck: 0}
+    last = stuck
+    while True:
+        last = next(source for source in before[last] if waiting[source])
+        if last in walk:
+            return list(walk)[walk[last] :][::-1]
+        walk[last] = len(walk)
