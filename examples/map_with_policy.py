@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -12,17 +13,18 @@ except ImportError as error:
     sys.exit(f"this example needs {error.name}: pip install 'stowplan[learned]'")
 
 import stowplan
-from stowplan.frontends.dfg import kernels, lower
 from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy, best_of, particles
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling.learned import POLICY
 
+GRAPH = Path(__file__).parent / "data" / "fir.dfg.json"
+
 
 def main() -> None:
     torch.set_num_threads(1)
-    problem = stowplan.read(sys.argv[1], target="se") if len(sys.argv) > 1 else lower(kernels.fft(8, inputs=True))
+    problem = stowplan.read(sys.argv[1] if len(sys.argv) > 1 else GRAPH, target="se")
     policy, chance, body = Policy.load(POLICY.path), np.random.default_rng(0), Body(problem)
     for ii in range(least_ii(problem), problem.machine.spoke_depth + 1):
         found = policy.place(particles(body, ii, 32), chance, resample=True)

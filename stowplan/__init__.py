@@ -5,9 +5,10 @@ Importing the package loads neither solvers nor learning libraries; they come wi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stowplan.errors import InputError, MissingDependencyError, StowplanError, UsageError, VerificationError
+from stowplan.lazy import lazy_names
 from stowplan.version import VERSION
 
 if TYPE_CHECKING:
@@ -28,16 +29,7 @@ __all__ = [
     "solve",
 ]
 
-_LAZY = {
-    "KeepClose": "stowplan.portfolio.keep_close.earlier_plan",
-    "read": "stowplan.frontends.read",
-    "solve": "stowplan.portfolio.solve",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
-
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {"frontends.read": ["read"], "portfolio.keep_close.earlier_plan": ["KeepClose"], "portfolio.solve": ["solve"]},
+)

@@ -165,11 +165,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         names = [field for field in self.__struct_fields__ if field not in ("plan", "problem", "highlights")]
         values: dict[str, Any] = {"plan": plan_path}
         values.update((name, msgspec.to_builtins(getattr(self, name))) for name in names)
-        values["gap"] = self.gap
-        values["speedup"] = self.speedup
-        values["gain_percent"] = self.gain_percent
-        values["is_baseline"] = self.is_baseline
-        return values
+        return values | {name: getattr(self, name) for name in ("gap", "speedup", "gain_percent", "is_baseline")}
 
     def summary(self) -> str:
         """A few lines for people."""

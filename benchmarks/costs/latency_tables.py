@@ -151,7 +151,7 @@ def modelled(compiles: Compiles, target: Target, predictor: Predictor) -> dict[s
                     total += step.weight * step.latency_ps([use in fast for use in range(len(step.uses))])
             found[model].append(float(total))
         costs = SignatureCosts(compiles.signatures, compiles.table([one for one in everything if one != number]), predictor)
-        found["signatures"].append(costs.of_compiled(assignment).total)
+        found["signatures"].append(costs.assignment({name: each.pattern for name, each in estimated.items()}).total)
     return found
 
 

@@ -11,16 +11,16 @@ import time
 from pathlib import Path
 
 from stowplan import files
-from stowplan.frontends.hlo import program_from_module, read_module
+from stowplan.frontends.hlo import HloModule, program_from_module, read_module
 from stowplan.hardware.program import Program
 
 COLUMNS = ["module", "instructions", "steps", "uses", "tensors", "groups", "loops", "MB", "Gflop", "seconds"]
 
 
-def counts(program: Program, instructions: int) -> dict[str, object]:
+def counts(program: Program, module: HloModule) -> dict[str, object]:
     """What can be counted, and so compared from one version to the next."""
     return {
-        "instructions": instructions,
+        "instructions": sum(len(each.instructions) for each in module.computations.values()),
         "steps": len(program.steps),
         "uses": program.use_count,
         "tensors": len(program.tensors),
@@ -48,7 +48,7 @@ def main() -> None:
             program = program_from_module(module)
             seconds = time.perf_counter() - began
             name = path.name.split(".hlo")[0]
-            row = found[f"{folder.name}/{name}"] = counts(program, module.instruction_count)
+            row = found[f"{folder.name}/{name}"] = counts(program, module)
             loops = ", ".join(str(loop.trip_count) if loop.trip_count_known else "?" for loop in program.loops)
             cells = [name, *(row[key] for key in ("instructions", "steps", "uses", "tensors", "groups")), loops]
             cells += [f"{row['bytes'] / 1e6:.1f}", f"{row['flops'] / 1e9:.2f}", f"{seconds:.2f}"]  # type: ignore[operator]

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.lib.modulo_scheduling import kernels
 from benchmarks.lib.modulo_scheduling.collection import read_collection
-from stowplan.frontends.dfg import kernels, lower
+from stowplan.frontends.dfg import lower
 from stowplan.learned_guidance.modulo_scheduling.body import Body, topological_order
 from stowplan.learned_guidance.modulo_scheduling.graphs import generated
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform

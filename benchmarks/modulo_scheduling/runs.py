@@ -14,9 +14,10 @@ from pathlib import Path
 import msgspec
 
 import stowplan
+from benchmarks.lib.modulo_scheduling import kernels
 from benchmarks.lib.modulo_scheduling.equal_work import HEURISTICS
 from stowplan.errors import VerificationError
-from stowplan.frontends.dfg import Dfg, kernels, lower, read_dot, read_json
+from stowplan.frontends.dfg import Dfg, lower, read_dot, read_json
 from stowplan.hardware.se import compare, load_machine
 from stowplan.models.modulo_scheduling import cpsat, milp
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii, objective_bound

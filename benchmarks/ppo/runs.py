@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from benchmarks.lib.modulo_scheduling import kernels
 from benchmarks.lib.modulo_scheduling.collection import read_collection
 from benchmarks.lib.modulo_scheduling.equal_work import HEURISTICS
 from benchmarks.lib.runs import save
-from stowplan.frontends.dfg import kernels, lower
+from stowplan.frontends.dfg import lower
 from stowplan.hardware.se import load_machine
 from stowplan.learned_guidance.modulo_scheduling.body import Body as Mapped
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping

@@ -9,30 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stowplan import files
-from stowplan.cli.options import (
-    DEFAULT_CANDIDATES,
-    DEFAULT_TIME_LIMIT,
-    DEFAULT_WORKERS,
-    SHARED,
-    Baseline,
-    Candidates,
-    Deterministic,
-    Gap,
-    MemoryLimit,
-    Prod,
-    Quiet,
-    Seed,
-    Suites,
-    Targets,
-    TimeLimit,
-    Workers,
-    XlaPlans,
-    named_baseline,
-    option,
-    settings_of,
-    size,
-    with_input_options,
-)
+from stowplan.cli.options import SHARED, Quiet, Search, Suites, Targets, XlaPlans, option, settings_of, size, with_input_options
 from stowplan.cli.output import as_gap, as_quantity, as_ratio, note, render, say, say_json
 from stowplan.cli.outputs import check_outputs
 from stowplan.frontends.options import ReadOptions
@@ -46,16 +23,7 @@ def batch_command(
     suites: Suites,
     output: Annotated[Path, option("-o --output", "FOLDER", "Write plans and results here; made where it is missing.")],
     targets: Targets = None,
-    time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
-    candidates: Candidates = DEFAULT_CANDIDATES,
-    baseline: Baseline = None,
-    prod: Prod = False,
     xla_plans: XlaPlans = None,
-    gap: Gap = 0.0,
-    deterministic: Deterministic = False,
-    seed: Seed = 0,
-    workers: Workers = DEFAULT_WORKERS,
-    memory_limit: MemoryLimit = None,
     jobs: Annotated[
         int | None, option("--jobs", "N", "Inputs side by side, each with its own --workers; 0: as cores allow.", min=0)
     ] = None,
@@ -84,6 +52,7 @@ def batch_command(
     as_json: Annotated[bool, option("--json", "", "Print all results as one JSON list.")] = False,
     quiet: Quiet = False,
     *,
+    search: Search,
     options: ReadOptions,
 ) -> None:
     """Solve a suite of inputs into a folder, maybe side by side.
@@ -94,19 +63,8 @@ def batch_command(
     """
     from stowplan.portfolio.batch import CANCELLED, find_inputs, run_batch, worst_code
 
-    settings = settings_of(
-        options,
-        targets or (),
-        time_limit=time_limit,
-        candidates=tuple(candidates.split(",")),
-        seed=seed,
-        workers=workers,
-        deterministic=deterministic,
-        gap=gap,
-        baseline=named_baseline(baseline, prod),
-        xla_plans=tuple(map(str, xla_plans or ())),
-        memory_limit=memory_limit,
-    )
+    given = search.settings() | {"candidates": tuple(search.candidates.split(","))}
+    settings = settings_of(options, targets or (), **given, xla_plans=tuple(map(str, xla_plans or ())))
     if jsonl is not None:
         check_outputs((jsonl,), inputs=suites)
     items = find_inputs(suites)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -119,23 +121,53 @@ DEFAULT_CANDIDATES = "heuristic,learned,exact"
 DEFAULT_TIME_LIMIT = 30.0
 DEFAULT_WORKERS = 2
 
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The options of a search; a command with a parameter ``search`` of this type has them all."""
+
+    time_limit: TimeLimit = DEFAULT_TIME_LIMIT
+    candidates: Candidates = DEFAULT_CANDIDATES
+    baseline: Baseline = None
+    prod: Prod = False
+    gap: Gap = 0.0
+    deterministic: Deterministic = False
+    seed: Seed = 0
+    workers: Workers = DEFAULT_WORKERS
+    memory_limit: MemoryLimit = None
+
+    def settings(self) -> dict[str, Any]:
+        """They by name, as :func:`stowplan.solve` takes them; raises UsageError where two baselines are named."""
+        if self.prod and self.baseline is not None:
+            raise UsageError("found --prod and --baseline, which name two baselines: expected one of them")
+        given = dataclasses.asdict(self)
+        return given | {"baseline": "prod" if given.pop("prod") else self.baseline}
+
+
 #: Options of inputs that all inputs of a suite may share.
 SHARED = tuple(name for name, each in OPTIONS.items() if each.is_shared)
 
 
 def with_input_options(names: Collection[str] = tuple(OPTIONS)) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of inputs, by their names; it gets them as one keyword argument, ``options``."""
+    """Give a command options of inputs, by their names; it gets them as one keyword argument, ``options``.
+
+    Where it has a parameter ``search``, it has the options of :class:`Search`, too.
+    """
     return functools.partial(_with_options, names=names)
 
 
 def _with_options(command: Callable[..., None], names: Collection[str]) -> Callable[..., None]:
     own = inspect.signature(command, eval_str=True).parameters
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own.values() if each.name != "options"]
+    searched = inspect.signature(Search, eval_str=True).parameters if "search" in own else {}
+    every = [each for each in own.values() if each.name not in ("options", "search")] + [*searched.values()]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in every]
     parameters += [_parameter(name) for name in OPTIONS if name in names]
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
         options = ReadOptions(**{name: values.pop(name) for name in names})
+        if searched:
+            values["search"] = Search(**{name: values.pop(name) for name in searched})
         command(**values, options=options)
 
     return with_parameters(run, parameters)
@@ -164,13 +196,6 @@ def _parameter(name: str) -> inspect.Parameter:
         told = option(spelt(name), declared.metavar, declared.help)
         annotation, default = Annotated[(list[one] if is_several else one) | None, told], None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def named_baseline(baseline: str | None, prod: bool) -> str | None:
-    """The baseline of ``--baseline`` or ``--prod``; raises UsageError where both are given."""
-    if prod and baseline is not None:
-        raise UsageError("found --prod and --baseline, which name two baselines: expected one of them")
-    return "prod" if prod else baseline
 
 
 def settings_of(options: ReadOptions, targets: Sequence[str] = (), **others: Any) -> Settings:

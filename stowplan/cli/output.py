@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from stowplan import files
 from stowplan.errors import UsageError
+from stowplan.report.text import aligned
 from stowplan.result import format_gap, format_quantity, two_numbers
 
 if TYPE_CHECKING:
@@ -76,14 +77,7 @@ def drop(stream: TextIO) -> None:
 
 def render(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """Columns two spaces apart; the first ``left`` of them flush left, the others flush right."""
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (head, *rows)
-    )
+    return "\n".join(aligned((head, *rows), ["" if column < left else "r" for column in range(len(head))]))
 
 
 def as_quantity(value: int | None, unit: str) -> str:
@@ -158,14 +152,14 @@ class ProgressPrinter(LinePrinter):
 
     Parameters
     ----------
-    quiet, every
+    quiet
         As of :class:`LinePrinter`.
     unit
         Of objectives and bounds.
     """
 
-    def __init__(self, quiet: bool = False, unit: str = "ps", every: float = 1.0):
-        super().__init__(quiet, every)
+    def __init__(self, quiet: bool = False, unit: str = "ps"):
+        super().__init__(quiet)
         self._unit = unit
         self._has_plan = False
 

@@ -13,26 +13,14 @@ import typer
 from stowplan import files
 from stowplan.cli import stopping
 from stowplan.cli.options import (
-    DEFAULT_CANDIDATES,
-    DEFAULT_TIME_LIMIT,
-    DEFAULT_WORKERS,
     MOST_BYTES,
-    Baseline,
     CacheBytes,
     CacheFolder,
-    Candidates,
-    Deterministic,
-    Gap,
     Input,
-    MemoryLimit,
     Picture,
-    Prod,
     Quiet,
     Report,
-    Seed,
-    TimeLimit,
-    Workers,
-    named_baseline,
+    Search,
     option,
     with_input_options,
 )
@@ -51,8 +39,6 @@ if TYPE_CHECKING:
 def solve_command(
     source: Input,
     output: Annotated[Path | None, option("-o --output", "FILE", "Write the plan here.")] = None,
-    time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
-    candidates: Candidates = DEFAULT_CANDIDATES,
     xla_plan: Annotated[
         Path | None,
         option(
@@ -95,13 +81,6 @@ def solve_command(
             "What little change may cost, of the best objective found: 1% or 0.01.  [default: 0]",
         ),
     ] = None,
-    baseline: Baseline = None,
-    prod: Prod = False,
-    gap: Gap = 0.0,
-    deterministic: Deterministic = False,
-    seed: Seed = 0,
-    workers: Workers = DEFAULT_WORKERS,
-    memory_limit: MemoryLimit = None,
     report: Report = None,
     png: Picture = None,
     config: Annotated[Path | None, option("--config", "FILE", "Write the tables of all tiles here, as JSON.")] = None,
@@ -112,11 +91,12 @@ def solve_command(
     as_json: Annotated[bool, option("--json", "", "Print the whole result as JSON.")] = False,
     quiet: Quiet = False,
     *,
+    search: Search,
     options: ReadOptions,
 ) -> None:
     """Find the best plan, verified, with a proven bound."""
     began = time.monotonic()
-    named = named_baseline(baseline, prod)
+    settings, time_limit = search.settings(), search.time_limit
     wanted = emissions(output, emit)
     others = tuple(path for path in (report, png, config) if path is not None)
     if depfile is not None and not (wanted.outputs or others):
@@ -134,7 +114,7 @@ def solve_command(
 
     with files.noting_reads() as read:
         # A deterministic run must not depend on how long reading took.
-        with reading_within(None if deterministic else time_limit):
+        with reading_within(None if search.deterministic else time_limit):
             opened, earlier = _open(source, hint_program, options)
         problem = opened.problem
         wanted.check(problem, source)
@@ -146,19 +126,14 @@ def solve_command(
         plans, notes = _import_xla(problem, opened.program, xla_plan)
         with stopping() as cancel:
             with ProgressPrinter(quiet, kind_of(problem).unit) as progress:
+                if not search.deterministic:
+                    settings["time_limit"] = limit_after(began, time_limit)
                 result = solve(
                     problem,
-                    time_limit=time_limit if deterministic else limit_after(began, time_limit),
-                    candidates=candidates,
-                    seed=seed,
-                    workers=workers,
-                    deterministic=deterministic,
-                    gap=gap,
-                    memory_limit=memory_limit,
+                    **settings | {"baseline": settings["baseline"] or ("xla" if "xla" in plans else None)},
                     plans=plans,
                     hint=guess,
                     keep_close=close,
-                    baseline=named or ("xla" if "xla" in plans else None),
                     on_progress=progress,
                     cancel=cancel,
                     cache=None if cache is None else PlanCache(cache, cache_bytes, time_limit),

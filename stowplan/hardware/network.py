@@ -137,14 +137,6 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return tuple(map(tuple, readers))
 
     @cached_property
-    def last_use(self) -> tuple[int, ...]:
-        """Last layer that reads each layer's output: itself where it has no readers.
-
-        An output that nobody reads is an output of the network, which leaves when its layer is done.
-        """
-        return tuple(readers[-1] if readers else number for number, readers in enumerate(self.consumers))
-
-    @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
         """``(from, to)`` of every activation that a layer hands to another."""
         return tuple((source, number) for number, layer in enumerate(self.layers) for source in layer.inputs)
@@ -167,22 +159,28 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return sum(layer.weight_elements for layer in self.layers)
 
 
+#: Fields that are counts.
+_COUNTS = (
+    "input_elements",
+    "output_elements",
+    "weight_elements",
+    "macs",
+    "groups",
+    "kernel_x",
+    "kernel_y",
+    "stride",
+    "pad",
+    "dilation",
+)
+
+
 def _check(layer: Layer, place: str, number: int, layers: tuple[Layer, ...]) -> None:
     """Raise InputError naming ``place`` where a layer breaks a rule."""
     if layer.op not in OPS:
         raise InputError(f"found op {layer.op!r}, expected one of {', '.join(OPS)}", place=place)
     counts = {
-        "input_elements": layer.input_elements,
-        "output_elements": layer.output_elements,
-        "weight_elements": layer.weight_elements,
+        **{name: getattr(layer, name) for name in _COUNTS},
         "weight_read_elements": layer.weights_read,
-        "macs": layer.macs,
-        "groups": layer.groups,
-        "kernel_x": layer.kernel_x,
-        "kernel_y": layer.kernel_y,
-        "stride": layer.stride,
-        "pad": layer.pad,
-        "dilation": layer.dilation,
         **{f"input_shape[{axis}]": size for axis, size in enumerate(layer.input_shape)},
         **{f"output_shape[{axis}]": size for axis, size in enumerate(layer.output_shape)},
     }

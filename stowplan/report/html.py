@@ -6,7 +6,7 @@ matplotlib, and can be read without its script, which only adds details on point
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,7 @@ from stowplan.report.curves import convergence_plot
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, cards_list, facts_list, table, warnings_box, whole_page
 from stowplan.report.presenter import Labelled, Presenter, presenter_for
-from stowplan.result import CandidateReport, Result, format_apart, format_gap, format_ratio
+from stowplan.result import CandidateReport, Result, format_gap, format_ratio
 
 #: History as a table: first and last entries.
 MOST_HISTORY = 200
@@ -77,7 +77,7 @@ def render_report(
 
 
 def _summary(problem: object, result: Result, presenter: Presenter) -> str:
-    shown = _written((result.objective, result.bound, *result.baselines.values(), result.baseline), result, presenter)
+    shown = presenter.written((result.objective, result.bound, *result.baselines.values(), result.baseline), result.unit)
     mark, word = ("good", "verified") if result.verified else ("bad", "not verified")
     cards: list[tuple[str, str, str]] = []
     if result.objective is None:
@@ -112,14 +112,6 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
     return cards_list(cards) + facts_list(facts)
 
 
-def _written(values: Iterable[int | None], result: Result, presenter: Presenter) -> dict[int | None, str]:
-    """Objectives and bounds for people, unlike ones with as many digits as tell them apart."""
-    apart = format_apart(values, lambda value, digits: presenter.format_objective(value, result.unit, digits))
-    texts: dict[int | None, str] = {None: presenter.format_objective(None, result.unit)}
-    texts.update((value, text) for value, text in apart.items())
-    return texts
-
-
 def _warnings(result: Result) -> str:
     """Warnings, and why there is no plan."""
     why = result.details.get("explanation")
@@ -135,7 +127,7 @@ def _convergence(result: Result, presenter: Presenter) -> str:
         return ""
     entries = list(result.history)
     shown = entries if len(entries) <= MOST_HISTORY else entries[: MOST_HISTORY // 2] + entries[-MOST_HISTORY // 2 :]
-    texts = _written((value for entry in shown for value in (entry.objective, entry.bound)), result, presenter)
+    texts = presenter.written((value for entry in shown for value in (entry.objective, entry.bound)), result.unit)
     rows = [(f"{entry.seconds:.2f}", entry.source, texts[entry.objective], texts[entry.bound]) for entry in shown]
     left_out = f", {len(entries) - len(shown):,} in the middle left out" if len(shown) < len(entries) else ""
     entries_table = table(f"{len(entries):,} improvements{left_out}", ("Seconds:r", "Source", "Objective:r", "Bound:r"), rows)
@@ -149,7 +141,7 @@ def _candidates(result: Result, presenter: Presenter) -> str:
     if not result.candidates:
         return ""
 
-    texts = _written((value for each in result.candidates for value in (each.objective, each.bound)), result, presenter)
+    texts = presenter.written((value for each in result.candidates for value in (each.objective, each.bound)), result.unit)
 
     def row(candidate: CandidateReport) -> tuple[str, ...]:
         verified = {"rejected": "no"}.get(candidate.outcome, "–" if candidate.objective is None else "yes")

@@ -15,7 +15,7 @@ from stowplan.report.figures import svg_file
 from stowplan.report.page import table, warnings_box
 from stowplan.report.paper import lay_out
 from stowplan.report.presenter import Presenter, presenter_for
-from stowplan.result import Result, format_apart, format_gap, two_numbers
+from stowplan.result import Result, format_gap, two_numbers
 
 #: Candidates in a table, at most.
 MOST_CANDIDATES = 30
@@ -28,9 +28,7 @@ def result_html(result: Result) -> str:
     presenter = Presenter() if result.problem is None else presenter_for(result.problem)
     values = [result.objective, result.bound, *result.baselines.values()]
     values += [value for each in result.candidates for value in (each.objective, each.bound)]
-    shown: dict[int | None, str] = {None: _NONE}
-    apart = format_apart(values, lambda value, digits: presenter.format_objective(value, result.unit, digits))
-    shown.update(apart.items())
+    shown = presenter.written(values, result.unit)
     who = result.provenance
     rows = [
         ("status", f"{result.status}, stopped by {result.stop_reason} after {result.seconds:.1f} s"),

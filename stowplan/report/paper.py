@@ -8,24 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from stowplan.report import scene
 from stowplan.report.boxes import DENSE, Box, Boxes, choose_tags, name_boxes, place_tags
 from stowplan.report.colours import PALETTE, ink_on
-from stowplan.report.scene import (
-    GRID,
-    Arrow,
-    Axis,
-    Dot,
-    Key,
-    Line,
-    Mark,
-    Panel,
-    Picture,
-    Plot,
-    Point,
-    Rect,
-    Style,
-    Text,
-)
 from stowplan.report.text import format_bytes, shorten
 
 #: Points of letters: heading of the picture, of a plot, of a panel, and of all else.
@@ -37,7 +22,7 @@ _KEY, _DOT = 15.0, 6.0
 #: Part of a letter's height that it is wide on average.
 _LETTER = 0.55
 
-_TAG = Style(fill="#ffffff", stroke="#555555", width=0.5, opacity=0.92)
+_TAG = scene.Style(fill="#ffffff", stroke="#555555", width=0.5, opacity=0.92)
 
 
 @dataclass(frozen=True)
@@ -45,8 +30,8 @@ class Form:
     """A path: ``M`` and ``L`` take a point each, ``Q`` two, ``C`` three, ``Z`` closes."""
 
     ops: str
-    points: Sequence[Point]
-    style: Style
+    points: Sequence[scene.Point]
+    style: scene.Style
     tip: str = ""
 
 
@@ -57,21 +42,21 @@ class Paper:
     width: float
     height: float
     """Points."""
-    items: list[Form | Text] = field(default_factory=list)
+    items: list[Form | scene.Text] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Place:
     """A panel, and where it is on the paper."""
 
-    across: Axis
-    panel: Panel
+    across: scene.Axis
+    panel: scene.Panel
     left: float
     right: float
     top: float
     bottom: float
 
-    def at(self, x: float, y: float) -> Point:
+    def at(self, x: float, y: float) -> scene.Point:
         """A point of the data on the paper."""
         part = self.across.part(x), self.panel.up.part(y)
         return self.left + part[0] * (self.right - self.left), self.bottom - part[1] * (self.bottom - self.top)
@@ -84,7 +69,7 @@ class Place:
         return (self.right - self.left) / across, (self.bottom - self.top) / up
 
 
-def lay_out(picture: Picture) -> Paper:
+def lay_out(picture: scene.Picture) -> Paper:
     """Give everything its place."""
     layout = _Layout(picture)
     return layout.paper
@@ -98,9 +83,9 @@ def letters_wide(text: str, size: float) -> float:
 class _Layout:
     """One picture on its way to paper."""
 
-    def __init__(self, picture: Picture):
+    def __init__(self, picture: scene.Picture):
         self.paper = Paper(picture.width + 2 * _MARGIN, 0.0)
-        self._rows: list[tuple[float, list[Place], list[Key]]] = []
+        self._rows: list[tuple[float, list[Place], list[scene.Key]]] = []
         top = _MARGIN + (_TITLE + 12 if picture.title else 0)
         for row in picture.rows:
             like = [plot for each in picture.rows if len(each) == len(row) for plot in each]
@@ -114,12 +99,12 @@ class _Layout:
             self._write(middle, _MARGIN + _TITLE / 2, shorten(picture.title, 130), _TITLE, "ink", "middle")
 
     def _write(self, x: float, y: float, text: str, size: float = _SMALL, colour: str = "soft", align: str = "start") -> None:
-        self.paper.items.append(Text(x, y, text, size, colour, align))  # type: ignore[arg-type]
+        self.paper.items.append(scene.Text(x, y, text, size, colour, align))  # type: ignore[arg-type]
 
-    def _place_row(self, row: Sequence[Plot], top: float, width: float, margin: float) -> float:
+    def _place_row(self, row: Sequence[scene.Plot], top: float, width: float, margin: float) -> float:
         """Place the plots of a row side by side, ``margin`` left of each; write what stands around them; where the row ends."""
         each = (width - _BETWEEN * (len(row) - 1)) / len(row)
-        ends, places, keys = [], [], dict[Key, None]()
+        ends, places, keys = [], [], dict[scene.Key, None]()
         for number, plot in enumerate(row):
             left = _MARGIN + number * (each + _BETWEEN)
             inner, at = left + margin, top
@@ -134,7 +119,7 @@ class _Layout:
                     at += _PANEL + 6
                 places.append(Place(plot.across, panel, inner, left + each, at, at + panel.height))
                 if panel.up.title:
-                    middle = Text(left + _SMALL / 2, at + panel.height / 2, panel.up.title, _SMALL, is_turned=True)
+                    middle = scene.Text(left + _SMALL / 2, at + panel.height / 2, panel.up.title, _SMALL, is_turned=True)
                     self.paper.items.append(middle)
                 at += panel.height + plot.gap
             at = self._write_across(plot, places[-1], at - plot.gap)
@@ -143,7 +128,7 @@ class _Layout:
         self._rows.append((top, places, list(keys)))
         return max(ends)
 
-    def _write_across(self, plot: Plot, last: Place, at: float) -> float:
+    def _write_across(self, plot: scene.Plot, last: Place, at: float) -> float:
         """Write what stands along the axis across; where it ends."""
         if plot.across.ticks:
             for value, text in plot.across.ticks:
@@ -160,7 +145,7 @@ class _Layout:
         for value, text in panel.up.ticks:
             y = place.at(place.across.low, value)[1]
             if panel.is_framed:
-                self._form("ML", [(place.left, y), (place.right, y)], GRID)
+                self._form("ML", [(place.left, y), (place.right, y)], scene.GRID)
             self._write(place.left - 5, y, text, _SMALL, "soft", "end")
         found = []
         for mark in panel.marks:
@@ -169,10 +154,10 @@ class _Layout:
                 found.append((place, mark))
         if panel.is_framed:
             corners = [(place.left, place.top), (place.left, place.bottom), (place.right, place.bottom)]
-            self._form("MLL", corners, Style(stroke="soft", width=0.8))
+            self._form("MLL", corners, scene.Style(stroke="soft", width=0.8))
         return found
 
-    def _form(self, ops: str, points: Sequence[Point], style: Style) -> None:
+    def _form(self, ops: str, points: Sequence[scene.Point], style: scene.Style) -> None:
         self.paper.items.append(Form(ops, points, style))
 
     def _name(self, drawn: Sequence[list[tuple[Place, Boxes]]]) -> None:
@@ -185,7 +170,7 @@ class _Layout:
                 box = name.box
                 x, y = place.at((box.left + box.right) / 2, box.bottom + box.size / 2)
                 colour = ink_on(mark.colour(box))
-                self.paper.items.append(Text(x, y, name.text, 7.0, colour, is_turned=name.stands))
+                self.paper.items.append(scene.Text(x, y, name.text, 7.0, colour, is_turned=name.stands))
             named.append({name.box.owner for name in names})
         tags = choose_tags((mark.boxes, owners) for (_, mark), owners in zip(layouts, named, strict=True))
         for (place, mark), owners in zip(layouts, named, strict=True):
@@ -197,11 +182,11 @@ class _Layout:
                 self._write(*at, str(tags[owner]), 6.0, "#111111", "middle")
         if tags:
             mark = layouts[0][1]
-            keys = [Key("numbered boxes, the largest first", Style())]
+            keys = [scene.Key("numbered boxes, the largest first", scene.Style())]
             for owner, number in tags.items():
                 called, size = mark.describe(owner)
                 text = f"{number}  {shorten(called, 28)}, {format_bytes(size)}"
-                keys.append(Key(text, Style(fill=PALETTE[mark.colours[owner]])))
+                keys.append(scene.Key(text, scene.Style(fill=PALETTE[mark.colours[owner]])))
             self._rows[0][2][:0] = keys
 
     def _list_legends(self) -> None:
@@ -215,19 +200,19 @@ class _Layout:
             for number, key in enumerate(keys):
                 y = top + _KEY * (number + 0.5)
                 self.paper.items += _key(key, left, y)
-                self._write(left + (20 if key.style != Style() else 0), y, key.text, _SMALL, "ink")
+                self._write(left + (20 if key.style != scene.Style() else 0), y, key.text, _SMALL, "ink")
             self.paper.height = max(self.paper.height, top + _KEY * len(keys) + _MARGIN)
 
 
-def _margin(plots: Sequence[Plot]) -> float:
+def _margin(plots: Sequence[scene.Plot]) -> float:
     """Points that labels left of a panel take in these plots, which stand below each other."""
     axes = [panel.up for plot in plots for panel in plot.panels]
     labels = max((letters_wide(text, _SMALL) for axis in axes for _, text in axis.ticks), default=0.0)
     return labels + 6 + (14 if any(axis.title for axis in axes) else 0)
 
 
-def _key(key: Key, left: float, y: float) -> list[Form]:
-    if key.style == Style():
+def _key(key: scene.Key, left: float, y: float) -> list[Form]:
+    if key.style == scene.Style():
         return []
     # It is no mark of the drawing.
     style = replace(key.style, name="")
@@ -235,26 +220,26 @@ def _key(key: Key, left: float, y: float) -> list[Form]:
         return [Form("MLLLZ", _corners(left + 2, left + 12, y - 5, y + 5), style)]
     if key.shape == "line":
         return [Form("ML", [(left, y), (left + 15, y)], style)]
-    return [_dot(Dot(0, 0, style, _DOT, key.shape), (left + 7, y))]
+    return [_dot(scene.Dot(0, 0, style, _DOT, key.shape), (left + 7, y))]
 
 
-def _corners(left: float, right: float, top: float, bottom: float) -> list[Point]:
+def _corners(left: float, right: float, top: float, bottom: float) -> list[scene.Point]:
     return [(left, bottom), (right, bottom), (right, top), (left, top)]
 
 
-def _drawn(mark: Mark, place: Place) -> Iterator[Form | Text]:
+def _drawn(mark: scene.Mark, place: Place) -> Iterator[Form | scene.Text]:
     if isinstance(mark, Boxes):
         yield from _boxes(mark, place)
-    elif isinstance(mark, Rect):
+    elif isinstance(mark, scene.Rect):
         (left, bottom), (right, top) = place.at(mark.left, mark.bottom), place.at(mark.right, mark.top)
         yield Form("MLLLZ", _corners(left, right, top, bottom), mark.style, mark.tip)
-    elif isinstance(mark, Line):
+    elif isinstance(mark, scene.Line):
         if mark.points:
             ops = "M" + "L" * (len(mark.points) - 1) + ("Z" if mark.style.fill != "none" else "")
             yield Form(ops, [place.at(*point) for point in mark.points], mark.style, mark.tip)
-    elif isinstance(mark, Arrow):
+    elif isinstance(mark, scene.Arrow):
         yield from _arrow(mark, place.at)
-    elif isinstance(mark, Dot):
+    elif isinstance(mark, scene.Dot):
         yield _dot(mark, place.at(mark.x, mark.y))
     else:
         x, y = place.at(mark.x, mark.y)
@@ -264,16 +249,18 @@ def _drawn(mark: Mark, place: Place) -> Iterator[Form | Text]:
 def _boxes(mark: Boxes, place: Place) -> Iterator[Form]:
     is_dense = len(mark.boxes) > DENSE
     wide, high = place.scale
-    styles: dict[tuple[str, str], Style] = {}
+    styles: dict[tuple[str, str], scene.Style] = {}
 
-    def style(box: Box) -> tuple[str, Style]:
+    def style(box: Box) -> tuple[str, scene.Style]:
         # A white edge around a box as thin as the edge is all that would be seen of it.
         is_thin = (box.right - box.left) * wide < 2 or box.size * high < 2
         edge = "fixed" if box.fixed else "own" if is_dense or is_thin else "white"
         colour = mark.colour(box)
         if (colour, edge) not in styles:
             stroke = {"fixed": "#111111", "own": colour, "white": "#ffffff"}[edge]
-            styles[colour, edge] = Style(fill=colour, stroke=stroke, width=1.2 if box.fixed else 0.15 if is_dense else 0.5)
+            styles[colour, edge] = scene.Style(
+                fill=colour, stroke=stroke, width=1.2 if box.fixed else 0.15 if is_dense else 0.5
+            )
         return edge, styles[colour, edge]
 
     # Boxes of one style after each other become one path of an SVG.
@@ -284,7 +271,7 @@ def _boxes(mark: Boxes, place: Place) -> Iterator[Form]:
         yield Form("MLLLZ", _corners(left, right, top, bottom), look)
 
 
-def _arrow(mark: Arrow, at: Callable[[float, float], Point]) -> Iterator[Form]:
+def _arrow(mark: scene.Arrow, at: Callable[[float, float], scene.Point]) -> Iterator[Form]:
     curves = [[at(*point) for point in curve] for curve in mark.curves]
     ops = "M" + "".join("Q" if len(curve) == 3 else "C" for curve in curves)
     yield Form(ops, [curves[0][0], *(point for curve in curves for point in curve[1:])], mark.style, mark.tip)
@@ -294,10 +281,10 @@ def _arrow(mark: Arrow, at: Callable[[float, float], Point]) -> Iterator[Form]:
     across, down = across / length, down / length
     back = (end[0] - 7 * across, end[1] - 7 * down)
     head = [end, (back[0] - 2.8 * down, back[1] + 2.8 * across), (back[0] + 2.8 * down, back[1] - 2.8 * across)]
-    yield Form("MLLZ", head, Style(fill=mark.style.stroke, name=f"tip {mark.style.name}".strip()))
+    yield Form("MLLZ", head, scene.Style(fill=mark.style.stroke, name=f"tip {mark.style.name}".strip()))
 
 
-def _dot(mark: Dot, at: Point) -> Form:
+def _dot(mark: scene.Dot, at: scene.Point) -> Form:
     x, y, half = *at, mark.size / 2
     if mark.shape == "circle":
         # Four cubic curves; the handles are those of a circle to within 0.03 %.

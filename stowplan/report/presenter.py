@@ -6,7 +6,7 @@ and report say what is the same for every kind, and nothing is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +19,7 @@ from stowplan.report.figures import check_format, save_picture
 from stowplan.report.page import Details, Overview, Section
 from stowplan.report.scene import Picture
 from stowplan.report.text import format_value
-from stowplan.result import Result
+from stowplan.result import Result, format_apart
 
 #: A name and a plan.
 Labelled = tuple[str, Any]
@@ -118,6 +118,11 @@ class Presenter:
         """An objective or bound for people."""
         return format_value(value, unit, digits)
 
+    def written(self, values: Iterable[int | None], unit: str) -> dict[int | None, str]:
+        """Objectives and bounds for people, unlike ones with as many digits as tell them apart; a dash for None."""
+        texts: dict[int | None, str] = {None: self.format_objective(None, unit)}
+        return texts | format_apart(values, lambda value, digits: self.format_objective(value, unit, digits))
+
     def _not_drawn(self) -> UsageError:
         return UsageError(f"--png: plans of the kind {self._words()} are not drawn; leave it out")
 
@@ -135,9 +140,22 @@ class DrawingPresenter(Presenter):
     most_plans: int | None = None
     #: Whether it draws over seconds as well as over steps.
     has_seconds = False
+    #: What a plan is called, and what it has in common with its problem, for messages.
+    a_plan, made_for = "a plan of this kind", "problem"
 
     def check_drawable(self, problem: Any) -> None:
         """All are drawn."""
+
+    def check_fits(self, problem: Any, plan: Any) -> None:
+        """Plans that break rules are shown as well: seeing what is wrong is what pictures are for."""
+        if self._kind is not None and not isinstance(plan, self._kind.plan_type):
+            raise InputError(f"found a {type(plan).__name__} of another kind, expected {self.a_plan}")
+        if plan.problem != problem.digest:
+            raise InputError(f"the plan is for another problem: expected the same {self.made_for}")
+        self.check_parts(problem, plan)
+
+    def check_parts(self, problem: Any, plan: Any) -> None:
+        """Raise InputError where a plan of this kind, for this problem, lacks a part or names what is not there."""
 
     def check_options(self, *, plans: int, seconds: bool) -> None:
         """As many plans as the picture has room for."""

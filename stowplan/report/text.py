@@ -104,15 +104,19 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], total: int | 
 
     Where there are ``total`` rows of which only some are given, a last line counts the rest.
     """
-    columns = [name.partition(":") for name in head]
-    cells = [[name for name, _, _ in columns], *rows]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
-    lines = []
-    for row in cells:
-        aligned = (
-            cell.rjust(width) if kind == "r" else cell.ljust(width)
-            for cell, width, (_, _, kind) in zip(row, widths, columns, strict=True)
-        )
-        lines.append("  " + "  ".join(aligned).rstrip())
+    names, _, kinds = zip(*(name.partition(":") for name in head), strict=True)
+    lines = [f"  {line}" for line in aligned((names, *rows), kinds)]
     rest = 0 if total is None else total - len(rows)
     return [*lines, f"  … and {rest:,} {what}"] if rest else lines
+
+
+def aligned(rows: Sequence[Sequence[str]], kinds: Sequence[str]) -> list[str]:
+    """Lines of rows whose columns stand two spaces apart, those of the kind ``r`` set right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if kind == "r" else cell.ljust(width)
+            for cell, width, kind in zip(row, widths, kinds, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stowplan
+from benchmarks.lib.modulo_scheduling import kernels
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.dfg import Dfg, carried, kernels, lower, maximum, minimum, read_json, select, trace
+from stowplan.frontends.dfg import Dfg, carried, lower, maximum, minimum, read_json, select, trace
 from stowplan.frontends.dfg.dot import parse_dot, read_dot
 from stowplan.frontends.dfg.graph import decode_json
 from stowplan.frontends.dfg.lower import relay_fan_out

@@ -13,7 +13,7 @@ from stowplan.errors import InputError, UsageError
 from stowplan.hardware.network import OPS, Layer, Network
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE, Chip
 from stowplan.hardware.nnp_i.compiler import Rectifier, compiler_map, compiler_plan, spill_order
-from stowplan.hardware.nnp_i.problem import FEATURES, Timing, build_problem, node_features
+from stowplan.hardware.nnp_i.problem import FEATURES, build_problem, latency_ps, node_features
 from stowplan.hardware.nnp_i.target import decode_target, load_target, target_names
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem, Tier
@@ -152,10 +152,9 @@ def test_unknown_target_and_precision(tmp_path: Path) -> None:
 def test_timing_agrees_with_the_verifier(seed: int) -> None:
     problem = random_problem(seed, layers=6)
     chance = random.Random(seed)
-    timing = Timing(problem)
     for _ in range(10):
         weights, outputs = ([chance.randrange(len(problem.tiers)) for _ in problem.layers] for _ in range(2))
-        latency = timing.latency_ps(weights, outputs)
+        latency = latency_ps(problem, weights, outputs)
         plan = Plan(problem=problem.digest, objective_ps=latency, weight_tiers=tuple(weights), output_tiers=tuple(outputs))
         assert verify(problem, plan).latency_ps == latency == brute_force.latency(problem, (tuple(weights), tuple(outputs)))
 
@@ -238,7 +237,7 @@ def test_noise_is_seeded_and_off_by_default() -> None:
         return [chip.evaluate(*maps).measured_ps for _ in range(200)]
 
     assert measured(1) == measured(1) != measured(2)
-    values = np.array(measured(1), dtype=float) / Timing(problem).latency_ps(*maps)
+    values = np.array(measured(1), dtype=float) / latency_ps(problem, *maps)
     assert abs(values.mean() - 1) < 0.02
     assert 0.03 < values.std() < 0.07
 

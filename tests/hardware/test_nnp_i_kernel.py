@@ -13,7 +13,7 @@ from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i import kernel
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE, Chip
 from stowplan.hardware.nnp_i.compiler import Rectifier, compiler_plan
-from stowplan.hardware.nnp_i.problem import Timing
+from stowplan.hardware.nnp_i.problem import latency_ps
 from stowplan.models.tier_placement.problem import Problem, Tier
 from tests.models.tier_placement import brute_force
 from tests.models.tier_placement.cases import BANDWIDTHS, chain, random_problem
@@ -66,7 +66,7 @@ def test_many_maps_at_once_are_rectified_as_one_by_one(block: int, address_space
         problem = tight_problem(seed, address_spaces=address_spaces)
         if not has_map(problem):
             continue
-        chip, rectifier, timing = Chip(problem), Rectifier(problem), Timing(problem)
+        chip, rectifier = Chip(problem), Rectifier(problem)
         maps = proposals(problem, seed)
         before = maps.copy()
         found, epsilon = chip.compiled(maps)
@@ -76,7 +76,7 @@ def test_many_maps_at_once_are_rectified_as_one_by_one(block: int, address_space
             plain = rectifier.rectify(proposal[:, 0].tolist(), proposal[:, 1].tolist())
             assert found[number].T.tolist() == [list(plain.map.weight_tiers), list(plain.map.output_tiers)]
             assert epsilon[number] == plain.epsilon
-            assert latency[number] == timing.latency_ps(plain.map.weight_tiers, plain.map.output_tiers)
+            assert latency[number] == latency_ps(problem, plain.map.weight_tiers, plain.map.output_tiers)
             if not address_spaces:
                 assert (epsilon[number] == 0) == brute_force.fits(problem, tuple(map(tuple, proposal.T.tolist())))
             fell_back += plain.map[:2] == chip.compiler[:2] and plain.epsilon > 0

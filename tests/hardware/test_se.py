@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.lib.modulo_scheduling import kernels
 from stowplan.errors import InputError, UsageError, VerificationError
-from stowplan.frontends.dfg import carried, kernels, lower, trace
+from stowplan.frontends.dfg import carried, lower, trace
 from stowplan.hardware.se import compare, configure, grid, load_machine, machine_names, run_graph, simulate, streaming_engine
 from stowplan.hardware.se import configuration as configurations
 from stowplan.hardware.se.configuration import Configuration

@@ -17,7 +17,7 @@ from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.kind import KIND
 from stowplan.report.html import render_report
 from stowplan.report.operator_order import presenter as operator_order
-from stowplan.report.operator_order.presenter import build_profile, check_fits
+from stowplan.report.operator_order.presenter import build_profile
 from stowplan.report.presenter import draw, presenter_for
 from tests.models.operator_order.cases import random_problem
 from tests.paths import EXAMPLES
@@ -82,9 +82,9 @@ def test_plans_for_other_graphs_are_refused() -> None:
         ({"offsets": ()}, "found 0 offsets"),
     ):
         with pytest.raises(InputError, match=words):
-            check_fits(CELLS, msgspec.structs.replace(plan, **changes))
+            presenter_for(CELLS).check_fits(CELLS, msgspec.structs.replace(plan, **changes))
     with pytest.raises(InputError, match="another kind"):
-        check_fits(CELLS, object())
+        presenter_for(CELLS).check_fits(CELLS, object())
 
 
 def test_lives_of_other_alignments_stay_apart() -> None:

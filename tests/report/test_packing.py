@@ -80,7 +80,7 @@ def test_plans_that_do_not_fit() -> None:
         ("none", "found a str of another kind"),
     ):
         with pytest.raises(InputError, match=expected):
-            build_layout(problem, plan)  # type: ignore[arg-type]
+            presenter_for(problem).check_fits(problem, plan)
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

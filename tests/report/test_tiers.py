@@ -10,13 +10,14 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError, MissingDependencyError, UsageError
+from stowplan.hardware.nnp_i.problem import layers_ps
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.verify import verify
 from stowplan.report.html import render_report
 from stowplan.report.presenter import draw, presenter_for
 from stowplan.report.tier_placement import presenter as tier_placement
-from stowplan.report.tier_placement.maps import check_fits, contiguity, layer_times, transitions, use_of_tiers
+from stowplan.report.tier_placement.maps import contiguity, transitions, use_of_tiers
 from tests.models.tier_placement.cases import random_problem
 
 TIERS = (Tier(name="slow", capacity=1000, bandwidth=10**11), Tier(name="fast", capacity=30, bandwidth=10**12))
@@ -73,7 +74,7 @@ def test_times_are_the_verifiers() -> None:
         problem = random_problem(seed, layers=6)
         tiers = np.random.default_rng(seed).integers(0, len(problem.tiers), (2, len(problem.layers))).tolist()
         given = plan(problem, tuple(tiers[0]), tuple(tiers[1]))
-        assert layer_times(problem, given).sum() == given.objective_ps
+        assert layers_ps(problem, given.weight_tiers, given.output_tiers).sum() == given.objective_ps
         peaks = use_of_tiers(problem, given).max(axis=1)
         too_full = any(peak > tier.capacity for peak, tier in zip(peaks, problem.tiers, strict=True))
         assert too_full == any(each.code == "over_capacity" for each in verify(problem, given).violations)
@@ -94,7 +95,7 @@ def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_plans_that_do_not_fit() -> None:
     problem = network()
     good = plan(problem, (0,) * 4, (0,) * 4)
-    assert check_fits(problem, good) is good
+    presenter_for(problem).check_fits(problem, good)
     for given, expected in (
         ("no plan", "found a str of another kind"),
         (Plan(problem="other", objective_ps=0, weight_tiers=(0,) * 4, output_tiers=(0,) * 4), "for another problem"),
@@ -102,7 +103,7 @@ def test_plans_that_do_not_fit() -> None:
         (Plan(problem=problem.digest, objective_ps=0, weight_tiers=(0,) * 3, output_tiers=(0,) * 4), "each of the 4 layers"),
     ):
         with pytest.raises(InputError, match=expected):
-            check_fits(problem, given)
+            presenter_for(problem).check_fits(problem, given)
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])

@@ -5,7 +5,10 @@ Importing it imports neither executorch nor torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from stowplan.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stowplan.backends.executorch.banks import BankedPlanningAlgorithm as BankedPlanningAlgorithm
@@ -22,29 +25,13 @@ if TYPE_CHECKING:
     from stowplan.backends.executorch.reorder import ReorderPass as ReorderPass
     from stowplan.backends.executorch.reorder import reorder_pass as reorder_pass
 
-_LAZY = {
-    "BankedPlanningAlgorithm": "banks",
-    "banked_memory_planning_pass": "banks",
-    "banked_planning_algorithm": "banks",
-    "MemoryPlanningAlgorithm": "planning",
-    "Planned": "end_to_end",
-    "PlanningWarning": "planning",
-    "ReorderPass": "reorder",
-    "offset_table": "table",
-    "plan": "end_to_end",
-    "reorder_pass": "reorder",
-    "write_offsets": "table",
-    "memory_planning_algorithm": "planning",
-    "memory_planning_pass": "planning",
+_PLACES = {
+    "banks": ["BankedPlanningAlgorithm", "banked_memory_planning_pass", "banked_planning_algorithm"],
+    "planning": ["MemoryPlanningAlgorithm", "PlanningWarning", "memory_planning_algorithm", "memory_planning_pass"],
+    "program": ["Planned", "offset_table", "plan", "write_offsets"],
+    "reorder": ["ReorderPass", "reorder_pass"],
 }
 
+__all__ = [*chain.from_iterable(_PLACES.values())]
 
-__all__ = [*_LAZY]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
-
-        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, _PLACES)

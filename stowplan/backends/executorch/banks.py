@@ -15,7 +15,7 @@ import msgspec
 from stowplan.arguments import whole
 from stowplan.backends.executorch import arenas, check
 from stowplan.backends.executorch.arenas import UnsupportedError
-from stowplan.backends.executorch.planning import complaint, require, solve_with, warn
+from stowplan.backends.executorch.planning import complaint, pass_with, reason, require, solve_with, warn
 from stowplan.errors import InputError, UsageError
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
@@ -104,7 +104,7 @@ class BankedPlanningAlgorithm:
                     raise InputError(f"{error}; executorch's own planner: {refusal}") from refusal
                 wrong = str(error)
             except Exception as error:  # whatever is wrong with this graph, there may be a plan at hand
-                wrong = f"{'' if isinstance(error, UnsupportedError) else type(error).__name__ + ': '}{error}"
+                wrong = reason(error)
         if refusal is not None:
             raise refusal
         _realign(self.target, result, alignment)
@@ -312,15 +312,12 @@ def banked_memory_planning_pass(
         State that methods share: executorch keeps it in arena 2, whatever the map says.
     """
     require()
-    from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
-    from executorch.exir.passes import MemoryPlanningPass
-
     if others.get("share_mutable_buffers"):
         raise UsageError("found share_mutable_buffers with banks, expected it off: executorch keeps such state in arena 2")
     algorithm = banked_planning_algorithm(
         target, costs, time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers
     )
-    return MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([algorithm]), **others)
+    return pass_with(algorithm, **others)
 
 
 def _stock(target: Any) -> Callable[..., Any]:

@@ -223,10 +223,14 @@ def memory_planning_pass(
         Without executorch.
     """
     require()
+    return pass_with(memory_planning_algorithm(time_limit, deterministic=deterministic, seed=seed, workers=workers), **others)
+
+
+def pass_with(algorithm: Callable[..., Any], **others: Any) -> Any:
+    """Executorch's ``MemoryPlanningPass`` with one algorithm alone."""
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
     from executorch.exir.passes import MemoryPlanningPass
 
-    algorithm = memory_planning_algorithm(time_limit, deterministic=deterministic, seed=seed, workers=workers)
     return MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([algorithm]), **others)
 
 

@@ -5,7 +5,10 @@ Importing it loads neither jax nor a solver: what compiles does so in a process 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from stowplan.lazy import lazy_names
 
 if TYPE_CHECKING:
     from stowplan.backends.xla.compiler import CompileError as CompileError
@@ -19,26 +22,14 @@ if TYPE_CHECKING:
     from stowplan.backends.xla.workload import by_name as by_name
     from stowplan.backends.xla.workload import of_function as of_function
 
-_LAZY = {
-    "CompileError": "compiler",
-    "Compiler": "compiler",
-    "Steer": "steer",
-    "as_flags": "steer",
-    "tune": "loop",
-    "tune_workload": "loop",
-    "Tuning": "tuning",
-    "Workload": "workload",
-    "by_name": "workload",
-    "of_function": "workload",
+_PLACES = {
+    "compiler": ["CompileError", "Compiler"],
+    "loop": ["tune", "tune_workload"],
+    "steer": ["Steer", "as_flags"],
+    "tuning": ["Tuning"],
+    "workload": ["Workload", "by_name", "of_function"],
 }
 
+__all__ = [*chain.from_iterable(_PLACES.values())]
 
-__all__ = [*_LAZY]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
-
-        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, _PLACES)

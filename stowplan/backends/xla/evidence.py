@@ -229,6 +229,6 @@ def _parameters(module: HloModule, program: Program) -> set[int]:
         instruction.name + index_text(index)
         for instruction in module.entry.instructions
         if instruction.opcode == "parameter"
-        for index, _ in instruction.shape.leaves()
+        for index, _ in instruction.shape.leaves
     )
     return {program.value_tensor[name] for name in names if name in program.value_tensor}

@@ -6,7 +6,7 @@ import math
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -161,30 +161,22 @@ def tune_workload(
         return run.result()
 
 
+@dataclass
 class _Run:
     """One run of the loop, as far as it has come."""
 
-    def __init__(
-        self,
-        compiler: Compiler,
-        target: Target,
-        deadline: Deadline,
-        budget: int,
-        chance: random.Random,
-        on_progress: Callable[[TuningProgress], None] | None,
-    ):
-        self._compiler = compiler
-        self._target = target
-        self._deadline = deadline
-        self._budget = budget
-        self._chance = chance
-        self._on_progress = on_progress
-        self._records: list[TrialRecord] = []
-        self._steers: list[Steer] = []
-        self._best = 0
-        self._notes: list[str] = []
-        self._stop = "compiles"
-        self._evidence: Evidence | None = None
+    _compiler: Compiler
+    _target: Target
+    _deadline: Deadline
+    _budget: int
+    _chance: random.Random
+    _on_progress: Callable[[TuningProgress], None] | None
+    _records: list[TrialRecord] = field(default_factory=list)
+    _steers: list[Steer] = field(default_factory=list)
+    _best: int = 0
+    _notes: list[str] = field(default_factory=list)
+    _stop: str = "compiles"
+    _evidence: Evidence | None = None
 
     def all(self, table: LatencyTable | None, predictor: Predictor | None) -> None:
         """The opening, then the loop."""

@@ -89,7 +89,7 @@ def planned(
     return Planned(problem, found.plan)
 
 
-def planned_prefetches(evidence: Evidence, found: Planned, most: int = MOST_PREFETCHES) -> frozenset[Prefetch]:
+def planned_prefetches(evidence: Evidence, found: Planned) -> frozenset[Prefetch]:
     """The plan's copies to fast memory, largest first: the step that needs each of them, and the one that it begins after.
 
     Copies from within loops, or for what is no operand by itself, are left out: XLA could not be told of them.
@@ -107,7 +107,7 @@ def planned_prefetches(evidence: Evidence, found: Planned, most: int = MOST_PREF
         if user is None or "/" in before or "/" in problem.steps[user].name:
             continue
         operand = evidence.operands.get((problem.steps[user].name, copy.tensor))
-        if operand is not None and len(prefetches) < most:
+        if operand is not None and len(prefetches) < MOST_PREFETCHES:
             prefetches.setdefault((user, operand), Prefetch(problem.steps[user].name, operand, before))
     return frozenset(prefetches.values())
 

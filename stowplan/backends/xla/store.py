@@ -130,13 +130,6 @@ class WorkloadStore:
         complete = record.error or all(path.exists() for path in files_of)
         return found if record.workload == self._digest and record.key == key and complete else None
 
-    def results(self) -> Iterator[Compiled]:
-        """All results, by key."""
-        for folder in sorted(self.folder.iterdir()):
-            found = self.find(folder.name) if folder.is_dir() else None
-            if found is not None:
-                yield found
-
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """A folder to write a result into; what is left of it afterwards goes."""

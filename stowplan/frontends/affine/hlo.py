@@ -171,7 +171,7 @@ def _reduce_window(walk: Walk, each: Instruction, operands: list[Variable]) -> V
 def reduce(walk: Walk, each: Instruction, operands: list[Variable]) -> Value:
     """One array or several reduced along dimensions, each beside its initial value."""
     half = len(operands) // 2
-    outputs = len(list(each.shape.leaves()))
+    outputs = len(each.shape.leaves)
     if not half or len(operands) != 2 * half or outputs != half:
         raise each.error(f"found {len(operands)} operands and {outputs} results, expected as many initial values as each")
     rank = len(operands[0].shape)

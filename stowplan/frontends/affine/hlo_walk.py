@@ -47,7 +47,7 @@ class Walk:
         dynamic: tuple[int, ...] = (),
     ) -> list[Variable]:
         """Write an operator whose results are those of an instruction."""
-        shapes = [leaf for _, leaf in each.shape.leaves()]
+        shapes = [leaf for _, leaf in each.shape.leaves]
         return self.builder.operator(
             op or each.opcode,
             operands,
@@ -62,7 +62,7 @@ class Walk:
 
     def opaque(self, each: Instruction, operands: list[Variable]) -> Value:
         """What nothing is known of: all in one bank, read at indices unknown."""
-        outputs = len(list(each.shape.leaves()))
+        outputs = len(each.shape.leaves)
         dynamic = tuple(range(len(operands)))
         results = self.operator(each, operands, rules.unspread(len(operands), outputs), dynamic=dynamic)
         return results[0] if isinstance(each.shape, ArrayShape) else packed(each.shape, iter(results))

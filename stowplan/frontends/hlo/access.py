@@ -82,13 +82,13 @@ def instruction_access(instruction: Instruction, computation: Computation, fused
 def leaf_number(shape: Shape, index: Iterable[int]) -> int | None:
     """Position of an index among a shape's leaves, or None where it is no leaf."""
     wanted = tuple(index)
-    return next((number for number, (found, _) in enumerate(shape.leaves()) if found == wanted), None)
+    return next((number for number, (found, _) in enumerate(shape.leaves) if found == wanted), None)
 
 
 def array_bytes(instruction: Instruction) -> int:
     """Bytes of a value as stored; a tuple's are those of its leaves."""
     shape = instruction.shape
-    return shape.bytes if isinstance(shape, ArrayShape) else sum(leaf.bytes for _, leaf in shape.leaves())
+    return shape.bytes if isinstance(shape, ArrayShape) else sum(leaf.bytes for _, leaf in shape.leaves)
 
 
 def _own_access(instruction: Instruction, computation: Computation, fused: dict[str, Access]) -> Access:

@@ -77,7 +77,7 @@ def instruction_work(instruction: Instruction, computation: Computation, known: 
 
 
 def _elements(shape: Shape) -> int:
-    return sum(leaf.elements for _, leaf in shape.leaves())
+    return sum(leaf.elements for _, leaf in shape.leaves)
 
 
 def _operand_array(instruction: Instruction, computation: Computation, number: int) -> ArrayShape:

@@ -168,8 +168,7 @@ def _open(source: Source, options: ReadOptions) -> Opened:
     machine = load_target(str(options.target))
     module = read_module(source.path)
     program = program_from_module(module, donation="tied" if options.donation == "tied" else "free")
-    given: dict[str, Any] = {"capacity": options.capacity, "cost_model": options.cost_model, "stalls": options.stalls}
-    given = {name: value for name, value in given.items() if value is not None}
+    given: dict[str, Any] = options.only({"capacity", "cost_model", "stalls"}).given()
     if options.cycles is not None:
         given |= _cost_data(options.cycles, options.cost_model, module, program)
         if "signatures" in given and given["signatures"].table.conflicts:
@@ -177,11 +176,7 @@ def _open(source: Source, options: ReadOptions) -> Opened:
             note = f"{count} entries of the latency table had two cycles, the last count: compilers differ"
             program = msgspec.structs.replace(program, notes=(*program.notes, note))
     problem = make_problem(program, machine, **given)
-    freedoms = {"evictions": options.evictions, "prefetches": options.prefetches}
-    freedoms = {name: value for name, value in freedoms.items() if value is not None}
-    if freedoms:
-        problem = msgspec.structs.replace(problem, **freedoms)
-    return Opened(problem, program)
+    return Opened(msgspec.structs.replace(problem, **options.only({"evictions", "prefetches"}).given()), program)
 
 
 def _cost_data(

@@ -128,11 +128,6 @@ class HloModule(msgspec.Struct, frozen=True, dict=True):
         text = self.attributes.get("input_output_alias")
         return () if text is None else parse_aliases(text, 1)
 
-    @property
-    def instruction_count(self) -> int:
-        """Instructions of all computations."""
-        return sum(len(computation.instructions) for computation in self.computations.values())
-
 
 def split_attributes(text: str, line: int) -> Iterator[tuple[str, str]]:
     """Name and text of each attribute of ``name=value, name={...}, ...``; braces within strings count for nothing.

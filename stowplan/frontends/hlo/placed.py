@@ -42,12 +42,12 @@ class Placed(NamedTuple):
     def operand_shapes(self) -> Iterator[ArrayShape]:
         """Shapes of the arrays it reads, tuples taken apart."""
         for operand in self.instruction.operands:
-            for _, leaf in self.computation.by_name[operand].shape.leaves():
+            for _, leaf in self.computation.by_name[operand].shape.leaves:
                 yield leaf
 
     def result_shapes(self) -> Iterator[ArrayShape]:
         """Shapes of the arrays it defines."""
-        for _, leaf in self.instruction.shape.leaves():
+        for _, leaf in self.instruction.shape.leaves:
             yield leaf
 
     def spaces(self) -> list[int]:
@@ -84,7 +84,7 @@ def step_leaves(step: ProgramStep, at: Placed, program: Program) -> StepLeaves:
     path = step.name[: len(step.name) - len(at.instruction.name)]
 
     def tensors(instruction: Instruction) -> Iterator[int | None]:
-        for index, _ in instruction.shape.leaves():
+        for index, _ in instruction.shape.leaves:
             name = instruction.name + index_text(index)
             yield program.value_tensor.get(path + name, program.value_tensor.get(name))
 
@@ -317,7 +317,7 @@ def _shape_text(shape: Shape, known: dict[int, str]) -> str:
     text = known.get(id(shape))
     if text is None:
         text = known[id(shape)] = ";".join(
-            f"{index}{leaf.dtype}{leaf.dims}{leaf.minor_to_major}{leaf.tiles}" for index, leaf in shape.leaves()
+            f"{index}{leaf.dtype}{leaf.dims}{leaf.minor_to_major}{leaf.tiles}" for index, leaf in shape.leaves
         )
     return text
 

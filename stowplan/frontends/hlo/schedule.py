@@ -18,7 +18,7 @@ from stowplan.deadline import check_reading
 from stowplan.frontends.hlo.access import InPlace, fused_access, instruction_access
 from stowplan.frontends.hlo.flops import Work, computation_work, instruction_work
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
-from stowplan.frontends.hlo.shape import ArrayShape, Shape, index_text
+from stowplan.frontends.hlo.shape import index_text
 from stowplan.frontends.hlo.trips import trip_count
 from stowplan.frontends.hlo.walk import IN_LINE, LeafWalk, check_extent, custom_target, first_operand
 from stowplan.hardware.program import ProgramLoop
@@ -179,11 +179,10 @@ class Schedule(LeafWalk[int]):
         """Value of every leaf of the entry's parameters, by number and index."""
         self._repeated = _repeated_names(module)
         self._trips: dict[tuple[str, str], int | None] = {}
-        self._leaf_cache: dict[int, list[tuple[str, int]]] = {}
         found = self._walk(module.entry, None, "", 1)
         self._read(found, 2 * len(self.steps))
         self.outputs = [value for value in found if value != NOWHERE]
-        leaves = self._leaves(module.entry.root.shape)
+        leaves = module.entry.root.shape.sizes
         output = {index: value for (index, _), value in zip(leaves, found, strict=True) if value != NOWHERE}
         for alias in module.input_output_alias:
             pair = self._given.get((alias.operand, alias.operand_index)), output.get(index_text(alias.output_index))
@@ -202,7 +201,7 @@ class Schedule(LeafWalk[int]):
                 values = self._instruction(instruction, name, scope)
             self.expect_leaves(instruction, values)
             scope.leaves[instruction.name] = values
-            for (index, _), value in zip(self._leaves(instruction.shape), values, strict=True):
+            for (index, _), value in zip(instruction.shape.sizes, values, strict=True):
                 if value != NOWHERE:
                     self.value_of[name + index] = value
         return scope.leaves[computation.root.name]
@@ -229,7 +228,7 @@ class Schedule(LeafWalk[int]):
     def _inputs(self, instruction: Instruction, name: str) -> list[int]:
         number = instruction.parameter_number
         values = []
-        for index, leaf in instruction.shape.leaves():
+        for index, leaf in instruction.shape.leaves:
             value = NOWHERE
             if leaf.bytes:
                 key = number, index
@@ -337,7 +336,7 @@ class Schedule(LeafWalk[int]):
         passed = self.passed(instruction, operands, NOWHERE)
         return [
             passed[number] if number in passed else self.values.add(name + index, size, moment) if size else NOWHERE
-            for number, (index, size) in enumerate(self._leaves(instruction.shape))
+            for number, (index, size) in enumerate(instruction.shape.sizes)
         ]
 
     def _update(self, pair: InPlace, instruction: Instruction, operands: list[list[int]], results: list[int]) -> Update | None:
@@ -358,15 +357,6 @@ class Schedule(LeafWalk[int]):
         for value in values:
             if value != NOWHERE:
                 self.values.read(value, moment)
-
-    def _leaves(self, shape: Shape) -> list[tuple[str, int]]:
-        """Index text and bytes of each leaf. The parser makes one object of equal shapes, so identity is the key."""
-        if isinstance(shape, ArrayShape):
-            return [("", shape.bytes)]
-        found = self._leaf_cache.get(id(shape))
-        if found is None:
-            found = self._leaf_cache[id(shape)] = [(index_text(index), leaf.bytes) for index, leaf in shape.leaves()]
-        return found
 
 
 def _computations_in_line(computation: Computation) -> list[str]:

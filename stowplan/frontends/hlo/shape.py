@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import accumulate
+from typing import TypeAlias
 
 import msgspec
 
@@ -51,24 +54,57 @@ class ArrayShape(msgspec.Struct, frozen=True, gc=False):
     bytes: int
     """Bytes as stored, tile padding included."""
 
-    def leaves(self) -> Iterator[tuple[tuple[int, ...], ArrayShape]]:
+    @property
+    def leaves(self) -> Leaves:
         """The array itself, at the empty index."""
-        yield (), self
+        return (((), self),)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """First leaf of the only part, and the number of leaves."""
+        return 0, 1
+
+    @property
+    def sizes(self) -> tuple[tuple[str, int], ...]:
+        """The empty index and the bytes."""
+        return (("", self.bytes),)
 
 
-class TupleShape(msgspec.Struct, frozen=True):
+class TupleShape(msgspec.Struct, frozen=True, dict=True):
     """Shape of a tuple, perhaps nested."""
 
     parts: tuple[Shape, ...]
 
-    def leaves(self) -> Iterator[tuple[tuple[int, ...], ArrayShape]]:
+    @cached_property
+    def leaves(self) -> Leaves:
         """Arrays of the tuple with their indices, in order: ``((0,), a), ((1, 0), b), ...``."""
-        for number, part in enumerate(self.parts):
-            for index, leaf in part.leaves():
-                yield (number, *index), leaf
+        return tuple(_leaves(self))
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """First leaf of each part, and the number of leaves."""
+        return (0, *accumulate(sum(1 for _ in _leaves(part)) for part in self.parts))
+
+    @cached_property
+    def sizes(self) -> tuple[tuple[str, int], ...]:
+        """Index, as names of values have it, and bytes of each leaf."""
+        return tuple((index_text(index), leaf.bytes) for index, leaf in self.leaves)
 
 
 Shape = ArrayShape | TupleShape
+
+#: Arrays of a shape with their indices, in order.
+Leaves: TypeAlias = tuple[tuple[tuple[int, ...], ArrayShape], ...]
+
+
+def _leaves(shape: Shape) -> Iterator[tuple[tuple[int, ...], ArrayShape]]:
+    """Leaves one after the other: nothing is kept for the tuples inside, which may be many and deep."""
+    if isinstance(shape, ArrayShape):
+        yield (), shape
+    else:
+        for number, part in enumerate(shape.parts):
+            for index, leaf in _leaves(part):
+                yield (number, *index), leaf
 
 
 def parse_shape(text: str) -> Shape:

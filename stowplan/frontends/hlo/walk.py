@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from stowplan.errors import InputError
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
-from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
+from stowplan.frontends.hlo.shape import TupleShape
 
 #: Computations of these stand in line.
 IN_LINE = frozenset({"while", "call", "conditional"})
@@ -54,11 +54,10 @@ def check_extent(
     size: dict[str, int] = {}
     named: dict[str, int] = {}
     depth: dict[str, int] = {}
-    leaves: dict[int, int] = {}
     for computation in module.computations.values():
         called = [name for each in computation.instructions if each.opcode in in_line for name in each.called]
         size[computation.name] = len(computation.instructions) + sum(size[name] for name in called)
-        named[computation.name] = sum(_leaves(each, leaves) for each in computation.instructions) + sum(
+        named[computation.name] = sum(each.shape.offsets[-1] for each in computation.instructions) + sum(
             named[name] for name in called
         )
         depth[computation.name] = 1 + max((depth[name] for name in called), default=0)
@@ -74,36 +73,15 @@ def check_extent(
         raise InputError(f"found loops and calls nested {depth[entry.name]} deep, expected at most {MAX_NESTING}", place=place)
 
 
-def _leaves(instruction: Instruction, known: dict[int, int]) -> int:
-    """Arrays that an instruction names. Equal shapes of a module are one object, so identity is the key."""
-    key = id(instruction.shape)
-    if key not in known:
-        known[key] = sum(1 for _ in instruction.shape.leaves())
-    return known[key]
-
-
 class LeafWalk(Generic[T]):
     """Carries for each leaf of each instruction's shape what it stands for; what that is, the walk at hand says."""
 
     def __init__(self, module: HloModule):
         self.module = module
-        self._offsets: dict[int, list[int]] = {}
-
-    def offsets(self, shape: Shape) -> list[int]:
-        """First leaf of each part of a tuple, and the number of leaves. The parser makes one object of equal shapes."""
-        if isinstance(shape, ArrayShape):
-            return [0, 1]
-        found = self._offsets.get(id(shape))
-        if found is None:
-            found = [0]
-            for part in shape.parts:
-                found.append(found[-1] + sum(1 for _ in part.leaves()))
-            self._offsets[id(shape)] = found
-        return found
 
     def expect_leaves(self, instruction: Instruction, found: Sequence[T]) -> None:
         """Raise InputError where an instruction has not as many leaves as its shape."""
-        expected = self.offsets(instruction.shape)[-1]
+        expected = instruction.shape.offsets[-1]
         if len(found) != expected:
             raise instruction.error(f"found {len(found)} arrays, expected the {expected} of its shape")
 
@@ -136,7 +114,7 @@ class LeafWalk(Generic[T]):
         return None
 
     def _part(self, source: Instruction, part: int, leaves: Mapping[str, list[T]]) -> list[T]:
-        offsets = self.offsets(source.shape)
+        offsets = source.shape.offsets
         return leaves[source.name][offsets[part] : offsets[part + 1]]
 
     def passed(self, instruction: Instruction, operands: Sequence[Sequence[T]], nothing: T) -> dict[int, T]:
@@ -147,7 +125,7 @@ class LeafWalk(Generic[T]):
         if instruction.opcode not in ("copy-start", "async-start"):
             return {}
         source, result = (1, 0) if instruction.opcode == "copy-start" else (0, 1)
-        values, offsets = list(chain.from_iterable(operands)), self.offsets(instruction.shape)
+        values, offsets = list(chain.from_iterable(operands)), instruction.shape.offsets
         if len(offsets) < 3 or offsets[source + 1] - offsets[source] != len(values):
             raise instruction.error(f"expected a tuple of operands and results as shape of {instruction.opcode}")
         found = dict.fromkeys(range(offsets[-1]), nothing)

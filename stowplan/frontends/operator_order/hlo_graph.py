@@ -59,7 +59,7 @@ class _Reader(LeafWalk[int | None]):
             check_reading()
             if instruction.opcode == "parameter":
                 leaves: _Leaves = []
-                for index, leaf in instruction.shape.leaves():
+                for index, leaf in instruction.shape.leaves:
                     leaves.append(self._add(instruction.name + index_text(index), leaf.bytes))
                     if leaves[-1] is not None:
                         inputs.append(leaves[-1])
@@ -94,7 +94,7 @@ class _Reader(LeafWalk[int | None]):
     def _instruction(self, instruction: Instruction, computation: Computation) -> _Leaves:
         opcode = instruction.opcode
         if opcode in ("constant", "after-all"):
-            return [None for _ in instruction.shape.leaves()]
+            return [None for _ in instruction.shape.leaves]
         named = self.named(instruction, computation, self._leaves)
         if named is not None:
             return named
@@ -104,7 +104,7 @@ class _Reader(LeafWalk[int | None]):
         reads = list(dict.fromkeys(leaf for leaves in operands for leaf in leaves if leaf is not None))
         passed = self.passed(instruction, operands, None)
         results: _Leaves = []
-        for number, (index, leaf) in enumerate(instruction.shape.leaves()):
+        for number, (index, leaf) in enumerate(instruction.shape.leaves):
             results.append(passed[number] if number in passed else self._add(instruction.name + index_text(index), leaf.bytes))
         writes = [each for number, each in enumerate(results) if each is not None and number not in passed]
         scratch = self._needed(instruction)

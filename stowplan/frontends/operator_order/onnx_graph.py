@@ -28,15 +28,13 @@ _IN_PLACE = frozenset(_IN_PLACE_WORDS.split())
 _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
-def read_onnx_order(path: str | Path, *, free_inputs: bool = True) -> Problem:
+def read_onnx_order(path: str | Path) -> Problem:
     """Problem of an ONNX file: its nodes in their order, and what they hand on.
 
     Parameters
     ----------
     path
         Plain or gzip; weights need not be there.
-    free_inputs
-        See :class:`~stowplan.models.operator_order.problem.Problem`.
 
     Raises
     ------
@@ -46,7 +44,7 @@ def read_onnx_order(path: str | Path, *, free_inputs: bool = True) -> Problem:
         Not an ONNX model, control flow, or shapes that are not fixed.
     """
     with naming(path):
-        return _Reader(read_onnx_file(path)).problem(free_inputs)
+        return _Reader(read_onnx_file(path)).problem()
 
 
 class _Reader:
@@ -60,7 +58,7 @@ class _Reader:
         self._readers = Counter(name for node in file.graph.node for name in set(node.input))
         self._readers.update(each.name for each in file.graph.output)
 
-    def problem(self, free_inputs: bool) -> Problem:
+    def problem(self) -> Problem:
         """The problem."""
         inputs = tuple(self._add(name) for name in self._file.inputs)
         ops: list[Op] = []
@@ -77,7 +75,6 @@ class _Reader:
             ops=tuple(ops),
             inputs=inputs,
             outputs=tuple(outputs),
-            free_inputs=free_inputs,
         )
 
     def _op(self, node: Any, names: set[str]) -> Op | None:

@@ -21,7 +21,7 @@ def is_exported(path: str | Path) -> bool:
     return Path(path).name.lower().endswith(".pt2")
 
 
-def read_exported(path: str | Path, *, free_inputs: bool = True) -> Problem:
+def read_exported(path: str | Path) -> Problem:
     """Problem of a file that ``torch.export.save`` wrote.
 
     Raises
@@ -38,10 +38,10 @@ def read_exported(path: str | Path, *, free_inputs: bool = True) -> Problem:
         # What torch raises here has no common type.
         raise InputError(f"not a program that torch.export.save wrote: {first_line(error)}", source=path) from error
     with naming(path):
-        return problem_of_exported(program, name=Path(path).name.removesuffix(".pt2"), free_inputs=free_inputs)
+        return problem_of_exported(program, name=Path(path).name.removesuffix(".pt2"))
 
 
-def problem_of_exported(program: Any, *, name: str = "program", free_inputs: bool = True) -> Problem:
+def problem_of_exported(program: Any, *, name: str = "program") -> Problem:
     """Problem of a ``torch.export.ExportedProgram`` with static shapes.
 
     One with operators that write over what they read is made functional first.
@@ -56,7 +56,7 @@ def problem_of_exported(program: Any, *, name: str = "program", free_inputs: boo
             program = program.run_decompositions({})
         except Exception as error:
             raise InputError(f"torch cannot make the program functional: {first_line(error)}") from error
-    return _Reader(program).problem(name, free_inputs)
+    return _Reader(program).problem(name)
 
 
 class _Reader:
@@ -69,7 +69,7 @@ class _Reader:
         self._values: dict[Any, list[int | None]] = {}
         """Tensors of each node, in the order of its results; None for what is stored or no tensor."""
 
-    def problem(self, name: str, free_inputs: bool) -> Problem:
+    def problem(self, name: str) -> Problem:
         """The problem."""
         inputs: list[int] = []
         outputs: dict[int, None] = {}
@@ -92,7 +92,6 @@ class _Reader:
             ops=tuple(ops),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            free_inputs=free_inputs,
         )
 
     def _of(self, node: Any) -> list[int]:

@@ -120,7 +120,7 @@ class Trace(LeafWalk[Array]):
         number = {(use.tensor, use.is_output): self._first_use[step] + place for place, use in enumerate(uses)}
         served = self._reads(step, number, operands)
         results = []
-        for index, shape in instruction.shape.leaves():
+        for index, shape in instruction.shape.leaves:
             name = instruction.name + index_text(index)
             tensor = self._find(self._program.value_tensor, path, name)
             if tensor is not None and shape.bytes > self._program.tensors[tensor].size:
@@ -203,7 +203,7 @@ class Trace(LeafWalk[Array]):
     # Copies
 
     def _copy_start(self, instruction: Instruction, source: Array) -> list[Array]:
-        (_, target), *_ = instruction.shape.leaves()
+        (_, target), *_ = instruction.shape.leaves
         self._sequence += 1
         stay = None if source.stay is None else source.stay.whole()
         if target.memory_space != TPU_V4.fast_space:
@@ -238,7 +238,7 @@ class Trace(LeafWalk[Array]):
         sources = list(chain.from_iterable(operands))
         self._sequence += 1
         results = list(sources)
-        for _, shape in list(instruction.shape.leaves())[len(sources) :]:
+        for _, shape in instruction.shape.leaves[len(sources) :]:
             if shape.memory_space != TPU_V4.fast_space or not instruction.called:
                 results.append(Array(None))
                 continue
@@ -257,7 +257,7 @@ class Trace(LeafWalk[Array]):
         return results
 
     def _slice_done(self, instruction: Instruction, shape: Shape, started: list[Array]) -> list[Array]:
-        offsets = self.offsets(shape)
+        offsets = shape.offsets
         if len(offsets) < 3:
             raise instruction.error("found an operand that is no asynchronous start")
         results = started[offsets[1] : offsets[2]]
@@ -293,7 +293,7 @@ class Trace(LeafWalk[Array]):
 
     def _inputs(self, instruction: Instruction, path: str) -> list[Array]:
         arrays = []
-        for index, shape in instruction.shape.leaves():
+        for index, shape in instruction.shape.leaves:
             name = instruction.name + index_text(index)
             if shape.memory_space == TPU_V4.fast_space:
                 self.homeless.append(name)
@@ -327,10 +327,10 @@ class Trace(LeafWalk[Array]):
 
     def _foreign(self, instruction: Instruction) -> list[Array]:
         self.foreign.append(instruction.name)
-        for index, shape in instruction.shape.leaves():
+        for index, shape in instruction.shape.leaves:
             if shape.memory_space == TPU_V4.fast_space:
                 self.homeless.append(instruction.name + index_text(index))
-        return [Array(None) for _ in instruction.shape.leaves()]
+        return [Array(None) for _ in instruction.shape.leaves]
 
     def _stay(
         self,

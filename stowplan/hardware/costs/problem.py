@@ -64,15 +64,19 @@ def make_problem(
     InputError
         A program that breaks a rule of the problem.
     """
-    given = {"table": cycles, "measured": measurements, "signatures": signatures}
+    given: dict[str, CycleTable | Measurements | SignatureCosts | None] = {
+        "table": cycles,
+        "measured": measurements,
+        "signatures": signatures,
+    }
     model: str = cost_model or next((name for name, data in given.items() if data is not None), target.cost_model)
     if capacity is not None:
         target = target.with_capacity(capacity)
-    latency = _latency_of(model, program, target, cycles, measurements, signatures)
+    latency = _latency_of(model, given.get(model), program, target)
     steps = []
     for step in program.steps:
         uses = tuple([Use(use.tensor, use.is_output, use.bytes) for use in step.uses])
-        cost = latency(step)
+        cost = latency(step) or roofline_pieces(step, target)
         pieces, table = ((), cost) if isinstance(cost, Table) else (cost, None)
         steps.append(Step(step.name, step.opcode, step.weight, uses, pieces, table))
     tensors = [
@@ -104,43 +108,27 @@ def make_problem(
     )
 
 
+#: What a cost model needs that the target does not say.
+_NEEDS = {
+    "table": "cycles: two modules with the compiler's estimates",
+    "measured": "measurements: a file of measured latencies",
+    "signatures": "a latency table: compiled modules, or a file made of them",
+}
+
+
 def _latency_of(
-    model: str,
-    program: Program,
-    target: Target,
-    cycles: CycleTable | None,
-    measurements: Measurements | None,
-    signatures: SignatureCosts | None,
-) -> Callable[[ProgramStep], Latency]:
+    model: str, data: CycleTable | Measurements | SignatureCosts | None, program: Program, target: Target
+) -> Callable[[ProgramStep], Latency | None]:
+    """Latency of each step by the data of a cost model; None of steps that these lack."""
     if model not in get_args(CostModel):
         raise UsageError(f"found cost model {model!r}, expected one of {', '.join(get_args(CostModel))}")
-    if model == "table":
-        if cycles is None:
-            raise UsageError("the cost model 'table' needs cycles: two modules with the compiler's estimates")
-        estimates = cycles.steps
-
-        def from_table(step: ProgramStep) -> Latency:
-            estimate = estimates.get(step.name)
-            return roofline_pieces(step, target) if estimate is None else table_pieces(step, estimate, target)
-
-        return from_table
-    if model == "measured":
-        if measurements is None:
-            raise UsageError("the cost model 'measured' needs measurements: a file of measured latencies")
-        entries = measurements.by_step(program)
-
-        def from_measurements(step: ProgramStep) -> Latency:
-            entry = entries.get(step.name)
-            return roofline_pieces(step, target) if entry is None else entry.table(step, target)
-
-        return from_measurements
-    if model == "signatures":
-        if signatures is None:
-            raise UsageError("the cost model 'signatures' needs a latency table: compiled modules, or a file made of them")
-        costs = signatures
-
-        def from_signatures(step: ProgramStep) -> Latency:
-            return costs.step_table(step, target) or roofline_pieces(step, target)
-
-        return from_signatures
-    return lambda step: roofline_pieces(step, target)
+    if model == "roofline":
+        return lambda step: None
+    if data is None:
+        raise UsageError(f"the cost model {model!r} needs {_NEEDS[model]}")
+    if isinstance(data, SignatureCosts):
+        return lambda step: data.step_table(step, target)
+    if isinstance(data, Measurements):
+        entries = data.by_step(program)
+        return lambda step: entries[step.name].table(step, target) if step.name in entries else None
+    return lambda step: table_pieces(step, data.steps[step.name], target) if step.name in data.steps else None

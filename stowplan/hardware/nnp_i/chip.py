@@ -9,8 +9,8 @@ import numpy as np
 
 from stowplan.errors import UsageError
 from stowplan.hardware.nnp_i import kernel
-from stowplan.hardware.nnp_i.compiler import MemoryMap, Rectified, Rectifier, compiler_map
-from stowplan.hardware.nnp_i.problem import Timing
+from stowplan.hardware.nnp_i.compiler import MemoryMap, Rectified, Rectifier, compiler_map, plan_of
+from stowplan.hardware.nnp_i.problem import latency_ps
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -72,10 +72,9 @@ class Chip:
         if not 0.0 <= noise < 1.0:
             raise UsageError(f"found noise {noise}, expected 0 to below 1")
         self.problem = problem
-        self.timing = Timing(problem)
         self.compiler = compiler_map(problem)
         """The compiler's own map."""
-        self.compiler_ps = self.timing.latency_ps(self.compiler.weight_tiers, self.compiler.output_tiers)
+        self.compiler_ps = latency_ps(problem, self.compiler.weight_tiers, self.compiler.output_tiers)
         """Its latency."""
         self.evaluations = 0
         """Proposals so far: what all methods are compared by."""
@@ -99,7 +98,7 @@ class Chip:
     def evaluate(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Evaluation:
         """Compile a proposal and, where it can be executed as it is, run one inference. UsageError: it is no map at all."""
         found, epsilon = self._rectified(weight_tiers, output_tiers)
-        latency = self.timing.latency_ps(found.weight_tiers, found.output_tiers)
+        latency = latency_ps(self.problem, found.weight_tiers, found.output_tiers)
         measured, speedups = self._run(np.array([latency]), np.array([epsilon]))
         is_executed = epsilon == 0
         return Evaluation(
@@ -179,5 +178,4 @@ class Chip:
 
     def plan(self, found: MemoryMap) -> Plan:
         """A map that can be executed, as a plan."""
-        latency = self.timing.latency_ps(found.weight_tiers, found.output_tiers)
-        return Plan(problem=self.problem.digest, objective_ps=latency, **found._asdict())
+        return plan_of(self.problem, found)

@@ -14,7 +14,7 @@ import numpy as np
 
 from stowplan.arguments import show
 from stowplan.errors import InputError, UsageError
-from stowplan.hardware.nnp_i.problem import Timing
+from stowplan.hardware.nnp_i.problem import latency_ps
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -115,11 +115,13 @@ def compiler_plan(problem: Problem) -> Plan | None:
         found = compiler_map(problem)
     except InputError:
         return None
-    return Plan(
-        problem=problem.digest,
-        objective_ps=Timing(problem).latency_ps(found.weight_tiers, found.output_tiers),
-        **found._asdict(),
-    )
+    return plan_of(problem, found)
+
+
+def plan_of(problem: Problem, found: MemoryMap) -> Plan:
+    """A map that can be executed, as a plan."""
+    latency = latency_ps(problem, found.weight_tiers, found.output_tiers)
+    return Plan(problem=problem.digest, objective_ps=latency, **found._asdict())
 
 
 def spill_order(preferred: int, tiers: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from importlib import resources
 from typing import Any, Literal, SupportsFloat, cast, get_args
 
 import gymnasium
@@ -11,7 +12,6 @@ import numpy.typing as npt
 
 from stowplan.arguments import whole
 from stowplan.errors import InputError
-from stowplan.frontends.dfg import kernels, lower
 from stowplan.learned_guidance.environments import Given, ProblemSource, check_choice
 from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.observation import Observation, observation_space, observe
@@ -313,4 +313,4 @@ class _Goal:
 
 def demo_problem() -> Problem:
     """Three points' squared distances to a centre, on the Streaming Engine."""
-    return lower(kernels.unrolled(kernels.distance(), 3))
+    return Problem.load(str(resources.files("stowplan.learned_guidance.modulo_scheduling") / "demo.json"))

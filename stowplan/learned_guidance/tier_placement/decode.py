@@ -15,9 +15,8 @@ import numpy.typing as npt
 from stowplan.compiled import njit
 from stowplan.errors import UsageError
 from stowplan.hardware.nnp_i import kernel
-from stowplan.hardware.nnp_i.compiler import MemoryMap, Rectifier
+from stowplan.hardware.nnp_i.compiler import Rectifier, plan_of
 from stowplan.hardware.nnp_i.kernel import Arrays
-from stowplan.hardware.nnp_i.problem import Timing
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 
@@ -149,12 +148,6 @@ def warm_up() -> None:
     tiers = (Tier(name="slow", capacity=8, bandwidth=10**9), Tier(name="fast", capacity=1, bandwidth=10**10))
     layers = (Layer(name="one", output_bytes=1, weight_bytes=1),)
     Decoder(Problem(tiers=tiers, layers=layers)).filled(np.full((1, 2, 2), 0.5))
-
-
-def plan_of(problem: Problem, found: MemoryMap) -> Plan:
-    """A valid map as a plan."""
-    latency = Timing(problem).latency_ps(found.weight_tiers, found.output_tiers)
-    return Plan(problem=problem.digest, objective_ps=latency, **found._asdict())
 
 
 @njit

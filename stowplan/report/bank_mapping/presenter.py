@@ -11,29 +11,11 @@ from stowplan.errors import InputError
 from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.verify import verify
+from stowplan.report import scene
 from stowplan.report.colours import PALETTE
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
-from stowplan.report.scene import (
-    DASHED,
-    Axis,
-    Dot,
-    Key,
-    Mark,
-    Panel,
-    Picture,
-    Plot,
-    Rect,
-    Style,
-    Text,
-    area,
-    byte_axis,
-    level,
-    number_axis,
-    patches,
-    steps,
-)
 from stowplan.report.text import byte_unit, format_bytes, name_of, shorten, text_table
 from stowplan.report.tier_placement.maps import TIER_COLOURS
 from stowplan.result import Result, format_apart
@@ -41,9 +23,9 @@ from stowplan.result import Result, format_apart
 #: Rows of each table, and of those in text; letters of a name there.
 TOP, LINES, _NAME = 20, 40, 28
 
-_OFF_CHIP, _COPIES, _TENSORS = (Style(fill=colour) for colour in TIER_COLOURS[:3])
+_OFF_CHIP, _COPIES, _TENSORS = (scene.Style(fill=colour) for colour in TIER_COLOURS[:3])
 
-_COPY = Style(fill="#000000", stroke="#ffffff", width=0.6)
+_COPY = scene.Style(fill="#000000", stroke="#ffffff", width=0.6)
 
 #: Tensors with a row of their own, and letters of a tensor's name.
 MOST_ROWS, _LABEL = 24, 30
@@ -61,9 +43,13 @@ _UNREADABLE = ("wrong_problem", "wrong_count", "unknown_option", "unknown_layout
 class BankMappingPresenter(DrawingPresenter):
     """Bank mappings beside both baselines."""
 
-    def check_fits(self, problem: Problem, plan: object) -> None:
+    a_plan, made_for = "a bank mapping", "graph and target"
+
+    def check_parts(self, problem: Problem, plan: Plan) -> None:
         """Layouts and options must exist."""
-        check_fits(problem, plan)
+        for violation in verify(problem, plan).violations:
+            if violation.code in _UNREADABLE:
+                raise InputError(violation.message)
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """Totals beside those of the others, copies, and tensors, the largest first."""
@@ -81,7 +67,7 @@ class BankMappingPresenter(DrawingPresenter):
         top = None if everything else LINES
         return "\n".join([*lines, *_copy_lines(problem, plan, top), *_tensor_lines(problem, plan, top)])
 
-    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
+    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
         """Labelled plans.
 
         From the top: for each plan a bar of bytes moved; then, for the first, bytes on chip at each operator. The largest
@@ -89,7 +75,7 @@ class BankMappingPresenter(DrawingPresenter):
         chip, and their copies.
         """
         rows = [traffic(problem, plans), on_chip(problem, plans[0][1]), tensors(problem, plans[0][1])]
-        return Picture(f"{problem.name} on {problem.target}, {problem.banks} banks", [[plot] for plot in rows], 700)
+        return scene.Picture(f"{problem.name} on {problem.target}, {problem.banks} banks", [[plot] for plot in rows], 700)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """Bytes moved, what is on chip, layouts and copies."""
@@ -107,7 +93,7 @@ class BankMappingPresenter(DrawingPresenter):
         ]
 
 
-def _drawn(heading: str, plot: Plot, text: str) -> Section:
+def _drawn(heading: str, plot: scene.Plot, text: str) -> Section:
     told = f"{plot.heading[:1].upper()}{plot.heading[1:]}. {text}".strip()
     return Section(heading, f"<p>{told}</p>\n{legend_html(plot.legend)}<figure>{plot_html(plot, heading)}</figure>")
 
@@ -169,18 +155,6 @@ def _tensor_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
     return text_table(("tensor", "size:r", "spread along", "place", "copies:r"), rows, len(order), "more tensors")
 
 
-def check_fits(problem: Problem, plan: object) -> Plan:
-    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
-    if not isinstance(plan, Plan):
-        raise InputError(f"found a {type(plan).__name__} of another kind, expected a bank mapping")
-    if plan.problem != problem.digest:
-        raise InputError("the plan is for another problem: expected the same graph and target")
-    for violation in verify(problem, plan).violations:
-        if violation.code in _UNREADABLE:
-            raise InputError(violation.message)
-    return plan
-
-
 def moved(problem: Problem, plan: Plan) -> tuple[int, int]:
     """(bytes copied between banks, bytes moved to and from main memory)."""
     found = verify(problem, plan)
@@ -230,26 +204,28 @@ def layout_class(problem: Problem, tensor: int, layout: int) -> str:
     return problem.tensors[tensor].layout_name(layout) if layout < problem.tensors[tensor].rank else "a view"
 
 
-def traffic(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Plot:
+def traffic(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> scene.Plot:
     """Bytes moved by each plan."""
     rows = totals(problem, plans)
     most = max(1, *(copied + outside for _, copied, outside, _ in rows))
-    across = byte_axis(most, byte_unit(most)[0])
-    across = Axis(0, most * 1.1, across.ticks, across.title)
+    across = scene.byte_axis(most, byte_unit(most)[0])
+    across = scene.Axis(0, most * 1.1, across.ticks, across.title)
     panels = []
     for label, copied, outside, together in rows:
         text = f"{format_bytes(outside)} off chip, {format_bytes(copied)} between banks"
-        marks: list[Mark] = [
-            Rect(0, outside, 0, 1, _OFF_CHIP, text),
-            Rect(outside, outside + copied, 0, 1, _COPIES, text),
-            Text(outside + copied + 0.005 * most, 0.5, together, colour="ink", align="start"),
+        marks: list[scene.Mark] = [
+            scene.Rect(0, outside, 0, 1, _OFF_CHIP, text),
+            scene.Rect(outside, outside + copied, 0, 1, _COPIES, text),
+            scene.Text(outside + copied + 0.005 * most, 0.5, together, colour="ink", align="start"),
         ]
-        panels.append(Panel(Axis(0, 1, [(0.5, shorten(label, 24))]), marks, _BAR, f"{label}: {text}", is_framed=False))
-    legend = [Key("moved off chip", _OFF_CHIP), Key("copied between banks", _COPIES)]
-    return Plot(across, panels, "bytes moved", legend, gap=5)
+        panels.append(
+            scene.Panel(scene.Axis(0, 1, [(0.5, shorten(label, 24))]), marks, _BAR, f"{label}: {text}", is_framed=False)
+        )
+    legend = [scene.Key("moved off chip", _OFF_CHIP), scene.Key("copied between banks", _COPIES)]
+    return scene.Plot(across, panels, "bytes moved", legend, gap=5)
 
 
-def on_chip(problem: Problem, plan: Plan) -> Plot:
+def on_chip(problem: Problem, plan: Plan) -> scene.Plot:
     """Bytes on chip at each operator, up to the capacity or, where that is far above, to the peak."""
     used = bytes_on_chip(problem, plan)
     both = used.sum(axis=0)
@@ -260,52 +236,54 @@ def on_chip(problem: Problem, plan: Plan) -> Plot:
     text += ", the capacity is far above this axis" if is_far else ""
     across = _operators(problem)
     edges = list(range(len(problem.operators) + 1))
-    marks: list[Mark] = [area(steps(edges, values.tolist()), style) for values, style in ((both, _COPIES), (used[0], _TENSORS))]
-    legend = [Key("tensors on chip", _TENSORS), Key("their copies", _COPIES)]
+    marks: list[scene.Mark] = [
+        scene.area(scene.steps(edges, values.tolist()), style) for values, style in ((both, _COPIES), (used[0], _TENSORS))
+    ]
+    legend = [scene.Key("tensors on chip", _TENSORS), scene.Key("their copies", _COPIES)]
     if not is_far:
-        marks.append(level(across, problem.capacity, DASHED))
-        legend.append(Key("capacity", DASHED, "line"))
+        marks.append(scene.level(across, problem.capacity, scene.DASHED))
+        legend.append(scene.Key("capacity", scene.DASHED, "line"))
     top = max(1, peak if is_far else max(peak, problem.capacity))
-    up = byte_axis(top, byte_unit(top)[0])
-    panel = Panel(up, marks, _HIGH, f"Bytes on chip over {max(1, len(problem.operators))} operators")
-    return Plot(across, [panel], text, legend)
+    up = scene.byte_axis(top, byte_unit(top)[0])
+    panel = scene.Panel(up, marks, _HIGH, f"Bytes on chip over {max(1, len(problem.operators))} operators")
+    return scene.Plot(across, [panel], text, legend)
 
 
-def tensors(problem: Problem, plan: Plan) -> Plot:
+def tensors(problem: Problem, plan: Plan) -> scene.Plot:
     """The largest tensors from first to last use, by the dimension they are spread along, with their copies."""
     touched = largest(problem)
     shown = touched[:MOST_ROWS]
     colours = _layout_colours(problem, plan)
     panels = [_tensor(problem, plan, number, colours) for number in shown]
     used = {layout_class(problem, number, plan.layouts[number]) for number in shown}
-    legend = patches((colour, name) for name, colour in colours.items() if name in used)
+    legend = scene.patches((colour, name) for name, colour in colours.items() if name in used)
     if not all(plan.on_chip[number] for number in shown):
-        legend.append(Key("off chip", Style(stroke="ink", dash=(3, 2))))
+        legend.append(scene.Key("off chip", scene.Style(stroke="ink", dash=(3, 2))))
     if plan.copies:
-        legend.append(Key("copied before this operator", _COPY, "diamond"))
+        legend.append(scene.Key("copied before this operator", _COPY, "diamond"))
     rest = f" (the {len(shown)} largest of {len(touched)})" if len(touched) > len(shown) else ""
     heading = f"tensors from first to last use, by the dimension they are spread along{rest}"
-    return Plot(_operators(problem), panels, heading, legend, gap=3)
+    return scene.Plot(_operators(problem), panels, heading, legend, gap=3)
 
 
-def _tensor(problem: Problem, plan: Plan, number: int, colours: dict[str, str]) -> Panel:
+def _tensor(problem: Problem, plan: Plan, number: int, colours: dict[str, str]) -> scene.Panel:
     tensor, life = problem.tensors[number], problem.life(number)
     assert life is not None
     kind = layout_class(problem, number, plan.layouts[number])
     # What is off chip is not there between its uses: a pale shape.
     pale = {} if plan.on_chip[number] else {"opacity": 0.22, "dash": (3.0, 2.0)}
-    style = Style(fill=colours[kind], stroke=colours[kind], **pale)  # type: ignore[arg-type]
+    style = scene.Style(fill=colours[kind], stroke=colours[kind], **pale)  # type: ignore[arg-type]
     place = "on chip" if plan.on_chip[number] else "off chip"
     first, last = (problem.operators[at].name for at in (life[0], life[1] - 1))
     title = f"{tensor.name}: {kind}, {place}, from {first} to {last}"
-    marks: list[Mark] = [Rect(life[0], life[1], 0, 1, style, title)]
+    marks: list[scene.Mark] = [scene.Rect(life[0], life[1], 0, 1, style, title)]
     for copy in plan.copies:
         if copy.tensor == number:
             tip = f"copied before {problem.operators[copy.before].name}"
-            marks.append(Dot(copy.before + 0.5, 0.5, _COPY, 7, "diamond", tip))
+            marks.append(scene.Dot(copy.before + 0.5, 0.5, _COPY, 7, "diamond", tip))
     # Names of one network begin alike.
     name = tensor.name if len(tensor.name) <= _LABEL else f"…{tensor.name[-_LABEL + 1 :]}"
-    return Panel(Axis(0, 1, [(0.5, f"{name}, {format_bytes(tensor.bytes)}")]), marks, _ROW, title, is_framed=False)
+    return scene.Panel(scene.Axis(0, 1, [(0.5, f"{name}, {format_bytes(tensor.bytes)}")]), marks, _ROW, title, is_framed=False)
 
 
 def _layout_colours(problem: Problem, plan: Plan) -> dict[str, str]:
@@ -315,12 +293,14 @@ def _layout_colours(problem: Problem, plan: Plan) -> dict[str, str]:
     return {name: "#9aa7b5" if name == "unspread" else PALETTE[at % len(PALETTE)] for at, name in enumerate(ordered)}
 
 
-def _operators(problem: Problem) -> Axis:
+def _operators(problem: Problem) -> scene.Axis:
     """Operators along an axis: by name where there is room for that, else by number."""
     count = len(problem.operators)
     if 0 < count <= 12:
-        return Axis(0, count, [(at + 0.5, shorten(each.name, 12)) for at, each in enumerate(problem.operators)], "operator")
-    return number_axis(0, max(1, count), "operator")
+        return scene.Axis(
+            0, count, [(at + 0.5, shorten(each.name, 12)) for at, each in enumerate(problem.operators)], "operator"
+        )
+    return scene.number_axis(0, max(1, count), "operator")
 
 
 PRESENTER = BankMappingPresenter

@@ -32,10 +32,16 @@ class BankedPackingPresenter(DrawingPresenter):
     """A layout for each bank."""
 
     most_plans = 2
+    a_plan, made_for = "a banked packing", "buffers and banks"
 
-    def check_fits(self, problem: Problem, plan: object) -> None:
-        """Plans that break rules are shown as well: seeing what is wrong is what pictures are for."""
-        check_fits(problem, plan)
+    def check_parts(self, problem: Problem, plan: Plan) -> None:
+        """Every buffer has a bank and an offset."""
+        if not len(plan.banks) == len(plan.offsets) == len(problem.buffers):
+            raise InputError(
+                f"found {len(plan.banks)} banks and {len(plan.offsets)} offsets for {len(problem.buffers)} buffers"
+            )
+        if any(not 0 <= bank < len(problem.banks) for bank in plan.banks):
+            raise InputError(f"found a buffer in none of the {len(problem.banks)} banks")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """Cost and banks; costs of other plans; then the buffers, by bank and offset."""
@@ -96,22 +102,8 @@ def _cost(problem: Problem, plan: Plan) -> int:
     return sum(problem.traffic(number) * problem.banks[bank].cost for number, bank in enumerate(plan.banks))
 
 
-def check_fits(problem: Problem, plan: object) -> Plan:
-    """The plan, where it can be shown for this problem; raises :class:`~stowplan.errors.InputError` where it cannot."""
-    if not isinstance(plan, Plan):
-        raise InputError(f"found a {type(plan).__name__} of another kind, expected a banked packing")
-    if plan.problem != problem.digest:
-        raise InputError("the plan is for another problem: expected the same buffers and banks")
-    if not len(plan.banks) == len(plan.offsets) == len(problem.buffers):
-        raise InputError(f"found {len(plan.banks)} banks and {len(plan.offsets)} offsets for {len(problem.buffers)} buffers")
-    if any(not 0 <= bank < len(problem.banks) for bank in plan.banks):
-        raise InputError(f"found a buffer in none of the {len(problem.banks)} banks")
-    return plan
-
-
 def bank_layouts(problem: Problem, plan: Plan) -> list[Layout]:
     """A layout for each bank; the owners of its boxes are numbers of the problem's buffers. All have the same span of time."""
-    check_fits(problem, plan)
     start = min((buffer.lower for buffer in problem.buffers), default=0)
     end = max((buffer.upper for buffer in problem.buffers), default=1)
     found = []

@@ -13,35 +13,21 @@ import numpy as np
 
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.report import scene
 from stowplan.report.boxes import Boxes, assign_colours
 from stowplan.report.memory_mapping.layout import Bar, Layout, TimeAxis, build_layout, share_top
-from stowplan.report.scene import (
-    DASHED,
-    RULE,
-    USAGE,
-    Axis,
-    Dot,
-    Key,
-    Mark,
-    Panel,
-    Picture,
-    Plot,
-    Rect,
-    Shape,
-    Style,
-    area,
-    level,
-    steps,
-)
 from stowplan.report.text import byte_unit, format_bytes, format_tick, memory_ticks, nice_ticks, time_unit
 from stowplan.result import format_ps
 
 #: Points of a layout's width and height, and of the heights of the panels below it.
 _WIDE, _HIGH, _USAGE, _LANE = 700.0, 340.0, 62.0, 15.0
 
-COPY = {"in": Style(fill="accent", stroke="accent", width=0.5, name="in"), "out": Style("warm", "warm", 0.5, name="out")}
-_SHAPE: dict[str, Shape] = {"in": "up", "out": "down"}
-STALL = Style(fill="stall", stroke="stall", width=0.9, name="stall")
+COPY = {
+    "in": scene.Style(fill="accent", stroke="accent", width=0.5, name="in"),
+    "out": scene.Style("warm", "warm", 0.5, name="out"),
+}
+_SHAPE: dict[str, scene.Shape] = {"in": "up", "out": "down"}
+STALL = scene.Style(fill="stall", stroke="stall", width=0.9, name="stall")
 
 #: From this many bars or stalls on, those nearer than this part of the axis are drawn as one.
 _MANY, _NEAR = 1_000, 0.0005
@@ -49,57 +35,56 @@ _MANY, _NEAR = 1_000, 0.0005
 _MOST_STEPS = 1_500
 
 
-def plot(heading: str, layout: Layout, colours: dict[int, int], end: float) -> Plot:
+def plot(heading: str, layout: Layout, colours: dict[int, int], end: float) -> scene.Plot:
     """Layout, bytes in use, copies and stalls of one plan, on a time axis to ``end``."""
     across = _time_axis(layout, end)
     capacity = layout.problem.capacity
     is_whole = layout.top == capacity
     peak = int(layout.occupancy.max()) if len(layout.occupancy) else 0
-    usage: list[Mark] = [area(_usage(layout), USAGE), *([level(across, capacity, DASHED)] if is_whole else [])]
-    boxes: list[Mark] = [_boxes(layout, colours), *([level(across, capacity, RULE)] if is_whole else [])]
+    usage: list[scene.Mark] = [
+        scene.area(_usage(layout), scene.USAGE),
+        *([scene.level(across, capacity, scene.DASHED)] if is_whole else []),
+    ]
+    boxes: list[scene.Mark] = [_boxes(layout, colours), *([scene.level(across, capacity, scene.RULE)] if is_whole else [])]
     spoken = f"Memory layout: {len(layout.plan.residencies)} residencies over {layout.problem.horizon} steps"
     in_use = f"Bytes in use: {format_bytes(peak)} of {format_bytes(capacity)} at the peak"
     panels = [
-        Panel(_offsets(layout.top, f"offset ({byte_unit(layout.top)[0]})"), boxes, _HIGH, spoken),
-        Panel(_offsets(layout.top, "in use", most=2), usage, _USAGE, in_use),
+        scene.Panel(_offsets(layout.top, f"offset ({byte_unit(layout.top)[0]})"), boxes, _HIGH, spoken),
+        scene.Panel(_offsets(layout.top, "in use", most=2), usage, _USAGE, in_use),
         *(_copies(layout, direction, end) for direction in ("in", "out")),
         _stalls(layout, end),
     ]
-    return Plot(across, panels, heading, _legend(layout), gap=6)
+    return scene.Plot(across, panels, heading, _legend(layout), gap=6)
 
 
-def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> list[Plot]:
+def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> list[scene.Plot]:
     """Plots of some plans of one problem with headings, on the same scales."""
     end = max(layout.end for _, layout in layouts)
     tops = share_top([layout for _, layout in layouts])
     return [plot(heading, layout, colours, end) for (heading, _), layout in zip(layouts, tops, strict=True)]
 
 
-def picture_of(layouts: Sequence[tuple[str, Layout]], name: str = "") -> Picture:
-    """One or two plans of one problem that have been played, each with a heading; ``name`` is that of the program."""
-    problem, top = layouts[0][1].problem, share_top([layout for _, layout in layouts])[0].top
-    title = f"{name or problem.name} on {problem.target}, {format_bytes(problem.capacity)} of fast memory"
+def picture(problem: Problem, plans: Sequence[tuple[str, Plan]], time: TimeAxis = "steps") -> scene.Picture:
+    """One or two labelled plans side by side with the same colours and scales."""
+    played = [(label, build_layout(problem, plan, time)) for label, plan in plans]
+    layouts = [(f"{label}: {format_ps(layout.timeline.total_ps)}", layout) for label, layout in played]
+    top = share_top([layout for _, layout in layouts])[0].top
+    title = f"{problem.name} on {problem.target}, {format_bytes(problem.capacity)} of fast memory"
     if top < problem.capacity:
         title += f", the first {format_bytes(top)} shown"
     colours = assign_colours(layout.boxes for _, layout in layouts)
-    return Picture(title, [plots(layouts, colours)], _WIDE * len(layouts))
+    return scene.Picture(title, [plots(layouts, colours)], _WIDE * len(layouts))
 
 
-def picture(problem: Problem, plans: Sequence[tuple[str, Plan]], time: TimeAxis = "steps") -> Picture:
-    """One or two labelled plans side by side with the same colours and scales."""
-    layouts = [(label, build_layout(problem, plan, time)) for label, plan in plans]
-    return picture_of([(f"{label}: {format_ps(layout.timeline.total_ps)}", layout) for label, layout in layouts])
-
-
-def _offsets(top: int, title: str, most: int = 4) -> Axis:
+def _offsets(top: int, title: str, most: int = 4) -> scene.Axis:
     size = byte_unit(top)[1]
-    return Axis(0, top, [(tick * size, format_tick(tick)) for tick in memory_ticks(top, most)], title)
+    return scene.Axis(0, top, [(tick * size, format_tick(tick)) for tick in memory_ticks(top, most)], title)
 
 
-def _time_axis(layout: Layout, end: float) -> Axis:
+def _time_axis(layout: Layout, end: float) -> scene.Axis:
     unit, size = time_unit(int(end)) if layout.axis == "seconds" else ("step", 1)
     ticks, minor = ([(tick * size, format_tick(tick)) for tick in nice_ticks(0, end / size, most)] for most in (5, 40))
-    return Axis(0, end, ticks, f"{'simulated' if layout.axis == 'seconds' else 'logical'} time ({unit})", minor)
+    return scene.Axis(0, end, ticks, f"{'simulated' if layout.axis == 'seconds' else 'logical'} time ({unit})", minor)
 
 
 def _boxes(layout: Layout, colours: dict[int, int]) -> Boxes:
@@ -123,25 +108,27 @@ def _usage(layout: Layout) -> list[tuple[float, float]]:
     if not len(starts):
         return []
     most = np.maximum.reduceat(layout.occupancy, starts)
-    return steps([*layout.boundaries[starts].tolist(), float(layout.boundaries[-1])], most.tolist())
+    return scene.steps([*layout.boundaries[starts].tolist(), float(layout.boundaries[-1])], most.tolist())
 
 
-def _copies(layout: Layout, direction: str, end: float) -> Panel:
+def _copies(layout: Layout, direction: str, end: float) -> scene.Panel:
     """Copies of one direction as they ran; those that run side by side share the height of the row."""
     bars = [bar for bar in layout.bars if bar.transfer.direction == direction]
     height = 1 / layout.lanes
-    marks: list[Mark] = []
+    marks: list[scene.Mark] = []
     for lane in range(layout.lanes):
         own = [bar for bar in bars if bar.lane == lane]
         for group in _clusters([(bar.left, bar.right) for bar in own], end, len(bars)):
             members = [own[at] for at in group]
             ends, tip = (members[0].left, members[-1].right), _told(layout, direction, members)
-            marks.append(Rect(*ends, lane * height + 0.06, (lane + 1) * height - 0.06, COPY[direction], tip))
+            marks.append(scene.Rect(*ends, lane * height + 0.06, (lane + 1) * height - 0.06, COPY[direction], tip))
             if len(members) == 1 and members[0].in_stall:
                 # On the axis of steps it has no width at all.
                 middle = sum(ends) / 2, (lane + 0.5) * height
-                marks.append(Dot(*middle, COPY[direction], 6 if len(bars) < 200 else 3.5, _SHAPE[direction], tip))
-    return Panel(Axis(0, 1, [(0.5, f"copy {direction}")]), marks, _LANE, f"{len(bars)} copies {direction}", is_framed=False)
+                marks.append(scene.Dot(*middle, COPY[direction], 6 if len(bars) < 200 else 3.5, _SHAPE[direction], tip))
+    return scene.Panel(
+        scene.Axis(0, 1, [(0.5, f"copy {direction}")]), marks, _LANE, f"{len(bars)} copies {direction}", is_framed=False
+    )
 
 
 def _told(layout: Layout, direction: str, members: Sequence[Bar]) -> str:
@@ -161,17 +148,17 @@ def _told(layout: Layout, direction: str, members: Sequence[Bar]) -> str:
     return tip + ("\nall of it while the program waits" if members[0].in_stall else "")
 
 
-def _stalls(layout: Layout, end: float) -> Panel:
+def _stalls(layout: Layout, end: float) -> scene.Panel:
     stalls = layout.stalls
-    marks: list[Mark] = []
+    marks: list[scene.Mark] = []
     for group in _clusters([(stall.left, stall.right) for stall in stalls], end, len(stalls)):
         members = [stalls[at] for at in group]
         wait = format_ps(sum(stall.wait_ps for stall in members))
         one = f"waits {wait} before step {members[0].boundary}"
         tip = one if len(members) == 1 else f"{len(members)} stalls, {wait} together"
-        marks.append(Rect(members[0].left, members[-1].right, 0.06, 0.94, STALL, tip))
+        marks.append(scene.Rect(members[0].left, members[-1].right, 0.06, 0.94, STALL, tip))
     spoken = f"{len(stalls)} stalls, {format_ps(layout.timeline.stall_ps)} together"
-    return Panel(Axis(0, 1, [(0.5, "stalls" if stalls else "no stalls")]), marks, _LANE, spoken, is_framed=False)
+    return scene.Panel(scene.Axis(0, 1, [(0.5, "stalls" if stalls else "no stalls")]), marks, _LANE, spoken, is_framed=False)
 
 
 def _clusters(spans: Sequence[tuple[float, float]], end: float, count: int) -> list[list[int]]:
@@ -187,9 +174,9 @@ def _clusters(spans: Sequence[tuple[float, float]], end: float, count: int) -> l
     return runs
 
 
-def _legend(layout: Layout) -> list[Key]:
+def _legend(layout: Layout) -> list[scene.Key]:
     """What the marks below the layout mean, where there are any."""
     waits = {bar.transfer.direction for bar in layout.bars if bar.in_stall}
-    keys = [Key("copied in while the program waits", COPY["in"], _SHAPE["in"])] if "in" in waits else []
-    keys += [Key("copied out while the program waits", COPY["out"], _SHAPE["out"])] if "out" in waits else []
-    return keys + ([Key("the program waits for a copy", STALL)] if layout.stalls else [])
+    keys = [scene.Key("copied in while the program waits", COPY["in"], _SHAPE["in"])] if "in" in waits else []
+    keys += [scene.Key("copied out while the program waits", COPY["out"], _SHAPE["out"])] if "out" in waits else []
+    return keys + ([scene.Key("the program waits for a copy", STALL)] if layout.stalls else [])

@@ -144,14 +144,7 @@ def _steps(problem: Problem, plan: Plan) -> list[Section]:
     return [Section("Steps that take longest", table(caption, head, rows), follows_search=True)]
 
 
-def summarize_plan(
-    problem: Problem,
-    plan: Plan,
-    timeline: Timeline | None = None,
-    *,
-    others: Sequence[Labelled] = (),
-    top: int | None = LINES,
-) -> str:
+def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), top: int | None = LINES) -> str:
     """Readable dump of ``plan``: its figures, then the first ``top`` residencies and copies, the rest counted.
 
     Residencies are sorted by start, copies stand in the order in which they are queued. ``top=None`` shows all. Of ``others``,
@@ -163,7 +156,7 @@ def summarize_plan(
         If the plan is for another problem.
     """
     layout.check_fits(problem, plan)
-    timeline = simulate(problem, plan) if timeline is None else timeline
+    timeline = simulate(problem, plan)
     lines = [f"{printable(problem.name or 'program')} on {printable(problem.target)}: {format_ps(timeline.total_ps)} simulated"]
     if plan.objective_ps != timeline.total_ps:
         lines.append(f"  claimed       {format_ps(plan.objective_ps)}")

@@ -14,27 +14,12 @@ from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 from stowplan.portfolio.operator_order.arena import Lives
+from stowplan.report import scene
 from stowplan.report.boxes import assign_colours
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.packing.presenter import Layout, build_layout, layouts_section, plots
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
-from stowplan.report.scene import (
-    DASHED,
-    RULE,
-    USAGE,
-    Key,
-    Line,
-    Mark,
-    Panel,
-    Picture,
-    Plot,
-    area,
-    byte_axis,
-    level,
-    number_axis,
-    steps,
-)
 from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten, text_table
 from stowplan.result import Result
 
@@ -48,10 +33,16 @@ class OrderPresenter(DrawingPresenter):
     """Live bytes over the order, beside those of the order given."""
 
     most_plans = 2
+    a_plan, made_for = "an operator order", "operators and tensors"
 
-    def check_fits(self, problem: Problem, plan: object) -> None:
-        """Plans that break rules are shown as well."""
-        check_fits(problem, plan)
+    def check_parts(self, problem: Problem, plan: Plan) -> None:
+        """Every operator has a place, and every tensor an offset."""
+        if sorted(plan.order) != list(range(len(problem.ops))):
+            raise InputError(
+                f"found an order of {len(plan.order)} entries, expected each of the {len(problem.ops)} operators once"
+            )
+        if len(plan.offsets) != len(problem.tensors):
+            raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.tensors)} tensors")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """Peak and arena beside those of other plans; then the operators in order with what is live."""
@@ -72,10 +63,10 @@ class OrderPresenter(DrawingPresenter):
             rows.append((f"{at:,}", format_bytes(live), name_of(op.id, _NAME) + kind + mark))
         return "\n".join([*lines, *text_table(("step:r", "live:r", "operator"), rows, len(plan.order))])
 
-    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
+    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
         """Live bytes of one labelled plan, or of one beside another."""
         profiles = [(label, build_profile(problem, plan)) for label, plan in plans]
-        return Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[plot(profiles)]], 560)
+        return scene.Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[plot(profiles)]], 560)
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """What is to be ordered."""
@@ -149,47 +140,33 @@ class Profile:
         return build_layout(self.lives.packing, self.lives.offsets(self.plan))
 
 
-def check_fits(problem: Problem, plan: object) -> Plan:
-    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
-    if not isinstance(plan, Plan):
-        raise InputError(f"found a {type(plan).__name__} of another kind, expected an operator order")
-    if plan.problem != problem.digest:
-        raise InputError("the plan is for another problem: expected the same operators and tensors")
-    if sorted(plan.order) != list(range(len(problem.ops))):
-        raise InputError(f"found an order of {len(plan.order)} entries, expected each of the {len(problem.ops)} operators once")
-    if len(plan.offsets) != len(problem.tensors):
-        raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.tensors)} tensors")
-    return plan
-
-
 def build_profile(problem: Problem, plan: Plan) -> Profile:
     """Live bytes of a plan, which need not be valid: a picture may show what is wrong with it."""
-    check_fits(problem, plan)
     structure = build(problem)
     return Profile(problem, plan, structure.profile(plan.order), Lives(problem, structure, plan.order))
 
 
-def plot(profiles: Sequence[tuple[str, Profile]], bound: int | None = None) -> Plot:
+def plot(profiles: Sequence[tuple[str, Profile]], bound: int | None = None) -> scene.Plot:
     """Live bytes of the first plan as an area, those of the others as lines, and the bound."""
     top = max(1, *(profile.peak for _, profile in profiles))
     count = len(profiles[0][1].live)
-    across = number_axis(0, max(1, count), "operator")
+    across = scene.number_axis(0, max(1, count), "operator")
     edges = list(range(count + 1))
-    marks: list[Mark] = [area(steps(edges, profiles[0][1].live.tolist()), USAGE)]
-    marks += [Line(steps(edges, profile.live.tolist()), RULE) for _, profile in profiles[1:]]
+    marks: list[scene.Mark] = [scene.area(scene.steps(edges, profiles[0][1].live.tolist()), scene.USAGE)]
+    marks += [scene.Line(scene.steps(edges, profile.live.tolist()), scene.RULE) for _, profile in profiles[1:]]
     legend = [
-        Key(
+        scene.Key(
             shorten(f"{label}: peak {format_bytes(each.peak, 6)}, arena {format_bytes(each.plan.arena, 6)}", 60),
-            RULE if number else USAGE,
+            scene.RULE if number else scene.USAGE,
             "line" if number else "patch",
         )
         for number, (label, each) in enumerate(profiles)
     ]
     if bound is not None:
-        marks.append(level(across, bound, DASHED))
-        legend.append(Key(f"the proven bound, {format_bytes(bound, 6)}", DASHED, "line"))
-    up = byte_axis(max(top, bound or 0), f"live ({byte_unit(top)[0]})")
-    return Plot(across, [Panel(up, marks, _HIGH, f"Live bytes over the order of {count} operators")], legend=legend)
+        marks.append(scene.level(across, bound, scene.DASHED))
+        legend.append(scene.Key(f"the proven bound, {format_bytes(bound, 6)}", scene.DASHED, "line"))
+    up = scene.byte_axis(max(top, bound or 0), f"live ({byte_unit(top)[0]})")
+    return scene.Plot(across, [scene.Panel(up, marks, _HIGH, f"Live bytes over the order of {count} operators")], legend=legend)
 
 
 PRESENTER = OrderPresenter

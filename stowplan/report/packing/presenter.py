@@ -15,26 +15,12 @@ from numpy.typing import NDArray
 from stowplan.errors import InputError
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
+from stowplan.report import scene
 from stowplan.report.boxes import Box, Boxes, assign_colours
 from stowplan.report.colours import PALETTE
 from stowplan.report.inline import layouts_html
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
-from stowplan.report.scene import (
-    DASHED,
-    RULE,
-    USAGE,
-    Axis,
-    Mark,
-    Panel,
-    Picture,
-    Plot,
-    area,
-    byte_axis,
-    level,
-    number_axis,
-    steps,
-)
 from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, text_table
 from stowplan.result import Result
 
@@ -52,10 +38,12 @@ class PackingPresenter(DrawingPresenter):
     """Layouts of buffers over time."""
 
     most_plans = 2
+    a_plan, made_for = "a packing", "buffers"
 
-    def check_fits(self, problem: Problem, plan: object) -> None:
-        """Plans that break rules are shown as well: seeing what is wrong is what pictures are for."""
-        check_fits(problem, plan)
+    def check_parts(self, problem: Problem, plan: Plan) -> None:
+        """Every buffer has an offset."""
+        if len(plan.offsets) != len(problem.buffers):
+            raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.buffers)} buffers")
 
     def references(self, problem: Problem) -> list[Labelled]:
         """None: every buffer at bytes of its own is no picture to compare with."""
@@ -83,12 +71,12 @@ class PackingPresenter(DrawingPresenter):
             rows.append((f"{offset:,}", f"{offset + buffer.size:,}", format_bytes(buffer.size), life, name))
         return "\n".join([*lines, *text_table(("offset:r", "end:r", "size:r", "time:r", "buffer"), rows, len(order))])
 
-    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
+    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
         """Labelled plans side by side. What stands at a fixed offset has a dark edge."""
         layouts = [(label, build_layout(problem, plan)) for label, plan in plans]
         drawn = [layout for _, layout in layouts]
         colours = assign_colours(layout.boxes for layout in drawn)
-        return Picture(heading(problem, drawn), [plots(layouts, colours)], WIDE * len(plans))
+        return scene.Picture(heading(problem, drawn), [plots(layouts, colours)], WIDE * len(plans))
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """What is packed into what."""
@@ -108,7 +96,7 @@ class PackingPresenter(DrawingPresenter):
         ]
 
 
-def layouts_section(layouts: Sequence[Layout], plots: Sequence[Plot], details: Details, title: str = "Layout") -> Section:
+def layouts_section(layouts: Sequence[Layout], plots: Sequence[scene.Plot], details: Details, title: str = "Layout") -> Section:
     """Layout of each plan, and below it the bytes that live at once."""
     details.time = "time"
     intro = (
@@ -161,20 +149,8 @@ class Layout:
     """Highest end of a buffer."""
 
 
-def check_fits(problem: Problem, plan: object) -> Plan:
-    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
-    if not isinstance(plan, Plan):
-        raise InputError(f"found a {type(plan).__name__} of another kind, expected a packing")
-    if plan.problem != problem.digest:
-        raise InputError("the plan is for another problem: expected the same buffers")
-    if len(plan.offsets) != len(problem.buffers):
-        raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.buffers)} buffers")
-    return plan
-
-
 def build_layout(problem: Problem, plan: Plan) -> Layout:
     """Lay out a plan, which need not be valid: a picture may show what is wrong with it."""
-    check_fits(problem, plan)
     boxes = tuple(
         Box(number, start, end, offset, buffer.size, fixed=buffer.offset is not None)
         for number, (buffer, offset) in enumerate(zip(problem.buffers, plan.offsets, strict=True))
@@ -229,30 +205,33 @@ def boxes_of(layout: Layout, colours: dict[int, int]) -> Boxes:
     )
 
 
-def layout_panel(layout: Layout, top: int, boxes: Boxes, *, title: str = "", height: float = HIGH) -> Panel:
+def layout_panel(layout: Layout, top: int, boxes: Boxes, *, title: str = "", height: float = HIGH) -> scene.Panel:
     """Boxes up to ``top`` bytes, with lines at the capacity and at the plan's height."""
-    across = Axis(layout.start, layout.end)
-    marks: list[Mark] = [boxes]
+    across = scene.Axis(layout.start, layout.end)
+    marks: list[scene.Mark] = [boxes]
     capacity = layout.problem.capacity
     if capacity is not None and capacity <= top:
-        marks.append(level(across, capacity, RULE))
-    marks.append(level(across, layout.height, DASHED))
+        marks.append(scene.level(across, capacity, scene.RULE))
+    marks.append(scene.level(across, layout.height, scene.DASHED))
     spoken = f"Memory layout: {len(layout.problem.buffers)} buffers"
-    return Panel(byte_axis(top, f"offset ({byte_unit(top)[0]})"), marks, height, spoken, title)
+    return scene.Panel(scene.byte_axis(top, f"offset ({byte_unit(top)[0]})"), marks, height, spoken, title)
 
 
-def plot(label: str, layout: Layout, top: int, boxes: Boxes) -> Plot:
+def plot(label: str, layout: Layout, top: int, boxes: Boxes) -> scene.Plot:
     """The layout up to ``top`` bytes, and the bytes that live at once."""
-    across = number_axis(layout.start, layout.end, "time   (dashed: height of the plan)")
-    load: list[Mark] = [area(steps(layout.times.tolist(), layout.load.tolist()), USAGE), level(across, layout.height, DASHED)]
+    across = scene.number_axis(layout.start, layout.end, "time   (dashed: height of the plan)")
+    load: list[scene.Mark] = [
+        scene.area(scene.steps(layout.times.tolist(), layout.load.tolist()), scene.USAGE),
+        scene.level(across, layout.height, scene.DASHED),
+    ]
     panels = [
         layout_panel(layout, top, boxes),
-        Panel(byte_axis(top, "live", most=3), load, LOW, "Bytes that live at once"),
+        scene.Panel(scene.byte_axis(top, "live", most=3), load, LOW, "Bytes that live at once"),
     ]
-    return Plot(across, panels, f"{label}: {format_bytes(layout.height, 6)} high")
+    return scene.Plot(across, panels, f"{label}: {format_bytes(layout.height, 6)} high")
 
 
-def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> list[Plot]:
+def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> list[scene.Plot]:
     """Plots of some plans of one problem, on the same scales."""
     top = axis_top([layout for _, layout in layouts])
     return [plot(label, layout, top, boxes_of(layout, colours)) for label, layout in layouts]

@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.errors import InputError
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.report.boxes import Box
@@ -27,19 +26,6 @@ TIER_COLOURS = ("#8c2d3c", "#e8b13a", "#4b90c8", "#2d5a3c", "#b48cd2", "#5a5a5a"
 def tier_colour(tier: int) -> str:
     """Colour of a tier in all pictures."""
     return TIER_COLOURS[tier % len(TIER_COLOURS)]
-
-
-def check_fits(problem: Problem, plan: object) -> Plan:
-    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
-    if not isinstance(plan, Plan):
-        raise InputError(f"found a {type(plan).__name__} of another kind, expected a memory map (tier placement)")
-    if plan.problem != problem.digest:
-        raise InputError("the plan is for another problem: expected the same network, target, precision and capacity")
-    counts = {len(plan.weight_tiers), len(plan.output_tiers)}
-    tiers = (*plan.weight_tiers, *plan.output_tiers)
-    if counts != {len(problem.layers)} or not all(0 <= tier < len(problem.tiers) for tier in tiers):
-        raise InputError(f"expected a tier, 0 to {len(problem.tiers) - 1}, for each of the {len(problem.layers)} layers")
-    return plan
 
 
 def tensors(problem: Problem, what: What = "all") -> list[tuple[int, bool]]:
@@ -106,19 +92,6 @@ def use_of_tiers(problem: Problem, plan: Plan) -> NDArray[np.int64]:
         used[plan.output_tiers[number], problem.last_use[number] + 1] -= layer.output_bytes
     # The last column takes what leaves after the last layer.
     return np.cumsum(used, axis=1)[:, :-1]
-
-
-def layer_times(problem: Problem, plan: Plan) -> NDArray[np.int64]:
-    """Latency of each layer, ps: ``[layers]``."""
-    times = []
-    for number, layer in enumerate(problem.layers):
-        moved = problem.tiers[0].move_ps(layer.external_bytes)
-        moved += problem.tiers[plan.weight_tiers[number]].move_ps(layer.weights_read)
-        moved += problem.tiers[plan.output_tiers[number]].move_ps(layer.output_bytes)
-        for source in layer.inputs:
-            moved += problem.tiers[plan.output_tiers[source]].move_ps(problem.layers[source].output_bytes)
-        times.append(max(layer.compute_ps, moved) + layer.overhead_ps)
-    return np.array(times, np.int64)
 
 
 def tier_boxes(problem: Problem, plan: Plan, tier: int) -> list[Box]:

@@ -11,52 +11,26 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.errors import InputError
+from stowplan.hardware.nnp_i.problem import layers_ps
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
+from stowplan.report import scene
 from stowplan.report.boxes import Boxes, assign_colours
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
-from stowplan.report.scene import (
-    RULE,
-    Axis,
-    Key,
-    Line,
-    Mark,
-    Panel,
-    Picture,
-    Plot,
-    Rect,
-    Style,
-    Text,
-    byte_axis,
-    level,
-    number_axis,
-    patches,
-    steps,
-)
 from stowplan.report.text import byte_unit, format_bytes, name_of, printable, shorten, text_table
-from stowplan.report.tier_placement.maps import (
-    What,
-    check_fits,
-    contiguity,
-    layer_times,
-    rows_of,
-    tensor_name,
-    tier_boxes,
-    tier_colour,
-    transitions,
-    use_of_tiers,
-)
+from stowplan.report.tier_placement import maps
 from stowplan.result import Result, format_ps
 
 #: Rows of the table of layers, and of that in text; letters of a layer's name there.
 _TOP, LINES, _NAME = 20, 40, 28
 
-_SORTS: tuple[What, ...] = ("weights", "outputs")
+_SORTS: tuple[maps.What, ...] = ("weights", "outputs")
 
 #: Where a layer has no weights.
-EMPTY = Style(fill="panel", name="tile")
+EMPTY = scene.Style(fill="panel", name="tile")
 
 #: Points of the heights of a matrix, a band, the use of a tier and its addresses.
 _MATRIX, _BAND, _USE, _ADDRESSES = 115.0, 24.0, 90.0, 170.0
@@ -69,20 +43,24 @@ class TierPlacementPresenter(DrawingPresenter):
     """Memory maps beside the compiler's own."""
 
     most_plans = 2
+    a_plan, made_for = "a memory map (tier placement)", "network, target, precision and capacity"
 
-    def check_fits(self, problem: Problem, plan: object) -> None:
+    def check_parts(self, problem: Problem, plan: Plan) -> None:
         """Any tier for each layer will do."""
-        check_fits(problem, plan)
+        counts = {len(plan.weight_tiers), len(plan.output_tiers)}
+        tiers = (*plan.weight_tiers, *plan.output_tiers)
+        if counts != {len(problem.layers)} or not all(0 <= tier < len(problem.tiers) for tier in tiers):
+            raise InputError(f"expected a tier, 0 to {len(problem.tiers) - 1}, for each of the {len(problem.layers)} layers")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """Where bytes stand, contiguity, transitions from the first of the others, and the layers, the slowest first."""
-        times = layer_times(problem, plan)
+        times = layers_ps(problem, plan.weight_tiers, plan.output_tiers)
         total = format_ps(int(times.sum()))
         lines = [printable(f"{problem.name} on {problem.target} ({problem.cost_model}): {total}")]
         for name, capacity, peak, weights, outputs in _tier_rows(problem, plan):
             lines.append(f"  {name:<6} {peak} of {capacity} at the peak: {weights} of weights, outputs of {outputs} layers")
         for what in _SORTS:
-            found = contiguity(problem, plan, what)
+            found = maps.contiguity(problem, plan, what)
             lines.append(
                 f"  {what} of neighbouring layers in one tier: {found.part:.0%} (by chance {found.by_chance:.0%}), "
                 f"{found.runs} runs, the longest of {found.longest}"
@@ -102,30 +80,30 @@ class TierPlacementPresenter(DrawingPresenter):
         if self.are_alike(problem, before, plan):
             return [f"  the map is that of {name}"]
         names = [tier.name for tier in problem.tiers]
-        rows = [[tier, *map(str, counts)] for tier, counts in zip(names, transitions(problem, before, plan), strict=True)]
+        rows = [[tier, *map(str, counts)] for tier, counts in zip(names, maps.transitions(problem, before, plan), strict=True)]
         lines = text_table(["", *(f"{tier}:r" for tier in names)], rows)
         return [f"  from {name} (rows) to this map (columns), tensors:", *lines]
 
-    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
+    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
         """One labelled map, or two and the transitions from the second to the first.
 
         Above (for two that differ): for each tier of the second plan, where the first has what stood in it. Below: a band for
         each tensor of each plan, layers from left to right; then the bytes in the limited tiers over time. Where tiers are
         address spaces, these are drawn box by box for the first plan.
         """
-        rows: list[Sequence[Plot]] = []
+        rows: list[Sequence[scene.Plot]] = []
         if len(plans) == 2:
             (after_name, after), (before_name, before) = plans
-            whats: tuple[tuple[What, str], ...] = (("weights", "weights"), ("outputs", "outputs"), ("all", "all tensors"))
+            whats: tuple[tuple[maps.What, str], ...] = (("weights", "weights"), ("outputs", "outputs"), ("all", "all tensors"))
             names = [tier.name for tier in problem.tiers]
             axes = (f"in {after_name}", f"in {before_name}")
-            rows.append([_matrix(transitions(problem, before, after, what), names, title, axes) for what, title in whats])
+            rows.append([_matrix(maps.transitions(problem, before, after, what), names, title, axes) for what, title in whats])
         rows.append([bands(problem, plans)])
         total = sum(layer.weight_bytes + layer.output_bytes for layer in problem.layers)
         limited = [number for number, tier in enumerate(problem.tiers) if tier.capacity < total]
         if limited:
             rows.append(_addresses(problem, plans[0], limited) if plans[0][1].output_offsets else _use(problem, plans, limited))
-        return Picture(f"{problem.name} on {problem.target}, {problem.cost_model}", rows)
+        return scene.Picture(f"{problem.name} on {problem.target}, {problem.cost_model}", rows)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """Bands of tiers, transitions from another map where it differs, layers."""
@@ -151,7 +129,7 @@ def _bands(problem: Problem, plans: Sequence[Labelled]) -> Section:
 
 def _tier_rows(problem: Problem, plan: Plan) -> list[tuple[str, ...]]:
     """Name, capacity, peak, bytes of weights and number of outputs of each tier."""
-    peaks = use_of_tiers(problem, plan).max(axis=1)
+    peaks = maps.use_of_tiers(problem, plan).max(axis=1)
     rows = []
     for number, tier in enumerate(problem.tiers):
         weights = sum(each.weight_bytes for each, at in zip(problem.layers, plan.weight_tiers, strict=True) if at == number)
@@ -162,7 +140,7 @@ def _tier_rows(problem: Problem, plan: Plan) -> list[tuple[str, ...]]:
 
 def _transitions(problem: Problem, plan: Plan, name: str, before: Plan) -> Section:
     names = [tier.name for tier in problem.tiers]
-    counts = transitions(problem, before, plan)
+    counts = maps.transitions(problem, before, plan)
     rows = [
         (tier, *(f"{count:,} ({count / max(1, row.sum()):.0%})" for count in row))
         for tier, row in zip(names, counts, strict=True)
@@ -174,14 +152,14 @@ def _transitions(problem: Problem, plan: Plan, name: str, before: Plan) -> Secti
 def _contiguity(problem: Problem, plan: Plan) -> Section:
     rows = []
     for what in _SORTS:
-        each = contiguity(problem, plan, what)
+        each = maps.contiguity(problem, plan, what)
         rows.append((what, f"{each.part:.0%}", f"{each.by_chance:.0%}", f"{each.runs:,}", f"{each.longest:,}"))
     head = ("Tensors:n", "Neighbours in one tier:r", "By chance:r", "Runs:r", "Longest:r")
     return Section("Contiguity", table("How alike the places of neighbouring layers are", head, rows))
 
 
 def _layers(problem: Problem, plan: Plan) -> Section:
-    times = layer_times(problem, plan)
+    times = layers_ps(problem, plan.weight_tiers, plan.output_tiers)
     order = sorted(range(len(times)), key=lambda number: (-times[number], number))[:_TOP]
     at = ["At:r"] if plan.output_offsets else []
     rows = [
@@ -211,7 +189,7 @@ def _places(problem: Problem, plan: Plan, number: int, nothing: str) -> list[str
     return cells
 
 
-def _matrix(table: NDArray[np.int64], names: Sequence[str], title: str, axes: tuple[str, str]) -> Plot:
+def _matrix(table: NDArray[np.int64], names: Sequence[str], title: str, axes: tuple[str, str]) -> scene.Plot:
     """A transition matrix: parts of each row, and what they are parts of.
 
     Parameters
@@ -223,44 +201,44 @@ def _matrix(table: NDArray[np.int64], names: Sequence[str], title: str, axes: tu
     axes
         What is written across and upwards.
     """
-    marks: list[Mark] = []
+    marks: list[scene.Mark] = []
     for row, counts in enumerate(table.tolist()):
         total = sum(counts)
         for column, count in enumerate(counts):
             part = count / total if total else 0.0
             red, green, blue = (round(light + part * (dark - light)) for light, dark in zip(*_BLUES, strict=True))
-            style = Style(fill=f"#{red:02x}{green:02x}{blue:02x}", stroke="#ffffff")
-            marks.append(Rect(column, column + 1, row + 1, row, style))
+            style = scene.Style(fill=f"#{red:02x}{green:02x}{blue:02x}", stroke="#ffffff")
+            marks.append(scene.Rect(column, column + 1, row + 1, row, style))
             ink = "#ffffff" if part > 0.55 else "#222222"
             written = ((0.32, f"{part:.0%}"), (0.7, f"{count:,}")) if total else ((0.5, "–"),)
-            marks += [Text(column + 0.5, row + at, text, colour=ink) for at, text in written]
-    up = Axis(len(names), 0, [(at + 0.5, name) for at, name in enumerate(names)], axes[1])
-    across = Axis(0, len(names), [(at + 0.5, name) for at, name in enumerate(names)], axes[0])
+            marks += [scene.Text(column + 0.5, row + at, text, colour=ink) for at, text in written]
+    up = scene.Axis(len(names), 0, [(at + 0.5, name) for at, name in enumerate(names)], axes[1])
+    across = scene.Axis(0, len(names), [(at + 0.5, name) for at, name in enumerate(names)], axes[0])
     spoken = f"Tensors by their tier before (rows) and after (columns): {title}"
-    return Plot(across, [Panel(up, marks, _MATRIX, spoken, title, is_framed=False)])
+    return scene.Plot(across, [scene.Panel(up, marks, _MATRIX, spoken, title, is_framed=False)])
 
 
-def bands(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Plot:
+def bands(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> scene.Plot:
     """Bands for the weights and for the outputs of each labelled plan: the tier of every tensor, layers from left to right."""
     panels = []
-    for label, what, places in rows_of(problem, plans):
-        marks: list[Mark] = []
+    for label, what, places in maps.rows_of(problem, plans):
+        marks: list[scene.Mark] = []
         at = 0
         for tier, run in groupby(places):
             count = len(list(run))
-            style = EMPTY if tier is None else Style(fill=tier_colour(tier))
+            style = EMPTY if tier is None else scene.Style(fill=maps.tier_colour(tier))
             tip = "" if tier is None else f"{problem.tiers[tier].name}: {_layers_from(problem, at, count)}"
-            marks.append(Rect(at, at + count, 0, 1, style, tip))
+            marks.append(scene.Rect(at, at + count, 0, 1, style, tip))
             at += count
         name = f"{shorten(label, 24)}: {what}"
-        panels.append(Panel(Axis(0, 1, [(0.5, name)]), marks, _BAND, f"{label}: tiers of {what}", is_framed=False))
-    legend = patches(
-        (tier_colour(number), f"{tier.name}, {format_bytes(tier.capacity)}") for number, tier in enumerate(problem.tiers)
+        panels.append(scene.Panel(scene.Axis(0, 1, [(0.5, name)]), marks, _BAND, f"{label}: tiers of {what}", is_framed=False))
+    legend = scene.patches(
+        (maps.tier_colour(number), f"{tier.name}, {format_bytes(tier.capacity)}") for number, tier in enumerate(problem.tiers)
     )
     heading = ", ".join(f"{label} {format_ps(plan.objective_ps)}" for label, plan in plans)
     if any(not layer.weight_bytes for layer in problem.layers):
-        legend.append(Key("no weights", EMPTY))
-    return Plot(number_axis(0, len(problem.layers), "layer"), panels, heading, legend, gap=4)
+        legend.append(scene.Key("no weights", EMPTY))
+    return scene.Plot(scene.number_axis(0, len(problem.layers), "layer"), panels, heading, legend, gap=4)
 
 
 def _layers_from(problem: Problem, first: int, count: int) -> str:
@@ -269,46 +247,50 @@ def _layers_from(problem: Problem, first: int, count: int) -> str:
     return f"layer {first} ({begin})" if count == 1 else f"layers {first} to {first + count - 1} ({begin} to {end})"
 
 
-def _addresses(problem: Problem, labelled: tuple[str, Plan], limited: Sequence[int]) -> list[Plot]:
+def _addresses(problem: Problem, labelled: tuple[str, Plan], limited: Sequence[int]) -> list[scene.Plot]:
     """Offsets over layers in the limited tiers of one plan."""
     label, plan = labelled
-    layouts = [tier_boxes(problem, plan, tier) for tier in limited]
+    layouts = [maps.tier_boxes(problem, plan, tier) for tier in limited]
     colours = assign_colours(layouts)
 
     def describe(owner: int) -> tuple[str, int]:
         layer = problem.layers[owner // 2]
-        return tensor_name(problem, owner), layer.output_bytes if owner % 2 else layer.weight_bytes
+        return maps.tensor_name(problem, owner), layer.output_bytes if owner % 2 else layer.weight_bytes
 
     found = []
     for number, boxes in zip(limited, layouts, strict=True):
         tier = problem.tiers[number]
         title = f"{tier.name}, {label}: offsets ({byte_unit(tier.capacity)[0]}), up to the capacity"
         marks = [Boxes(boxes, colours, describe)]
-        panel = Panel(byte_axis(tier.capacity), marks, _ADDRESSES, f"Offsets in {tier.name} over the layers", title)
-        found.append(Plot(number_axis(0, len(problem.layers), "layer"), [panel]))
+        panel = scene.Panel(scene.byte_axis(tier.capacity), marks, _ADDRESSES, f"Offsets in {tier.name} over the layers", title)
+        found.append(scene.Plot(scene.number_axis(0, len(problem.layers), "layer"), [panel]))
     return found
 
 
-def _use(problem: Problem, plans: Sequence[tuple[str, Plan]], limited: Sequence[int]) -> list[Plot]:
+def _use(problem: Problem, plans: Sequence[tuple[str, Plan]], limited: Sequence[int]) -> list[scene.Plot]:
     """The part of the limited tiers that is in use at each layer."""
-    used = [use_of_tiers(problem, plan) for _, plan in plans]
-    across = number_axis(0, len(problem.layers), "layer")
+    used = [maps.use_of_tiers(problem, plan) for _, plan in plans]
+    across = scene.number_axis(0, len(problem.layers), "layer")
     edges = list(range(len(problem.layers) + 1))
     found = []
     for number in limited:
         tier = problem.tiers[number]
-        styles = [Style(stroke=tier_colour(number), width=1.4), Style(stroke=tier_colour(number), width=1.4, dash=(1.5, 1.5))]
-        lines: list[Mark] = [
-            Line(steps(edges, (table[number] / tier.capacity).tolist()), style)
+        styles = [
+            scene.Style(stroke=maps.tier_colour(number), width=1.4),
+            scene.Style(stroke=maps.tier_colour(number), width=1.4, dash=(1.5, 1.5)),
+        ]
+        lines: list[scene.Mark] = [
+            scene.Line(scene.steps(edges, (table[number] / tier.capacity).tolist()), style)
             for table, style in zip(used, styles, strict=False)
         ]
-        up = Axis(0, 1.08, [(part / 4, f"{part / 4:.0%}") for part in range(5)])
+        up = scene.Axis(0, 1.08, [(part / 4, f"{part / 4:.0%}") for part in range(5)])
         title = f"{tier.name}: part of {format_bytes(tier.capacity)} in use"
-        panel = Panel(up, [*lines, level(across, 1, RULE)], _USE, title, title)
+        panel = scene.Panel(up, [*lines, scene.level(across, 1, scene.RULE)], _USE, title, title)
         names = [
-            Key(label, Style(stroke="soft", dash=style.dash), "line") for (label, _), style in zip(plans, styles, strict=False)
+            scene.Key(label, scene.Style(stroke="soft", dash=style.dash), "line")
+            for (label, _), style in zip(plans, styles, strict=False)
         ]
-        found.append(Plot(across, [panel], legend=names if len(plans) > 1 else []))
+        found.append(scene.Plot(across, [panel], legend=names if len(plans) > 1 else []))
     return found
 
 

@@ -1,5 +1,5 @@
-"""The page about a tuning of XLA, its default beside the best and what made the difference; and the picture of both layouts,
-after figure 8 of the paper (Wang et al. 2023).
+"""The page about a tuning of XLA, its default beside the best and what made the difference, after figure 8 of the paper
+(Wang et al. 2023).
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from stowplan.errors import brief
 from stowplan.report.boxes import assign_colours
 from stowplan.report.colours import PALETTE
 from stowplan.report.curves import BASELINE, INCUMBENT
-from stowplan.report.figures import check_format, save_picture
 from stowplan.report.inline import legend_html, plot_html
-from stowplan.report.memory_mapping.drawing import picture_of
 from stowplan.report.memory_mapping.layout import TimeAxis
 from stowplan.report.memory_mapping.presenter import layouts_section
 from stowplan.report.page import Details, Section, cards_list, code_box, facts_list, table, warnings_box, whole_page
@@ -88,27 +86,6 @@ def render_tuning_report(tuning: Tuning, folder: str | Path, *, time: TimeAxis =
         [_summary(tuning, comparison), warnings_box(tuning.notes), *(part.html() for part in parts)],
         details,
     )
-
-
-def save_tuning_picture(path: str | Path, tuning: Tuning, folder: str | Path, *, time: TimeAxis = "steps") -> None:
-    """Write a picture of XLA's default at the left and the best at the right, with the same colours and scales.
-
-    Parameters
-    ----------
-    path
-        Its suffix says the format: ``.svg``, or with matplotlib ``.png`` or ``.pdf``.
-    tuning, folder, time
-        As of :func:`save_tuning_report`. Where XLA's default is the best, it is drawn alone.
-
-    Raises
-    ------
-    UsageError, MissingDependencyError
-        As :func:`~stowplan.report.figures.check_format`.
-    InputError
-        As of :func:`save_tuning_report`.
-    """
-    check_format(path)
-    save_picture(picture_of(read_comparison(tuning, folder, time).layouts, tuning.name), path)
 
 
 def _summary(tuning: Tuning, comparison: Comparison) -> str:

@@ -66,7 +66,7 @@ def check_values(module: HloModule, program: Program) -> None:
     """Every leaf with bytes of every instruction of the schedule has a tensor of that size."""
     for computation in in_line(module, module.entry):
         for instruction in computation.instructions:
-            for index, leaf in instruction.shape.leaves():
+            for index, leaf in instruction.shape.leaves:
                 text = f"{{{','.join(map(str, index))}}}" if index else ""
                 if leaf.bytes:
                     tensor = program.tensors[program.value_tensor[instruction.name + text]]
@@ -80,7 +80,7 @@ def test_module(corpus: Path, name: str) -> None:
     program = program_from_module(module)
     check_program(program)
     check_values(module, program)
-    assert counts(program, module.instruction_count) == COUNTS[name]
+    assert counts(program, module) == COUNTS[name]
 
 
 @pytest.mark.corpus

@@ -290,7 +290,7 @@ def test_reads_the_corpus_of_other_stages(corpus: Path) -> None:
     for path in sorted((corpus / "unoptimized").glob("*.hlo.txt.gz")):
         module = read_module(path)
         assert not module.is_scheduled
-        assert module.instruction_count > 50
+        assert sum(len(each.instructions) for each in module.computations.values()) > 50
     planned = read_module(corpus / "tpu_v4_xla_plan" / "alexnet_train_b32.hlo.txt.gz")
     assert any(instruction.opcode == "copy-start" for instruction in planned.entry.instructions)
     costed = read_program(corpus / "tpu_v4_cycles" / "alexnet_train_b32.nomsa.hlo.txt.gz")

@@ -64,7 +64,7 @@ def test_layout_fields() -> None:
 def test_nested_tuples_with_comments() -> None:
     shape = parse_shape("((f32[2]{0:T(128)S(3)}, ()), pred[], /*index=2*/(s32[3], (token[])))")
     assert isinstance(shape, TupleShape)
-    assert [(index, leaf.dtype) for index, leaf in shape.leaves()] == [
+    assert [(index, leaf.dtype) for index, leaf in shape.leaves] == [
         ((0, 0), "f32"),
         ((1,), "pred"),
         ((2, 0), "s32"),

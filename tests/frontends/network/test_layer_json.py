@@ -83,7 +83,6 @@ def test_any_order_of_nodes_gives_an_order_to_run_in() -> None:
 def test_derived() -> None:
     network = decode(diamond())
     assert network.consumers == ((1, 2), (3,), (3,), ())
-    assert network.last_use == (2, 3, 3, 3)
     assert network.external_elements == (4, 0, 0, 0)
 
 

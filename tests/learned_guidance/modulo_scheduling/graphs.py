@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stowplan.frontends.dfg import kernels, lower
+from benchmarks.lib.modulo_scheduling import kernels
+from stowplan.frontends.dfg import lower
 from stowplan.hardware.se.machines import load_machine
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.lib.modulo_scheduling import kernels
 from stowplan.errors import InputError
-from stowplan.frontends.dfg import kernels, lower
+from stowplan.frontends.dfg import lower
 from stowplan.hardware.se import compare
 from stowplan.learned_guidance.modulo_scheduling.body import Body, topological_order
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping

@@ -9,7 +9,7 @@ import stowplan
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.hardware.nnp_i.compiler import compiler_plan
-from stowplan.hardware.nnp_i.problem import Timing
+from stowplan.hardware.nnp_i.problem import latency_ps
 from stowplan.learned_guidance.tier_placement.decode import Decoder, Floats, Ints
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.verify import verify
@@ -29,11 +29,10 @@ class Reference:
     def __init__(self, problem: Problem, orders: Ints):
         self.problem, self.orders = problem, orders
         self.tier = dict.fromkeys(range(2 * len(problem.layers)), 0)
-        self.timing = Timing(problem)
 
     def latency(self) -> int:
         weights, outputs = ([tier for tensor, tier in self.tier.items() if tensor % 2 == part] for part in range(2))
-        return self.timing.latency_ps(weights, outputs)
+        return latency_ps(self.problem, weights, outputs)
 
     def holds(self, tier: int) -> bool:
         layers = self.problem.layers

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 import stowplan
+from benchmarks.lib.modulo_scheduling import kernels
 from benchmarks.lib.modulo_scheduling.baselines import Evolution, random_play
-from stowplan.frontends.dfg import kernels, lower
+from stowplan.frontends.dfg import lower
 from stowplan.hardware.se import compare, streaming_engine
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
 from stowplan.models.modulo_scheduling import cpsat

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.lib.modulo_scheduling import kernels
 from benchmarks.lib.modulo_scheduling.equal_work import spend
 from stowplan.errors import UsageError
-from stowplan.frontends.dfg import kernels, lower
+from stowplan.frontends.dfg import lower
 from stowplan.learned_guidance.modulo_scheduling.graphs import generated
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
@@ -65,7 +66,7 @@ class Tuned(Uniform):
             made += 1
             if found.current < 0:
                 on_better(found.plan())
-        return SimpleNamespace(evaluations=made)
+        return SimpleNamespace(trainer=SimpleNamespace(evaluations=made))
 
 
 @pytest.fixture

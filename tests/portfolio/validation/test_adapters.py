@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.lib.modulo_scheduling import kernels
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, MissingDependencyError
-from stowplan.frontends.dfg import kernels, lower
+from stowplan.frontends.dfg import lower
 from stowplan.models.memory_mapping.cpsat import solve as solve_exactly
 from stowplan.models.memory_mapping.problem import Step, Table
 from stowplan.models.memory_mapping.verify import verify as verify_mapping

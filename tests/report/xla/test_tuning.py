@@ -6,7 +6,6 @@ import ast
 import json
 import re
 import shlex
-from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import NamedTuple
@@ -18,11 +17,11 @@ from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.steer import ALL_SLOW, CAPACITY_OPTION, DEFAULT, Steer
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
-from stowplan.errors import InputError, UsageError
+from stowplan.errors import InputError
 from stowplan.report.inline import plot_html
 from stowplan.report.xla.changes import Changes, MemoryChange, TensorChange, compare_trials
 from stowplan.report.xla.comparison import read_comparison
-from stowplan.report.xla.page import render_tuning_report, save_tuning_picture, save_tuning_report, signed_share, trials_plot
+from stowplan.report.xla.page import render_tuning_report, save_tuning_report, signed_share, trials_plot
 from tests.report.xla.cases import (
     CYCLES,
     ORDER,
@@ -230,15 +229,14 @@ def test_a_default_that_nothing_beats_stands_alone(run: Run) -> None:
     assert "Tensors that moved" not in page
 
 
-@pytest.mark.parametrize("save", [save_tuning_report, save_tuning_picture])
-def test_results_of_another_run(run: Run, tmp_path: Path, save: Callable[..., None]) -> None:
+def test_results_of_another_run(run: Run, tmp_path: Path) -> None:
     trials = list(run.tuning.trials)
     trials[2] = msgspec.structs.replace(trials[2], cycles=1)
     other = msgspec.structs.replace(run.tuning, trials=tuple(trials))
     with pytest.raises(InputError, match=r"found a module of 250,000 cycles, expected 1 as in the tuning"):
-        save(tmp_path / "out.svg", other, run.folder)
+        save_tuning_report(tmp_path / "out.svg", other, run.folder)
     with pytest.raises(InputError, match=r"record\.json"):
-        save(tmp_path / "out.svg", run.tuning, tmp_path)
+        save_tuning_report(tmp_path / "out.svg", run.tuning, tmp_path)
     assert not (tmp_path / "out.svg").exists()
 
 
@@ -263,28 +261,3 @@ def test_a_single_trial(run: Run) -> None:
 def test_shares_have_a_sign_and_enough_digits() -> None:
     shares = {0.0: "0%", -0.0342: "−3.42%", 0.5: "+50.00%", -0.00001234: "−0.001%"}
     assert {share: signed_share(share) for share in shares} == shares
-
-
-# --- picture -------------------------------------------------------------------------------------------------------------
-
-
-def test_picture(run: Run, tmp_path: Path) -> None:
-    for name in ("one.svg", "two.svg"):
-        save_tuning_picture(tmp_path / name, run.tuning, run.folder)
-    text = (tmp_path / "one.svg").read_bytes()
-    assert text == (tmp_path / "two.svg").read_bytes()
-    titles = [unescape(title) for title in re.findall(r"<text[^>]*>(.*?)</text>", text.decode())]
-    assert "chain on tpu-v4, 64 MiB of fast memory, the first 256 KiB shown" in titles
-    left, right = (
-        next(number for number, title in enumerate(titles) if title.startswith(start))
-        for start in (f"XLA's default: {run.tuning.default.total:,} cycles", "Best (plan first): ")
-    )
-    assert left < right
-    pytest.importorskip("matplotlib")
-    save_tuning_picture(tmp_path / "picture.png", run.tuning, run.folder)
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_picture_format(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"\.gif"):
-        save_tuning_picture(tmp_path / "picture.gif", run.tuning, run.folder)

@@ -22,7 +22,7 @@ from stowplan.hardware.costs.signatures.predictor import (
     as_bits,
     shipped,
 )
-from stowplan.hardware.costs.signatures.table import Assignment, LatencyTable, StepSignature
+from stowplan.hardware.costs.signatures.table import LatencyTable, StepSignature
 from stowplan.hardware.program import ProgramStep
 from stowplan.hardware.targets import Target
 from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Table
@@ -230,10 +230,6 @@ class SignatureCosts:
             columns[:, 2],
             columns[:, 3].astype(np.bool_),
         )
-
-    def of_compiled(self, assignment: Assignment) -> StepCosts:
-        """Cycles that the model gives the steps of a compiled module, of those that have an estimate there."""
-        return self.assignment({name: each.pattern for name, each in assignment.steps.items() if each.cycles is not None})
 
     def of_fast_uses(self, steps: Sequence[ProgramStep], fast: Sequence[bool]) -> StepCosts:
         """Cycles for a plan: ``fast`` says of each use of the program, in order, whether it is served from fast memory."""

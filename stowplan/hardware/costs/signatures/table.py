@@ -147,10 +147,6 @@ class LatencyTable:
         """Cycles by pattern; empty for a signature without entries."""
         return self._rows.get(signature, {})
 
-    def cycles(self, step: StepSignature, pattern: int) -> int | None:
-        """Cycles of a step whose leaves stand as the pattern says, None where no module had it so."""
-        return self._rows.get(step.signature, {}).get(pattern)
-
     def add(self, assignment: Assignment, signatures: Mapping[str, StepSignature]) -> int:
         """Take over what a compiled module says of its steps; returns the number of new entries.
 

@@ -13,6 +13,7 @@ import torch
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE, Chip
 from stowplan.hardware.nnp_i.compiler import Rectifier
+from stowplan.hardware.nnp_i.problem import latency_ps
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import pack_maps, unpack_maps
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.graph import graph_of
@@ -167,7 +168,7 @@ class Network:
     def reward(self, tiers: Ints) -> float:
         """Of a map ``[N, 2]``, without noise; the chip counts no evaluation."""
         (compiled,), (epsilon,) = self.chip.compiled(tiers[None])
-        latency = self.chip.timing.latency_ps(compiled[:, 0].tolist(), compiled[:, 1].tolist())
+        latency = latency_ps(self.chip.problem, compiled[:, 0].tolist(), compiled[:, 1].tolist())
         return REWARD_SCALE * (-float(epsilon) if epsilon > 0 else self._speedup(latency))
 
     def _speedup(self, latency_ps: int) -> float:

@@ -13,8 +13,9 @@ pytest.importorskip("torch")
 
 import torch
 
+from benchmarks.lib.modulo_scheduling import kernels
 from stowplan.errors import InputError
-from stowplan.frontends.dfg import kernels, lower
+from stowplan.frontends.dfg import lower
 from stowplan.hardware.se.machines import load_machine
 from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy, best_of, particles
