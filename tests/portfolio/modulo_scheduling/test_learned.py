@@ -66,7 +66,7 @@ class Tuned(Uniform):
             made += 1
             if found.current < 0:
                 on_better(found.plan())
-        return SimpleNamespace(evaluations=made)
+        return SimpleNamespace(trainer=SimpleNamespace(evaluations=made))
 
 
 @pytest.fixture
