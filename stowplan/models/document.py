@@ -1,4 +1,4 @@
-"""What all kinds write: problems and plans as JSON files, and the table of offsets, for whoever applies a plan.
+"""What all kinds write: problems and plans as JSON files, checked, and the table of offsets, for whoever applies a plan.
 
 A kind makes the table (``kinds.KindModules.offsets``), :mod:`stowplan.backends.emit` writes it.
 """
@@ -14,6 +14,7 @@ from typing import Self
 import msgspec
 
 from stowplan import files, kinds
+from stowplan.errors import InputError
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -41,6 +42,29 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """What notebooks show: a table of the fields, those that are long by how many entries they have."""
         shown: str = kinds.load("stowplan.report.notebook:document_html")(self)
         return shown
+
+
+def expect(holds: bool, place: str, found: object, expected: str) -> None:
+    """Raise :class:`~stowplan.errors.InputError` at a place of a problem where a rule does not hold."""
+    if not holds:
+        raise InputError(f"found {found}, expected {expected}", place=place)
+
+
+def expect_range(place: str, field: str, value: int, least: int, below: int) -> None:
+    """Raise InputError where a field is not in ``[least, below)``."""
+    if not least <= value < below:
+        raise InputError(f"found {field} {value}, expected {least} to {below - 1}", place=place)
+
+
+def expect_unique(names: Iterable[str], where: str, what: str = "id") -> None:
+    """Raise InputError where two of a list have one name."""
+    seen: set[str] = set()
+    for number, name in enumerate(names):
+        if name in seen:
+            raise InputError(
+                f"found the {what} {name!r} twice, expected every {what} once", place=f"{where}[{number}] ({name})"
+            )
+        seen.add(name)
 
 
 FORMAT = "stowplan.offset_table"

@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 from stowplan.models import cpsat_runner
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
-from stowplan.models.bank_mapping.structure import Structure, analyse, assemble, objective_bound, off_chip_cost
+from stowplan.models.bank_mapping.structure import Structure, analyse, assemble, objective_bound, off_chip_cost, rests_at
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
 
@@ -41,32 +41,22 @@ class Model:
         """Start the solver from a plan; every variable gets a value."""
         values: list[tuple[cp_model.IntVar, int]] = []
 
-        def hint(variable: cp_model.IntVar, value: bool) -> None:
-            values.append((variable, int(value)))
-
         stays = self.structure.followed(plan.on_chip)
         better = assemble(self.problem, plan.options, stays)
         made = {(copy.tensor, copy.layout) for copy in better.copies}
         for number, variables in enumerate(self.options):
             if len(variables) > 1:
-                for option, variable in enumerate(variables):
-                    hint(variable, option == plan.options[number])
+                values += [(variable, option == plan.options[number]) for option, variable in enumerate(variables)]
         for tensor, stay in enumerate(self.on_chip):
             if stay is not None:
-                hint(stay, stays[tensor])
+                values.append((stay, stays[tensor]))
         for (tensor, layout), variables in self.own.items():
             if not self.problem.writers[tensor] and len(self.structure.writable[tensor]) > 1:
-                hint(variables[0], better.layouts[tensor] == layout)
-        for key, variable in self.copies.items():
-            hint(variable, key in made)
+                values.append((variables[0], better.layouts[tensor] == layout))
+        values += [(variable, key in made) for key, variable in self.copies.items()]
         unit, spare = self.structure.unit, self.problem.capacity % self.structure.unit
-        for number, variable in self.rounded.items():
-            live = self.structure.crowded[number]
-            rests = sum(self.problem.tensors[tensor].bytes % unit for tensor in live if stays[tensor])
-            rests += sum(
-                self.problem.tensors[tensor].layout_bytes(layout) % unit for tensor, layout in made if tensor in set(live)
-            )
-            values.append((variable, max(0, -(-(rests - spare) // unit))))
+        rests = rests_at(self.problem, self.structure, better)
+        values += [(variable, max(0, -(-(rests[number] - spare) // unit))) for number, variable in self.rounded.items()]
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan:

@@ -13,7 +13,7 @@ import numpy as np
 
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
-from stowplan.models.bank_mapping.structure import Structure, analyse, assemble, objective_bound, off_chip_cost
+from stowplan.models.bank_mapping.structure import Structure, analyse, assemble, objective_bound, off_chip_cost, rests_at
 from stowplan.models.mip.matrix import FloatArray, MatrixModel, Program
 from stowplan.models.mip.outcome import lowered
 
@@ -55,13 +55,8 @@ class Model:
         for copy in better.copies:
             point[self.copy_columns[copy.tensor, copy.layout]] = 1.0
         unit = self.structure.unit
-        rest = [tensor.bytes % unit if stay else 0 for tensor, stay in zip(self.problem.tensors, stays, strict=True)]
-        for copy in better.copies:
-            size = self.problem.tensors[copy.tensor].layout_bytes(copy.layout)
-            rest[copy.tensor] += size % unit
         spare = self.problem.capacity % unit
-        for moment, live in zip(self.moments, self.structure.crowded, strict=True):
-            rests = sum(rest[tensor] for tensor in live)
+        for moment, rests in zip(self.moments, rests_at(self.problem, self.structure, better), strict=True):
             point[moment.rests] = rests / unit
             point[moment.rounded] = max(0, -(-(rests - spare) // unit))
         return point

@@ -14,7 +14,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import Document
+from stowplan.models.document import Document, expect, expect_unique
 
 FORMAT = "stowplan.bank_mapping.problem"
 VERSION = 1
@@ -106,10 +106,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     def __post_init__(self) -> None:
         for field in ("banks", "copy_weight", "off_chip_weight"):
             value = getattr(self, field)
-            if not 1 <= value <= 1 << 20:
-                raise InputError(f"found {value}, expected 1 to {1 << 20}", place=field)
-        if not 0 <= self.capacity < LIMIT:
-            raise InputError(f"found {self.capacity}, expected 0 to {LIMIT - 1} bytes", place="capacity")
+            expect(1 <= value <= 1 << 20, field, value, f"1 to {1 << 20}")
+        expect(0 <= self.capacity < LIMIT, "capacity", self.capacity, f"0 to {LIMIT - 1} bytes")
         _check_tensors(self.tensors)
         self._check_operators()
 
@@ -189,12 +187,9 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
 
 
 def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
-    seen: set[str] = set()
+    expect_unique((tensor.name for tensor in tensors), "tensors", "name")
     for number, tensor in enumerate(tensors):
         place = f"tensors[{number}] ({tensor.name})"
-        if tensor.name in seen:
-            raise InputError(f"found the name {tensor.name!r} twice, expected every name once", place=place)
-        seen.add(tensor.name)
         if any(not 1 <= size < LIMIT for size in tensor.shape):
             raise InputError(f"found shape {list(tensor.shape)}, expected sizes of at least 1", place=place)
         for what, size in (("bytes", tensor.bytes), *((f"view {view.name}", view.bytes) for view in tensor.views)):
@@ -211,10 +206,9 @@ def check_operator(operator: Operator, tensors: tuple[Tensor, ...], place: str) 
     for tensor in (*operator.reads, *operator.writes):
         if not 0 <= tensor < len(tensors):
             raise InputError(f"found tensor number {tensor}, expected 0 to {len(tensors) - 1}", place=place)
-    if len(set(operator.writes)) < len(operator.writes):
-        raise InputError("found a tensor written twice, expected every one once", place=place)
-    if len(operator.read_bytes) != len(operator.reads):
-        raise InputError(f"found {len(operator.read_bytes)} read_bytes, expected {len(operator.reads)}", place=place)
+    expect(len(set(operator.writes)) == len(operator.writes), place, "a tensor written twice", "every one once")
+    sizes = len(operator.read_bytes)
+    expect(sizes == len(operator.reads), place, f"{sizes} read_bytes", f"{len(operator.reads)}")
     if any(not 0 <= size < LIMIT for size in operator.read_bytes):
         raise InputError(f"found read_bytes {list(operator.read_bytes)}, expected 0 to {LIMIT - 1}", place=place)
     if not operator.options:
@@ -263,12 +257,9 @@ def split(problem: Problem, tile_bytes: int | None, buffer_bytes: int = 0) -> Ti
     InputError
         Sizes that are out of range.
     """
-    if tile_bytes is not None and tile_bytes < 1:
-        raise InputError(f"found {tile_bytes} bytes, expected at least 1", place="tile")
-    if not 0 <= buffer_bytes <= problem.capacity:
-        raise InputError(
-            f"found {buffer_bytes} bytes, expected at most the capacity of {problem.capacity} bytes", place="stream_buffer"
-        )
+    expect(tile_bytes is None or tile_bytes >= 1, "tile", f"{tile_bytes} bytes", "at least 1")
+    most = f"at most the capacity of {problem.capacity} bytes"
+    expect(0 <= buffer_bytes <= problem.capacity, "stream_buffer", f"{buffer_bytes} bytes", most)
     ranges = [_ranges(tensor, tile_bytes) for tensor in problem.tensors]
     numbers: list[range] = []
     tiles: list[Tile] = []

@@ -125,6 +125,15 @@ class Structure:
         return [chosen if known is None else known for known, chosen in zip(self.on_chip, on_chip, strict=True)]
 
 
+def rests_at(problem: Problem, structure: Structure, plan: Plan) -> list[int]:
+    """Bytes beyond whole units that tensors and copies of a plan have on chip, at each crowded moment."""
+    unit = structure.unit
+    rest = [tensor.bytes % unit * stays for tensor, stays in zip(problem.tensors, plan.on_chip, strict=True)]
+    for copy in plan.copies:
+        rest[copy.tensor] += problem.tensors[copy.tensor].layout_bytes(copy.layout) % unit
+    return [sum(rest[tensor] for tensor in live) for live in structure.crowded]
+
+
 def analyse(problem: Problem) -> Structure:
     """The structure of a problem."""
     count = len(problem.tensors)

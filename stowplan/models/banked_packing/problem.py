@@ -15,7 +15,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import Document
+from stowplan.models.document import Document, expect, expect_range, expect_unique
 from stowplan.models.packing.bounds import live_sets
 from stowplan.models.packing.problem import SizedLife
 
@@ -68,29 +68,24 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
             )
         for number, bank in enumerate(self.banks):
             place = f"banks[{number}] ({bank.name})"
-            _check_range(place, "capacity", bank.capacity, 0)
-            _check_range(place, "cost", bank.cost, 0)
-            _check_range(place, "alignment", bank.alignment, 1)
-            _check_range(place, "reserved", bank.reserved, 0)
+            expect_range(place, "capacity", bank.capacity, 0, LIMIT)
+            expect_range(place, "cost", bank.cost, 0, LIMIT)
+            expect_range(place, "alignment", bank.alignment, 1, LIMIT)
+            expect_range(place, "reserved", bank.reserved, 0, LIMIT)
         most = max(bank.cost for bank in self.banks)
         coarsest = max(bank.alignment for bank in self.banks)
-        seen: set[str] = set()
+        expect_unique((buffer.id for buffer in self.buffers), "buffers")
         total = worst = 0
         for number, buffer in enumerate(self.buffers):
             place = f"buffers[{number}] ({buffer.id})"
-            if buffer.id in seen:
-                raise InputError(f"found the id {buffer.id!r} twice, expected every id once", place=place)
-            seen.add(buffer.id)
-            _check_range(place, "lower", abs(buffer.lower), 0)
-            _check_range(place, "upper", abs(buffer.upper), 0)
-            if buffer.lower >= buffer.upper:
-                raise InputError(f"found upper {buffer.upper}, expected more than lower, {buffer.lower}", place=place)
-            _check_range(place, "size", buffer.size, 0)
-            _check_range(place, "uses", buffer.uses, 0)
-            _check_range(place, "alignment", buffer.alignment, 1)
+            expect_range(place, "lower", abs(buffer.lower), 0, LIMIT)
+            expect_range(place, "upper", abs(buffer.upper), 0, LIMIT)
+            expect(buffer.lower < buffer.upper, place, f"upper {buffer.upper}", f"more than lower, {buffer.lower}")
+            expect_range(place, "size", buffer.size, 0, LIMIT)
+            expect_range(place, "uses", buffer.uses, 0, LIMIT)
+            expect_range(place, "alignment", buffer.alignment, 1, LIMIT)
             for name in buffer.banks:
-                if name not in names:
-                    raise InputError(f"found bank {name!r}, expected one of {', '.join(sorted(names))}", place=place)
+                expect(name in names, place, f"bank {name!r}", f"one of {', '.join(sorted(names))}")
             total += buffer.size + buffer.alignment * coarsest
             worst += buffer.size * buffer.uses * most
             if max(total, worst) >= LIMIT:
@@ -142,11 +137,6 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     def digest(self) -> str:
         """Hex SHA-256 of what a plan depends on: everything but the name."""
         return files.digest([self.buffers, self.banks])
-
-
-def _check_range(place: str, field: str, value: int, least: int) -> None:
-    if not least <= value < LIMIT:
-        raise InputError(f"found {field} {value}, expected {least} to {LIMIT - 1}", place=place)
 
 
 @dataclass(frozen=True)

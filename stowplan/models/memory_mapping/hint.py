@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import msgspec
 
@@ -99,8 +100,9 @@ ALIKE = 0.5
 def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
     """For each step of a problem the step of an earlier version that it was, -1 for none; shape ``[T]``."""
     found = matched(_steps(problem), _steps(earlier))
-    likeness = _Likeness(problem, earlier)
-    return aligned(found, len(earlier.steps), likeness, ALIKE)
+    signatures = [[_signature(each, step) for step in each.steps] for each in (problem, earlier)]
+    likeness = cache(_likeness)
+    return aligned(found, len(earlier.steps), lambda step, before: likeness(signatures[0][step], signatures[1][before]), ALIKE)
 
 
 def paired_uses(problem: Problem, step: int, earlier: Problem, before: int) -> list[tuple[int, int]]:
@@ -139,22 +141,8 @@ def _signature(problem: Problem, step: Step) -> Signature:
     return step.opcode, tuple((problem.tensors[use.tensor].size, use.is_output) for use in step.uses)
 
 
-class _Likeness:
-    """How alike two steps are: of the bytes that the larger one uses, the part that both have in uses of one size and role."""
-
-    def __init__(self, problem: Problem, earlier: Problem):
-        self._signatures = [[_signature(each, step) for step in each.steps] for each in (problem, earlier)]
-        self._known: dict[tuple[Signature, Signature], float] = {}
-
-    def __call__(self, step: int, before: int) -> float:
-        pair = self._signatures[0][step], self._signatures[1][before]
-        found = self._known.get(pair)
-        if found is None:
-            found = self._known[pair] = _likeness(*pair)
-        return found
-
-
 def _likeness(one: Signature, other: Signature) -> float:
+    """How alike two steps are: of the bytes that the larger one uses, the part that both have in uses of one size and role."""
     if one[0] != other[0]:
         return 0.0
     mine, theirs = Counter(one[1]), Counter(other[1])

@@ -85,7 +85,7 @@ def _mps_lines(model: MatrixModel) -> Iterator[str]:
     kinds = [_row_kind(one, two) for one, two in zip(low.tolist(), high.tolist(), strict=True)]
     names = [model.row_name(row) for row in range(model.rows)]
     # The third word keeps CBC from reading lines of short names as if they were in fixed columns.
-    yield f"NAME {_word(model.name)} FREE"
+    yield f"NAME {plain(model.name)} FREE"
     yield "ROWS"
     yield f" N {_OBJECTIVE}"
     for kind, name in zip(kinds, names, strict=True):
@@ -155,7 +155,7 @@ def lp(model: MatrixModel) -> str:
 
 def _lp_lines(model: MatrixModel) -> Iterator[str]:
     names = [model.column_name(column) for column in range(model.columns)]
-    yield f"\\ {_word(model.name)}"
+    yield f"\\ {plain(model.name)}"
     yield "Minimize"
     paid = np.flatnonzero(model.cost).tolist()
     terms = [_term(float(model.cost[column]), names[column]) for column in paid]
@@ -214,5 +214,6 @@ def _wrapped(head: str, words: list[str]) -> Iterator[str]:
     yield line
 
 
-def _word(name: str) -> str:
+def plain(name: str) -> str:
+    """A name with nothing in it that solvers trip over."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name) or "model"

@@ -187,6 +187,29 @@ class Program:
             column_names=self.names if all(self.names) else (),
         )
 
+    def scaled(self, name: str, scale: FloatArray, unit: float) -> tuple[MatrixModel, FloatArray]:
+        """The program with columns divided by ``scale``, the objective by ``unit``, rows by powers of two; the rows' scale."""
+        matrix = self.rows.entries(len(self.cost), np.float64) @ sparse.diags(scale)
+        row_scale = row_scales(matrix)
+        made = MatrixModel(
+            name=name,
+            cost=np.array(self.cost, np.float64) * scale / unit,
+            lower=np.array(self.lower, np.float64) / scale,
+            upper=np.array(self.upper, np.float64) / scale,
+            is_integer=np.array(self.is_integer, bool),
+            matrix=sparse.csr_matrix(sparse.diags(row_scale) @ matrix),
+            row_lower=sides(self.rows.lower, row_scale),
+            row_upper=sides(self.rows.upper, row_scale),
+        )
+        return made, row_scale
+
+    def dual_bound(self, duals: FloatArray) -> int:
+        """What :func:`proven_bound` says of row duals of a program in whole numbers."""
+        row_lower, row_upper, lower, upper, cost = (
+            np.array(each, np.int64) for each in (self.rows.lower, self.rows.upper, self.lower, self.upper, self.cost)
+        )
+        return proven_bound(self.rows.entries(len(self.cost)), row_lower, row_upper, lower, upper, cost, duals)
+
 
 def sides(given: Sequence[float] | IntArray, scale: FloatArray | float = 1.0) -> FloatArray:
     """Sides of rows times a scale, infinite where there is none."""

@@ -19,28 +19,24 @@ IN_PROCESS = ("gscip", "highs")
 class Options:
     """How to solve: the parameters of :func:`stowplan.models.mip.solve.solve`, which says what they mean."""
 
-    time_limit: float
-    seed: int
-    threads: int
-    start: FloatArray | None
-    node_limit: int | None
-    on_bound: Callable[[float], None] | None
-    should_stop: Callable[[], bool] | None
+    time_limit: float = 30.0
+    seed: int = 0
+    start: FloatArray | None = None
+    node_limit: int | None = None
+    on_bound: Callable[[float], None] | None = None
+    should_stop: Callable[[], bool] | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What a solver found, and what it proved. Smaller objectives are better; offsets of the model are included."""
 
-    solver: str
     status: Status
     """``optimal`` and ``infeasible`` only where the solver proved it; running out of time is neither."""
     objective: float | None
     """Of the best point found; None where there is none."""
     bound: float | None
     """Proven by the solver, in floating-point arithmetic: see :func:`proven`. None where it proved none or says none."""
-    seconds: float
-    """Building the solver's own copy of the model included."""
     values: FloatArray | None = None
     """Best point found, shape ``[columns]``, checked against the model; None where there is none."""
 

@@ -30,13 +30,12 @@ def solve(
     *,
     time_limit: float = 30.0,
     seed: int = 0,
-    threads: int = 1,
     start: FloatArray | None = None,
     node_limit: int | None = None,
     on_bound: Callable[[float], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Minimise ``model`` with a solver by name (:func:`solvers` lists them). Nothing is printed.
+    """Minimise ``model`` with a solver by name (:func:`solvers` lists them), on one thread. Nothing is printed.
 
     Parameters
     ----------
@@ -44,15 +43,13 @@ def solve(
         Without integers it is solved as a linear program.
     time_limit
         Seconds, building the solver's own copy of the model included.
-    threads
-        For solvers that take a number; the others run on one.
     start
         A point ``[columns]`` to start from, feasible or not.
     node_limit
         Nodes of branch and bound, for the solvers in process, which with it, and a time limit that does not bind, give equal
         results in equal calls; the others take no notice.
     on_bound
-        Called with better bounds as they come, from GSCIP; from another thread.
+        Called with better bounds as they come, from the solvers in process; from another thread.
     should_stop
         Asked every few hundredths of a second. Programs are ended (on Linux), and have then found nothing.
 
@@ -67,10 +64,10 @@ def solve(
         No such solver here.
     """
     if model.columns == 0:
-        return _empty(model, solver)
+        return _empty(model)
     if should_stop is not None and should_stop():
-        return Outcome(solver, "unknown", None, None, 0.0)
-    options = Options(time_limit, seed, threads, start, node_limit, on_bound, should_stop)
+        return Outcome("unknown", None, None)
+    options = Options(time_limit, seed, start, node_limit, on_bound, should_stop)
     if solver == "gscip":
         from stowplan.models.mip import with_mathopt
 
@@ -85,9 +82,9 @@ def solve(
     return with_pulp.solve(model, solver, options)
 
 
-def _empty(model: MatrixModel, solver: str) -> Outcome:
+def _empty(model: MatrixModel) -> Outcome:
     """Without columns there is nothing to choose, and solvers disagree about what to say."""
     point = np.zeros(0)
     if model.is_feasible(point):
-        return Outcome(solver, "optimal", model.offset, model.offset, 0.0, point)
-    return Outcome(solver, "infeasible", None, None, 0.0)
+        return Outcome("optimal", model.offset, model.offset, point)
+    return Outcome("infeasible", None, None)

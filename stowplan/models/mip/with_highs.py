@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import highspy
@@ -109,13 +109,43 @@ def interrupt_when(highs: highspy.Highs, should_stop: Callable[[], bool] | None)
     highs.cbMipInterrupt += ask
 
 
-def solve(model: MatrixModel, options: Options) -> Outcome:
-    """Solve with one thread; bounds are not told on the way."""
+def solve(
+    model: MatrixModel,
+    options: Options,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    on_point: Callable[[FloatArray], None] | None = None,
+) -> Outcome:
+    """Solve with one thread, to the end.
+
+    Parameters
+    ----------
+    settings
+        Further options of HiGHS, by name.
+    on_point
+        Called with better points ``[columns]`` on the way.
+    """
     began = time.monotonic()
     highs = new_highs(model, options.seed)
-    highs.setOptionValue("mip_rel_gap", 0.0)
-    limit(highs, options.time_limit - (time.monotonic() - began), options.node_limit, options.start)
+    for name, value in {"mip_rel_gap": 0.0, "mip_abs_gap": 1e-9, **(settings or {})}.items():
+        highs.setOptionValue(name, value)
+    best = -np.inf
+
+    def look(event: highspy.HighsCallbackEvent) -> None:
+        nonlocal best
+        bound = event.data_out.mip_dual_bound
+        if options.on_bound is not None and np.isfinite(bound) and bound > best:
+            best = bound
+            options.on_bound(bound + model.offset)
+
+    def improved(event: highspy.HighsCallbackEvent) -> None:
+        if on_point is not None:
+            on_point(np.array(event.data_out.mip_solution))
+
+    highs.cbMipInterrupt += look
+    highs.cbMipImprovingSolution += improved
     interrupt_when(highs, options.should_stop)
+    limit(highs, options.time_limit - (time.monotonic() - began), options.node_limit, options.start)
     highs.run()
     status, info = _STATUS.get(highs.getModelStatus(), "unknown"), highs.getInfo()
     values = best_point(highs)
@@ -127,11 +157,9 @@ def solve(model: MatrixModel, options: Options) -> Outcome:
     bound = info.mip_dual_bound if model.is_integer.any() else info.objective_function_value
     is_proven = np.isfinite(bound) and (status == "optimal" or bool(model.is_integer.any()))
     return Outcome(
-        "highs",
         status,
         objective=None if values is None else model.objective(values),
         bound=float(bound) + model.offset if is_proven else None,
-        seconds=time.monotonic() - began,
         values=values,
     )
 

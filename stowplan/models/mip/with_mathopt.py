@@ -18,7 +18,7 @@ from ortools.math_opt import model_pb2
 from ortools.math_opt.python import mathopt
 
 from stowplan.errors import UsageError
-from stowplan.models.mip.matrix import FloatArray, MatrixModel
+from stowplan.models.mip.matrix import MatrixModel
 from stowplan.models.mip.outcome import Options, Outcome, Status, rounded_down
 
 #: Seconds between two looks at ``should_stop``.
@@ -68,11 +68,6 @@ def build(model: MatrixModel) -> Any:
     return mathopt.Model.from_model_proto(proto)
 
 
-def hint(built: Any, values: FloatArray) -> Any:
-    """A ``mathopt.SolutionHint`` with a value for every column."""
-    return mathopt.SolutionHint(variable_values=dict(zip(built.variables(), values.tolist(), strict=True)))
-
-
 def solve(model: MatrixModel, options: Options) -> Outcome:
     """Solve with GSCIP.
 
@@ -91,14 +86,15 @@ def solve(model: MatrixModel, options: Options) -> Outcome:
     parameters = mathopt.SolveParameters(
         time_limit=datetime.timedelta(seconds=max(0.01, options.time_limit - (time.monotonic() - began))),
         random_seed=options.seed % (1 << 31),
-        threads=options.threads,
+        threads=1,
         node_limit=options.node_limit,
         relative_gap_tolerance=1e-9,
         absolute_gap_tolerance=1e-9,
     )
     guided = mathopt.ModelSolveParameters()
     if options.start is not None:
-        guided.solution_hints = [hint(built, options.start)]
+        values = dict(zip(built.variables(), options.start.tolist(), strict=True))
+        guided.solution_hints = [mathopt.SolutionHint(variable_values=values)]
     run = _Run(options.on_bound)
     result = run.solve(
         lambda: mathopt.solve(
@@ -108,8 +104,8 @@ def solve(model: MatrixModel, options: Options) -> Outcome:
         began + 1.05 * options.time_limit + _GRACE,
     )
     if result is None:
-        return Outcome("gscip", "unknown", None, run.bound, time.monotonic() - began)
-    return _outcome(model, result, run.bound, time.monotonic() - began)
+        return Outcome("unknown", None, run.bound)
+    return _outcome(model, result, run.bound)
 
 
 class _Run:
@@ -156,7 +152,7 @@ class _Run:
         return self._result
 
 
-def _outcome(model: MatrixModel, result: Any, seen: float | None, seconds: float) -> Outcome:
+def _outcome(model: MatrixModel, result: Any, seen: float | None) -> Outcome:
     status: Status = _STATUS.get(result.termination.reason, "unknown")
     values = None
     if result.solutions and result.solutions[0].primal_solution is not None:
@@ -169,10 +165,8 @@ def _outcome(model: MatrixModel, result: Any, seen: float | None, seconds: float
     if values is None and status in ("optimal", "feasible"):
         status = "unknown"
     return Outcome(
-        "gscip",
         status,
         objective=None if values is None else model.objective(values),
         bound=max(known, default=None),
-        seconds=seconds,
         values=values,
     )

@@ -22,7 +22,7 @@ import numpy as np
 import pulp
 
 from stowplan.deadline import Watch
-from stowplan.errors import UsageError
+from stowplan.models.mip.export import plain
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
 from stowplan.models.mip.outcome import Options, Outcome, Status, rounded_down
 
@@ -81,7 +81,7 @@ def build(model: MatrixModel) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
     variables : list of pulp.LpVariable
         In the order of the columns.
     """
-    problem = pulp.LpProblem(_plain(model.name), pulp.LpMinimize)
+    problem = pulp.LpProblem(plain(model.name), pulp.LpMinimize)
     kinds = np.where(model.is_integer, pulp.LpInteger, pulp.LpContinuous).tolist()
     variables = [
         problem.add_variable(model.column_name(column), _side(low), _side(high), cat=kind)
@@ -110,10 +110,6 @@ def _constraint(terms: list[tuple[pulp.LpVariable, float]], sense: int, name: st
     return pulp.LpConstraint(e=pulp.LpAffineExpression(terms), sense=sense, name=name, rhs=side)
 
 
-def _plain(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in name) or "model"
-
-
 def _side(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
@@ -122,15 +118,8 @@ def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
     """Solve with one of PuLP's solvers, which count no nodes and tell no bounds on the way.
 
     A program that overruns its time limit by some seconds is ended (on Linux), and has then found nothing.
-
-    Raises
-    ------
-    UsageError
-        No such solver here; the message names those that are.
     """
     began = time.monotonic()
-    if solver not in (known := available()):
-        raise UsageError(f"found solver {solver!r}, expected one that is there: {', '.join(known)}")
     name = SOLVERS.get(solver, solver)
     problem, variables = build(model)
     with tempfile.TemporaryDirectory(prefix="stowplan-") as folder, _quiet():
@@ -141,10 +130,9 @@ def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
                 problem.solve(engine)
         except (pulp.PulpError, OSError, ValueError):
             # A solver that is there and fails (no licence, killed) has found nothing and proven nothing.
-            return Outcome(solver, "unknown", None, None, time.monotonic() - began)
+            return Outcome("unknown", None, None)
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    seconds = time.monotonic() - began
-    ran_out = seconds >= options.time_limit
+    ran_out = time.monotonic() - began >= options.time_limit
     values = _values(model, problem, variables)
     status: Status = "unknown"
     if values is not None:
@@ -156,11 +144,9 @@ def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
         status = "unbounded"
     bound = bound_in_log(text)
     return Outcome(
-        solver,
         status,
         objective=None if values is None else model.objective(values),
         bound=None if bound is None else bound + model.offset,
-        seconds=seconds,
         values=values,
     )
 
@@ -171,7 +157,7 @@ def _engine(
     """The solver, silent, with its temporary files in a folder of their own; of CBC also the log."""
     given: dict[str, Any] = {"msg": False, "timeLimit": time_limit}
     if name in _CBC:
-        given |= {"logPath": str(log), "threads": options.threads, "options": [f"randomCbcSeed {options.seed % (1 << 31)}"]}
+        given |= {"logPath": str(log), "threads": 1, "options": [f"randomCbcSeed {options.seed % (1 << 31)}"]}
         if options.start is not None:
             given["warmStart"] = True
             for variable, value in zip(variables, options.start.tolist(), strict=True):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from stowplan.models.modulo_scheduling.differences import OpenIIs, hop_span, open_iis
 from stowplan.models.modulo_scheduling.plan import encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
-from stowplan.models.modulo_scheduling.structure import Structure
+from stowplan.models.modulo_scheduling.structure import Structure, longest_ways
 
 
 def resource_mii(problem: Problem, structure: Structure | None = None) -> int:
@@ -44,18 +44,18 @@ def recurrence_mii(problem: Problem, structure: Structure | None = None) -> int:
     low, high = 1, max(1, sum(least))
     while low < high:
         middle = (low + high) // 2
-        if _earliest(known, least, middle) is None:
-            low = middle + 1
-        else:
+        if _keeps_up(known, least, middle):
             high = middle
+        else:
+            low = middle + 1
     return low
 
 
-def _earliest(known: Structure, least: list[int], ii: int) -> list[int] | None:
-    """Earliest times if nothing but values mattered; None where a cycle needs more than its distance gives."""
-    times = np.zeros(known.count, np.int64)
+def _keeps_up(known: Structure, least: list[int], ii: int) -> bool:
+    """Whether no cycle of values needs more clocks than its distance gives."""
     if not known.precedences:
-        return list(map(int, times))
+        return True
+    times = np.zeros(known.count, np.int64)
     source = np.array([each.source for each in known.precedences])
     target = np.array([each.target for each in known.precedences])
     weight = np.array(least) - ii * np.array([each.distance for each in known.precedences])
@@ -63,9 +63,9 @@ def _earliest(known: Structure, least: list[int], ii: int) -> list[int] | None:
         after = times.copy()
         np.maximum.at(after, target, times[source] + weight)
         if (after == times).all():
-            return list(map(int, times))
+            return True
         times = after
-    return None
+    return False
 
 
 def least_ii(problem: Problem, structure: Structure | None = None) -> int:
@@ -86,23 +86,11 @@ def critical_path(problem: Problem, structure: Structure | None = None) -> int:
     """Clocks that an iteration takes in any plan, at any II: its longest chain within one iteration, and pins."""
     known = structure or Structure(problem)
     latency = problem.latencies
-    waiting = [0] * known.count
-    after: list[list[tuple[int, int]]] = [[] for _ in waiting]
-    for each in known.precedences:
-        if each.distance == 0:
-            waiting[each.target] += 1
-            after[each.source].append((each.target, latency[each.source] + known.least_hops(each)))
-    times = [0] * known.count
+    begin = [0] * known.count
     for pin in problem.pins:
-        times[problem.number[pin.instruction]] = pin.time or 0
-    ready = [number for number, count in enumerate(waiting) if count == 0]
-    while ready:
-        source = ready.pop()
-        for target, clocks in after[source]:
-            times[target] = max(times[target], times[source] + clocks)
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                ready.append(target)
+        begin[problem.number[pin.instruction]] = pin.time or 0
+    values = (each for each in known.precedences if each.distance == 0)
+    times = longest_ways(((e.source, e.target, latency[e.source] + known.least_hops(e)) for e in values), begin)
     return max(map(sum, zip(times, latency, strict=True)), default=0)
 
 

@@ -245,7 +245,6 @@ def solve(
     *,
     time_limit: float = 60.0,
     seed: int = 0,
-    threads: int = 1,
     on_plan: Callable[[Plan], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome[Plan]:
@@ -282,7 +281,7 @@ def solve(
         left = end - time.monotonic()
         if left <= 0 or (should_stop is not None and should_stop()):
             return Outcome("unknown", None, encode_objective(ii, path))
-        found = mip.solve(built.model, solver, time_limit=left, seed=seed, threads=threads, should_stop=should_stop)
+        found = mip.solve(built.model, solver, time_limit=left, seed=seed, should_stop=should_stop)
         if found.status == "infeasible":
             continue
         plan = None if found.values is None else built.extract(found.values)

@@ -6,14 +6,16 @@ The rules are in docs/reference/modulo-scheduling.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from stowplan import files
+from stowplan.components import strong_components
 from stowplan.errors import InputError
-from stowplan.models.document import Document
+from stowplan.models.document import Document, expect
 from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, Clocks, Machine
 
 FORMAT = "stowplan.modulo_scheduling.problem"
@@ -196,20 +198,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     @cached_property
     def flows(self) -> tuple[int, ...]:
         """Flow of each instruction, numbered by first appearance: weakly connected by synchronous edges."""
-        first = list(range(len(self.instructions)))
-
-        def root(number: int) -> int:
-            while first[number] != number:
-                first[number] = first[first[number]]
-                number = first[number]
-            return number
-
-        for edge in self.edges:
-            if not edge.asynchronous:
-                one, two = sorted((root(edge.source), root(edge.target)))
-                first[two] = one
-        order: dict[int, int] = {}
-        return tuple(order.setdefault(root(number), len(order)) for number in range(len(first)))
+        linked = [(edge.source, edge.target) for edge in self.edges if not edge.asynchronous]
+        return tuple(components(len(self.instructions), [*linked, *((target, source) for source, target in linked)]))
 
     def nominal(self, source: int) -> int:
         """Nominal clocks of an instruction's asynchronous edges."""
@@ -252,14 +242,14 @@ def _check(problem: Problem) -> None:
     variables: set[str] = set()
     for at, variable in enumerate(problem.variables):
         place = f"variables[{at}] ({variable.id})"
-        _expect(variable.id not in variables, place, f"the id {variable.id!r} twice", "every id once")
-        _expect(variable.words >= 1, place, f"words {variable.words}", "1 or more")
+        expect(variable.id not in variables, place, f"the id {variable.id!r} twice", "every id once")
+        expect(variable.words >= 1, place, f"words {variable.words}", "1 or more")
         _check_tile(problem, variable.tile, place)
         variables.add(variable.id)
     known: set[str] = set()
     for at, instruction in enumerate(problem.instructions):
         place = f"instructions[{at}] ({instruction.id})"
-        _expect(instruction.id not in known, place, f"the id {instruction.id!r} twice", "every id once")
+        expect(instruction.id not in known, place, f"the id {instruction.id!r} twice", "every id once")
         known.add(instruction.id)
         operations = problem.machine.operations
         if operations and instruction.op not in operations and not instruction.op.startswith(GENERIC):
@@ -274,7 +264,7 @@ def _check(problem: Problem) -> None:
         for number, operand in enumerate(instruction.operands):
             _check_operand(operand, known, f"{place}.operands[{number}]")
         for name in instruction.variables:
-            _expect(name in variables, place, f"the variable {name!r}", "one of the problem's variables")
+            expect(name in variables, place, f"the variable {name!r}", "one of the problem's variables")
     _check_pins(problem, known)
     cycle = _cycle_without_distance(problem)
     if cycle:
@@ -286,11 +276,6 @@ def _check(problem: Problem) -> None:
     _check_flows(problem)
 
 
-def _expect(holds: bool, place: str, found: str, expected: str) -> None:
-    if not holds:
-        raise InputError(f"found {found}, expected {expected}", place=place)
-
-
 def _check_instruction(problem: Problem, instruction: Instruction, place: str) -> None:
     """Latency, tiles, and what goes over the asynchronous fabric."""
     name = problem.machine.name or "the machine"
@@ -299,11 +284,11 @@ def _check_instruction(problem: Problem, instruction: Instruction, place: str) -
     if problem.machine.asynchronous is None and any(operand.asynchronous for operand in instruction.operands):
         raise InputError(f"found an asynchronous operand, expected none: {name} has no asynchronous fabric", place=place)
     latency, tiles = instruction.latency, instruction.tiles
-    _expect(latency is None or 1 <= latency <= MOST_LATENCY, place, f"latency {latency}", f"1 to {MOST_LATENCY} clocks")
+    expect(latency is None or 1 <= latency <= MOST_LATENCY, place, f"latency {latency}", f"1 to {MOST_LATENCY} clocks")
     if tiles is not None:
-        _expect(bool(tiles), place, "no tile in tiles", "one or more, or null for any")
+        expect(bool(tiles), place, "no tile in tiles", "one or more, or null for any")
         ascending = list(tiles) == sorted(set(tiles))
-        _expect(ascending, place, f"tiles {', '.join(map(str, tiles))}", "every tile once, ascending")
+        expect(ascending, place, f"tiles {', '.join(map(str, tiles))}", "every tile once, ascending")
         for tile in tiles:
             _check_tile(problem, tile, place)
 
@@ -330,38 +315,44 @@ def _check_flows(problem: Problem) -> None:
 
 def _check_operand(operand: Operand, known: set[str], place: str) -> None:
     given = [name for name in ("instruction", "variable", "constant") if getattr(operand, name) is not None]
-    _expect(len(given) == 1, place, " and ".join(given) or "nothing", "one of instruction, variable and constant")
+    expect(len(given) == 1, place, " and ".join(given) or "nothing", "one of instruction, variable and constant")
     if operand.instruction is not None:
-        _expect(operand.instruction in known, place, f"the instruction {operand.instruction!r}", "the id of an instruction")
-        _expect(0 <= operand.distance <= MOST_DISTANCE, place, f"distance {operand.distance}", f"0 to {MOST_DISTANCE}")
+        expect(operand.instruction in known, place, f"the instruction {operand.instruction!r}", "the id of an instruction")
+        expect(0 <= operand.distance <= MOST_DISTANCE, place, f"distance {operand.distance}", f"0 to {MOST_DISTANCE}")
     else:
-        _expect(operand.distance == 0, place, f"distance {operand.distance}", "0 where no instruction makes the value")
+        expect(operand.distance == 0, place, f"distance {operand.distance}", "0 where no instruction makes the value")
     is_sent = operand.instruction is not None
-    _expect(is_sent or not operand.asynchronous, place, "asynchronous", "it only where an instruction makes the value")
-    _expect(math.isfinite(operand.initial), place, f"initial {operand.initial}", "a finite number")
-    _expect(math.isfinite(operand.constant or 0.0), place, f"constant {operand.constant}", "a finite number")
+    expect(is_sent or not operand.asynchronous, place, "asynchronous", "it only where an instruction makes the value")
+    expect(math.isfinite(operand.initial), place, f"initial {operand.initial}", "a finite number")
+    expect(math.isfinite(operand.constant or 0.0), place, f"constant {operand.constant}", "a finite number")
 
 
 def _check_tile(problem: Problem, tile: int | None, place: str) -> None:
     tiles = problem.machine.tiles
-    _expect(tile is None or 0 <= tile < tiles, place, f"tile {tile}", f"0 to {tiles - 1}")
+    expect(tile is None or 0 <= tile < tiles, place, f"tile {tile}", f"0 to {tiles - 1}")
 
 
 def _check_pins(problem: Problem, known: set[str]) -> None:
     pinned: set[str] = set()
     for at, pin in enumerate(problem.pins):
         place = f"pins[{at}] ({pin.instruction})"
-        _expect(pin.instruction in known, place, f"the instruction {pin.instruction!r}", "the id of an instruction")
-        _expect(pin.instruction not in pinned, place, f"the id {pin.instruction!r} twice", "one pin an instruction")
+        expect(pin.instruction in known, place, f"the instruction {pin.instruction!r}", "the id of an instruction")
+        expect(pin.instruction not in pinned, place, f"the id {pin.instruction!r} twice", "one pin an instruction")
         pinned.add(pin.instruction)
         _check_tile(problem, pin.tile, place)
-        _expect(pin.time is None or 0 <= pin.time < TIME_LIMIT, place, f"time {pin.time}", f"0 to {TIME_LIMIT - 1}")
+        expect(pin.time is None or 0 <= pin.time < TIME_LIMIT, place, f"time {pin.time}", f"0 to {TIME_LIMIT - 1}")
         depth = problem.machine.spoke_depth
-        _expect(pin.slot is None or 0 <= pin.slot < depth, place, f"slot {pin.slot}", f"0 to {depth - 1}")
+        expect(pin.slot is None or 0 <= pin.slot < depth, place, f"slot {pin.slot}", f"0 to {depth - 1}")
     if problem.rules.pass_through and any(link.clocks == 0 for link in problem.machine.links):
         raise InputError("found links of 0 clocks, expected 1 or more where values pass through", place="machine.links")
     delay = problem.rules.max_delay
-    _expect(delay is None or 0 <= delay < TIME_LIMIT, "rules.max_delay", str(delay), f"0 to {TIME_LIMIT - 1}, or null")
+    expect(delay is None or 0 <= delay < TIME_LIMIT, "rules.max_delay", str(delay), f"0 to {TIME_LIMIT - 1}, or null")
+
+
+def components(count: int, pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Strongly connected component of each instruction, numbered by first appearance."""
+    order: dict[int, int] = {}
+    return [order.setdefault(label, len(order)) for label in strong_components(count, pairs)]
 
 
 def _cycle_without_distance(problem: Problem) -> list[int]:

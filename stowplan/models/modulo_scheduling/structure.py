@@ -6,13 +6,12 @@ Not for the verifier.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import combinations, product
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from stowplan.components import strong_components
-from stowplan.models.modulo_scheduling.problem import Edge, Problem
+from stowplan.models.modulo_scheduling.problem import Edge, Problem, components
 
 
 class Precedence(NamedTuple):
@@ -46,14 +45,6 @@ class Structure:
     def __init__(self, problem: Problem):
         self.problem = problem
         self.count = len(problem.instructions)
-
-    def _components(self, pairs: list[tuple[int, int]], connection: Literal["weak", "strong"]) -> list[int]:
-        """Component of each instruction, numbered by first appearance."""
-        if connection == "weak":
-            pairs = pairs + [(target, source) for source, target in pairs]
-        labels = strong_components(self.count, pairs)
-        order: dict[int, int] = {}
-        return [order.setdefault(label, len(order)) for label in labels]
 
     @cached_property
     def between(self) -> list[Edge]:
@@ -131,7 +122,7 @@ class Structure:
             for name in instruction.variables:
                 users[name].append(number)
         shared = [*users.values(), *([reader for reader, _ in buffer.readers] for buffer in self.buffers)]
-        return self._components([(numbers[0], each) for numbers in shared for each in numbers[1:]], "weak")
+        return self._together([(numbers[0], each) for numbers in shared for each in numbers[1:]])
 
     @cached_property
     def members(self) -> list[list[int]]:
@@ -230,7 +221,11 @@ class Structure:
     @cached_property
     def linked(self) -> list[int]:
         """For each instruction which others it is bound to in time, over one flow or more."""
-        return self._components([(edge.source, edge.target) for edge in self.problem.edges], "weak")
+        return self._together([(edge.source, edge.target) for edge in self.problem.edges])
+
+    def _together(self, pairs: list[tuple[int, int]]) -> list[int]:
+        """Component of each instruction, whichever way the pairs are."""
+        return components(self.count, [*pairs, *((target, source) for source, target in pairs)])
 
     @cached_property
     def start_choices(self) -> list[list[int]]:
@@ -246,7 +241,7 @@ class Structure:
     def component(self) -> list[int]:
         """Strongly connected component of each instruction."""
         pairs = [(each.source, each.target) for each in self.precedences if each.source != each.target]
-        return self._components(pairs, "strong")
+        return components(self.count, pairs)
 
     @cached_property
     def recurrent(self) -> list[int]:
@@ -281,6 +276,27 @@ class Structure:
         if (one, two) not in self.apart:
             return 0
         return min((link.clocks for link in self.problem.machine.links), default=0)
+
+
+def longest_ways(edges: Iterable[tuple[int, int, int]], begin: Sequence[int]) -> list[int]:
+    """How late each node is, at least: ``begin``, and after the nodes before it, by the edges (from, to, length).
+
+    Nodes on cycles, and behind them, are as late as what comes before the cycles makes them.
+    """
+    late, waiting = list(begin), [0] * len(begin)
+    after: list[list[tuple[int, int]]] = [[] for _ in begin]
+    for source, target, length in edges:
+        waiting[target] += 1
+        after[source].append((target, length))
+    ready = [node for node, count in enumerate(waiting) if count == 0]
+    while ready:
+        source = ready.pop()
+        for target, length in after[source]:
+            late[target] = max(late[target], late[source] + length)
+            waiting[target] -= 1
+            if waiting[target] == 0:
+                ready.append(target)
+    return late
 
 
 def symmetries(problem: Problem) -> list[tuple[int, ...]]:

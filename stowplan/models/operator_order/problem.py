@@ -13,7 +13,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import Document
+from stowplan.models.document import Document, expect, expect_range, expect_unique
 
 FORMAT = "stowplan.operator_order.problem"
 VERSION = 1
@@ -71,7 +71,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         _check_numbers(self.outputs, len(self.tensors), "outputs")
         for number, op in enumerate(self.ops):
             _check_op(self, op, f"ops[{number}] ({op.id})")
-        _check_ids([op.id for op in self.ops], "ops")
+        expect_unique((op.id for op in self.ops), "ops")
         _check_writers(self)
         for at, pair in enumerate(self.precedences):
             _check_numbers(pair, len(self.ops), f"precedences[{at}]", "operator")
@@ -127,18 +127,9 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         return files.digest([self.tensors, ops, self.inputs, self.outputs, self.free_inputs, self.precedences])
 
 
-def _check_ids(ids: Sequence[str], where: str) -> None:
-    seen: set[str] = set()
-    for number, each in enumerate(ids):
-        if each in seen:
-            raise InputError(f"found the id {each!r} twice, expected every id once", place=f"{where}[{number}]")
-        seen.add(each)
-
-
 def _check_numbers(numbers: Sequence[int], count: int, place: str, what: str = "tensor") -> None:
     for each in numbers:
-        if not 0 <= each < count:
-            raise InputError(f"found {what} {each}, expected 0 to {count - 1}", place=place)
+        expect_range(place, what, each, 0, count)
     if len(set(numbers)) < len(numbers):
         twice = next(each for at, each in enumerate(numbers) if each in numbers[:at])
         raise InputError(f"found {what} {twice} twice, expected each once", place=place)
@@ -148,16 +139,14 @@ def _check_tensors(tensors: Sequence[Tensor]) -> None:
     total = 0
     for number, tensor in enumerate(tensors):
         place = f"tensors[{number}] ({tensor.id})"
-        if not 0 <= tensor.size < LIMIT:
-            raise InputError(f"found size {tensor.size}, expected 0 to {LIMIT - 1} bytes", place=place)
-        if not 1 <= tensor.alignment < LIMIT:
-            raise InputError(f"found alignment {tensor.alignment}, expected 1 to {LIMIT - 1} bytes", place=place)
+        expect(0 <= tensor.size < LIMIT, place, f"size {tensor.size}", f"0 to {LIMIT - 1} bytes")
+        expect(1 <= tensor.alignment < LIMIT, place, f"alignment {tensor.alignment}", f"1 to {LIMIT - 1} bytes")
         total += tensor.size + tensor.alignment - 1
         if total >= LIMIT:
             raise InputError(f"the sizes and alignments add up to {total} bytes, expected less than {LIMIT}", place=place)
-        if tensor.alias_of is not None and not 0 <= tensor.alias_of < len(tensors):
-            raise InputError(f"found alias_of {tensor.alias_of}, expected 0 to {len(tensors) - 1}", place=place)
-    _check_ids([tensor.id for tensor in tensors], "tensors")
+        if tensor.alias_of is not None:
+            expect_range(place, "alias_of", tensor.alias_of, 0, len(tensors))
+    expect_unique((tensor.id for tensor in tensors), "tensors")
     ends = [False] * len(tensors)
     for number in range(len(tensors)):
         chain, at = [], number
@@ -167,12 +156,10 @@ def _check_tensors(tensors: Sequence[Tensor]) -> None:
             other = tensors[at].alias_of
             if other is None:
                 break
-            if other in chain:
-                raise InputError("found a tensor that is a view of itself, expected none", place=f"tensors[{at}].alias_of")
-            if tensors[at].size > tensors[other].size:
-                place = f"tensors[{at}] ({tensors[at].id})"
-                most = f"{tensors[other].size} of {tensors[other].id}"
-                raise InputError(f"found a view of {tensors[at].size} bytes, expected at most the {most}", place=place)
+            expect(other not in chain, f"tensors[{at}].alias_of", "a tensor that is a view of itself", "none")
+            view, base = tensors[at], tensors[other]
+            most = f"at most the {base.size} of {base.id}"
+            expect(view.size <= base.size, f"tensors[{at}] ({view.id})", f"a view of {view.size} bytes", most)
             at = other
 
 
@@ -188,20 +175,15 @@ def _check_op(problem: Problem, op: Op, place: str) -> None:
     for operand, result in op.in_place:
         _check_numbers((operand, result), count, f"{place}.in_place")
         one, other = problem.tensors[operand], problem.tensors[result]
-        if operand not in op.reads or result not in op.writes:
-            message = f"found {one.id} -> {other.id}, expected a tensor that the operator reads and one that it writes"
-            raise InputError(message, place=f"{place}.in_place")
+        at, pair = f"{place}.in_place", f"{one.id} -> {other.id}"
+        is_own = operand in op.reads and result in op.writes
+        expect(is_own, at, pair, "a tensor that the operator reads and one that it writes")
         bases = problem.base[operand], problem.base[result]
-        if other.alias_of is not None or bases[0] == bases[1]:
-            raise InputError(f"found the view {other.id} as result, expected a tensor of its own", place=f"{place}.in_place")
-        if problem.tensors[bases[0]].size != other.size:
-            message = (
-                f"found {problem.tensors[bases[0]].size} and {other.size} bytes, expected the same for {one.id} -> {other.id}"
-            )
-            raise InputError(message, place=f"{place}.in_place")
-        if taken & set(bases):
-            message = f"found the bytes of {one.id} or {other.id} in two pairs, expected each in one"
-            raise InputError(message, place=f"{place}.in_place")
+        is_own = other.alias_of is None and bases[0] != bases[1]
+        expect(is_own, at, f"the view {other.id} as result", "a tensor of its own")
+        size = problem.tensors[bases[0]].size
+        expect(size == other.size, at, f"{size} and {other.size} bytes", f"the same for {pair}")
+        expect(taken.isdisjoint(bases), at, f"the bytes of {one.id} or {other.id} in two pairs", "each in one")
         taken |= set(bases)
 
 
@@ -214,8 +196,7 @@ def _check_writers(problem: Problem) -> None:
             if tensor in writer:
                 other = problem.ops[writer[tensor]].id
                 raise InputError(f"found tensor {name} written twice, first by {other}, expected one writer", place=place)
-            if tensor in inputs:
-                raise InputError(f"found the input {name} written, expected it to be there from the start", place=place)
+            expect(tensor not in inputs, place, f"the input {name} written", "it to be there from the start")
             writer[tensor] = number
     there = [
         number in inputs or number in writer or tensor.alias_of is not None for number, tensor in enumerate(problem.tensors)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import Document
+from stowplan.models.document import Document, expect, expect_unique
 
 FORMAT = "stowplan.packing.problem"
 VERSION = 1
@@ -80,14 +80,11 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
             raise InputError(f"found {self.capacity}, expected 0 to {LIMIT - 1} bytes", place="capacity")
         if self._is_plain():
             return
-        seen: set[str] = set()
+        expect_unique((buffer.id for buffer in self.buffers), "buffers")
         total = 0
         for number, buffer in enumerate(self.buffers):
             place = f"buffers[{number}] ({buffer.id})"
             check_buffer(buffer, place)
-            if buffer.id in seen:
-                raise InputError(f"found the id {buffer.id!r} twice, expected every id once", place=place)
-            seen.add(buffer.id)
             total += buffer.size + buffer.alignment - 1
             if total >= LIMIT:
                 raise InputError(f"the sizes and alignments add up to {total} bytes, expected less than {LIMIT}", place=place)
@@ -138,8 +135,7 @@ def check_buffer(buffer: Buffer, place: str) -> None:
     """Raise InputError naming ``place`` and field where a buffer breaks a rule by itself."""
 
     def check(field: str, holds: bool, found: object, expected: str) -> None:
-        if not holds:
-            raise InputError(f"found {field} {found}, expected {expected}", place=place)
+        expect(holds, place, f"{field} {found}", expected)
 
     check("lower", abs(buffer.lower) < LIMIT, buffer.lower, f"less than {LIMIT} in absolute value")
     check("upper", abs(buffer.upper) < LIMIT, buffer.upper, f"less than {LIMIT} in absolute value")

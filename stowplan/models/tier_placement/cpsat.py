@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Search, Value
-from stowplan.models.outcome import Outcome
+from stowplan.models.outcome import Best, Outcome
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Offsets, Structure, offsets_of, plan_of, tiers_of
@@ -188,8 +188,7 @@ def solve(problem: Problem, *, lower_bound_ps: int | None = None, **search: Unpa
         assert outcome.plan is not None
         return Outcome("optimal", outcome.plan, outcome.plan.objective_ps)
     # Short of time, CP-SAT may not even have looked at its hint.
-    known = [plan for plan in (search.get("hint"), outcome.plan) if plan is not None]
-    if not known or outcome.bound is None:
-        return outcome
-    best = min(known, key=lambda plan: plan.objective_ps)
-    return Outcome("optimal" if best.objective_ps <= outcome.bound else "feasible", best, outcome.bound)
+    best = Best[Plan](lambda plan: plan.objective_ps, None, None, outcome.bound)
+    best.offer_plan(search.get("hint"))
+    best.offer_plan(outcome.plan)
+    return best.outcome()

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 
-from stowplan.models.mip.matrix import BoolArray, FloatArray, IntArray, MatrixModel, Rows, proven_bound, row_scales, sides
+from stowplan.models.mip.matrix import FloatArray, MatrixModel, Program, Rows
 from stowplan.models.mip.outcome import proven
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
@@ -31,10 +30,7 @@ class Model:
     """Column of each excess."""
     load: dict[int, int]
     """Column of the bytes of weights in each limited tier."""
-    rows: Rows
-    lower: IntArray
-    upper: IntArray
-    cost: IntArray
+    program: Program
     time_unit: int
     matrix: MatrixModel
     column_scale: FloatArray
@@ -44,7 +40,7 @@ class Model:
         """The point of a plan, shape ``[columns]``, for solvers that start from one."""
         structure = self.structure
         tier_of = tiers_of(structure, plan)
-        values = np.zeros(len(self.cost))
+        values = np.zeros(self.matrix.columns)
         for (tensor, tier), column in self.place.items():
             values[column] = tier_of[tensor] == tier
         for excess, column in zip(structure.excesses, self.excess, strict=True):
@@ -89,16 +85,14 @@ class Model:
 
     def bound_ps(self, objective: float, tolerance: float) -> int:
         """Proven latency from a solver's dual bound, in the scaled copy's units, less what its tolerance may amount to."""
-        spread = float(np.sum(self.upper[self.excess], dtype=np.float64))
+        spread = float(sum(each.most for each in self.structure.excesses))
         excess = proven(objective, spread / self.time_unit, unit=self.time_unit, tolerance=tolerance)
         return self.structure.base_ps + max(0, excess)
 
     def dual_bound_ps(self, duals: FloatArray) -> int:
         """Latency proven by the row duals of the scaled copy's linear relaxation, in exact arithmetic."""
-        whole = self.rows.entries(len(self.cost))
-        lower, upper = np.array(self.rows.lower, np.int64), np.array(self.rows.upper, np.int64)
         prices = duals * self.row_scale * self.time_unit
-        return self.structure.base_ps + max(0, proven_bound(whole, lower, upper, self.lower, self.upper, self.cost, prices))
+        return self.structure.base_ps + max(0, self.program.dual_bound(prices))
 
 
 def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None) -> Model:
@@ -115,37 +109,23 @@ def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None) 
         Its matrix ``[rows, columns]``, scaled, and what its columns stand for.
     """
     structure = Structure(problem, pins)
-    upper: list[int] = []
-
-    def column(most: int) -> int:
-        upper.append(most)
-        return len(upper) - 1
-
-    place = {(number, tier): column(1) for number, tensor in enumerate(structure.tensors) for tier in tensor.tiers if tier > 0}
-    excess = [column(each.most) for each in structure.excesses]
+    program = Program()
+    tensors = enumerate(structure.tensors)
+    place = {(number, tier): program.column() for number, tensor in tensors for tier in tensor.tiers if tier}
+    excess = [program.column(each.most, cost=1, integer=False) for each in structure.excesses]
     weights = [number for number in structure.weights if number is not None]
     total = sum(structure.tensors[number].size for number in weights)
-    load = {tier: column(min(total, problem.tiers[tier].capacity)) for tier in structure.limited}
-
-    rows = Rows()
-    _add_places(rows, structure, place)
-    _add_excesses(rows, structure, place, excess)
-    _add_capacities(rows, structure, place, load)
-
-    cost = np.zeros(len(upper), np.int64)
-    cost[excess] = 1
-    integral = np.zeros(len(upper), bool)
-    integral[list(place.values())] = True
+    load = {tier: program.column(min(total, problem.tiers[tier].capacity), integer=False) for tier in structure.limited}
+    _add_places(program.rows, structure, place)
+    _add_excesses(program.rows, structure, place, excess)
+    _add_capacities(program.rows, structure, place, load)
     time_unit = _unit(max((each.most for each in structure.excesses), default=1), 6)
     byte_unit = _unit(max((tensor.size for tensor in structure.tensors), default=1), 2)
-    scale = np.ones(len(upper))
+    scale = np.ones(len(program.cost))
     scale[excess] = time_unit
     scale[list(load.values())] = byte_unit
-    matrix, row_scale = _scaled(problem.name, rows, np.array(upper, np.int64), cost, integral, scale, time_unit)
-    lower = np.zeros(len(upper), np.int64)
-    return Model(
-        structure, place, excess, load, rows, lower, np.array(upper, np.int64), cost, time_unit, matrix, scale, row_scale
-    )
+    matrix, row_scale = program.scaled(problem.name or "tier_placement", scale, time_unit)
+    return Model(structure, place, excess, load, program, time_unit, matrix, scale, row_scale)
 
 
 def _add_places(rows: Rows, structure: Structure, place: dict[tuple[int, int], int]) -> None:
@@ -191,21 +171,3 @@ def _add_capacities(rows: Rows, structure: Structure, place: dict[tuple[int, int
 def _unit(most: int, bits: int) -> int:
     """Power of two that brings numbers up to ``most`` below ``2 ** bits``."""
     return 1 << max(0, most.bit_length() - bits)
-
-
-def _scaled(
-    name: str, rows: Rows, upper: IntArray, cost: IntArray, integral: BoolArray, scale: FloatArray, time_unit: int
-) -> tuple[MatrixModel, FloatArray]:
-    matrix = rows.entries(len(upper), np.float64) @ sparse.diags(scale)
-    row_scale = row_scales(matrix)
-    scaled = MatrixModel(
-        name=name or "tier_placement",
-        cost=cost * scale / time_unit,
-        lower=np.zeros(len(upper)),
-        upper=upper / scale,
-        is_integer=integral,
-        matrix=sparse.csr_matrix(sparse.diags(row_scale) @ matrix),
-        row_lower=sides(rows.lower, row_scale),
-        row_upper=sides(rows.upper, row_scale),
-    )
-    return scaled, row_scale

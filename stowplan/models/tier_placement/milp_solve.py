@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import highspy
 import numpy as np
@@ -22,6 +22,10 @@ from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Offsets, plan_of
 
+if TYPE_CHECKING:
+    # It loads CP-SAT, which is not needed here.
+    from stowplan.models.cpsat_runner import Search
+
 #: Nodes of branch and bound for a unit of the deterministic limit.
 NODES = 150
 
@@ -33,45 +37,35 @@ RESTART_NODES = 100
 def solve_milp(
     problem: Problem,
     *,
-    time_limit: float,
     pins: Mapping[tuple[int, bool], int] | None = None,
-    seed: int = 0,
-    deterministic_limit: float | None = None,
-    hint: Plan | None = None,
-    on_plan: Callable[[Plan], None] | None = None,
-    on_bound: Callable[[int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
     incumbent: Callable[[], Plan | None] | None = None,
+    **search: Unpack[Search[Plan]],
 ) -> Outcome[Plan]:
     """Solve the MILP of a problem with one thread.
 
     Parameters
     ----------
-    time_limit
-        Seconds, building included.
     pins
         Tier of tensors that may stand in no other: of (layer, whether it is its output). Plan and bound are of what is left.
-    deterministic_limit
-        Limits work instead of time: nodes of branch and bound, :data:`NODES` a unit.
-    hint
-        A valid plan to start from.
     incumbent
         Asked now and then for the best plan that others know.
+    search
+        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, building included, a hint, what to call. A
+        ``deterministic_limit`` limits work instead of time: nodes of branch and bound, :data:`NODES` a unit.
 
     Returns
     -------
     Outcome
         Best plan, and what is proven; running out of time is never ``infeasible``.
     """
-    began = time.monotonic()
-    report = _Report(build(problem, pins), on_plan, on_bound, began + time_limit)
-    if hint is not None:
-        report.take(hint)
-    left = max(0.01, time_limit - (time.monotonic() - began))
+    end = time.monotonic() + search["time_limit"]
+    report = _Report(build(problem, pins), search.get("on_plan"), search.get("on_bound"), end)
+    report.take(search.get("hint"))
     if not report.model.matrix.columns:
         return report.trivial()
-    run = _Highs(report, seed, should_stop, incumbent)
-    return run.solve(left, None if deterministic_limit is None else max(1, int(NODES * deterministic_limit)))
+    work = search.get("deterministic_limit")
+    run = _Highs(report, search.get("seed", 0), search.get("should_stop"), incumbent)
+    return run.solve(max(0.01, end - time.monotonic()), None if work is None else max(1, int(NODES * work)))
 
 
 #: Slower than any plan, ps.
@@ -88,9 +82,9 @@ class _Report(Best[Plan]):
         self.model = model
         self.offsets = Offsets(model.structure, end=end)
 
-    def take(self, plan: Plan) -> None:
+    def take(self, plan: Plan | None) -> None:
         """Keep a plan that others found where it is the best, and tell nobody."""
-        if self.plan is None or plan.objective_ps < self.plan.objective_ps:
+        if plan is not None and (self.plan is None or plan.objective_ps < self.plan.objective_ps):
             self.plan = plan
 
     def offer_point(self, values: FloatArray) -> Plan | None:

@@ -12,7 +12,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import Document
+from stowplan.models.document import Document, expect, expect_range, expect_unique
 
 FORMAT = "stowplan.tier_placement.problem"
 VERSION = 1
@@ -106,8 +106,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         total = sum(layer.weight_bytes + layer.output_bytes for layer in self.layers)
         total += 2 * sum(tier.alignment for tier in self.tiers) * len(self.layers)
         for what, amount in ((f"a latency of {worst} ps in the slowest tier", worst), (f"{total} bytes in all", total)):
-            if amount >= LIMIT:
-                raise InputError(f"found {what}, expected less than {LIMIT}", place="layers")
+            expect(amount < LIMIT, "layers", what, f"less than {LIMIT}")
 
     @cached_property
     def last_use(self) -> tuple[int, ...]:
@@ -131,21 +130,11 @@ def bytes_moved(layer: Layer, layers: tuple[Layer, ...]) -> int:
 
 
 def _check_tiers(tiers: tuple[Tier, ...]) -> None:
-    if not tiers:
-        raise InputError("found no tiers, expected at least one", place="tiers")
-    names: set[str] = set()
+    expect(bool(tiers), "tiers", "no tiers", "at least one")
+    expect_unique((tier.name for tier in tiers), "tiers", "name")
     for number, tier in enumerate(tiers):
-        place = f"tiers[{number}] ({tier.name})"
-        for field, value, least in (
-            ("capacity", tier.capacity, 0),
-            ("bandwidth", tier.bandwidth, 1),
-            ("alignment", tier.alignment, 1),
-        ):
-            if not least <= value < LIMIT:
-                raise InputError(f"found {field} {value}, expected {least} to {LIMIT - 1}", place=place)
-        if tier.name in names:
-            raise InputError(f"found the name {tier.name!r} twice, expected every name once", place=place)
-        names.add(tier.name)
+        for field, least in (("capacity", 0), ("bandwidth", 1), ("alignment", 1)):
+            expect_range(f"tiers[{number}] ({tier.name})", field, getattr(tier, field), least, LIMIT)
     for slower, faster in pairwise(tiers):
         if slower.bandwidth > faster.bandwidth:
             message = f"found {faster.name} after {slower.name}, which is faster; expected the slowest tier first"
@@ -153,31 +142,19 @@ def _check_tiers(tiers: tuple[Tier, ...]) -> None:
 
 
 def _check_layers(layers: tuple[Layer, ...]) -> None:
-    if not layers:
-        raise InputError("found no layers, expected at least one", place="layers")
+    expect(bool(layers), "layers", "no layers", "at least one")
     for number, layer in enumerate(layers):
         place = f"layers[{number}] ({layer.name})"
-        for field, value in (
-            ("output_bytes", layer.output_bytes),
-            ("weight_bytes", layer.weight_bytes),
-            ("weight_read_bytes", layer.weights_read),
-            ("external_bytes", layer.external_bytes),
-            ("compute_ps", layer.compute_ps),
-            ("overhead_ps", layer.overhead_ps),
-        ):
-            if not 0 <= value < LIMIT:
-                raise InputError(f"found {field} {value}, expected 0 to {LIMIT - 1}", place=place)
-        if layer.weights_read and not layer.weight_bytes:
-            raise InputError(f"found {layer.weights_read} bytes read of weights, expected weights", place=place)
+        for field in ("output_bytes", "weight_bytes", "external_bytes", "compute_ps", "overhead_ps"):
+            expect_range(place, field, getattr(layer, field), 0, LIMIT)
+        expect_range(place, "weight_read_bytes", layer.weights_read, 0, LIMIT)
+        expect(
+            bool(layer.weight_bytes) or not layer.weights_read, place, f"{layer.weights_read} bytes read of weights", "weights"
+        )
         before = -1
         for source in layer.inputs:
-            if not 0 <= source < len(layers):
-                message = f"found layer {source}, expected the number of a layer, 0 to {len(layers) - 1}"
-                raise InputError(message, place=f"{place}.inputs")
-            if source >= number:
-                message = f"found layer {source}, expected one that runs before it: layers stand in order, without cycles"
-                raise InputError(message, place=f"{place}.inputs")
-            if source <= before:
-                message = f"found {list(layer.inputs)}, expected layer numbers that ascend, each once"
-                raise InputError(message, place=f"{place}.inputs")
+            at, found = f"{place}.inputs", f"layer {source}"
+            expect(0 <= source < len(layers), at, found, f"the number of a layer, 0 to {len(layers) - 1}")
+            expect(source < number, at, found, "one that runs before it: layers stand in order, without cycles")
+            expect(source > before, at, list(layer.inputs), "layer numbers that ascend, each once")
             before = source

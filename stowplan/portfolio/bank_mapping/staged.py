@@ -8,6 +8,7 @@ from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.stages import solve_stage, stages_of
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.mip.matrix import FloatArray
+from stowplan.models.mip.outcome import Options
 from stowplan.models.mip.solve import solve as solve_matrix
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, known_plan
@@ -35,26 +36,26 @@ def milp(problem: Problem, context: Context) -> None:
             return
         if not deterministic:
             plans.take(known_plan(problem, context))
-        found = solve_stage(
-            built,
-            matrix,
+        nodes = context.work(NODES)
+        options = Options(
             time_limit=max(0.1, 0.98 * context.remaining() - 0.5),
             seed=context.seed(),
             start=None if plans.best is None else built.add_hint(plans.best),
-            node_limit=context.work(NODES),
-            on_point=plans.offer,
-            on_bound=lambda bound: context.bound(bound, "milp"),
+            node_limit=None if nodes is None else max(1, nodes),
+            on_bound=lambda bound: context.bound(built.bound(bound), "milp"),
             should_stop=context.closed,
         )
-        if found.infeasible:
+        found = solve_stage(matrix, options, plans.offer)
+        if found.status == "infeasible":
             context.note("the MILP is infeasible: left to CP-SAT to prove")
             return
         if found.bound is not None:
-            context.bound(found.bound, "milp")
+            context.bound(built.bound(found.bound), "milp")
         if found.values is not None:
             plans.offer(found.values)
-        context.note(f"stage {number + 1} of {len(stages)}: {'solved' if found.proven else 'not solved'}")
-        if not found.proven:
+        is_solved = found.status == "optimal"
+        context.note(f"stage {number + 1} of {len(stages)}: {'solved' if is_solved else 'not solved'}")
+        if not is_solved:
             return
 
 

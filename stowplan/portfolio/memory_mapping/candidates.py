@@ -188,8 +188,10 @@ def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
     except NotImplementedError as error:
         context.note(f"the complete model does not take this problem: {error}")
         return
+    assert outcome.plan is not None
+    assert outcome.bound is not None
     context.plan(outcome.plan, "cpsat")
-    context.bound(outcome.bound_ps, "cpsat")
+    context.bound(outcome.bound, "cpsat")
 
 
 def milp(problem: Problem, context: Context) -> None:

@@ -109,7 +109,9 @@ class FastOrSlow:
             )
         except NotImplementedError:
             return None
-        return Completion(outcome.plan.objective_ps, outcome.bound_ps)
+        assert outcome.plan is not None
+        assert outcome.bound is not None
+        return Completion(outcome.plan.objective_ps, outcome.bound)
 
     def _portfolio(self, problem: Problem, hint: Plan, effort: Effort) -> Completion:
         from stowplan.portfolio.solve import solve

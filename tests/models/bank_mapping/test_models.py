@@ -11,6 +11,7 @@ from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.stages import solve_stage, stages_of
 from stowplan.models.bank_mapping.structure import assemble, objective_bound
 from stowplan.models.bank_mapping.verify import verify
+from stowplan.models.mip.outcome import Options
 from tests.models.bank_mapping.cases import every_plan, random_problem, solve_milp
 from tests.models.bank_mapping.reference import cost
 
@@ -86,18 +87,19 @@ def test_stages_bound_ever_better_and_the_last_is_optimal(solved: list[tuple[Pro
         built = milp.build(problem)
         matrices = stages_of(built)
         several += len(matrices) > 1
-        bounds = []
+        said: list[float] = []
         for matrix in matrices:
-            found = solve_stage(built, matrix, time_limit=20, on_bound=bounds.append)
+            found = solve_stage(matrix, Options(time_limit=20, on_bound=said.append))
             if best is None:
                 continue
-            assert found.proven
+            assert found.status == "optimal"
             assert found.bound is not None
             assert found.values is not None
-            bounds.append(found.bound)
+            said.append(found.bound)
         if best is None:
-            assert found.infeasible, problem.name
+            assert found.status == "infeasible", problem.name
             continue
+        bounds = [built.bound(bound) for bound in said]
         assert max(bounds) <= best, problem.name
         assert bounds[-1] >= best * (1 - 1e-5) - 1
         plan = built.extract(found.values)

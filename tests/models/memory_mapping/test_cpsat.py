@@ -14,7 +14,7 @@ from stowplan.frontends.hlo import read_program
 from stowplan.hardware.costs import make_problem
 from stowplan.hardware.targets import load_target
 from stowplan.models.memory_mapping.accesses import access_sequences
-from stowplan.models.memory_mapping.cpsat import MemoryMappingModel, build, solve
+from stowplan.models.memory_mapping.cpsat import MemoryMappingModel, solve
 from stowplan.models.memory_mapping.cpsat.decisions import Stay
 from stowplan.models.memory_mapping.cpsat.hint import decisions_of
 from stowplan.models.memory_mapping.cpsat.offsets import pack
@@ -41,7 +41,7 @@ def assert_optimal(problem: Problem) -> None:
     verification = verify(problem, outcome.plan)
     assert verification.ok, verification.violations
     assert outcome.status == "optimal"
-    assert outcome.plan.objective_ps == outcome.bound_ps == optimum(problem)
+    assert outcome.plan.objective_ps == outcome.bound == optimum(problem)
 
 
 @pytest.mark.parametrize("stalls", BOTH)
@@ -79,7 +79,7 @@ def test_a_copy_out_right_before_a_slow_read_runs_beside_copies_of_the_same_boun
 @pytest.mark.parametrize("seed", [84, 179])
 def test_where_sizes_fit_but_offsets_do_not(stalls: Stalls, seed: int) -> None:
     problem = random_problem(random.Random(seed), stalls=stalls, steps=8, tensors=6)
-    without = build(problem, offsets=False)
+    without = MemoryMappingModel(problem, offsets=False)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     assert solver.solve(without.model) == cp_model.OPTIMAL
@@ -106,7 +106,7 @@ def test_a_hint_is_complete_and_feasible(offsets: bool, stalls: Stalls, seed: in
     rng = random.Random(seed)
     problem = copies_take_time(random_problem(rng, steps=rng.choice([8, 12]), stalls=stalls))
     plan = random_plan(problem, rng, attempts=15)
-    model = build(problem, offsets=offsets)
+    model = MemoryMappingModel(problem, offsets=offsets)
     is_hinted = model.add_hint(plan)
     assert is_hinted or plan.objective_ps > problem.all_slow_ps
     if is_hinted and len(model.model.proto.variables):
@@ -168,14 +168,14 @@ def test_the_hint_is_never_lost() -> None:
     plan = solve(problem).plan
     outcome = solve(problem, hint=plan, should_stop=lambda: True)
     assert outcome.plan == plan
-    assert outcome.bound_ps <= plan.objective_ps
+    assert outcome.bound <= plan.objective_ps
 
 
 def test_stopped_at_once_it_still_has_a_plan() -> None:
     problem = random_problem(random.Random(3), steps=10, tensors=6)
     for outcome in (solve(problem, should_stop=lambda: True), solve(problem, time_limit=0.0)):
         assert verify(problem, outcome.plan).ok
-        assert outcome.bound_ps <= outcome.plan.objective_ps
+        assert outcome.bound <= outcome.plan.objective_ps
 
 
 def test_plans_and_bounds_are_reported_as_they_improve() -> None:
@@ -188,7 +188,7 @@ def test_plans_and_bounds_are_reported_as_they_improve() -> None:
     assert plans[-1] == outcome.plan
     assert all(verify(problem, plan).ok for plan in plans)
     assert bounds == sorted(set(bounds))
-    assert bounds[-1] == outcome.bound_ps
+    assert bounds[-1] == outcome.bound
 
 
 def test_equal_calls_give_equal_plans() -> None:
@@ -200,13 +200,13 @@ def test_refuses_copies_without_duration_on_several_channels() -> None:
     problem = random_problem(random.Random(0), steps=4, channels=2)
     idle = msgspec.structs.replace(problem.tensors[0], copy_in_ps=0)
     with pytest.raises(NotImplementedError, match="take no time"):
-        build(msgspec.structs.replace(problem, tensors=(idle, *problem.tensors[1:])))
+        MemoryMappingModel(msgspec.structs.replace(problem, tensors=(idle, *problem.tensors[1:])))
 
 
 def test_refuses_what_would_take_minutes_to_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stowplan.models.memory_mapping.cpsat.model.MAX_SIZE", 3)
     with pytest.raises(NotImplementedError, match="more than 3"):
-        build(random_problem(random.Random(1), steps=10, tensors=6, channels=1))
+        MemoryMappingModel(random_problem(random.Random(1), steps=10, tensors=6, channels=1))
 
 
 def test_building_stops_when_told() -> None:

@@ -43,7 +43,7 @@ def check_exact(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = solve(problem, time_limit=60)
     assert verify(problem, outcome.plan).ok
     assert outcome.status == "optimal"
-    assert outcome.plan.objective_ps == outcome.bound_ps == best
+    assert outcome.plan.objective_ps == outcome.bound == best
     linear, integer = relaxation(problem), relaxation(problem, integer=True)
     assert linear.bound <= integer.bound <= best
     monkeypatch.setattr(segments, "SHORT_USES", 3)

@@ -28,7 +28,6 @@ def test_all_solvers_prove_what_the_built_in_one_does(solver: str) -> None:
         expected = relaxation(problem, integer=True)
         found = bound_with(problem, solver, plan=random_plan(problem, rng))
         assert found.optimal
-        assert found.linear_ps <= found.bound_ps
         # Both take off what tolerances may amount to, which is less than a picosecond here.
         assert abs(found.bound_ps - expected.bound) <= 1
 

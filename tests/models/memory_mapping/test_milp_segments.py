@@ -125,7 +125,7 @@ def test_no_bound_exceeds_a_plan_in_slices(seed: int) -> None:
     assert any(relaxation(whole, model=model, integer=True).bound > sliced.objective_ps for model in models)
     outcome = solve(problem, hint=sliced)
     assert verify(problem, outcome.plan).ok
-    assert outcome.bound_ps <= outcome.plan.objective_ps <= sliced.objective_ps
+    assert outcome.bound <= outcome.plan.objective_ps <= sliced.objective_ps
 
 
 def test_detail_is_never_weaker_and_sometimes_tighter() -> None:

@@ -9,7 +9,6 @@ from ortools.sat.python import cp_model
 from benchmarks.lib.modulo_scheduling import kernels
 from stowplan.frontends.dfg import lower
 from stowplan.hardware.se import grid, streaming_engine
-from stowplan.models.cpsat_runner import Budget
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time
 from stowplan.models.modulo_scheduling.cpsat.solve import _Search
@@ -160,7 +159,7 @@ def test_symmetries() -> None:
 def test_an_interval_that_limits_refute_says_nothing_of_smaller_ones() -> None:
     # Two instructions that wait for each other: with delays of 0 an II of 2 fits exactly, and 3 is too long.
     problem = graph("a>b b>a:1", line(1, latency=1), rules=Rules(max_delay=0, siblings="none"))
-    search = _Search(problem, Budget(20.0, None, None), 1, 0, None, None)
+    search = _Search(problem, None, {"time_limit": 20.0})
     assert search.least == 2
     assert search.attempt(3, 0.5) == "infeasible"
     assert search.least == 2

@@ -89,7 +89,9 @@ class Fixed:
 def solved(problem: Any, *, proven: bool = True, **options: Any) -> Result:
     """The exact side by the complete model alone, in this process."""
     outcome = solve_exactly(problem, time_limit=HANG)
-    bound = outcome.bound_ps if proven else outcome.bound_ps - 100
+    assert outcome.plan is not None
+    assert outcome.bound is not None
+    bound = outcome.bound if proven else outcome.bound - 100
     return Result(
         kind="memory_mapping",
         plan=outcome.plan,

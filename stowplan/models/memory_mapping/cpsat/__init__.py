@@ -10,16 +10,14 @@ plan it starts from is a :class:`~stowplan.models.memory_mapping.copy_engine.Pla
 """
 
 from stowplan.models.memory_mapping.cpsat.improve import Improvement, improve
-from stowplan.models.memory_mapping.cpsat.model import MAX_SIZE, ExactOutcome, MemoryMappingModel, build, size_estimate, solve
+from stowplan.models.memory_mapping.cpsat.model import MAX_SIZE, MemoryMappingModel, size_estimate, solve
 from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
 
 __all__ = [
     "MAX_SIZE",
-    "ExactOutcome",
     "Improvement",
     "MemoryMappingModel",
     "Neighbourhood",
-    "build",
     "improve",
     "size_estimate",
     "solve",

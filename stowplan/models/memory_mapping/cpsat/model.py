@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Unpack
+from typing import Unpack
 
 import msgspec
 from ortools.sat.python import cp_model
@@ -30,7 +30,7 @@ from stowplan.models.memory_mapping.cpsat.variables import (
 )
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.outcome import Best
+from stowplan.models.outcome import Best, Outcome
 
 #: Literals of a model, at most: solving gets nowhere long before.
 MAX_SIZE = 200_000
@@ -164,11 +164,6 @@ class MemoryMappingModel:
         return None if offsets is None else decisions.plan(offsets)
 
 
-def build(problem: Problem, *, offsets: bool = True, lower_bound_ps: int | None = None) -> MemoryMappingModel:
-    """The model of a problem; see :class:`MemoryMappingModel`."""
-    return MemoryMappingModel(problem, offsets=offsets, lower_bound_ps=lower_bound_ps)
-
-
 def size_estimate(sequences: Sequence[TensorAccesses]) -> int:
     """About how many literals the model has: one for each step that a copy may be under way in."""
     total = 0
@@ -218,8 +213,6 @@ def _serves(tensor: TensorVariables, decided: TensorDecisions, write: int, value
     return False
 
 
-Status = Literal["optimal", "feasible"]
-
 #: Part of the time that is left which may go into finding offsets for a solution that is not optimal.
 PACKING_SHARE = 0.2
 
@@ -228,16 +221,6 @@ STALL_FREE_SHARE = 0.3
 
 #: Probing thousands of literals of residencies and copies takes longer than it saves.
 WITHOUT_PROBING = {"cp_model_probing_level": 0}
-
-
-class ExactOutcome(NamedTuple):
-    """What the exact model found."""
-
-    status: Status
-    """``optimal`` only with proof; otherwise ``feasible``, for every problem has the plan that uses no fast memory."""
-    plan: Plan
-    bound_ps: int
-    """Proven lower bound on the objective of every valid plan."""
 
 
 def solve(
@@ -249,7 +232,7 @@ def solve(
     on_plan: Callable[[Plan], None] | None = None,
     on_bound: Callable[[int], None] | None = None,
     **work: Unpack[Work],
-) -> ExactOutcome:
+) -> Outcome[Plan]:
     """Best plan of a problem, with a proven bound.
 
     Parameters
@@ -267,8 +250,8 @@ def solve(
 
     Returns
     -------
-    ExactOutcome
-        There always is a plan: that which uses no fast memory.
+    Outcome
+        There always are a plan, that which uses no fast memory, and a bound.
 
     Raises
     ------
@@ -286,10 +269,7 @@ def solve(
     search.run(offsets=False)
     if not search.is_done:
         search.run(offsets=True)
-    found = search.outcome()
-    assert found.plan is not None
-    assert found.bound is not None
-    return ExactOutcome("optimal" if found.status == "optimal" else "feasible", found.plan, found.bound)
+    return search.outcome()
 
 
 class _Search(Best[Plan]):

@@ -30,7 +30,7 @@ from stowplan.models.memory_mapping.milp.tightening import Window, WindowSeparat
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, Rows
-from stowplan.models.mip.outcome import Outcome, proven
+from stowplan.models.mip.outcome import proven
 from stowplan.models.mip.solve import check_solver, solve
 from stowplan.models.outcome import Best
 
@@ -52,7 +52,6 @@ class Formulation:
     """A relaxation with a fixed set of windows, in its own integers and as a scaled matrix."""
 
     model: RelaxationModel
-    windows: tuple[Window, ...]
     matrix: MatrixModel
     """Objective in units of :attr:`unit_ps`, its constant apart."""
     unit_ps: int
@@ -84,11 +83,6 @@ class Formulation:
         """The reverse of :meth:`own_units`."""
         result: FloatArray = values / self.scale
         return result
-
-    def objective_ps(self, values: IntArray) -> int:
-        """Objective of a point in the model's own units; exact."""
-        total: int = sum(cost * value for cost, value in zip(self.model.cost, values.tolist(), strict=True))
-        return self.model.offset_ps + total
 
 
 def formulate(model: RelaxationModel, windows: Sequence[Window] = (), *, names: bool = True) -> Formulation:
@@ -128,7 +122,7 @@ def formulate(model: RelaxationModel, windows: Sequence[Window] = (), *, names: 
         column_names=(labels := _Labels(model)).columns if names else (),
         row_names=labels.rows(rows, windows) if names else (),
     )
-    return Formulation(model, tuple(windows), matrix, unit, scale, 1.0 / power, rows)
+    return Formulation(model, matrix, unit, scale, 1.0 / power, rows)
 
 
 def _power_of_ten(largest: FloatArray) -> FloatArray:
@@ -251,17 +245,10 @@ class ExternalBound:
 
     bound_ps: int
     """Proven: no valid plan is faster."""
-    linear_ps: int
-    """What the linear relaxation proved before, on the built-in HiGHS."""
     optimal: bool
     """Solved to the end, and the solution violates no window: this relaxation has no better bound."""
-    values: FloatArray | None
-    """Best point of the last round in the model's own units, shape ``[columns]``; None where there was none."""
     formulation: Formulation
     """The last round's model."""
-    outcomes: tuple[Outcome, ...]
-    """One for each round of the MILP."""
-    seconds: float
 
 
 def bound_with(
@@ -270,7 +257,6 @@ def bound_with(
     *,
     time_limit: float = 30.0,
     seed: int = 0,
-    threads: int = 1,
     plan: Plan | None = None,
     node_limit: int | None = None,
     on_bound: Callable[[int], None] | None = None,
@@ -294,7 +280,7 @@ def bound_with(
     Returns
     -------
     ExternalBound
-        The bound, the last model and point, and every answer of the solver.
+        The bound, and the last model.
 
     Raises
     ------
@@ -312,11 +298,8 @@ def bound_with(
     windows = linear_windows(
         model, time_limit=LINEAR_SHARE * left(), seed=seed, should_stop=should_stop, on_bound=best.offer_bound
     )
-    linear = best.bound
     separator = WindowSeparator(model)
     formulation = formulate(model, windows, names=False)
-    outcomes: list[Outcome] = []
-    values: FloatArray | None = None
     optimal = not model.cost
     tolerance = WINDOW_TOLERANCE * max(1, problem.all_slow_ps)
     while model.cost and left() > 0 and not (should_stop is not None and should_stop()):
@@ -325,25 +308,21 @@ def bound_with(
             solver,
             time_limit=left(),
             seed=seed,
-            threads=threads,
             start=None if plan is None else add_hint(formulation, plan),
             node_limit=node_limit,
             on_bound=lambda bound, now=formulation: best.offer_bound(now.bound_ps(bound)),  # type: ignore[misc]
             should_stop=should_stop,
         )
-        outcomes.append(outcome)
         if outcome.bound is not None:
             best.offer_bound(formulation.bound_ps(outcome.bound))
-        values = None if outcome.values is None else formulation.own_units(outcome.values)
-        if outcome.status != "optimal" or values is None:
+        if outcome.status != "optimal" or outcome.values is None:
             break
-        found = separator.find(values, tolerance_ps=tolerance, limit=MAX_WINDOWS)
-        more = [window for window in found if window not in formulation.windows]
+        found = separator.find(formulation.own_units(outcome.values), tolerance_ps=tolerance, limit=MAX_WINDOWS)
+        more = [window for window in found if window not in windows]
         if not more:
             optimal = True
             break
         windows = [*windows, *more]
         formulation = formulate(model, windows, names=False)
     assert best.bound is not None
-    assert linear is not None
-    return ExternalBound(best.bound, linear, optimal, values, formulation, tuple(outcomes), time.monotonic() - began)
+    return ExternalBound(best.bound, optimal, formulation)

@@ -260,21 +260,14 @@ class SegmentBounds:
                 self.on_bound(total)
 
     def _best(self, start: int, end: int) -> int:
-        """Most that disjoint segments within these steps say of them."""
-        return self._chain(start, end)[0]
-
-    def _chain(self, start: int, end: int) -> tuple[int, list[Segment]]:
-        """Disjoint segments within these steps with the largest sum, and what it is with the least latencies between them."""
+        """Most that disjoint segments within these steps say of them, with the least latencies between them."""
         ending: dict[int, list[Segment]] = {}
         for segment in self.segments:
             if start <= segment.start and segment.end <= end:
                 ending.setdefault(segment.end, []).append(segment)
-        best: list[tuple[int, list[Segment]]] = [(0, [])]
+        best = [0]
         for boundary in range(start + 1, end + 1):
-            step = self._floor_until[boundary] - self._floor_until[boundary - 1]
-            options = [(best[-1][0] + step, best[-1][1])]
-            for segment in ending.get(boundary, ()):
-                total, chain = best[segment.start - start]
-                options.append((total + segment.bound_ps, [*chain, segment]))
-            best.append(max(options, key=lambda option: option[0]))
+            options = [best[-1] + self._floor_until[boundary] - self._floor_until[boundary - 1]]
+            options += [best[segment.start - start] + segment.bound_ps for segment in ending.get(boundary, ())]
+            best.append(max(options))
         return best[-1]

@@ -17,7 +17,7 @@ from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.plan import Plan
-from stowplan.models.modulo_scheduling.structure import Precedence, Structure, representatives, symmetries
+from stowplan.models.modulo_scheduling.structure import Precedence, Structure, longest_ways, representatives, symmetries
 
 
 @dataclass(frozen=True)
@@ -277,30 +277,12 @@ def bands(structure: Structure, width: int = WIDTH) -> list[range] | None:
     machine = structure.problem.machine
     if machine.columns != 1 or machine.tiles <= width:
         return None
-    depth = _depths(structure)
+    # Edges of this iteration on the longest way to each instruction.
+    ways = ((edge.source, edge.target, 1) for edge in structure.problem.edges if edge.distance == 0)
+    depth = longest_ways(ways, [0] * structure.count)
     deepest = max(depth, default=0)
     # One tile further for each step; slower where the graph is deeper than the row is long.
     slope = min(1.0, (machine.tiles - width) / max(deepest, 1))
     first = (machine.tiles - width - slope * deepest) / 2
     starts = [int(first + slope * each) for each in depth]
     return [range(start, start + width) for start in starts]
-
-
-def _depths(structure: Structure) -> list[int]:
-    """Edges of this iteration on the longest way to each instruction."""
-    waiting = [0] * structure.count
-    after: list[list[int]] = [[] for _ in waiting]
-    for edge in structure.problem.edges:
-        if edge.distance == 0:
-            waiting[edge.target] += 1
-            after[edge.source].append(edge.target)
-    depth = [0] * structure.count
-    ready = [number for number, count in enumerate(waiting) if count == 0]
-    while ready:
-        source = ready.pop()
-        for target in after[source]:
-            depth[target] = max(depth[target], depth[source] + 1)
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                ready.append(target)
-    return depth

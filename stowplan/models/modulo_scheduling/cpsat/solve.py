@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Unpack
 
 import msgspec
 
-from stowplan.models.cpsat_runner import Budget, Value
+from stowplan.models.cpsat_runner import Budget, Search, Value
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, unrefuted_iis
 from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time, size
 from stowplan.models.modulo_scheduling.cpsat.places import LeastIIModel, bands
@@ -33,82 +33,53 @@ Answer = Literal["feasible", "infeasible", "unknown"]
 
 
 def solve(
-    problem: Problem,
-    *,
-    time_limit: float = 60.0,
-    workers: int = 1,
-    seed: int = 0,
-    deterministic_limit: float | None = None,
-    hint: Plan | None = None,
-    on_plan: Callable[[Plan], None] | None = None,
-    on_bound: Callable[[int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-    incumbent: Callable[[], Plan | None] | None = None,
+    problem: Problem, *, incumbent: Callable[[], Plan | None] | None = None, **search: Unpack[Search[Plan]]
 ) -> Outcome[Plan]:
     """Best plan of a problem, with a proven bound; or the proof that there is none.
 
     Parameters
     ----------
-    time_limit
-        Seconds, building included.
-    workers
-        Threads of CP-SAT. One worker with a ``deterministic_limit``, and a ``time_limit`` that does not bind, repeats itself.
-    deterministic_limit
-        Limit in CP-SAT's deterministic seconds, for all models together.
-    hint
-        A valid plan to start from.
-    on_plan, on_bound
-        Called with every better plan and bound, from the solver's threads.
-    should_stop
-        Asked every 50 ms; True ends the search.
     incumbent
         Asked between two models for a better valid plan that was found elsewhere.
+    search
+        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits for all models together, building included, a hint,
+        what to call.
 
     Returns
     -------
     Outcome
         Best plan, bound, and why there is no plan where that is proven; running out of time is never ``infeasible``.
     """
-    search = _Search(problem, Budget(time_limit, deterministic_limit, should_stop), workers, seed, on_plan, on_bound)
-    search.elsewhere = incumbent
-    reason = find_obstacle(problem, search.structure)
+    found = _Search(problem, incumbent, search)
+    reason = find_obstacle(problem, found.structure)
     if reason is not None:
         return Outcome("infeasible", None, None, reason)
-    search.offer_bound(encode_objective(search.least, search.path))
-    if hint is not None:
-        search.offer_plan(hint)
-    if search.start_without_links():
-        search.find_least_ii()
-    if search.no_plan_at_all:
-        return Outcome("infeasible", None, None, search.reason)
-    search.shorten()
-    return search.outcome()
+    found.offer_bound(encode_objective(found.least, found.path))
+    found.offer_plan(search.get("hint"))
+    if found.start_without_links():
+        found.find_least_ii()
+    if found.no_plan_at_all:
+        return Outcome("infeasible", None, None, found.reason)
+    found.shorten()
+    return found.outcome()
 
 
 class _Search(Best[Plan]):
     """``least``: all smaller IIs are refuted. ``plan``: the best so far."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        budget: Budget,
-        workers: int,
-        seed: int,
-        on_plan: Callable[[Plan], None] | None,
-        on_bound: Callable[[int], None] | None,
-    ):
-        super().__init__(lambda plan: plan.objective, on_plan, on_bound, 0)
+    def __init__(self, problem: Problem, elsewhere: Callable[[], Plan | None] | None, search: Search[Plan]):
+        super().__init__(lambda plan: plan.objective, search.get("on_plan"), search.get("on_bound"), 0)
         self.problem = problem
         self.structure = Structure(problem)
-        self.budget = budget
+        self.budget = Budget(search["time_limit"], search.get("deterministic_limit"), search.get("should_stop"))
         self.reason: str | None = None
-        self.elsewhere: Callable[[], Plan | None] | None = None
+        self.elsewhere = elsewhere
         #: IIs that no bound refutes; none where there is an obstacle.
         self.iis = unrefuted_iis(problem, self.structure).iis
         self.least = min(self.iis, default=problem.machine.spoke_depth + 1)
         self.path = critical_path(problem, self.structure)
         self.most = max(self.iis, default=problem.machine.spoke_depth)
-        self._workers, self._seed = workers, seed
+        self._workers, self._seed = search.get("workers", 1), search.get("seed", 0)
         self._tried: set[int] = set()
         self._refuted: set[int] = set()
         rules = problem.rules
