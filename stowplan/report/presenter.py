@@ -148,7 +148,7 @@ class DrawingPresenter(Presenter):
 
     def check_fits(self, problem: Any, plan: Any) -> None:
         """Plans that break rules are shown as well: seeing what is wrong is what pictures are for."""
-        if self._kind is not None and not isinstance(plan, self._kind.plan_type):
+        if self._kind is not None and not isinstance(plan, self._kind.modules.plan_type):
             raise InputError(f"found a {type(plan).__name__} of another kind, expected {self.a_plan}")
         if plan.problem != problem.digest:
             raise InputError(f"the plan is for another problem: expected the same {self.made_for}")
