@@ -123,7 +123,7 @@ def solve_command(
         guess = _read_hint(hint, earlier, problem)
         close = None if keep_close is None else _read_keep_close(keep_close, within, earlier, problem)
         check_picture(problem, png)
-        plans, notes = _import_xla(problem, opened.program, xla_plan)
+        plans, notes = _import_xla(problem, opened.program, xla_plan, options.target)
         with stopping() as cancel:
             with ProgressPrinter(quiet, kind_of(problem).unit) as progress:
                 if not search.deterministic:
@@ -206,13 +206,16 @@ def _part(text: str | None) -> float:
     return value
 
 
-def _import_xla(problem: Any, program: Any, path: Path | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _import_xla(
+    problem: Any, program: Any, path: Path | None, target: str | Path | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """XLA's plan by its name, and remarks on it; nothing where none is given."""
     if path is None:
         return {}, ()
     from stowplan.frontends.xla_plan import import_xla_plan
+    from stowplan.hardware.targets import load_target
 
     if program is None:
         raise UsageError("--xla-plan needs the compiled program itself: a problem file does not name its instructions")
-    imported = import_xla_plan(problem, program, path)
+    imported = import_xla_plan(problem, program, path, fast_space=None if target is None else load_target(target).fast_space)
     return {"xla": imported.plan}, tuple(imported.notes)

@@ -46,6 +46,8 @@ class Lower(msgspec.Struct, frozen=True, tag="lower"):
 
     workload: Workload
     topology: str
+    config: str = ""
+    """Configuration of the chip, where it is not libtpu's default."""
 
 
 class Compile(msgspec.Struct, frozen=True, tag="compile"):
@@ -95,7 +97,7 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
                 stage = "import"
                 function, arguments, donated = _load(request.workload)
                 stage = "trace"
-                lowered = _lowered(function, arguments, donated, request.topology)
+                lowered = _lowered(function, arguments, donated, request)
                 answer = Done(hashlib.sha256(lowered.as_text().encode()).hexdigest())
             else:
                 _compile(lowered, request)
@@ -159,11 +161,12 @@ def _attribute(reference: str) -> Any:
     return found
 
 
-def _lowered(function: Any, arguments: Any, donated: tuple[int, ...], topology: str) -> Any:
+def _lowered(function: Any, arguments: Any, donated: tuple[int, ...], request: Lower) -> Any:
     import jax
     from jax.experimental import topologies
 
-    device = topologies.get_topology_desc(topology_name=topology, platform="tpu").devices[0]
+    config = {"chip_config_name": request.config} if request.config else {}
+    device = topologies.get_topology_desc(topology_name=request.topology, platform="tpu", **config).devices[0]
     sharding = jax.sharding.SingleDeviceSharding(device)
     struct: Any = jax.ShapeDtypeStruct
 

@@ -58,7 +58,7 @@ class Compiler:
     workload
         What is compiled.
     target
-        Name of the machine, see :data:`stowplan.hardware.targets.XLA_CHIPS`.
+        Name of the machine, see :func:`stowplan.hardware.targets.xla_chip`.
     folder
         Where results are kept and looked for; a temporary one where None.
     compile_limit
@@ -140,7 +140,7 @@ class Compiler:
 
     def find(self, options: Mapping[str, Option]) -> Compiled | None:
         """The kept result for these options, if there is one."""
-        return self.start().find(result_key({**self.options, **options}, self.versions, self._chip.topology))
+        return self.start().find(result_key({**self.options, **options}, self.versions, self._chip.machine))
 
     def compile(self, options: Mapping[str, Option], deadline: Deadline | None = None) -> Compiled:
         """The result for these options: found, or compiled now.
@@ -178,7 +178,7 @@ class Compiler:
             record = Record(
                 options=dict(sorted(options.items())),
                 versions=self.versions,
-                topology=self._chip.topology,
+                topology=self._chip.machine,
                 workload=self._digest,
                 processor_seconds=round(answer.processor_seconds, 3) if isinstance(answer, Done) else 0.0,
                 seconds=round(answer.seconds, 3) if isinstance(answer, Done) else 0.0,
@@ -187,7 +187,7 @@ class Compiler:
             return store.keep(scratch, record)
 
     def _lower(self, deadline: Deadline) -> None:
-        answer = self._ask(Lower(self.workload, self._chip.topology), deadline)
+        answer = self._ask(Lower(self.workload, self._chip.topology, self._chip.config), deadline)
         if isinstance(answer, Failed):
             raise CompileError(f"{self.workload.name}: cannot {answer.stage} the function: {answer.message}")
         if self._digest not in ("", answer.digest):

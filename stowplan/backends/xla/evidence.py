@@ -8,16 +8,19 @@ from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
-from stowplan.backends.xla.score import Judge, Score, judged_program
+from stowplan.backends.xla.score import CompiledModule, Judge, Score, judged_program
 from stowplan.backends.xla.steer import ALL_SLOW, Steer, values_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
 from stowplan.frontends.hlo import HloModule, read_module
 from stowplan.frontends.hlo.placed import placed_instructions, read_assignment, sign_steps
 from stowplan.frontends.hlo.shape import index_text
-from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts
+from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts, StepPlacement
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import Target
+
+#: What is less than this part of a program's time is not worth a compile.
+_LITTLE = 0.002
 
 #: A program that takes no more than this part of fast memory has room to spare.
 _SPARE = 0.875
@@ -29,7 +32,9 @@ class Trial(NamedTuple):
     steer: Steer
     compiled: Compiled
     assignment: Assignment
+    """Copies with cycles by their bytes, as they are scored."""
     score: Score
+    has_fast_memory: bool = True
 
 
 class Move(NamedTuple):
@@ -61,6 +66,8 @@ class Evidence:
     def __init__(
         self, compiled: Compiled, target: Target, table: LatencyTable | None = None, predictor: Predictor | None = None
     ):
+        self.program_text = compiled.program_path.read_bytes()
+        """Of the file that the program was read from."""
         module = read_module(compiled.program_path)
         self.program = judged_program(module)
         self.signatures = sign_steps(module, self.program)
@@ -89,12 +96,20 @@ class Evidence:
 
     def add(self, steer: Steer, compiled: Compiled) -> Trial:
         """Read a result and take it into the table."""
-        trial = Trial(steer, compiled, read_assignment(compiled.module_path, self.signatures), self.judge.score(compiled))
+        found = self.judge.read(compiled)
+        trial = Trial(steer, compiled, self._assignment(found), self.judge.score(found), found.has_fast_memory)
         self.table.add(trial.assignment, self.signatures)
         self.trials.append(trial)
         if self.all_slow is None and not self.fast_tensors(trial.assignment):
             self.all_slow = trial
         return trial
+
+    def _assignment(self, found: CompiledModule) -> Assignment:
+        read = read_assignment(found.module, self.signatures, fast_space=self.judge.target.fast_space)
+        careful = {
+            name: StepPlacement(read.steps[name].pattern, cycles) for name, cycles in found.copies.items() if name in read.steps
+        }
+        return Assignment({**read.steps, **careful})
 
     @property
     def incumbent(self) -> Trial:
@@ -119,6 +134,42 @@ class Evidence:
             before.steer.differs_in_order(after.steer) and before.assignment == after.assignment
             for before, after in combinations(self.trials, 2)
         )
+
+    def features(self, trial: Trial) -> tuple[float, ...]:
+        """What a trial shows of the program, each number about between 0 and 1.
+
+        Size (cycles, steps), parts of the time (stalls, copies, matrix products), part of the traffic that is served from
+        fast memory, and part of that memory which is taken.
+        """
+        placed, total = trial.assignment.steps, max(trial.score.total, 1)
+        products = moved = fast = 0
+        for name, signature in self.signatures.items():
+            placement = placed.get(name)
+            if placement is None:
+                continue
+            products += signature.weight * (placement.cycles or 0) * bool(signature.flops)
+            for bit, leaf in enumerate(signature.leaves):
+                moved += signature.weight * leaf.moved
+                fast += signature.weight * leaf.moved * (placement.pattern >> bit & 1)
+        return (
+            math.log10(total) / 10,
+            math.log10(1 + len(placed)) / 5,
+            trial.score.stall_cycles / total,
+            trial.score.careful_copy_cycles / total,
+            products / total,
+            fast / max(moved, 1),
+            trial.score.fast_bytes / self.capacity,
+        )
+
+    def why_nothing(self) -> str:
+        """Why steers have nothing to gain here, by the incumbent; empty where they may have."""
+        trial = self.incumbent
+        total = max(trial.score.total, 1)
+        spare, stalls = 1 - trial.score.fast_bytes / self.capacity, trial.score.stall_cycles / total
+        gains = -sum(move.cycles for move in self.moves(trial) if move.cycles < 0) / total
+        if spare < 1 - _SPARE or stalls > _LITTLE or gains > _LITTLE:
+            return ""
+        return f"{spare:.0%} of the fast memory is free, {stalls:.2%} of the time is waits, other places would save {gains:.2%}"
 
     def fast_tensors(self, assignment: Assignment) -> set[int]:
         """Tensors that some step reads or writes in fast memory."""

@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,25 @@ from stowplan.arguments import number, whole
 from stowplan.backends.xla.child import DUMPED, Option
 from stowplan.backends.xla.compiler import COMPILE_LIMIT, MEMORY_LIMIT, CompileError, Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
-from stowplan.backends.xla.proposals import WAYS, Proposal, Way, harm_last, overlaps, plan_first, planned, waits
+from stowplan.backends.xla.experience import Experience, shipped
+from stowplan.backends.xla.flags import flags_of
+from stowplan.backends.xla.planning import planned
+from stowplan.backends.xla.proposals import FLAG_WORTH, WAITING, WAYS, Proposal, Way, flagged, harm_last, plan_first, waits
 from stowplan.backends.xla.score import Score
-from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, STEERED, Steer
+from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, SCOPED_OPTION, STEERED, Flags, Steer
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
 from stowplan.backends.xla.workload import Workload, of_function
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, TimeLimitError, UsageError, brief
 from stowplan.hardware.costs.signatures import LatencyTable, Predictor
-from stowplan.hardware.targets import Target, load_target
+from stowplan.hardware.targets import Target, XlaChip, load_target, xla_chip
 
 #: Compiles unless told otherwise, the default and all in slow memory included.
 COMPILES = 10
+
+#: After so many compiles it is said where there is nothing to gain.
+_ENOUGH_TO_TELL = 2
 
 #: How many tries what a way is worth before anything is known of it counts for.
 _PRIOR_TRIES = 2.0
@@ -36,9 +43,10 @@ _CURIOSITY = 0.35
 
 @dataclass
 class _Arm:
-    """A way of steering, and what it has been worth."""
+    """A way of steering, or a flag, and what it has been worth."""
 
-    way: Way
+    name: str
+    propose: Callable[[Evidence], Iterator[Proposal]]
     wins: float
     tries: float = _PRIOR_TRIES
 
@@ -95,6 +103,7 @@ def tune_workload(
     memory_limit: int = MEMORY_LIMIT,
     table: LatencyTable | None = None,
     predictor: Predictor | None = None,
+    experience: Experience | None = None,
     compiler_options: Mapping[str, Option] | None = None,
     on_progress: Callable[[TuningProgress], None] | None = None,
     cancel: threading.Event | None = None,
@@ -119,6 +128,8 @@ def tune_workload(
         Seconds and bytes that one compile may take.
     table, predictor
         Cycles known beforehand, and what predicts others; nothing, and the one of the package, where None.
+    experience
+        What earlier programs taught; what comes with the package where None.
     compiler_options
         The user's own, kept in every compile and in the result.
     on_progress
@@ -157,8 +168,12 @@ def tune_workload(
         options=compiler_options,
     ) as compiler:
         run = _Run(compiler, found, deadline, compiles, random.Random(seed), on_progress)
-        run.all(table, predictor)
+        run.all(table, predictor, shipped() if experience is None else experience)
         return run.result()
+
+
+def _proposed(way: Way, chance: random.Random, evidence: Evidence) -> Iterator[Proposal]:
+    return way(evidence, chance)
 
 
 @dataclass
@@ -171,29 +186,54 @@ class _Run:
     _budget: int
     _chance: random.Random
     _on_progress: Callable[[TuningProgress], None] | None
+    _known: tuple[LatencyTable | None, Predictor | None] = (None, None)
     _records: list[TrialRecord] = field(default_factory=list)
     _steers: list[Steer] = field(default_factory=list)
     _best: int = 0
     _notes: list[str] = field(default_factory=list)
     _stop: str = "compiles"
     _evidence: Evidence | None = None
+    """Of the program without flags."""
+    _programs: dict[Flags, Evidence] = field(default_factory=dict)
+    """Evidence by the flags that make a program; the same for flags that make the same."""
 
-    def all(self, table: LatencyTable | None, predictor: Predictor | None) -> None:
+    def all(self, table: LatencyTable | None, predictor: Predictor | None, experience: Experience) -> None:
         """The opening, then the loop."""
         first = self._compiled(DEFAULT)
         if first.error:
             raise CompileError(f"{self._compiler.workload.name}: {first.error}")
-        self._evidence = Evidence(first, self._target, table, predictor)
-        self._evidence.deadline = self._deadline
+        self._known = table, predictor
+        self._evidence = self._evidence_of(DEFAULT, first)
         default = self._add("default", DEFAULT, first)
         try:
-            self._loop(self._evidence, default)
+            self._loop(self._evidence, default, experience)
         except TimeLimitError:
             self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
         except (CompileError, InputError) as error:
             # What was found before is not lost by it.
             self._stop = "failed"
             self._notes.append(str(error))
+
+    def _evidence_of(self, steer: Steer, compiled: Compiled) -> Evidence:
+        """That of the program that a steer's flags make: flags may leave the program as it is."""
+        if steer.flags in self._programs:
+            return self._programs[steer.flags]
+        text = compiled.program_path.read_bytes()
+        same = next((each for each in self._programs.values() if each.program_text == text), None)
+        if same is None:
+            scoped = dict(steer.flags).get(SCOPED_OPTION)
+            target = self._target
+            if scoped is not None and self._chip.scoped is not None:
+                left = target.fast_memory.capacity + self._chip.scoped - (int(scoped) << 10)
+                target = target.with_capacity(max(left, 1))
+            same = Evidence(compiled, target, *self._known)
+            same.deadline = self._deadline
+        self._programs[steer.flags] = same
+        return same
+
+    @property
+    def _chip(self) -> XlaChip:
+        return xla_chip(self._target)
 
     def result(self) -> Tuning:
         """What came of it so far."""
@@ -210,23 +250,25 @@ class _Run:
             notes=tuple(self._notes),
         )
 
-    def _loop(self, evidence: Evidence, default: Trial | None) -> None:
-        all_slow = self._try(Proposal("all_slow", ALL_SLOW))
-        if default is not None and all_slow is not None:
-            self._try(Proposal("harm_last", harm_last(evidence, default, all_slow)))
-        if len(self._records) < self._budget and not self._deadline.expired:
-            self._try(Proposal("plan_first", plan_first(evidence, planned(evidence, "table", self._chance).tensors)))
-        # Where nothing waits there is no use for overlaps, and a way that is never tried only makes the loop more curious about
-        # the others.
-        is_waiting = default is not None and waits(default)
-        arms = [_Arm(way, _PRIOR_TRIES * worth) for way, worth in WAYS if way is not overlaps or is_waiting]
+    def _loop(self, evidence: Evidence, default: Trial | None, experience: Experience) -> None:
+        if default is not None and self._chip.harm:
+            all_slow = self._try(Proposal("all_slow", ALL_SLOW))
+            if all_slow is not None:
+                self._try(Proposal("harm_last", harm_last(evidence, default, all_slow)))
+            if len(self._records) < self._budget and not self._deadline.expired:
+                self._try(Proposal("plan_first", plan_first(evidence, planned(evidence, "table", self._chance).tensors)))
+        arms = self._arms(default, experience)
         while len(self._records) < self._budget and not self._deadline.expired:
+            if len(self._records) == _ENOUGH_TO_TELL and self._has_nothing_to_gain(evidence):
+                self._stop = "nothing_to_gain"
+                return
+            best = self._best_evidence
             total = sum(arm.tries for arm in arms)
-            idle = evidence.incumbent.steer if evidence.order_is_idle() else None
+            idle = best.incumbent.steer if best.order_is_idle() else None
             for arm in sorted(arms, key=lambda arm: -arm.index(total)):
-                proposal = self._new(arm.way(evidence, self._chance), idle)
+                proposal = self._new(arm.propose(best), idle)
                 if proposal is not None:
-                    before = evidence.incumbent.score.total
+                    before = best.incumbent.score.total
                     trial = self._try(proposal)
                     arm.tries += 1
                     arm.wins += trial is not None and trial.score.total < before
@@ -236,6 +278,42 @@ class _Run:
                 return
         if self._deadline.expired:
             self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
+
+    @property
+    def _best_evidence(self) -> Evidence:
+        """That of the program whose best trial is the best of all."""
+        found = [each for each in self._programs.values() if each.trials]
+        return min(found, key=lambda each: each.incumbent.score.total)
+
+    def _arms(self, default: Trial | None, experience: Experience) -> list[_Arm]:
+        """What acts on this chip, with what earlier programs say of it."""
+        # Where nothing waits there is no use for overlaps, and a way that is never tried only makes the loop more curious about
+        # the others.
+        is_waiting = default is not None and waits(default)
+        arms = [
+            _Arm(way.__name__, partial(_proposed, way, self._chance), _PRIOR_TRIES * worth)
+            for way, steer, worth in WAYS
+            if steer in self._chip.steers and (way not in WAITING or is_waiting)
+        ]
+        own = self._compiler.options.keys()
+        arms += [
+            _Arm(name, partial(flagged, name, options), _PRIOR_TRIES * FLAG_WORTH)
+            for name, options in flags_of(self._chip).items()
+            if not own & options.keys()
+        ]
+        if default is not None and self._evidence is not None:
+            known = experience.about(self._target.name, self._evidence.features(default))
+            for arm in arms:
+                wins, tries = known.get(arm.name, (0.0, 0.0))
+                arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
+        return arms
+
+    def _has_nothing_to_gain(self, evidence: Evidence) -> bool:
+        """Whether nearly all traffic is in fast memory with room to spare, nothing waits, and what was tried gave nothing."""
+        reason = evidence.why_nothing() if self._best == 0 else ""
+        if reason:
+            self._notes.append(f"nothing to gain here: {reason}")
+        return bool(reason)
 
     def _new(self, proposals: Iterator[Proposal], idle: Steer | None) -> Proposal | None:
         """The first that has not been tried, and that is more than another order than ``idle``'s, where there is one."""
@@ -263,9 +341,9 @@ class _Run:
     def _add(self, way: str, steer: Steer, compiled: Compiled | str, gain: float = 0.0) -> Trial | None:
         """Take a result, or the reason why there is none, into records and evidence."""
         trial, score, error = None, Score(0, 0), compiled if isinstance(compiled, str) else compiled.error
-        if not isinstance(compiled, str) and not error and self._evidence is not None:
+        if not isinstance(compiled, str) and not error:
             try:
-                trial = self._evidence.add(steer, compiled)
+                trial = self._evidence_of(steer, compiled).add(steer, compiled)
                 score = trial.score
             except InputError as unreadable:
                 if not self._records:
@@ -279,6 +357,8 @@ class _Run:
             steer=steer.describe(),
             cycles=score.cycles,
             stall_cycles=score.stall_cycles,
+            copy_cycles=score.copy_cycles,
+            careful_copy_cycles=score.careful_copy_cycles,
             expected_gain=round(gain / base, 6) if base else 0.0,
             error=brief(error),
             processor_seconds=0.0 if isinstance(compiled, str) else compiled.record.processor_seconds,

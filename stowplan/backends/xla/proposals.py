@@ -7,132 +7,16 @@ move what its own cycles blame.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
+from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.evidence import Evidence, Move, Trial
-from stowplan.backends.xla.score import with_freedoms
-from stowplan.backends.xla.steer import DEFAULT, OVERLAP_OPTION, RETRIES_OPTION, Prefetch, Steer
-from stowplan.hardware.costs import make_problem
-from stowplan.hardware.costs.roofline import CycleTable, StepCycles
-from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.problem import Problem, Use
-from stowplan.portfolio.solve import solve
-
-PlanModel = Literal["roofline", "table", "signatures"]
-
-#: Seconds that a plan may take; the heuristics' plan is within a percent by then, and a compile takes longer.
-PLAN_SECONDS = 6.0
-
-#: What it gets where the time is nearly over.
-_LEAST_SECONDS = 0.2
-
-#: Entries of a text of prefetches: XLA looks them up one by one.
-MOST_PREFETCHES = 200
-
-
-def problem_of(evidence: Evidence, model: PlanModel, capacity: int | None = None) -> Problem:
-    """The program's problem under a cost model that knows the trials; ``capacity`` in bytes, the target's where None."""
-    program, target = evidence.program, evidence.judge.target
-    if model == "roofline":
-        return make_problem(program, target, cost_model="roofline", capacity=capacity)
-    if model == "table":
-        return make_problem(program, target, cost_model="table", capacity=capacity, cycles=cycle_table(evidence))
-    return make_problem(program, target, cost_model="signatures", capacity=capacity, signatures=evidence.costs)
-
-
-class Planned(NamedTuple):
-    """A plan of ours, and the problem it is for."""
-
-    problem: Problem
-    plan: Plan
-
-    @property
-    def tensors(self) -> set[int]:
-        """Tensors that some step finds in fast memory."""
-        return {use.tensor for _, use in self.fast_uses()}
-
-    def fast_uses(self) -> Iterator[tuple[int, Use]]:
-        """Step and use, of all that are served from fast memory."""
-        uses = ((at, use) for at, step in enumerate(self.problem.steps) for use in step.uses)
-        fast = set(self.plan.fast_uses)
-        return (each for number, each in enumerate(uses) if number in fast)
-
-
-def planned(
-    evidence: Evidence, model: PlanModel, chance: random.Random, start: Trial | None = None, capacity: int | None = None
-) -> Planned:
-    """A plan of the heuristics; the same for equal evidence and seed, unless the evidence's deadline cuts it short.
-
-    It begins from what XLA made of ``start``, within that trial's capacity or ``capacity`` bytes. Then it has XLA's freedoms,
-    too, is no worse than XLA's plan by the model, and differs from it only where that gains something.
-    """
-    hint = None
-    if start is None:
-        problem = problem_of(evidence, model, capacity)
-    else:
-        problem = with_freedoms(problem_of(evidence, model, start.steer.capacity if capacity is None else capacity))
-        if evidence.judge.has_fast_memory(start.compiled):
-            hint = evidence.judge.plan(start.compiled, problem).plan
-    found = solve(
-        problem,
-        hint=hint,
-        time_limit=min(PLAN_SECONDS, max(evidence.deadline.remaining, _LEAST_SECONDS)),
-        candidates=["heuristic"],
-        workers=1,
-        deterministic=True,
-        seed=chance.randrange(1 << 30),
-        cancel=evidence.deadline.cancelled,
-    )
-    return Planned(problem, found.plan)
-
-
-def planned_prefetches(evidence: Evidence, found: Planned) -> frozenset[Prefetch]:
-    """The plan's copies to fast memory, largest first: the step that needs each of them, and the one that it begins after.
-
-    Copies from within loops, or for what is no operand by itself, are left out: XLA could not be told of them.
-    """
-    problem, plan = found
-    reads: dict[int, list[int]] = {}
-    for at, use in found.fast_uses():
-        if not use.is_output:
-            reads.setdefault(use.tensor, []).append(at)
-    prefetches: dict[tuple[int, int], Prefetch] = {}
-    copies = [copy for copy in plan.copies if copy.direction == "in" and copy.start > 0]
-    for copy in sorted(copies, key=lambda copy: (-problem.tensors[copy.tensor].size, copy.start)):
-        user = next((at for at in reads.get(copy.tensor, ()) if at >= copy.end), None)
-        before = problem.steps[copy.start - 1].name
-        if user is None or "/" in before or "/" in problem.steps[user].name:
-            continue
-        operand = evidence.operands.get((problem.steps[user].name, copy.tensor))
-        if operand is not None and len(prefetches) < MOST_PREFETCHES:
-            prefetches.setdefault((user, operand), Prefetch(problem.steps[user].name, operand, before))
-    return frozenset(prefetches.values())
-
-
-def cycle_table(evidence: Evidence) -> CycleTable:
-    """Cycles of all in slow memory and of XLA's default, as the cost model ``table`` takes them."""
-    default = evidence.trials[0]
-    slow = evidence.all_slow or default
-    steps = {}
-    for step in evidence.program.steps:
-        signature = evidence.signatures.get(step.name)
-        before, after = slow.assignment.steps.get(step.name), default.assignment.steps.get(step.name)
-        if signature is None or before is None or before.cycles is None:
-            continue
-        if after is None or after.cycles is None:
-            steps[step.name] = StepCycles(before.cycles)
-            continue
-        fast = {
-            (step.uses[use].tensor, step.uses[use].is_output)
-            for use, mask in signature.used_leaves().items()
-            if after.pattern & mask
-        }
-        steps[step.name] = StepCycles(before.cycles, after.cycles, frozenset(fast))
-    return CycleTable(steps)
-
+from stowplan.backends.xla.planning import planned, planned_prefetches
+from stowplan.backends.xla.steer import DEFAULT, OVERLAP_OPTION, RETRIES_OPTION, SLICES_OPTION, Steer
+from stowplan.hardware.targets import SteerName
 
 #: Moves of one correction: few at a time, since each changes what XLA does with all that follow.
 STEPS = (8, 4, 16, 2, 32, 64)
@@ -151,6 +35,9 @@ _FITS = (0.75, 0.875, 0.5, 0.25)
 
 #: What saves a smaller part of a program's time is not worth a compile.
 _LEAST_GAIN = 0.001
+
+#: Bytes from which values are fetched early.
+_EAGER_FROM = (1 << 20, 8 << 20, 1 << 16)
 
 #: Overlap ratios that are tried in place of XLA's own, and the largest.
 _OVERLAPS, _MOST_OVERLAP = (10.0, 4.0), 100.0
@@ -172,7 +59,7 @@ Way = Callable[[Evidence, random.Random], Iterator[Proposal]]
 
 def harm_last(evidence: Evidence, planned: Trial, all_slow: Trial) -> Steer:
     """To the back goes what fast memory harms: tensors whose steps are slower with XLA's plan than with none."""
-    return DEFAULT.moved(last=evidence.names(evidence.harmful(planned.assignment, all_slow.assignment)))
+    return planned.steer.moved(last=evidence.names(evidence.harmful(planned.assignment, all_slow.assignment)))
 
 
 def plan_first(evidence: Evidence, fast: set[int]) -> Steer:
@@ -188,7 +75,7 @@ def plans(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     """
     incumbent = evidence.incumbent
     fast = planned(evidence, "signatures", chance, incumbent).tensors
-    front = Steer(evidence.names(fast), options=incumbent.steer.options, prefetches=incumbent.steer.prefetches)
+    front = msgspec.structs.replace(incumbent.steer, first=evidence.names(fast), last=frozenset(), preload="")
     unwanted = evidence.fast_tensors(incumbent.assignment) - fast
     yield Proposal("plan", incumbent.steer.moved(last=evidence.names(unwanted)))
     yield Proposal("plan", _towards(evidence, incumbent, fast))
@@ -352,20 +239,57 @@ def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) ->
         yield Proposal(way, steer, -sum(move.cycles for move in chosen))
 
 
-#: Ways of steering, and what each is worth before anything is known of it: its share of compiles that were better than the
-#: incumbent (``benchmarks/xla/tuning.py`` prints the shares).
-WAYS: tuple[tuple[Way, float], ...] = (
-    (tightened, 0.3),
-    (capacities, 0.35),
-    (plans, 0.2),
-    (fitted, 0.28),
-    (corrections, 0.346),
-    (retries, 0.1),
-    (explorations, 0.1),
-    (preloads, 0.38),
-    (prefetches, 0.15),
-    (returns, 0.1),
-    (perturbations, 0.05),
+def eager(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """The incumbent with large values fetched as early as may be, where it waits for copies."""
+    trial = evidence.incumbent
+    if waits(trial):
+        for size in _EAGER_FROM:
+            yield Proposal("eager", msgspec.structs.replace(trial.steer, eager_from=size))
+
+
+def whole(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """The incumbent with values fetched whole, not in slices, each of which is a copy of its own."""
+    yield Proposal("whole", evidence.incumbent.steer.with_option(SLICES_OPTION, "0"))
+
+
+def flagged(name: str, options: Mapping[str, Option], evidence: Evidence) -> Iterator[Proposal]:
+    """A flag beside the incumbent's, with what else the incumbent says but of single values: the program is another."""
+    steer = evidence.incumbent.steer
+    if not dict(steer.flags).keys() & options.keys():
+        yield Proposal(name, steer.with_flags(options))
+
+
+class WayOfSteering(NamedTuple):
+    """A way, and what is known of it."""
+
+    way: Way
+    steer: SteerName
+    """What has to act on a chip for it."""
+    worth: float
+    """What it is worth before anything is known of a program: its share of compiles that were better than the incumbent."""
+
+
+#: Ways of steering (``benchmarks/xla/tuning.py`` prints the shares).
+WAYS = (
+    WayOfSteering(tightened, "capacity", 0.3),
+    WayOfSteering(capacities, "capacity", 0.35),
+    WayOfSteering(plans, "order", 0.2),
+    WayOfSteering(fitted, "capacity", 0.28),
+    WayOfSteering(corrections, "order", 0.346),
+    WayOfSteering(retries, "retries", 0.1),
+    WayOfSteering(explorations, "order", 0.1),
+    WayOfSteering(preloads, "preload", 0.38),
+    WayOfSteering(prefetches, "prefetch", 0.15),
+    WayOfSteering(returns, "order", 0.1),
+    WayOfSteering(perturbations, "order", 0.05),
     # Less than its share: it can save the stalls alone, so others, which save cycles, come first where they are as good.
-    (overlaps, 0.345),
+    WayOfSteering(overlaps, "overlap", 0.345),
+    WayOfSteering(eager, "eagerness", 0.2),
+    WayOfSteering(whole, "slices", 0.2),
 )
+
+#: Ways that shorten waits, and do nothing else.
+WAITING = (overlaps, eager, prefetches)
+
+#: What a flag is worth before anything is known of it.
+FLAG_WORTH = 0.3

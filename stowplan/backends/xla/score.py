@@ -1,12 +1,14 @@
-"""What a compiled module is worth by the compiler's own estimates: cycles of its instructions, and stalls beside them.
+"""What a compiled module is worth by the compiler's own estimates, read with care: cycles, copies and stalls.
 
-The compiler estimates cycles for every instruction but copies and the waits for them. Those are played on the simulator's copy
-engine: XLA's plan is imported, every step lasts as long as XLA says, and what the program waits is added.
+The compiler estimates cycles for every instruction but asynchronous copies and the waits for them. Those are played beside the
+program, on copy engines that share slow memory's bandwidth with it: XLA's plan is imported, every step lasts as long as XLA
+says, and what the program waits is added. What XLA says of an instruction ``copy`` is not believed: little, whatever the size,
+within fast memory, and several times what the bytes need from slow memory. Such a copy counts bytes over bandwidth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -16,33 +18,37 @@ import msgspec
 from stowplan import files
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError
-from stowplan.frontends.hlo import HloModule, program_from_module, read_module, read_program
+from stowplan.frontends.hlo import HloModule, program_from_module, read_module
+from stowplan.frontends.hlo.placed import Placed, placed_instructions
 from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
 from stowplan.hardware.costs import make_problem
 from stowplan.hardware.program import Program, ProgramStep
-from stowplan.hardware.simulator import durations_ps, play
-from stowplan.hardware.targets import TPU_V4, Target, load_target
+from stowplan.hardware.shared_bandwidth import play_shared
+from stowplan.hardware.simulator import Timeline, durations_ps
+from stowplan.hardware.targets import Target, load_target, xla_chip
+from stowplan.hardware.targets.toml_files import duration_ps
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-
-#: How a layout says that its array is in fast memory.
-FAST_MARK = f"S({TPU_V4.fast_space})"
 
 
 class Score(msgspec.Struct, frozen=True):
     """Cycles of a compiled module."""
 
     cycles: int
-    """Estimated cycles of all instructions, loops weighted by their trip counts."""
+    """Estimated cycles of all instructions, loops weighted by their trip counts; copies as XLA counts them."""
     stall_cycles: int
-    """Cycles that the program waits for copies, by the simulator."""
+    """Cycles that the program waits for asynchronous copies, by the simulator."""
+    copy_cycles: int = 0
+    """What XLA counts for instructions ``copy``; a part of ``cycles``."""
+    careful_copy_cycles: int = 0
+    """What they take by bytes over bandwidth."""
     fast_bytes: int = 0
     """Fast memory that the plan takes at most at a time, gaps between places left out."""
 
     @property
     def total(self) -> int:
-        """What is compared: cycles and stalls."""
-        return self.cycles + self.stall_cycles
+        """What is compared: cycles with copies by their bytes, and stalls."""
+        return self.cycles - self.copy_cycles + self.careful_copy_cycles + self.stall_cycles
 
 
 def judged_program(module: HloModule) -> Program:
@@ -53,6 +59,53 @@ def judged_program(module: HloModule) -> Program:
 def with_freedoms(problem: Problem) -> Problem:
     """A program's problem with what XLA may do: wait for copies, copy a tensor out within a step, and copy it in in slices."""
     return msgspec.structs.replace(problem, stalls="allowed", evictions="between_steps", prefetches="sliced")
+
+
+class CompiledModule:
+    """A compiled module, read: its steps as XLA counts them, and its copies as we do.
+
+    Raises
+    ------
+    InputError
+        A module that is no HLO text.
+    """
+
+    def __init__(self, compiled: Compiled, target: Target):
+        self.compiled = compiled
+        self.module = read_module(compiled.module_path)
+        self.steps: tuple[ProgramStep, ...] = program_from_module(self.module).steps
+        self._target = target
+        placed = placed_instructions(self.module)
+        self.copies = {
+            step.name: self._careful(step.cycles or 0, placed[name])
+            for step in self.steps
+            if step.opcode == "copy" and (name := step.name.rpartition("/")[2]) in placed
+        }
+        """Cycles of one run of each instruction ``copy``, by bytes over bandwidth."""
+
+    def _careful(self, estimated: int, copy: Placed) -> int:
+        """Both ends at once where they are in different memories; XLA's fixed part of it is believed."""
+        speed, space = self._target.roofline, self._target.fast_space
+        rates = (
+            (self._target.copies.in_bandwidth, speed.fast_read_bandwidth),
+            (self._target.copies.out_bandwidth, speed.fast_write_bandwidth),
+        )
+        ends = [sum(leaf.bytes for leaf in leaves) for leaves in (copy.operand_shapes(), copy.result_shapes())]
+        fast = [any(leaf.memory_space == space for leaf in leaves) for leaves in (copy.operand_shapes(), copy.result_shapes())]
+        took = [duration_ps(size, rate[is_fast]) for size, rate, is_fast in zip(ends, rates, fast, strict=True)]
+        moved_ps = sum(took) if fast[0] == fast[1] else max(took)
+        fixed = min(estimated, round(self._target.copies.latency / self._target.cycles_ps(1_000_000) * 1_000_000))
+        return max(fixed, round(moved_ps / self._target.cycles_ps(1_000_000) * 1_000_000))
+
+    @cached_property
+    def cycles(self) -> Mapping[str, int]:
+        """Cycles of one run of each step, copies by their bytes."""
+        return {step.name: self.copies.get(step.name, step.cycles or 0) for step in self.steps}
+
+    @property
+    def has_fast_memory(self) -> bool:
+        """Whether anything is in fast memory; nothing is to be imported otherwise."""
+        return f"S({self._target.fast_space})" in files.read_text(self.compiled.assigned_path)
 
 
 class Judge:
@@ -69,11 +122,16 @@ class Judge:
     def __init__(self, program: Program, target: Target):
         self.program = program
         self.target = target
+        self._chip = xla_chip(target)
 
     @cached_property
     def problem(self) -> Problem:
-        """The program's problem with the freedoms that XLA has, under the roofline: no latency of it counts here."""
-        return with_freedoms(make_problem(self.program, self.target, cost_model="roofline"))
+        """The program's problem with the freedoms that XLA has, under the roofline: no latency of it counts here.
+
+        Fast memory is all that the chip has, for options may leave the kernels less of it than they have by default.
+        """
+        problem = with_freedoms(make_problem(self.program, self.target, cost_model="roofline"))
+        return msgspec.structs.replace(problem, capacity=problem.capacity + (self._chip.scoped or 0))
 
     def most_bytes(self, plan: Plan, without: Collection[int] = ()) -> int:
         """Fast memory that a plan takes at most at a time, had it some tensors in slow memory; gaps between places left out."""
@@ -87,9 +145,16 @@ class Judge:
 
     def plan(self, compiled: Compiled, problem: Problem | None = None) -> ImportedPlan:
         """XLA's plan, as one of ours; for ``problem``, which has XLA's freedoms, in place of the roofline's."""
-        return import_xla_plan(problem or self.problem, self.program, compiled.assigned_path, compiled.offsets_path)
+        given = problem or self.problem
+        return import_xla_plan(
+            given, self.program, compiled.assigned_path, compiled.offsets_path, fast_space=self.target.fast_space
+        )
 
-    def score(self, compiled: Compiled) -> Score:
+    def read(self, compiled: Compiled) -> CompiledModule:
+        """A compiled module, for :meth:`score`."""
+        return CompiledModule(compiled, self.target)
+
+    def score(self, found: CompiledModule) -> Score:
         """Cycles and stalls of a compiled module.
 
         Raises
@@ -97,26 +162,41 @@ class Judge:
         InputError
             A module without estimates, or of another program.
         """
-        steps = read_program(compiled.module_path).steps
-        total = sum(step.weight * (step.cycles or 0) for step in steps)
+        total = sum(step.weight * (step.cycles or 0) for step in found.steps)
         if not total:
-            raise InputError("found no estimated_cycles, expected the compiler's estimates", source=compiled.module_path)
-        if not self.has_fast_memory(compiled):
-            return Score(total, 0)
-        plan = self.plan(compiled).plan
-        timeline = play(self.problem, plan, self.durations_ps(steps))
-        stalls = round(timeline.stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000)
-        return Score(total, stalls, self.most_bytes(plan))
+            place = found.compiled.module_path
+            raise InputError("found no estimated_cycles, expected the compiler's estimates", source=place)
+        copies = [step for step in found.steps if step.name in found.copies]
+        estimated = sum(step.weight * (step.cycles or 0) for step in copies)
+        careful = sum(step.weight * found.copies[step.name] for step in copies)
+        if not found.has_fast_memory:
+            return Score(total, 0, estimated, careful)
+        plan = self.plan(found.compiled).plan
+        stalls = round(self.play(plan, found).stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000)
+        return Score(total, stalls, estimated, careful, self.most_bytes(plan))
 
-    @staticmethod
-    def has_fast_memory(compiled: Compiled) -> bool:
-        """Whether anything of a compiled module is in fast memory; nothing is to be imported otherwise."""
-        return FAST_MARK in files.read_text(compiled.assigned_path)
+    def play(self, plan: Plan, found: CompiledModule) -> Timeline:
+        """A plan, played beside steps that last as long as the compiled module says."""
+        fast, number = set(plan.fast_uses), 0
+        slow_bytes = []
+        for step in self.program.steps:
+            uses = enumerate(step.uses, number)
+            slow_bytes.append(step.weight * sum(use.bytes for at, use in uses if at not in fast))
+            number += len(step.uses)
+        copies = self.target.copies
+        return play_shared(
+            self.problem,
+            plan,
+            self.durations_ps(found),
+            slow_bytes,
+            bandwidth=copies.in_bandwidth,
+            engines=self._chip.copy_engines,
+            latency_ps=copies.latency,
+        )
 
-    def durations_ps(self, steps: Iterable[ProgramStep]) -> list[int]:
+    def durations_ps(self, found: CompiledModule) -> list[int]:
         """How long each step of the program lasts, all runs together, by the cycles of a compiled module's steps."""
-        cycles = {step.name: step.cycles or 0 for step in steps}
-        return [step.weight * self.target.cycles_ps(cycles.get(step.name, 0)) for step in self.program.steps]
+        return [step.weight * self.target.cycles_ps(found.cycles.get(step.name, 0)) for step in self.program.steps]
 
 
 class CompiledRewards:
@@ -170,9 +250,10 @@ class CompiledRewards:
                 continue
             for each in results:
                 try:
-                    fast = judge.plan(each).plan.fast_uses if judge.has_fast_memory(each) else ()
+                    module = judge.read(each)
+                    fast = judge.plan(each).plan.fast_uses if module.has_fast_memory else ()
                     reward = problem.all_slow_ps - sum(durations_ps(problem, fast))
-                    found.append((reward, judge.score(each).total))
+                    found.append((reward, judge.score(module).total))
                 except InputError:
                     continue
         return found

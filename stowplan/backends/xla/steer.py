@@ -14,7 +14,6 @@ import msgspec
 
 from stowplan.backends.xla.child import Option
 from stowplan.hardware.program import Program
-from stowplan.hardware.targets import TPU_V4
 
 #: Option of the compiler that takes the order, a text proto ``MsaSortOrderOverrides``.
 ORDER_OPTION = "xla_tpu_msa_sort_order_overrides"
@@ -25,14 +24,38 @@ PREFETCH_OPTION = "xla_tpu_preferred_prefetch_overrides"
 #: Option that turns the assignment off: everything stays in slow memory.
 ASSIGNMENT_OPTION = "xla_msa_enable"
 
-#: Options that chips have names of their own for.
-CAPACITY_OPTION, RETRIES_OPTION, OVERLAP_OPTION = TPU_V4.capacity_option, TPU_V4.retries_option, TPU_V4.overlap_option
+#: KiB of CMEM that the assignment may use; for fast memories that are one with the kernels' there is none that acts.
+CAPACITY_OPTION = "xla_tpu_max_cmem_used_by_memory_space_assignment"
+
+#: KiB of fast memory that kernels keep for themselves; the assignment has what is left.
+SCOPED_OPTION = "xla_tpu_scoped_vmem_limit_kib"
+
+#: How often the assignment tries again where a value does not fit.
+RETRIES_OPTION = "xla_msa_max_retries"
+
+#: For how many times its own time a copy had best run beside the program. The larger, the earlier it begins.
+OVERLAP_OPTION = "xla_msa_preferred_overlap_to_async_copy_ratio"
+
+#: In how many slices a value may be fetched; 0 for whole ones.
+SLICES_OPTION = "xla_tpu_sliced_prefetch_max_slices"
 
 #: Options that steers set, which nobody else may.
-STEERED = (ORDER_OPTION, PREFETCH_OPTION, ASSIGNMENT_OPTION, CAPACITY_OPTION, RETRIES_OPTION, OVERLAP_OPTION)
+STEERED = (
+    ORDER_OPTION,
+    PREFETCH_OPTION,
+    ASSIGNMENT_OPTION,
+    CAPACITY_OPTION,
+    RETRIES_OPTION,
+    OVERLAP_OPTION,
+    SLICES_OPTION,
+)
 
 _VALUE = re.compile(r"(?P<name>[^{}]+)(?:\{(?P<index>[0-9,]+)\})?")
 _SPECIAL = re.compile(r"[.+*?()|\[\]{}$]|(?P<not_alone>[\\^])")
+
+
+#: Flags and their values, sorted.
+Flags = tuple[tuple[str, Option], ...]
 
 
 class Prefetch(msgspec.Struct, frozen=True, order=True):
@@ -54,6 +77,10 @@ class Steer(msgspec.Struct, frozen=True):
     """Options besides the order and the prefetches, sorted."""
     prefetches: frozenset[Prefetch] = frozenset()
     """Copies whose beginning is said; at most one for an operand."""
+    flags: Flags = ()
+    """Options that change the program before its memory-space assignment, sorted: names of values hold among equal flags."""
+    eager_from: int = 0
+    """Values of at least so many bytes are fetched as early as may be; 0 for XLA's choice."""
     preload: str = ""
     """Input of the program to be in fast memory before it starts (cross-program prefetch); XLA's choice where empty."""
 
@@ -61,9 +88,9 @@ class Steer(msgspec.Struct, frozen=True):
         """What ``jax``'s ``lowered.compile(compiler_options=...)`` takes; equal steers give equal options."""
         texts = {
             ORDER_OPTION: order_overrides(self.first, self.last - self.first, self.preload),
-            PREFETCH_OPTION: prefetch_overrides(self.prefetches),
+            PREFETCH_OPTION: prefetch_overrides(self.prefetches) + eagerness_override(self.eager_from),
         }
-        return dict(self.options) | {name: text for name, text in texts.items() if text}
+        return dict(self.flags) | dict(self.options) | {name: text for name, text in texts.items() if text}
 
     def moved(self, *, first: Iterable[str] = (), last: Iterable[str] = ()) -> Steer:
         """This steer with some values moved to the front or the back, away from where they were."""
@@ -75,6 +102,15 @@ class Steer(msgspec.Struct, frozen=True):
         """Whether the order is all that is not the same."""
         same = msgspec.structs.replace(self, first=other.first, last=other.last)
         return same == other and (self.first, self.last - self.first) != (other.first, other.last - other.first)
+
+    def without_names(self) -> Steer:
+        """This steer without what it says of single values, for a program that has others."""
+        return msgspec.structs.replace(self, first=frozenset(), last=frozenset(), prefetches=frozenset(), preload="")
+
+    def with_flags(self, flags: Mapping[str, Option]) -> Steer:
+        """This steer with some flags set, for another program: without what it says of single values."""
+        merged = tuple(sorted({**dict(self.flags), **flags}.items()))
+        return msgspec.structs.replace(self.without_names(), flags=merged)
 
     def with_option(self, name: str, value: Option) -> Steer:
         """This steer with one of the other options set."""
@@ -100,7 +136,9 @@ class Steer(msgspec.Struct, frozen=True):
         """A few words for people; empty for XLA's own plan."""
         options = dict(self.options)
         retries, last = options.get(RETRIES_OPTION), self.last - self.first
+        flags = [f"{name.removeprefix('xla_')}={str(value).lower()}" for name, value in self.flags]
         parts = (
+            *flags,
             "no fast memory" if options.get(ASSIGNMENT_OPTION) is False else "",
             f"{len(self.first)} first" if self.first else "",
             f"{len(last)} last" if last else "",
@@ -109,6 +147,8 @@ class Steer(msgspec.Struct, frozen=True):
             f"overlap {self.overlap:g}" if self.overlap is not None else "",
             f"{self.preload} preloaded" if self.preload else "",
             f"{len(self.prefetches)} prefetches" if self.prefetches else "",
+            f"{self.eager_from / (1 << 20):g} MiB and more early" if self.eager_from else "",
+            "no slices" if SLICES_OPTION in options else "",
         )
         return ", ".join(part for part in parts if part)
 
@@ -154,6 +194,17 @@ def prefetch_overrides(prefetches: Iterable[Prefetch]) -> str:
         f'overrides{{hlo_operand_filter{{instruction_name_regex:"{_quoted(each.user)}" operand_number:{each.operand}}}'
         f'override_options{{after_instruction{{instruction_name_regex:"{_quoted(each.after)}"}}}}}}'
         for each in sorted(prefetches)
+    )
+
+
+#: How early a copy begins within what is possible, from 0 (as late as may be) to 1.
+_EAGERNESS = 1.0
+
+
+def eagerness_override(size: int) -> str:
+    """The text proto that has values of at least ``size`` bytes fetched early; empty for 0."""
+    return f"overrides{{hlo_operand_filter{{size_gte:{size}}}override_options{{prefetch_eagerness:{_EAGERNESS:g}}}}}" * bool(
+        size
     )
 
 

@@ -14,6 +14,9 @@ from stowplan.errors import InputError, brief
 FORMAT = "stowplan.xla.tuning"
 VERSION = 1
 
+#: Gains that are farther apart than this are told of.
+_DISAGREEMENT = 0.05
+
 #: Characters of a refusal that the summary shows.
 _MOST_ERROR = 100
 
@@ -29,7 +32,12 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     steer: str = ""
     """The steer in a few words, empty for XLA's own plan."""
     cycles: int = 0
+    """As XLA estimates them."""
     stall_cycles: int = 0
+    copy_cycles: int = 0
+    """What XLA counts for instructions ``copy``, a part of ``cycles``."""
+    careful_copy_cycles: int = 0
+    """What those take by bytes over bandwidth."""
     expected_gain: float = 0.0
     """Share of the default's cycles that the steer was expected to save against the incumbent."""
     error: str = ""
@@ -40,8 +48,8 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def total(self) -> int:
-        """Cycles and stalls."""
-        return self.cycles + self.stall_cycles
+        """Cycles with copies by their bytes, and stalls: what is compared."""
+        return self.cycles - self.copy_cycles + self.careful_copy_cycles + self.stall_cycles
 
 
 class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,8 +63,8 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     compiler_options: dict[str, Option]
     """For ``lowered.compile(compiler_options=...)``, the user's own among them; no others where the default is best."""
     stop_reason: str
-    """``compiles``, ``time_limit``, ``cancelled``, ``exhausted`` where there was nothing left to try, or ``failed``, where a
-    note says why."""
+    """``compiles``, ``time_limit``, ``cancelled``, ``exhausted`` where there was nothing left to try, ``nothing_to_gain`` or
+    ``failed``, where a note says why."""
     seconds: float
     processor_seconds: float
     """Of the compiles that were run; those found in the folder cost nothing."""
@@ -78,6 +86,23 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def gain(self) -> float:
         """Share of the default's cycles and stalls that the best trial saves."""
         return self.gain_of(self.trials[self.best])
+
+    @property
+    def gain_as_estimated(self) -> float:
+        """The same with copies as XLA counts them, which is not to be believed where it is the larger one."""
+        best, default = self.trials[self.best], self.default
+        return 1 - (best.cycles + best.stall_cycles) / (default.cycles + default.stall_cycles)
+
+    @property
+    def gain_without_copies(self) -> float:
+        """The same with no copy counted at all."""
+        left = [trial.cycles - trial.copy_cycles + trial.stall_cycles for trial in (self.trials[self.best], self.default)]
+        return 1 - left[0] / left[1] if left[1] > 0 else 0.0
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether what copies count decides more than a twentieth of the default's cycles."""
+        return abs(self.gain - self.gain_as_estimated) > _DISAGREEMENT
 
     def gain_of(self, trial: TrialRecord) -> float:
         """Share of the default's cycles and stalls that a trial saves; negative where it is worse."""
@@ -110,6 +135,7 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             f"{self.name} on {self.target}: {better}",
             f"  default    {_cycles(self.default)}",
             f"  best       {_cycles(best)}  ({best.way}, compile {self.best + 1} of {len(self.trials)})",
+            f"  copies     as XLA counts them {_signed(self.gain_as_estimated)}, none counted {_signed(self.gain_without_copies)}",
             f"  stopped    by {self.stop_reason} after {self.seconds:.1f} s ({work})",
         ]
         width = max(len(trial.way) for trial in self.trials)
@@ -118,6 +144,8 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             mark = "*" if number - 1 == self.best else " "
             what = _outcome(trial, self.gain_of(trial)) if not trial.error else brief(trial.error, _MOST_ERROR)
             lines.append(f"  {number:>7} {mark}  {trial.way:<{width}}  {what:<{wide}}  {trial.steer}".rstrip())
+        if self.disagrees:
+            lines.append("  note       most of what XLA estimates here is of copies, by counts that are not to be believed")
         lines.extend(f"  note       {note}" for note in self.notes)
         return "\n".join(lines)
 

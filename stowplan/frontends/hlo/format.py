@@ -19,7 +19,7 @@ from stowplan.frontends.hlo.parse import read_module
 from stowplan.frontends.hlo.schedule import START, Schedule, ScheduledStep
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
-from stowplan.hardware.targets import load_target, target_names
+from stowplan.hardware.targets import Target, load_target, target_names
 
 if TYPE_CHECKING:
     from stowplan.hardware.costs import CycleTable
@@ -170,7 +170,7 @@ def _open(source: Source, options: ReadOptions) -> Opened:
     program = program_from_module(module, donation="tied" if options.donation == "tied" else "free")
     given: dict[str, Any] = options.only({"capacity", "cost_model", "stalls"}).given()
     if options.cycles is not None:
-        given |= _cost_data(options.cycles, options.cost_model, module, program)
+        given |= _cost_data(options.cycles, options.cost_model, module, program, machine)
         if "signatures" in given and given["signatures"].table.conflicts:
             count = given["signatures"].table.conflicts
             note = f"{count} entries of the latency table had two cycles, the last count: compilers differ"
@@ -180,19 +180,19 @@ def _open(source: Source, options: ReadOptions) -> Opened:
 
 
 def _cost_data(
-    paths: tuple[str | Path, ...], cost_model: str | None, module: HloModule, program: Program
+    paths: tuple[str | Path, ...], cost_model: str | None, module: HloModule, program: Program, machine: Target
 ) -> dict[str, CycleTable | SignatureCosts]:
     """What the files of ``cycles`` say, as arguments of ``make_problem``: two modules and no other wish mean a cycle table."""
     from stowplan.frontends.hlo.placed import read_costs, read_cycle_table
 
     if cost_model == "signatures" or (cost_model is None and (len(paths) != 2 or any(map(files.is_json, paths)))):
-        return {"signatures": read_costs(paths, module, program)}
+        return {"signatures": read_costs(paths, module, program, fast_space=machine.fast_space)}
     if len(paths) != 2:
         raise UsageError(
             f"found {len(paths)} files with cycles, expected two for the cost model {cost_model!r}: the module compiled "
             "without and with a plan"
         )
-    return {"cycles": read_cycle_table(*paths, program)}
+    return {"cycles": read_cycle_table(*paths, program, fast_space=machine.fast_space)}
 
 
 def _claims(source: Source) -> bool | None:

@@ -30,7 +30,7 @@ from stowplan.hardware.costs.signatures import (
     StepSignature,
 )
 from stowplan.hardware.program import Program, ProgramStep
-from stowplan.hardware.targets import TPU_V4
+from stowplan.hardware.targets import CMEM
 
 
 class Placed(NamedTuple):
@@ -93,7 +93,7 @@ def step_leaves(step: ProgramStep, at: Placed, program: Program) -> StepLeaves:
 
 
 def read_cycle_table(
-    slow_path: str | Path, planned_path: str | Path, program: Program, *, fast_space: int = TPU_V4.fast_space
+    slow_path: str | Path, planned_path: str | Path, program: Program, *, fast_space: int = CMEM
 ) -> CycleTable:
     """Cycles of a program's steps from two modules that the compiler annotated with ``estimated_cycles``.
 
@@ -210,7 +210,7 @@ def read_assignment(
     compiled: str | Path | HloModule,
     signatures: Mapping[str, StepSignature],
     *,
-    fast_space: int = TPU_V4.fast_space,
+    fast_space: int = CMEM,
 ) -> Assignment:
     """Memories and cycles of a program's steps, from the module as the compiler left it after code generation.
 
@@ -249,7 +249,12 @@ def read_assignment(
 
 
 def read_costs(
-    paths: Iterable[str | Path], module: HloModule, program: Program, *, predictor: Predictor | None = None
+    paths: Iterable[str | Path],
+    module: HloModule,
+    program: Program,
+    *,
+    predictor: Predictor | None = None,
+    fast_space: int = CMEM,
 ) -> SignatureCosts:
     """Costs of a program's steps from latency tables, compiled modules, or both.
 
@@ -261,6 +266,8 @@ def read_costs(
         What is to be planned.
     predictor
         The one that comes with the package where None.
+    fast_space
+        Memory space of fast memory in layouts of compiled modules.
 
     Raises
     ------
@@ -275,7 +282,7 @@ def read_costs(
         if files.is_json(path):
             table.merge(LatencyTable.load(path))
         else:
-            table.add(read_assignment(path, signatures), signatures)
+            table.add(read_assignment(path, signatures, fast_space=fast_space), signatures)
     if not any(step.signature in table for step in signatures.values()):
         raise InputError(f"found no entry for any step of {program.name}, expected some", source=last)
     return SignatureCosts(signatures, table.only(step.signature for step in signatures.values()), predictor)

@@ -18,6 +18,7 @@ from stowplan.frontends.xla_plan.stays import Source, find_offsets, read_offsets
 from stowplan.frontends.xla_plan.trace import Trace
 from stowplan.hardware.program import Program
 from stowplan.hardware.simulator import simulate
+from stowplan.hardware.targets import fast_space_of
 from stowplan.models.memory_mapping.plan import Copy, Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import Violation, verify
@@ -86,7 +87,12 @@ class ImportedPlan(msgspec.Struct, frozen=True):
 
 
 def import_xla_plan(
-    problem: Problem, program: Program, plan_path: str | Path, offsets_path: str | Path | None = None
+    problem: Problem,
+    program: Program,
+    plan_path: str | Path,
+    offsets_path: str | Path | None = None,
+    *,
+    fast_space: int | None = None,
 ) -> ImportedPlan:
     """XLA's plan for a program, verified.
 
@@ -97,9 +103,12 @@ def import_xla_plan(
     program
         The program before XLA's memory-space assignment.
     plan_path
-        The same module after it, as HLO text, plain or gzip; ``S(3)`` in a layout is fast memory.
+        The same module after it, as HLO text, plain or gzip; ``S(fast_space)`` in a layout is fast memory.
     offsets_path
         Values of XLA's buffer assignment; ``NAME.fastmem.txt[.gz]`` beside ``NAME.hlo.txt.gz`` where None.
+
+    fast_space
+        Memory space of the fast memory; that of the problem's target where None.
 
     Returns
     -------
@@ -117,12 +126,13 @@ def import_xla_plan(
         raise UsageError("found a problem and a program with different steps, expected the problem made of the program")
     if problem.stalls != "allowed":
         raise UsageError("found a problem that forbids stalls, expected one that allows them: XLA's plans stall now and then")
+    space = fast_space_of(problem.target) if fast_space is None else fast_space
     module = read_module(plan_path)
-    offsets = read_offsets(find_offsets(plan_path) if offsets_path is None else offsets_path)
+    offsets = read_offsets(find_offsets(plan_path) if offsets_path is None else offsets_path, space)
     with naming(plan_path):
         if not module.is_scheduled:
             raise InputError("found a module without is_scheduled=true, expected a scheduled one", place="line 1")
-        trace = Trace(program, module, offsets)
+        trace = Trace(program, module, offsets, space)
     repair = Repair(problem, trace)
     plan = _valid_plan(problem, repair)
     placed = repair.placed

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from stowplan import files
 from stowplan.errors import InputError
 from stowplan.frontends.hlo.shape import excerpt
-from stowplan.hardware.targets import TPU_V4
+from stowplan.hardware.targets import CMEM
 
 
 class Source(StrEnum):
@@ -124,8 +124,8 @@ def find_offsets(plan_path: str | Path) -> Path:
     )
 
 
-def read_offsets(path: str | Path) -> dict[str, Placement]:
-    """Placement of each value in fast memory, by ``"instruction"`` or ``"instruction{index}"``.
+def read_offsets(path: str | Path, fast_space: int = CMEM) -> dict[str, Placement]:
+    """Placement of each value in fast memory, memory space ``fast_space``, by ``"instruction"`` or ``"instruction{index}"``.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def read_offsets(path: str | Path) -> dict[str, Placement]:
             )
         values += 1
         name, space, size, offset = match.groups()
-        if int(space) != TPU_V4.fast_space:
+        if int(space) != fast_space:
             continue
         placement = Placement(int(offset), int(size))
         if placements.setdefault(name, placement) != placement:

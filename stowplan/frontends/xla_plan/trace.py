@@ -18,7 +18,6 @@ from stowplan.frontends.hlo.shape import index_text
 from stowplan.frontends.hlo.walk import LeafWalk, check_extent
 from stowplan.frontends.xla_plan.stays import Array, Eviction, Placement, Source, Stay
 from stowplan.hardware.program import Program
-from stowplan.hardware.targets import TPU_V4
 
 #: Steps that XLA may replace by a copy of its own: what they would write stands in fast memory once that copy is done.
 _REPLACEABLE = frozenset({"copy", "slice", "dynamic-slice"})
@@ -36,8 +35,9 @@ class Trace(LeafWalk[Array]):
         The module is another program's, or the offsets lack one of its values.
     """
 
-    def __init__(self, program: Program, module: HloModule, placements: dict[str, Placement]):
+    def __init__(self, program: Program, module: HloModule, placements: dict[str, Placement], fast_space: int):
         super().__init__(module)
+        self._fast_space = fast_space
         self.stays: list[Stay] = []
         self.mixed_reads = 0
         """Reads that get one tensor from both memories at once."""
@@ -126,7 +126,7 @@ class Trace(LeafWalk[Array]):
             if tensor is not None and shape.bytes > self._program.tensors[tensor].size:
                 size = self._program.tensors[tensor].size
                 raise instruction.error(f"found {shape.bytes} bytes, expected {size} as in {self._program.name}")
-            if shape.memory_space != TPU_V4.fast_space or not shape.bytes:
+            if shape.memory_space != self._fast_space or not shape.bytes:
                 results.append(Array(tensor))
                 continue
             write = None if tensor is None else number.get((tensor, True))
@@ -206,7 +206,7 @@ class Trace(LeafWalk[Array]):
         (_, target), *_ = instruction.shape.leaves
         self._sequence += 1
         stay = None if source.stay is None else source.stay.whole()
-        if target.memory_space != TPU_V4.fast_space:
+        if target.memory_space != self._fast_space:
             if stay is not None:
                 eviction = Eviction(self._now, self._now, self._sequence)
                 stay.evictions.append(eviction)
@@ -239,7 +239,7 @@ class Trace(LeafWalk[Array]):
         self._sequence += 1
         results = list(sources)
         for _, shape in instruction.shape.leaves[len(sources) :]:
-            if shape.memory_space != TPU_V4.fast_space or not instruction.called:
+            if shape.memory_space != self._fast_space or not instruction.called:
                 results.append(Array(None))
                 continue
             root = self.module.computations[instruction.called[0]].root
@@ -295,7 +295,7 @@ class Trace(LeafWalk[Array]):
         arrays = []
         for index, shape in instruction.shape.leaves:
             name = instruction.name + index_text(index)
-            if shape.memory_space == TPU_V4.fast_space:
+            if shape.memory_space == self._fast_space:
                 self.homeless.append(name)
             arrays.append(Array(self._find(self._program.value_tensor, path, name)))
         return arrays
@@ -328,7 +328,7 @@ class Trace(LeafWalk[Array]):
     def _foreign(self, instruction: Instruction) -> list[Array]:
         self.foreign.append(instruction.name)
         for index, shape in instruction.shape.leaves:
-            if shape.memory_space == TPU_V4.fast_space:
+            if shape.memory_space == self._fast_space:
                 self.homeless.append(instruction.name + index_text(index))
         return [Array(None) for _ in instruction.shape.leaves]
 

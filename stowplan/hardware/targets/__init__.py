@@ -5,7 +5,7 @@ Targets are loaded by name or from a file, :func:`load_target`. The file format 
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -23,6 +23,9 @@ from stowplan.hardware.targets.toml_files import (
 
 FORMAT = "stowplan.target"
 VERSION = 1
+
+#: Memory spaces of fast memories in XLA's layouts: TPU v4's, and that of later chips.
+CMEM, VMEM = 3, 1
 
 
 class FastMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +74,42 @@ class Roofline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Fixed part of every step, ps."""
 
 
+#: Ways of steering that act on some chip and may be idle on another.
+SteerName = Literal["order", "preload", "overlap", "retries", "prefetch", "eagerness", "capacity", "slices"]
+
+#: Flags that change the program before its memory-space assignment.
+FlagName = Literal["scoped_half", "scoped_double", "no_conv_input_fusion", "scavenge", "bundle_aware"]
+
+
+class XlaChip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What XLA and libtpu call things on a chip: all that differs from chip to chip stands here."""
+
+    topology: str
+    """The smallest one with the chip, by libtpu's name."""
+    accelerator: str
+    """Type of the accelerator, as ``TPU_ACCELERATOR_TYPE`` takes it."""
+    fast_space: int
+    """Memory space of the fast memory in layouts, ``S(n)``."""
+    steers: tuple[SteerName, ...]
+    """What is known to act on the assignment; what is idle is not tried."""
+    flags: tuple[FlagName, ...] = ()
+    """What is known to change programs and may make them faster."""
+    harm: bool = False
+    """Whether there are instructions that fast memory slows down, so that all in slow memory is worth a compile."""
+    scoped: Bytes | None = None
+    """Part of the fast memory that kernels keep for themselves by default, where it is one with theirs (the scoped limit);
+    the target's capacity is what it leaves."""
+    config: str = ""
+    """Configuration of the chip by libtpu's name, where it has several."""
+    copy_engines: int = 4
+    """Copies that are under way at once. They share the bandwidth of slow memory."""
+
+    @property
+    def machine(self) -> str:
+        """What results of compiles are kept under."""
+        return f"{self.topology} {self.config}".rstrip()
+
+
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A machine with slow memory and fast memory. Construction raises InputError where a value makes no sense."""
 
@@ -84,6 +123,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """May the program wait for copies, unless the caller says otherwise?"""
     cost_model: Literal["roofline", "table", "measured", "signatures"] = "roofline"
     """Cost model, unless the caller says otherwise."""
+    xla: XlaChip | None = None
+    """For machines that XLA compiles for ahead of time."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -97,6 +138,11 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 if isinstance(value, int) and value < least:
                     raise InputError(f"found {value}, expected at least {least}", place=f"{group}.{name}")
 
+    @property
+    def fast_space(self) -> int:
+        """Memory space of the fast memory in XLA's layouts; that of CMEM where XLA is not known to compile for the machine."""
+        return CMEM if self.xla is None else self.xla.fast_space
+
     def with_capacity(self, capacity: int) -> Target:
         """The same target with ``capacity`` bytes of fast memory; raises InputError where that is below 1."""
         return msgspec.structs.replace(self, fast_memory=msgspec.structs.replace(self.fast_memory, capacity=Bytes(capacity)))
@@ -106,54 +152,30 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return duration_ps(cycles, self.clock)
 
 
-class XlaChip(NamedTuple):
-    """What XLA and libtpu call things on a chip: all that differs from chip to chip stands here."""
-
-    topology: str
-    """The smallest one with the chip."""
-    accelerator: str
-    """Type of the accelerator."""
-    fast_space: int
-    """Memory space of the fast memory in layouts, ``S(n)``."""
-    capacity_option: str
-    """KiB of fast memory that memory-space assignment may use."""
-    retries_option: str
-    """How often it tries again where a value does not fit."""
-    overlap_option: str
-    """For how many times its own time a copy had best run beside the program. The larger, the earlier it begins."""
-
-
-#: Chips that XLA compiles for without their being there, by the name of their target.
-XLA_CHIPS = {
-    "tpu-v4": XlaChip(
-        topology="v4:2x2x1",
-        accelerator="v4-8",
-        fast_space=3,
-        capacity_option="xla_tpu_max_cmem_used_by_memory_space_assignment",
-        retries_option="xla_tpu_cmem_max_retries",
-        overlap_option="xla_tpu_cmem_preferred_overlap_to_async_copy_ratio",
-    )
-}
-
-#: The chip of modules and options that name none.
-TPU_V4 = XLA_CHIPS["tpu-v4"]
-
-
-def xla_chip(target: str) -> XlaChip:
-    """What XLA calls things on a target, by its name.
-
-    Raises
-    ------
-    UsageError
-        A target that XLA is not known to compile for ahead of time.
-    """
-    if target not in XLA_CHIPS:
-        raise UsageError(f"found target {target!r}, expected one that XLA compiles for: {', '.join(XLA_CHIPS)}")
-    return XLA_CHIPS[target]
-
-
 __all__ = ["CopyEngine", "FastMemory", "Roofline", "Target", "decode_target", "load_target", "target_names"]
 
 _FILES = TargetFiles(Target, __name__, FORMAT, VERSION)
 
 target_names, load_target, decode_target = _FILES.names, _FILES.load, _FILES.decode
+
+
+def xla_chip(target: Target | str) -> XlaChip:
+    """What XLA calls things on a target.
+
+    Raises
+    ------
+    UsageError
+        A target that XLA is not known to compile for ahead of time.
+    InputError
+        An unknown name.
+    """
+    found = load_target(target) if isinstance(target, str) else target
+    if found.xla is None:
+        known = ", ".join(name for name in target_names() if load_target(name).xla is not None)
+        raise UsageError(f"found target {found.name!r}, expected one that XLA compiles for: {known}")
+    return found.xla
+
+
+def fast_space_of(target: str) -> int:
+    """Memory space of the fast memory in XLA's layouts, by a target's name; that of CMEM where no such TPU is known."""
+    return load_target(target).fast_space if target in target_names() else CMEM

@@ -10,11 +10,10 @@ from stowplan.backends.xla.score import Judge, judged_program
 from stowplan.backends.xla.store import Compiled, Record
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import InputError
-from stowplan.frontends.hlo import program_from_module, read_module
+from stowplan.frontends.hlo import read_module
 from stowplan.frontends.hlo.placed import read_assignment, sign_steps
 from stowplan.hardware.costs.signatures import Assignment, StepSignature
 from stowplan.hardware.program import Program, ProgramStep
-from stowplan.hardware.simulator import play
 from stowplan.hardware.targets import Target, load_target
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.report.memory_mapping.layout import Layout, TimeAxis, build_layout
@@ -104,20 +103,26 @@ def _played(
     time: TimeAxis,
 ) -> PlayedTrial:
     """As the judge plays it: every step lasts as long as the compiler says."""
-    module = read_module(compiled.module_path)
-    steps = {step.name: step for step in program_from_module(module).steps}
+    found = judge.read(compiled)
+    steps = {step.name: step for step in found.steps}
     total = sum(step.weight * (step.cycles or 0) for step in steps.values())
     if total != record.cycles:
         raise InputError(
             f"found a module of {total:,} cycles, expected {record.cycles:,} as in the tuning", source=compiled.module_path
         )
     program = judge.program
-    durations = judge.durations_ps(steps.values())
-    if judge.has_fast_memory(compiled):
+    if found.has_fast_memory:
         imported = judge.plan(compiled)
         plan, notes = imported.plan, imported.notes
     else:
-        plan = Plan(problem=judge.problem.digest, objective_ps=sum(durations), program=program.name, target=judge.target.name)
+        plan = Plan(
+            problem=judge.problem.digest,
+            objective_ps=sum(judge.durations_ps(found)),
+            program=program.name,
+            target=judge.target.name,
+        )
         notes = ("everything in slow memory",)
-    layout = build_layout(judge.problem, plan, time, play(judge.problem, plan, durations))
-    return PlayedTrial(label, record, steps, read_assignment(module, signatures), layout, notes)
+    layout = build_layout(judge.problem, plan, time, judge.play(plan, found))
+    return PlayedTrial(
+        label, record, steps, read_assignment(found.module, signatures, fast_space=judge.target.fast_space), layout, notes
+    )

@@ -1,0 +1,83 @@
+"""What earlier programs taught: which ways of steering and which flags made programs like this one faster.
+
+A program is described by what its default compile shows. A way counts for a new program as often as it won on earlier ones,
+each weighed by how alike both are, so that the loop begins where those succeeded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+
+FORMAT = "stowplan.xla.experience"
+VERSION = 1
+
+#: What comes with the package, written by ``benchmarks/xla/tuning.py --learn``.
+SHIPPED = Path(__file__).with_name("experience.json")
+
+#: Distance of features at which a program counts for less than two thirds.
+_WIDTH = 0.25
+#: What a program on another chip counts for.
+_OTHER_CHIP = 0.3
+#: Tries that all earlier programs together count for, at most, for each way.
+_MOST_TRIES = 6.0
+
+
+class EarlierProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A program that was tuned before."""
+
+    family: str
+    """Kind of network: what is left out to measure what others teach."""
+    target: str
+    features: tuple[float, ...]
+    """See :meth:`stowplan.backends.xla.evidence.Evidence.features`."""
+    ways: dict[str, tuple[int, int]]
+    """For each way or flag how often it was better than all before, and how often it was tried."""
+
+
+class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Programs that were tuned before."""
+
+    programs: tuple[EarlierProgram, ...] = ()
+    format: str = FORMAT
+    version: int = VERSION
+
+    @classmethod
+    def load(cls, path: str | Path) -> Experience:
+        """Read a file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+        return files.decode(files.read_bytes(path), cls, format_name=FORMAT, version=VERSION, source=path)
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        files.write_atomic(path, files.encode(self))
+
+    def without(self, families: Collection[str]) -> Experience:
+        """All but some families."""
+        return Experience(programs=tuple(each for each in self.programs if each.family not in families))
+
+    def about(self, target: str, features: tuple[float, ...]) -> dict[str, tuple[float, float]]:
+        """Wins and tries of each way, as if it had been tried on a program with these features."""
+        found: dict[str, tuple[float, float]] = {}
+        for each in self.programs:
+            apart = math.dist(each.features, features) / _WIDTH
+            weight = math.exp(-apart * apart / 2) * (1.0 if each.target == target else _OTHER_CHIP)
+            for way, (wins, tries) in each.ways.items():
+                before = found.get(way, (0.0, 0.0))
+                found[way] = before[0] + weight * wins, before[1] + weight * tries
+        return {
+            way: (wins * min(1.0, _MOST_TRIES / tries), min(tries, _MOST_TRIES))
+            for way, (wins, tries) in found.items()
+            if tries
+        }
+
+
+@cache
+def shipped() -> Experience:
+    """What comes with the package."""
+    return Experience.load(SHIPPED)

@@ -1,0 +1,26 @@
+"""Flags of the compiler that change the program before its memory-space assignment.
+
+They change fusions, or what kernels keep of fast memory. Each gives a program of its own, with other names and another default,
+for which steers are found anew. Which of them act on a chip is a property of its target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stowplan.backends.xla.child import Option
+from stowplan.backends.xla.steer import SCOPED_OPTION
+from stowplan.hardware.targets import FlagName, XlaChip
+
+
+def flags_of(chip: XlaChip) -> dict[FlagName, Mapping[str, Option]]:
+    """Options of each flag that is worth a try on a chip, in the order of its target."""
+    scoped = (chip.scoped or 0) >> 10
+    known: dict[FlagName, Mapping[str, Option]] = {
+        "scoped_half": {SCOPED_OPTION: str(scoped // 2)},
+        "scoped_double": {SCOPED_OPTION: str(2 * scoped)},
+        "no_conv_input_fusion": {"xla_jf_conv_input_fusion": False},
+        "scavenge": {"xla_tpu_scavenge_vmem_for_fusions": True},
+        "bundle_aware": {"xla_tpu_use_bundle_aware_cost_model_for_fusions": True},
+    }
+    return {name: known[name] for name in chip.flags}
