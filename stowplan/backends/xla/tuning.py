@@ -135,7 +135,7 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             f"{self.name} on {self.target}: {better}",
             f"  default    {_cycles(self.default)}",
             f"  best       {_cycles(best)}  ({best.way}, compile {self.best + 1} of {len(self.trials)})",
-            f"  copies     as XLA counts them {_signed(self.gain_as_estimated)}, none counted {_signed(self.gain_without_copies)}",
+            f"  copies     as XLA counts {_signed(self.gain_as_estimated)}, none counted {_signed(self.gain_without_copies)}",
             f"  stopped    by {self.stop_reason} after {self.seconds:.1f} s ({work})",
         ]
         width = max(len(trial.way) for trial in self.trials)
