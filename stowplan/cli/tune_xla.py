@@ -55,6 +55,24 @@ def tune_xla_command(
     donate: Annotated[
         list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; again and again.")
     ] = None,
+    mesh: Annotated[
+        str,
+        option(
+            "--mesh",
+            "AXIS=SIZE,...",
+            "Axes of the devices to compile for, e.g. data=2,model=2; the mesh is set while the function is traced, and given to "
+            "a factory as mesh.",
+        ),
+    ] = "",
+    partition: Annotated[
+        str,
+        option(
+            "--partition",
+            "AXES",
+            "With --mesh: axes that each of --shapes is partitioned over, - for none, e.g. 'data,- -,model'; after -> those of "
+            "the results.",
+        ),
+    ] = "",
     target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v4",
     compiles: Annotated[int, option("--compiles", "N", "Compiles at most, XLA's default and those in --folder included.")] = 10,
     time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Time limit; none where it is not given.")] = None,
@@ -103,6 +121,8 @@ def tune_xla_command(
         donated=donate or (),
         factory=factory,
         factory_arguments=factory_arguments or (),
+        mesh=mesh,
+        partition=partition,
     )
     known = None if table is None else LatencyTable.load(table)
     with contextlib.ExitStack() as stack:

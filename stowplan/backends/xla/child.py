@@ -7,6 +7,7 @@ lower (:class:`Lower`), answered by a digest of what is to be compiled; then any
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import importlib
@@ -24,7 +25,9 @@ from typing import IO, Any
 
 import msgspec
 
-from stowplan.backends.xla.workload import ArrayShape, Workload
+from stowplan.backends.xla.sharding import Partition, build_mesh, loads
+from stowplan.backends.xla.workload import ArrayShape, Workload, shapes_of
+from stowplan.errors import UsageError
 
 #: What one may say to a compiler: a flag's value.
 Option = str | bool | int | float
@@ -72,7 +75,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
     message: str
     stage: str
-    """``import``, ``trace`` or ``compile``."""
+    """``place`` (devices, their mesh, what is partitioned over it), ``import``, ``trace`` or ``compile``."""
 
 
 Request = Lower | Compile
@@ -94,17 +97,20 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
         answer: Answer
         try:
             if isinstance(request, Lower):
+                stage = "place"
+                devices = _devices(request)
+                mesh = request.workload.mesh and build_mesh(request.workload.mesh, devices)
                 stage = "import"
-                function, arguments, donated = _load(request.workload)
+                loaded = _load(request.workload, devices, mesh)
                 stage = "trace"
-                lowered = _lowered(function, arguments, donated, request)
+                lowered = _lowered(*loaded, devices, mesh)
                 answer = Done(hashlib.sha256(lowered.as_text().encode()).hexdigest())
             else:
                 _compile(lowered, request)
                 answer = Done()
         except (Exception, SystemExit) as error:
             # A module may end its interpreter when it is imported; the answer says so.
-            answer = Failed(_message(error, stage), stage)
+            answer = Failed(_message(error, stage), "place" if isinstance(error, UsageError) else stage)
         if isinstance(answer, Done):
             answer = msgspec.structs.replace(
                 answer,
@@ -117,8 +123,8 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def _message(error: BaseException, stage: str) -> str:
-    text = f"{type(error).__name__}: {error}"
-    if stage == "compile":
+    text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+    if stage in ("place", "compile") or isinstance(error, UsageError):
         return text
     # Where in the user's own code it went wrong.
     foreign = (os.path.dirname(__file__), sysconfig.get_path("stdlib"), "<")
@@ -133,24 +139,32 @@ def _resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _load(workload: Workload) -> tuple[Any, Any, tuple[int, ...]]:
+def _devices(request: Lower) -> Any:
+    from jax.experimental import topologies
+
+    config = {"chip_config_name": request.config} if request.config else {}
+    return topologies.get_topology_desc(topology_name=request.topology, platform="tpu", **config).devices
+
+
+def _load(workload: Workload, devices: Any, mesh: Any) -> tuple[Any, Any, tuple[int, ...], Any]:
+    """Function, arguments, donated positions, and shardings of the results."""
     sys.path[:0] = [path for path in workload.search_path if path not in sys.path]
     if workload.pickled:
         import base64
-        import pickle
 
-        function, arguments = pickle.loads(base64.b64decode(workload.pickled))
-        return function, arguments, workload.donated
-    found = _attribute(workload.reference)
+        function, arguments, outputs = loads(base64.b64decode(workload.pickled), devices)
+        return function, arguments, workload.donated, outputs
+    found, given = _attribute(workload.reference), {} if mesh is None else {"mesh": mesh}
+    donated, arguments = workload.donated, workload.shapes
     if workload.factory:
-        function, arguments, donated = found(*workload.factory_arguments)
-        donated = (donated,) if isinstance(donated, int) else donated
-        return function, tuple(arguments), tuple(workload.donated or donated)
-    if workload.arguments:
-        given = _attribute(workload.arguments)
-        given = given() if callable(given) else given
-        return found, given if isinstance(given, tuple) else (given,), workload.donated
-    return found, workload.shapes, workload.donated
+        found, arguments, named = found(*workload.factory_arguments, **given)
+        donated = tuple(donated or ((named,) if isinstance(named, int) else named))
+    elif workload.arguments:
+        arguments = _attribute(workload.arguments)
+        arguments = arguments(**given) if callable(arguments) else arguments
+        arguments = arguments if isinstance(arguments, tuple) else (arguments,)
+    outputs = [_sharding(each, devices, mesh) for each in workload.outputs]
+    return found, tuple(arguments), donated, tuple(outputs) if len(outputs) > 1 else next(iter(outputs), None)
 
 
 def _attribute(reference: str) -> Any:
@@ -161,22 +175,29 @@ def _attribute(reference: str) -> Any:
     return found
 
 
-def _lowered(function: Any, arguments: Any, donated: tuple[int, ...], request: Lower) -> Any:
+def _lowered(function: Any, arguments: Any, donated: tuple[int, ...], outputs: Any, devices: Any, mesh: Any) -> Any:
     import jax
-    from jax.experimental import topologies
 
-    config = {"chip_config_name": request.config} if request.config else {}
-    device = topologies.get_topology_desc(topology_name=request.topology, platform="tpu", **config).devices[0]
-    sharding = jax.sharding.SingleDeviceSharding(device)
+    shapes, own = shapes_of(arguments)
+    if mesh is None and own is not None:
+        mesh = build_mesh(own, devices)
     struct: Any = jax.ShapeDtypeStruct
+    placed = jax.tree.map(
+        lambda leaf: struct(leaf.dims, leaf.dtype, sharding=_sharding(leaf.partition, devices, mesh)),
+        shapes,
+        is_leaf=lambda leaf: isinstance(leaf, ArrayShape),
+    )
+    chosen = {} if outputs is None else {"out_shardings": outputs}
+    with jax.set_mesh(mesh) if mesh is not None else contextlib.nullcontext():
+        return jax.jit(function, donate_argnums=donated, keep_unused=False, **chosen).lower(*placed)
 
-    def shape(leaf: Any) -> Any:
-        if isinstance(leaf, ArrayShape):
-            return struct(leaf.dims, leaf.dtype, sharding=sharding)
-        return struct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    shapes = jax.tree.map(shape, arguments, is_leaf=lambda leaf: isinstance(leaf, ArrayShape))
-    return jax.jit(function, donate_argnums=donated, keep_unused=False).lower(*shapes)
+def _sharding(partition: Partition | None, devices: Any, mesh: Any) -> Any:
+    import jax
+
+    if mesh is None:
+        return jax.sharding.SingleDeviceSharding(devices[0])
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*(axes or None for axes in partition or ())))
 
 
 def _compile(lowered: Any, request: Compile) -> None:

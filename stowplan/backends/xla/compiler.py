@@ -189,6 +189,8 @@ class Compiler:
     def _lower(self, deadline: Deadline) -> None:
         answer = self._ask(Lower(self.workload, self._chip.topology, self._chip.config), deadline)
         if isinstance(answer, Failed):
+            if answer.stage == "place":
+                raise UsageError(f"{self.workload.name} on {self._chip.machine}: {answer.message}")
             raise CompileError(f"{self.workload.name}: cannot {answer.stage} the function: {answer.message}")
         if self._digest not in ("", answer.digest):
             raise CompileError(f"{self.workload.name}: lowered differently the second time; does it depend on chance or time?")

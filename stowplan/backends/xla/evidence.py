@@ -32,7 +32,7 @@ class Trial(NamedTuple):
     steer: Steer
     compiled: Compiled
     assignment: Assignment
-    """Copies with cycles by their bytes, as they are scored."""
+    """Copies and collectives with cycles by their bytes, as they are scored."""
     score: Score
     has_fast_memory: bool = True
 
@@ -107,7 +107,9 @@ class Evidence:
     def _assignment(self, found: CompiledModule) -> Assignment:
         read = read_assignment(found.module, self.signatures, fast_space=self.judge.target.fast_space)
         careful = {
-            name: StepPlacement(read.steps[name].pattern, cycles) for name, cycles in found.copies.items() if name in read.steps
+            name: StepPlacement(read.steps[name].pattern, cycles)
+            for name, cycles in (found.copies | found.collectives).items()
+            if name in read.steps
         }
         return Assignment({**read.steps, **careful})
 

@@ -58,6 +58,7 @@ def tune(
     function: Callable[..., Any],
     *arguments: Any,
     donate_argnums: int | tuple[int, ...] = (),
+    out_shardings: Any = None,
     **options: Any,
 ) -> Tuning:
     """Options with which XLA compiles a JAX function to fewer cycles, by its own estimates.
@@ -67,8 +68,9 @@ def tune(
     function
         What ``jax.jit`` takes; not yet jitted. It is sent to a compiling process, and may be a closure.
     arguments
-        Trees of arrays or ``jax.ShapeDtypeStruct``; only shapes and types count.
-    donate_argnums
+        Trees of arrays or ``jax.ShapeDtypeStruct``; only shapes, types and shardings count. Those over a mesh make it a program
+        for as many devices, as :func:`~stowplan.backends.xla.workload.of_function` says.
+    donate_argnums, out_shardings
         As in ``jax.jit``.
     options
         As of :func:`tune_workload`.
@@ -88,7 +90,8 @@ def tune(
         Arguments that make no sense.
     """
     donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    return tune_workload(of_function(function, *arguments, donated=donated), **options)
+    workload = of_function(function, *arguments, donated=donated, out_shardings=out_shardings)
+    return tune_workload(workload, **options)
 
 
 def tune_workload(
@@ -205,6 +208,9 @@ class _Run:
         self._known = table, predictor
         self._evidence = self._evidence_of(DEFAULT, first)
         default = self._add("default", DEFAULT, first)
+        if default is not None and default.score.collective_cycles:
+            share = default.score.collective_cycles / default.score.total
+            self._notes.append(f"{share:.0%} of the default's cycles are collectives, counted by bytes over links")
         try:
             self._loop(self._evidence, default, experience)
         except TimeLimitError:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from stowplan import files
+from stowplan.backends.xla.collectives import collective_cycles
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import HloModule, program_from_module, read_module
@@ -35,7 +36,8 @@ class Score(msgspec.Struct, frozen=True):
     """Cycles of a compiled module."""
 
     cycles: int
-    """Estimated cycles of all instructions, loops weighted by their trip counts; copies as XLA counts them."""
+    """Estimated cycles of all instructions, loops weighted by their trip counts; copies as XLA counts them, and collectives,
+    which it does not, by bytes over links."""
     stall_cycles: int
     """Cycles that the program waits for asynchronous copies, by the simulator."""
     copy_cycles: int = 0
@@ -44,6 +46,8 @@ class Score(msgspec.Struct, frozen=True):
     """What they take by bytes over bandwidth."""
     fast_bytes: int = 0
     """Fast memory that the plan takes at most at a time, gaps between places left out."""
+    collective_cycles: int = 0
+    """Those of collectives; a part of ``cycles``."""
 
     @property
     def total(self) -> int:
@@ -76,12 +80,18 @@ class CompiledModule:
         self.steps: tuple[ProgramStep, ...] = program_from_module(self.module).steps
         self._target = target
         placed = placed_instructions(self.module)
-        self.copies = {
-            step.name: self._careful(step.cycles or 0, placed[name])
-            for step in self.steps
-            if step.opcode == "copy" and (name := step.name.rpartition("/")[2]) in placed
-        }
+        waited = collective_cycles(self.module, target)
+        self.copies: dict[str, int] = {}
         """Cycles of one run of each instruction ``copy``, by bytes over bandwidth."""
+        self.collectives: dict[str, int] = {}
+        """Cycles of one run of each collective, for which XLA estimates none."""
+        for step in self.steps:
+            name = step.name.rpartition("/")[2]
+            # What starts a copy has none of its own.
+            if name in placed and placed[name].instruction.opcode == "copy":
+                self.copies[step.name] = self._careful(step.cycles or 0, placed[name])
+            if name in waited:
+                self.collectives[step.name] = waited[name]
 
     def _careful(self, estimated: int, copy: Placed) -> int:
         """Both ends at once where they are in different memories; XLA's fixed part of it is believed."""
@@ -99,8 +109,8 @@ class CompiledModule:
 
     @cached_property
     def cycles(self) -> Mapping[str, int]:
-        """Cycles of one run of each step, copies by their bytes."""
-        return {step.name: self.copies.get(step.name, step.cycles or 0) for step in self.steps}
+        """Cycles of one run of each step, copies and collectives by their bytes."""
+        return {step.name: step.cycles or 0 for step in self.steps} | self.copies | self.collectives
 
     @property
     def has_fast_memory(self) -> bool:
@@ -166,14 +176,16 @@ class Judge:
         if not total:
             place = found.compiled.module_path
             raise InputError("found no estimated_cycles, expected the compiler's estimates", source=place)
+        collective = sum(step.weight * found.collectives.get(step.name, 0) for step in found.steps)
+        total += collective
         copies = [step for step in found.steps if step.name in found.copies]
         estimated = sum(step.weight * (step.cycles or 0) for step in copies)
         careful = sum(step.weight * found.copies[step.name] for step in copies)
         if not found.has_fast_memory:
-            return Score(total, 0, estimated, careful)
+            return Score(total, 0, estimated, careful, collective_cycles=collective)
         plan = self.plan(found.compiled).plan
         stalls = round(self.play(plan, found).stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000)
-        return Score(total, stalls, estimated, careful, self.most_bytes(plan))
+        return Score(total, stalls, estimated, careful, self.most_bytes(plan), collective)
 
     def play(self, plan: Plan, found: CompiledModule) -> Timeline:
         """A plan, played beside steps that last as long as the compiled module says."""

@@ -16,6 +16,16 @@ from typing import Any
 
 import msgspec
 
+from stowplan.backends.xla.sharding import (
+    MeshAxes,
+    Partition,
+    axes_of,
+    dumps,
+    one_mesh,
+    partition_of,
+    read_mesh,
+    read_partitions,
+)
 from stowplan.errors import MissingDependencyError, UsageError
 
 #: Packages of the extra ``xla`` that compile; what a result is made by.
@@ -58,10 +68,12 @@ TYPES = {
 
 
 class ArrayShape(msgspec.Struct, frozen=True):
-    """Type (NumPy's name) and dimensions of an array."""
+    """Type (NumPy's name), dimensions and partition of an array."""
 
     dtype: str
     dims: tuple[int, ...]
+    partition: Partition | None = None
+    """None where nothing is said: whole on each device."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,16 +84,23 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     reference: str = ""
     """``module:attribute`` of the function, or of what makes it."""
     factory: bool = False
-    """Whether ``reference`` makes the function: called with ``factory_arguments`` it returns (function, arguments, donated)."""
+    """Whether ``reference`` makes the function: called with ``factory_arguments``, and with ``mesh`` where one is given, it
+    returns (function, arguments, donated)."""
     factory_arguments: tuple[str, ...] = ()
     shapes: tuple[ArrayShape, ...] = ()
     """Arguments of the function, where they are plain arrays."""
     arguments: str = ""
-    """``module:attribute`` of the arguments: a tuple, or a function that returns one; leaves have a shape and a dtype."""
+    """``module:attribute`` of the arguments: a tuple, or a function that returns one, called with ``mesh`` where one is given;
+    leaves have a shape and a dtype, and may have a sharding."""
     donated: tuple[int, ...] = ()
     """Positions of arguments whose memory the result may take."""
     pickled: str = ""
-    """Function and arguments, pickled and in base64, where there is no reference."""
+    """Function, arguments and shardings of the result, as ``sharding.dumps`` pickles them and in base64, where there is no
+    reference."""
+    mesh: MeshAxes | None = None
+    """Devices to compile for, one where None. It is set (``jax.set_mesh``) while the function is traced."""
+    outputs: tuple[Partition, ...] = ()
+    """Partitions of the function's results, of one for all; the compiler's choice where there are none."""
     search_path: tuple[str, ...] = ()
     """Folders to import from, before the usual ones."""
 
@@ -94,6 +113,8 @@ def by_name(
     donated: Sequence[int] = (),
     factory: bool = False,
     factory_arguments: Sequence[str] = (),
+    mesh: str = "",
+    partition: str = "",
     search_path: Sequence[str] = (),
     name: str = "",
 ) -> Workload:
@@ -111,74 +132,114 @@ def by_name(
         Positions of donated arguments.
     factory, factory_arguments
         ``reference`` is called with these strings and returns function, arguments and donated positions.
+    mesh
+        Axes of the devices to compile for, as ``data=2,model=2``; one device where empty. The function finds the mesh in its
+        context, and a factory gets it as ``mesh``.
+    partition
+        For each of ``shapes`` the axes that its dimensions are partitioned over, as ``data,- -,model``; then, after ``->``, the
+        same for the results.
 
     Raises
     ------
     UsageError
-        A reference or shape that cannot be read, or arguments given twice.
+        A reference, shape, mesh or partition that cannot be read, or arguments given twice.
     """
     for each in (reference, arguments):
         if each and not re.fullmatch(r"[\w.]+:[\w.]+", each):
             raise UsageError(f"found {each!r}, expected MODULE:NAME, for example my_module:step")
     if bool(shapes) + bool(arguments) + factory > 1:
         raise UsageError("found more than one of shapes, arguments and a factory, expected one way to say the arguments")
+    inputs, outputs = read_partitions(partition)
+    if partition and (len(inputs) != len(shapes) or not mesh):
+        raise UsageError(
+            f"found partitions of {len(inputs)} arguments, expected one for each of {len(shapes)} shapes, and a mesh"
+        )
     return Workload(
         name=name or re.sub(r"\W+", "_", "_".join((reference.rpartition(":")[2], *factory_arguments))),
         reference=reference,
         factory=factory,
         factory_arguments=tuple(factory_arguments),
-        shapes=tuple(map(read_shape, shapes)),
+        shapes=tuple(
+            msgspec.structs.replace(read_shape(each), partition=inputs[number] if partition else None)
+            for number, each in enumerate(shapes)
+        ),
         arguments=arguments,
+        mesh=read_mesh(mesh) if mesh else None,
+        outputs=tuple(outputs),
         donated=tuple(donated),
         search_path=(*map(os.path.abspath, search_path), os.getcwd()),
     )
 
 
-def of_function(function: Callable[..., Any], *arguments: Any, donated: Sequence[int] = (), name: str = "") -> Workload:
+def of_function(
+    function: Callable[..., Any], *arguments: Any, donated: Sequence[int] = (), out_shardings: Any = None, name: str = ""
+) -> Workload:
     """A workload of a function at hand, which may be a closure.
+
+    It is compiled for the mesh of its arguments' shardings, else for one in the function or its context, else for one device.
 
     Parameters
     ----------
     function
         What ``jax.jit`` takes; not yet jitted.
     arguments
-        Trees of arrays or of ``jax.ShapeDtypeStruct``; only shapes and types count.
+        Trees of arrays or of ``jax.ShapeDtypeStruct``; only shapes, types and shardings count, whatever devices their mesh has.
     donated
         Positions of donated arguments.
+    out_shardings
+        As in ``jax.jit``; the compiler's choice where None.
 
     Raises
     ------
     MissingDependencyError
         Without jax, libtpu or cloudpickle.
     UsageError
-        A function that cannot be sent to another process, or an argument that is no array.
+        A function that cannot be sent to another process, an argument that is no array, or shardings over several meshes.
     """
     versions()
-    try:
-        import cloudpickle
-    except ImportError as error:
+    if importlib.util.find_spec("cloudpickle") is None:
         raise MissingDependencyError(
             "sending a function to the compiling process needs cloudpickle, not installed here: pip install 'stowplan[xla]'"
-        ) from error
+        )
     import jax
 
-    shapes = jax.tree.map(_shape_of, arguments)
+    shapes, mesh = shapes_of(arguments)
     try:
-        pickled = cloudpickle.dumps((function, shapes))
+        pickled, met = dumps((function, shapes, out_shardings))
     except Exception as error:
         raise UsageError(f"the function cannot be sent to the compiling process: {type(error).__name__}: {error}") from error
     return Workload(
         name=name or re.sub(r"\W+", "_", getattr(function, "__name__", "function")).strip("_") or "function",
         donated=tuple(donated),
         pickled=base64.b64encode(pickled).decode(),
+        mesh=mesh or one_mesh(met) or (axes_of(around) if (around := jax.sharding.get_abstract_mesh()).size else None),
         search_path=tuple(path or os.getcwd() for path in sys.path),
     )
 
 
-def _shape_of(leaf: Any) -> ArrayShape:
-    if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
-        raise UsageError(f"found an argument of type {type(leaf).__name__}, expected arrays or jax.ShapeDtypeStruct")
-    return ArrayShape(str(leaf.dtype), tuple(leaf.shape))
+def shapes_of(arguments: Any) -> tuple[Any, MeshAxes | None]:
+    """The same tree with :class:`ArrayShape` for arrays, and the mesh of their shardings, None without any.
+
+    Raises
+    ------
+    UsageError
+        A leaf that is no array, shardings that cannot be sent, or several meshes.
+    """
+    import jax
+
+    meshes: list[MeshAxes] = []
+
+    def shape_of(leaf: Any) -> ArrayShape:
+        if isinstance(leaf, ArrayShape):
+            return leaf
+        if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
+            raise UsageError(f"found an argument of type {type(leaf).__name__}, expected arrays or jax.ShapeDtypeStruct")
+        partition, mesh = partition_of(leaf)
+        meshes.extend([mesh] if mesh else [])
+        return ArrayShape(str(leaf.dtype), tuple(leaf.shape), partition)
+
+    shapes = jax.tree.map(shape_of, arguments, is_leaf=lambda leaf: isinstance(leaf, ArrayShape))
+    return shapes, one_mesh(meshes)
 
 
 def read_shape(text: str) -> ArrayShape:

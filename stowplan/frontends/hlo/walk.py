@@ -17,7 +17,14 @@ from stowplan.frontends.hlo.shape import TupleShape
 IN_LINE = frozenset({"while", "call", "conditional"})
 
 #: These pass their first operand on: no step, no storage.
-SAME_VALUE = frozenset({"bitcast", "optimization-barrier", "opt-barrier", "domain", "add-dependency"})
+SAME_VALUE = frozenset({
+    "bitcast", "optimization-barrier", "opt-barrier", "domain", "add-dependency", "async-update", "all-reduce-done",
+})  # fmt: skip
+
+#: Starts of asynchronous operations: which parts of their tuple are their operands and their results.
+_STARTS = {"copy-start": (1, 0)} | dict.fromkeys(
+    ("async-start", "call-start", "all-gather-start", "collective-permute-start"), (0, 1)
+)
 
 #: Programs with more instructions than this, or that name more arrays, loops and calls in line, are refused.
 MAX_INSTRUCTIONS = 2_000_000
@@ -103,11 +110,11 @@ class LeafWalk(Generic[T]):
             if not (index.isdecimal() and len(index) < 9 and int(index) < len(source.shape.parts)):
                 raise instruction.error(f"found index={index}, expected one below {len(source.shape.parts)}")
             return self._part(source, int(index), leaves)
-        if opcode in SAME_VALUE or opcode == "async-update" or custom_target(instruction) == "ConcatBitcast":
+        if opcode in SAME_VALUE or custom_target(instruction) == "ConcatBitcast":
             return leaves[first_operand(instruction, computation).name]
-        if opcode in ("copy-done", "async-done"):
-            # The result of an asynchronous operation: part 0 of a copy-start, part 1 of an async-start.
-            source, part = first_operand(instruction, computation), int(opcode == "async-done")
+        start = f"{opcode[:-5]}-start"
+        if opcode.endswith("-done") and start in _STARTS:
+            source, part = first_operand(instruction, computation), _STARTS[start][1]
             if not isinstance(source.shape, TupleShape) or part >= len(source.shape.parts):
                 raise instruction.error(f"found operand %{source.name}, expected the tuple of an asynchronous start")
             return self._part(source, part, leaves)
@@ -122,9 +129,9 @@ class LeafWalk(Generic[T]):
 
         Empty for all other instructions.
         """
-        if instruction.opcode not in ("copy-start", "async-start"):
+        if instruction.opcode not in _STARTS:
             return {}
-        source, result = (1, 0) if instruction.opcode == "copy-start" else (0, 1)
+        source, result = _STARTS[instruction.opcode]
         values, offsets = list(chain.from_iterable(operands)), instruction.shape.offsets
         if len(offsets) < 3 or offsets[source + 1] - offsets[source] != len(values):
             raise instruction.error(f"expected a tuple of operands and results as shape of {instruction.opcode}")

@@ -119,8 +119,12 @@ class Trace(LeafWalk[Array]):
         uses = self._program.steps[step].uses
         number = {(use.tensor, use.is_output): self._first_use[step] + place for place, use in enumerate(uses)}
         served = self._reads(step, number, operands)
+        passed = self.passed(instruction, [operands], Array(None))
         results = []
-        for index, shape in instruction.shape.leaves:
+        for leaf, (index, shape) in enumerate(instruction.shape.leaves):
+            if leaf in passed:
+                results.append(passed[leaf])
+                continue
             name = instruction.name + index_text(index)
             tensor = self._find(self._program.value_tensor, path, name)
             if tensor is not None and shape.bytes > self._program.tensors[tensor].size:

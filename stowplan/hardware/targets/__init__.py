@@ -103,6 +103,8 @@ class XlaChip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Configuration of the chip by libtpu's name, where it has several."""
     copy_engines: int = 4
     """Copies that are under way at once. They share the bandwidth of slow memory."""
+    link_bandwidth: BytesPerSecond | None = None
+    """Of a link to a neighbouring chip, one way; collectives cost nothing where it is not known."""
 
     @property
     def machine(self) -> str:
