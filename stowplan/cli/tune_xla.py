@@ -60,8 +60,8 @@ def tune_xla_command(
         option(
             "--mesh",
             "AXIS=SIZE,...",
-            "Axes of the devices to compile for, e.g. data=2,model=2; the mesh is set while the function is traced, and given to "
-            "a factory as mesh.",
+            "Axes of the devices to compile for, e.g. data=2,model=2; set while the function is traced, and given to a "
+            "factory as mesh.",
         ),
     ] = "",
     partition: Annotated[

@@ -82,7 +82,7 @@ def partition_of(array: Any) -> tuple[Partition | None, MeshAxes | None]:
     Raises
     ------
     UsageError
-        It is spread over several devices in another way, or asks for another memory than the device's.
+        It is spread over several devices in another way, by the compiler's choice, or in another memory than the devices'.
     """
     import jax
 
@@ -91,6 +91,8 @@ def partition_of(array: Any) -> tuple[Partition | None, MeshAxes | None]:
         return None, None
     if not isinstance(sharding, jax.sharding.NamedSharding) or sharding.memory_kind == "pinned_host":
         raise UsageError(f"found an argument with {sharding}, expected a NamedSharding in the memory of the devices")
+    if jax.sharding.PartitionSpec.UNCONSTRAINED in sharding.spec:
+        raise UsageError(f"found an argument with {sharding.spec}, expected axes, or None, for each dimension")
     spec = (() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in sharding.spec)
     return tuple(spec), axes_of(sharding.mesh)
 
@@ -109,7 +111,7 @@ def build_mesh(axes: MeshAxes, devices: Sequence[Any]) -> Any:
     Raises
     ------
     UsageError
-        There are not as many devices.
+        No whole part of the devices is as many.
     """
     import jax
     import numpy as np
@@ -117,7 +119,7 @@ def build_mesh(axes: MeshAxes, devices: Sequence[Any]) -> Any:
     count = math.prod(axes.sizes)
     if count > len(devices) or len(devices) % count:
         raise UsageError(
-            f"found mesh {axes} of {count} devices, expected at most the {len(devices)} of the topology, and a part of them"
+            f"found mesh {axes} of {count} devices, expected a number that divides the {len(devices)} of the topology"
         )
     types = tuple(jax.sharding.AxisType[name] for name in axes.types)
     try:
@@ -128,21 +130,18 @@ def build_mesh(axes: MeshAxes, devices: Sequence[Any]) -> Any:
 
 
 def dumps(value: Any) -> tuple[bytes, list[MeshAxes]]:
-    """A pickle of a value that may hold functions, with the axes of its meshes in their place; and those of all that it holds.
-
-    A mesh without devices of its own (``AbstractMesh``) stays.
-    """
+    """A pickle of a value that may hold functions, with the axes of its meshes in their place; and those axes."""
     import cloudpickle
     import jax
 
     met: list[MeshAxes] = []
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def persistent_id(self, found: Any) -> MeshAxes | None:
-            if not isinstance(found, (jax.sharding.Mesh, jax.sharding.AbstractMesh)) or found.empty:
+        def persistent_id(self, found: Any) -> tuple[MeshAxes, bool] | None:
+            if not isinstance(found, jax.sharding.Mesh | jax.sharding.AbstractMesh) or found.empty:
                 return None
             met.append(axes_of(found))
-            return met[-1] if isinstance(found, jax.sharding.Mesh) else None
+            return met[-1], isinstance(found, jax.sharding.AbstractMesh)
 
     file = io.BytesIO()
     Pickler(file).dump(value)
@@ -153,7 +152,8 @@ def loads(data: bytes, devices: Sequence[Any]) -> Any:
     """What :func:`dumps` pickled, with its meshes built of these devices."""
 
     class Unpickler(pickle.Unpickler):
-        def persistent_load(self, axes: MeshAxes) -> Any:
-            return build_mesh(axes, devices)
+        def persistent_load(self, found: tuple[MeshAxes, bool]) -> Any:
+            mesh = build_mesh(found[0], devices)
+            return mesh.abstract_mesh if found[1] else mesh
 
     return Unpickler(io.BytesIO(data)).load()

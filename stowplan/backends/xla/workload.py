@@ -150,10 +150,10 @@ def by_name(
     if bool(shapes) + bool(arguments) + factory > 1:
         raise UsageError("found more than one of shapes, arguments and a factory, expected one way to say the arguments")
     inputs, outputs = read_partitions(partition)
-    if partition and (len(inputs) != len(shapes) or not mesh):
-        raise UsageError(
-            f"found partitions of {len(inputs)} arguments, expected one for each of {len(shapes)} shapes, and a mesh"
-        )
+    if partition and not mesh:
+        raise UsageError("found a partition and no mesh, expected the mesh that it is over")
+    if partition and len(inputs) != len(shapes):
+        raise UsageError(f"found partitions of {len(inputs)} arguments, expected one for each of {len(shapes)} shapes")
     return Workload(
         name=name or re.sub(r"\W+", "_", "_".join((reference.rpartition(":")[2], *factory_arguments))),
         reference=reference,

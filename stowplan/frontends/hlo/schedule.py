@@ -214,6 +214,9 @@ class Schedule(LeafWalk[int]):
             return [NOWHERE]
         named = self.named(instruction, scope.computation, scope.leaves)
         if named is not None:
+            if opcode.endswith("-done"):
+                # What an asynchronous operation reads is alive until it is done.
+                self._read(scope.leaves[instruction.operands[0]], 2 * len(self.steps) - 1)
             return named
         if opcode == "while":
             return self._loop(instruction, scope)
