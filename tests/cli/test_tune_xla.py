@@ -56,6 +56,12 @@ def test_from_the_function_to_the_options(cli: Cli, fake: xla.Fake, tmp_path: Pa
     assert value == names[2].read_text().rstrip("\n")
 
 
+def test_a_mesh(cli: Cli, fake: xla.Fake) -> None:
+    done = cli(*TOY, "--mesh", "data=2,model=2", "--partition", "-,model data -> data", "--compiles", 1, "-q")
+    assert (done.code, done.err) == (0, "")
+    assert len(fake.compiles) == 1
+
+
 def test_a_report(cli: Cli, fake: xla.Fake, tmp_path: Path) -> None:
     """Made from results that need no folder of the user's."""
     done = cli(*TOY, "--compiles", 3, "--report", tmp_path / "report.html", "-q")
@@ -98,6 +104,10 @@ def test_long_options_are_for_a_file(cli: Cli, fake: xla.Fake, monkeypatch: pyte
         (("fake:toy", "--shapes", "f32[2"), "found shape 'f32[2', expected a type and dimensions"),
         (("fake:toy", "--shapes", "f32[2] q7[3]"), "found shape 'q7[3]' of an unknown type"),
         (("fake:toy", "--factory-argument", "x"), "--factory-argument needs --factory"),
+        (("fake:toy", "--mesh", "4"), "found mesh '4', expected names and sizes of axes"),
+        (("fake:toy", "--partition", "-"), "found a partition and no mesh"),
+        (("fake:toy", "--mesh", "d=4", "--partition", "-,d"), "found partitions of 1 arguments, expected one for each of 0"),
+        (("fake:crowded", "--mesh", "d=8"), "crowded on v4:2x2x1: found a mesh of [8], expected fewer"),
         (
             ("fake:toy", "--factory", "--arguments", "m:a"),
             "found more than one of shapes, arguments and a factory, expected one way to say the arguments",

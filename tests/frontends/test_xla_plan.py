@@ -206,6 +206,19 @@ class TestDonated:
         assert imported.moved + len(imported.dropped) > 0
 
 
+def test_an_asynchronous_collective() -> None:
+    """Its start reads one array and makes another; that it has its operand as a result, too, is no place in fast memory."""
+    problem, program, plan = case("permute")
+    imported = import_xla_plan(problem, program, plan)
+    assert fast_uses(program, imported.plan) == {
+        "a": [">a"],
+        "go": ["<a", ">go{1}"],
+        "b": [">b"],
+        "c": ["<go{1}", "<b"],
+    }
+    assert imported.notes == ()
+
+
 class TestWhatRulesForbid:
     """Where our rules are stricter than XLA's, the plan stays valid and the report says so."""
 

@@ -65,7 +65,7 @@ def read_partitions(text: str) -> tuple[list[Partition], list[Partition]]:
         if not _PARTITION.fullmatch(each):
             raise UsageError(f"found partition {each!r}, expected axes or - for each dimension, for example data,-,model")
     found = (
-        [tuple(tuple(re.findall(r"\w+", axes)) for axes in array.split(",")) for array in half.split()]
+        [() if array == "-" else tuple(tuple(re.findall(r"\w+", axes)) for axes in array.split(",")) for array in half.split()]
         for half in (arguments, results)
     )
     return next(found), next(found)

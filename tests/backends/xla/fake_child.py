@@ -102,6 +102,12 @@ def answer(request: dict[str, object]) -> dict[str, object]:
         assert isinstance(workload, dict)
         if workload["reference"] == "fake:untraceable":
             return {"type": "failed", "stage": "trace", "message": "here.py:3: TypeError: cannot reshape\n  (4,) into (3, 7)"}
+        if workload["reference"] == "fake:crowded":
+            return {
+                "type": "failed",
+                "stage": "place",
+                "message": f"found a mesh of {workload['mesh']['sizes']}, expected fewer",
+            }
         if workload["reference"] == "fake:chance":
             return {"type": "done", "digest": os.urandom(8).hex()}
         return {"type": "done", "digest": hashlib.sha256(workload["reference"].encode()).hexdigest(), "resident_bytes": 1}

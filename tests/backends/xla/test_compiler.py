@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from stowplan.backends.xla import workload
+from stowplan.backends.xla import by_name, workload
 from stowplan.backends.xla.compiler import CompileError, Compiler
 from stowplan.deadline import Deadline
 from stowplan.errors import MissingDependencyError, TimeLimitError, UsageError
@@ -54,6 +54,14 @@ def test_a_function_that_does_not_trace(fake: Fake, tmp_path: Path) -> None:
         compiler.start()
     assert str(caught.value) == "toy: cannot trace the function: here.py:3: TypeError: cannot reshape (4,) into (3, 7)"
     assert not list(tmp_path.iterdir())
+
+
+def test_devices_that_there_are_not(fake: Fake) -> None:
+    """The mesh and the partitions reach the compiling process, which knows what devices there are."""
+    crowded = by_name("fake:crowded", ["f32[8]"], mesh="data=8", partition="data")
+    with Compiler(crowded) as compiler, pytest.raises(UsageError) as caught:
+        compiler.start()
+    assert str(caught.value) == "crowded on v4:2x2x1: found a mesh of [8], expected fewer"
 
 
 def test_a_function_of_chance(fake: Fake) -> None:

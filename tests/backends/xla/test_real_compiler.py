@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
 
-from stowplan.backends.xla import CompileError, Compiler, by_name, tune_workload
+from stowplan.backends.xla import CompileError, Compiler, by_name, of_function, tune_workload
+from stowplan.backends.xla.score import Judge, judged_program
 from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT, OVERLAP_OPTION, Prefetch, Steer
+from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.workload import PACKAGES
-from stowplan.frontends.hlo import read_program
+from stowplan.errors import UsageError
+from stowplan.frontends.hlo import read_module, read_program
+from stowplan.hardware.targets import load_target
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in PACKAGES),
@@ -34,6 +40,29 @@ def make(width):
     return step, (ShapeDtypeStruct((8, int(width)), "float32"), ShapeDtypeStruct((int(width), 128), "float32")), 0
 
 arguments = (jnp.zeros((256, 512)), jnp.zeros((512, 1024)))
+
+def training_step(w, x):
+    import jax
+    loss, gradient = jax.value_and_grad(lambda w: (jnp.tanh(x @ w) ** 2).mean())(w)
+    return w - 0.1 * gradient, loss
+
+def around(x, w):
+    import jax
+    from jax.sharding import PartitionSpec as P
+
+    def local(x, w):
+        y = jnp.tanh(x @ w)
+        for _ in range(2):
+            y = jnp.tanh(jax.lax.ppermute(y, "ring", [(at, (at + 1) % 4) for at in range(4)]) @ w)
+        return x + y * jax.lax.psum(y.sum(0), "ring")
+
+    return jax.shard_map(local, in_specs=(P("ring"), P()), out_specs=P("ring"))(x, w)
+
+def make_sharded(mesh):
+    import jax
+    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    given = jax.ShapeDtypeStruct((1024, 512), "float32", sharding=place), jax.ShapeDtypeStruct((512, 256), "float32")
+    return lambda x, w: jax.lax.with_sharding_constraint(x @ w, place), given, ()
 """
 
 
@@ -110,3 +139,76 @@ def test_a_function_at_hand() -> None:
     scale = 3.0
     tuning = tune(lambda x: jnp.tanh(x["a"] @ x["a"]) * scale, {"a": np.zeros((128, 128), np.float32)}, compiles=1)
     assert (tuning.name, tuning.gain) == ("lambda", 0)
+
+
+def text_of(compiled: Compiled) -> str:
+    return gzip.decompress(compiled.module_path.read_bytes()).decode()
+
+
+def test_a_sharded_training_step(folder: Path, tmp_path: Path) -> None:
+    """Data-parallel over four chips, weights donated: the gradient is reduced, and the program of one device imported whole."""
+    workload = by_name(
+        "functions_of_mine:training_step",
+        ["f32[512,512]", "f32[4096,512]"],
+        mesh="data=4",
+        partition="- data -> - -",
+        donated=[0],
+        search_path=[str(folder)],
+    )
+    with Compiler(workload, target="tpu-v5e", folder=tmp_path) as compiler:
+        compiled = compiler.compile({})
+        assert not compiled.error
+        text = text_of(compiled)
+        assert "num_partitions=4" in text
+        assert "f32[1024,512]" in text
+        assert "all-reduce" in text
+        assert "input_output_alias={ {0}: (0, {}" in text
+    module = read_module(compiled.program_path)
+    judge = Judge(judged_program(module), load_target("tpu-v5e"))
+    score = judge.score(judge.read(compiled))
+    assert 0 < score.collective_cycles < score.cycles
+    assert judge.plan(compiled).dropped == ()
+
+
+def test_shard_map_with_a_donated_argument(folder: Path, tmp_path: Path) -> None:
+    workload = by_name(
+        "functions_of_mine:around",
+        ["f32[4096,1024]", "f32[1024,1024]"],
+        mesh="ring=4",
+        partition="ring -",
+        donated=[0],
+        search_path=[str(folder)],
+    )
+    tuning = tune_workload(workload, target="tpu-v5e", compiles=2, folder=tmp_path)
+    assert [trial.error for trial in tuning.trials] == ["", ""]
+    compiled = tuning.compiled(tmp_path, 0)
+    assert {"collective-permute-start", "all-reduce"} <= {*re.findall(r" ([a-z-]+)\(", text_of(compiled))}
+    judge = Judge(judged_program(read_module(compiled.program_path)), load_target("tpu-v5e"))
+    assert judge.plan(compiled).dropped == ()
+
+
+def test_a_factory_gets_the_mesh(folder: Path) -> None:
+    given = {"factory": True, "search_path": [str(folder)]}
+    with Compiler(by_name("functions_of_mine:make_sharded", mesh="data=2", **given), target="tpu-v6e") as compiler:
+        assert "num_partitions=2" in text_of(compiler.compile({}))
+    crowded = by_name("functions_of_mine:make_sharded", mesh="data=16", **given)
+    with Compiler(crowded, target="tpu-v6e") as compiler, pytest.raises(UsageError, match="v6e:2x2: found mesh data=16 of 16"):
+        compiler.start()
+
+
+def test_a_sharded_function_at_hand(tmp_path: Path) -> None:
+    """Its mesh has no devices of its own; the function closes over it."""
+    pytest.importorskip("cloudpickle")
+    import jax
+    from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+    mesh = AbstractMesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    x = jax.ShapeDtypeStruct((512, 512), "float32", sharding=rows)
+    w = jax.ShapeDtypeStruct((512, 512), "float32", sharding=NamedSharding(mesh, PartitionSpec(None, "model")))
+    sent = of_function(lambda x, w: jax.lax.with_sharding_constraint(x @ w, rows) @ w.T, x, w, out_shardings=rows)
+    with Compiler(sent, target="tpu-v6e", folder=tmp_path) as compiler:
+        compiled = compiler.compile({})
+        assert not compiled.error
+        assert "num_partitions=4" in text_of(compiled)
+        assert "-> f32[256,512]" in text_of(compiled)

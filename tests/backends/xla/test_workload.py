@@ -71,7 +71,8 @@ def test_a_function_at_hand() -> None:
 
     workload = of_function(scaled, {"x": np.zeros((2, 3), np.float32)}, np.int32(1), donated=(0,))
     assert (workload.name, workload.donated) == ("scaled", (0,))
-    function, shapes = pickle.loads(base64.b64decode(workload.pickled))
+    function, shapes, out_shardings = pickle.loads(base64.b64decode(workload.pickled))
+    assert out_shardings is None
     assert function({"x": 2}, 1) == 7
     assert shapes == ({"x": ArrayShape("float32", (2, 3))}, ArrayShape("int32", ()))
     assert of_function(lambda x: x, np.zeros(2)).name == "lambda"
