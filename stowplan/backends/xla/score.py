@@ -79,7 +79,9 @@ class CompiledModule:
         self.copies = {
             step.name: self._careful(step.cycles or 0, placed[name])
             for step in self.steps
-            if step.opcode == "copy" and (name := step.name.rpartition("/")[2]) in placed
+            if step.cycles is not None
+            and (name := step.name.rpartition("/")[2]) in placed
+            and placed[name].instruction.opcode == "copy"
         }
         """Cycles of one run of each instruction ``copy``, by bytes over bandwidth."""
 
