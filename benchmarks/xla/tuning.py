@@ -1,11 +1,13 @@
-"""What steering XLA's memory-space assignment gives, by XLA's own estimates: each way of steering at equal compiles.
+"""What tuning XLA gives on a chip, by its own estimates read with care: ways of tuning at equal compiles.
 
-    python -m benchmarks.xla.tuning CORPUS --folder DIR --results FILE              # compile and append to FILE
-    python -m benchmarks.xla.tuning CORPUS --folder DIR --results FILE --print      # the tables of docs/results/xla.md
+    python -m benchmarks.xla.tuning tpu-v5e --folder DIR --results FILE                        # compile, append to FILE
+    python -m benchmarks.xla.tuning tpu-v5e --folder DIR --results FILE --print                # tables of docs/results/xla.md
+    python -m benchmarks.xla.tuning tpu-v4 --folder DIR --results FILE --corpus CORPUS         # programs of the corpus
+    python -m benchmarks.xla.tuning all --results FILE --learn stowplan/backends/xla/experience.json
 
-CORPUS has ``dump/workloads.py``, the JAX functions, and ``tpu_v4``, which names them. Every way has ``--compiles`` compiles,
-XLA's default and all in slow memory among them; ways that propose one steer have three. Compiles are kept in ``--folder``,
-lines of results in ``--results``: a run that was interrupted goes on where it was. Needs jax and libtpu.
+Programs are those of ``benchmarks/lib/tpu_programs.py``, or of CORPUS (``dump/workloads.py``, named by ``tpu_v4``). Every way
+has ``--compiles`` compiles, XLA's default among them. Compiles are kept in ``--folder``, lines of results in ``--results``: a
+run that was interrupted goes on where it was. Needs jax and libtpu.
 """
 
 from __future__ import annotations
@@ -16,43 +18,51 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lib import tpu_programs
 from benchmarks.lib.places import ROOT
+from benchmarks.lib.tables import table
 from stowplan.backends.xla.compiler import CompileError, Compiler
 from stowplan.backends.xla.evidence import Evidence
+from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
+from stowplan.backends.xla.flags import flags_of
 from stowplan.backends.xla.loop import tune_workload
-from stowplan.backends.xla.proposals import harm_last, plan_first, planned
-from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, Steer
+from stowplan.backends.xla.score import Score
+from stowplan.backends.xla.steer import DEFAULT, SLICES_OPTION, Steer
 from stowplan.backends.xla.workload import Workload, by_name
-from stowplan.errors import StowplanError, TimeLimitError
-from stowplan.hardware.costs.signatures import Predictor
-from stowplan.hardware.targets import load_target
+from stowplan.errors import StowplanError
+from stowplan.hardware.targets import load_target, xla_chip
 
-#: Ways of steering, and whether chance plays a part in them.
-WAYS = {
-    "random": True,
-    "harm last": False,
-    "plan first, roofline": False,
-    "plan first, table": False,
-    "plan first, signatures": False,
-    "loop": True,
+#: Ways of tuning, and whether chance plays a part in them. The last three are controls.
+WAYS = {"loop": True, "no experience": True, "flags": False, "random flags": True, "random orders": True}
+
+#: Kinds of network, by the first word of a program's name; experience of a program's own family is left out.
+FAMILIES = {
+    "gpt2": "transformer",
+    "gpt": "transformer",
+    "bert": "transformer",
+    "vit": "transformer",
+    "nmt": "lstm",
+    "rnn": "lstm",
 }
 
 
-def workload(corpus: Path, name: str) -> Workload:
-    return by_name(
-        "benchmarks.xla.workloads:make",
-        factory=True,
-        factory_arguments=[name],
-        search_path=[str(ROOT), str(corpus / "dump")],
-        name=name,
-    )
+def workload(name: str, corpus: Path | None) -> Workload:
+    place = "benchmarks.lib.tpu_programs:make" if corpus is None else "benchmarks.xla.workloads:make"
+    path = [str(ROOT)] if corpus is None else [str(ROOT), str(corpus / "dump")]
+    return by_name(place, factory=True, factory_arguments=[name], search_path=path, name=name)
+
+
+def family(name: str) -> str:
+    first = name.partition("_")[0]
+    return FAMILIES.get(first, first)
 
 
 def random_steer(evidence: Evidence, chance: random.Random) -> Steer:
-    """The control: some tensors to the front and some to the back, by lot; 5 to 50 % of all."""
+    """Some tensors to the front and some to the back, by lot; 5 to 50 % of all."""
     share = chance.uniform(0.05, 0.5)
     sides = {tensor: chance.random() < 0.5 for tensor in sorted(evidence.values) if chance.random() < share}
     return DEFAULT.moved(
@@ -61,174 +71,164 @@ def random_steer(evidence: Evidence, chance: random.Random) -> Steer:
     )
 
 
-def steers(way: str, evidence: Evidence, options: argparse.Namespace, seed: int) -> Iterator[Steer]:
-    """What a way tries after the default and all in slow memory."""
-    default, slow = evidence.trials[0], evidence.trials[1]
-    if way == "random":
-        chance = random.Random(seed)
-        for _ in range(options.compiles - 2):
-            yield random_steer(evidence, chance)
-    elif way == "harm last":
-        yield harm_last(evidence, default, slow)
-    else:
-        model: Any = way.rpartition(" ")[2]
-        yield plan_first(evidence, planned(evidence, model, random.Random(seed)).tensors)
+def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[Callable[[list[Score]], Steer]]:
+    """Steers of a control, each told the scores so far, the default's first: flags one by one and then pairs of the best."""
+    flags = [dict(options) for name, options in flags_of(xla_chip(chip)).items() if name != "bundle_aware"]
+    flags.append({SLICES_OPTION: "0"})
+    chance = random.Random(seed)
+    if way == "random orders":
+        while True:
+            yield lambda scores: random_steer(evidence, chance)
+    if way == "random flags":
+        while True:
+            yield lambda scores: DEFAULT.with_flags(
+                {key: value for flag in flags if chance.random() < 0.5 for key, value in flag.items()}
+            )
+    for flag in flags:
+        yield lambda scores, flag=flag: DEFAULT.with_flags(flag)
+    for number in range(len(flags) * (len(flags) - 1) // 2):
+
+        def pair(scores: list[Score], number: int = number) -> Steer:
+            best = sorted(range(len(flags)), key=lambda at: scores[1 + at].total)
+            pairs = sorted(combinations(range(len(flags)), 2), key=sum)
+            fitting = [(best[one], best[two]) for one, two in pairs if not flags[best[one]].keys() & flags[best[two]].keys()]
+            one, two = fitting[number % len(fitting)]
+            return DEFAULT.with_flags({**flags[one], **flags[two]})
+
+        yield pair
 
 
 def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One line of results."""
-    known = options.predictors and options.predictors / f"{name}.npz"
-    predictor = Predictor.load(known) if known else None
-    job = workload(options.corpus, name)
-    if way == "loop":
-        tuning = tune_workload(
-            job, compiles=options.compiles, folder=options.folder, seed=seed, predictor=predictor, time_limit=options.limit
-        )
-        totals = [trial.total for trial in tuning.trials if not trial.error]
-        ways = [trial.way for trial in tuning.trials if not trial.error]
-        first, stalls = tuning.default, tuning.default.stall_cycles
-        seconds = first.processor_seconds
+    job, chip = workload(name, options.corpus), options.chip
+    features: list[float] = []
+    if way in ("loop", "no experience"):
+        known = shipped().without([family(name)]) if way == "loop" else Experience()
+        tuning = tune_workload(job, target=chip, compiles=options.compiles, folder=options.folder, seed=seed, experience=known)
+        trials = [trial for trial in tuning.trials if not trial.error]
+        scores = [Score(each.cycles, each.stall_cycles, each.copy_cycles, each.careful_copy_cycles) for each in trials]
+        ways = [trial.way for trial in trials]
+        with Compiler(job, target=chip, folder=options.folder) as compiler:
+            compiled = compiler.compile({})
+            evidence = Evidence(compiled, load_target(chip))
+            features = [*evidence.features(evidence.add(DEFAULT, compiled))]
     else:
-        with Compiler(job, folder=options.folder, compile_limit=options.limit) as compiler:
-            compiled = compiler.compile(DEFAULT.compiler_options())
+        with Compiler(job, target=chip, folder=options.folder) as compiler:
+            compiled = compiler.compile({})
             if compiled.error:
                 raise CompileError(f"{name}: {compiled.error}")
-            evidence = Evidence(compiled, load_target("tpu-v4"), predictor=predictor)
-            evidence.add(DEFAULT, compiled)
-            evidence.add(ALL_SLOW, compiler.compile(ALL_SLOW.compiler_options()))
-            for steer in steers(way, evidence, options, seed):
-                tried = compiler.compile(steer.compiler_options())
-                if not tried.error:
-                    evidence.add(steer, tried)
-            totals = [trial.score.total for trial in evidence.trials]
-            ways = []
-            stalls, seconds = evidence.trials[0].score.stall_cycles, compiled.record.processor_seconds
+            evidence = Evidence(compiled, load_target(chip))
+            scores, ways = [evidence.add(DEFAULT, compiled).score], [way]
+            for _, steer in zip(range(options.compiles - 1), control(way, chip, evidence, seed), strict=False):
+                tried = compiler.compile(steer(scores).compiler_options())
+                own = (
+                    evidence if tried.program_path.read_bytes() == evidence.program_text else Evidence(tried, load_target(chip))
+                )
+                # What is refused counts as a compile that gave nothing.
+                scores.append(scores[0] if tried.error else own.add(DEFAULT, tried).score)
     return {
-        "module": name,
+        "program": name,
+        "chip": chip,
         "way": way,
         "seed": seed,
         "compiles": options.compiles,
-        "totals": totals,
+        "totals": [score.total for score in scores],
+        "estimated": [score.cycles + score.stall_cycles for score in scores],
+        "without copies": [score.total - score.careful_copy_cycles for score in scores],
         "ways": ways,
-        "stalls": stalls,
-        "processor_seconds": seconds,
+        "features": features,
     }
 
 
-def gain(line: dict[str, Any]) -> float:
-    """Percent of the default's cycles and stalls that the best trial saves."""
-    totals: list[int] = line["totals"]
-    return 100 * (1 - min(totals) / totals[0])
+def gain(line: dict[str, Any], key: str = "totals", compiles: int | None = None) -> float:
+    """Percent of the default's that the best trial, by its careful total, saves by another count."""
+    totals: list[int] = line["totals"][:compiles]
+    best = totals.index(min(totals))
+    values: list[int] = line[key]
+    return 100 * (1 - values[best] / values[0])
 
 
-def print_tables(lines: list[dict[str, Any]], most_seconds: float) -> None:
-    modules = {line["module"]: line for line in lines}
-    cheap = [name for name, line in modules.items() if line["processor_seconds"] < most_seconds]
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+def print_tables(lines: list[dict[str, Any]]) -> None:
+    """For each chip the programs' gains, seeds averaged, and what came within four compiles."""
+    for chip in sorted({line["chip"] for line in lines}):
+        ours = [line for line in lines if line["chip"] == chip]
+        ways = [way for way in WAYS if any(line["way"] == way for line in ours)]
+        rows, columns = [], dict[str, list[float]]()
+        for name in sorted({line["program"] for line in ours}, key=lambda name: (name in tpu_programs.HELD_OUT, name)):
+            row = [name, "yes" if name in tpu_programs.HELD_OUT else ""]
+            for way in ways:
+                found = [line for line in ours if (line["program"], line["way"]) == (name, way)]
+                for what, count in ((way, gain), (f"{way}, four", lambda line: gain(line, compiles=4))):
+                    if found:
+                        columns.setdefault(what, []).append(statistics.mean(map(count, found)))
+                row.append(f"{statistics.mean(map(gain, found)):.2f}" if found else "")
+                if way == "loop":
+                    counts = ("estimated", "without copies")
+                    row += [f"{statistics.mean(gain(line, key) for line in found):.2f}" if found else "" for key in counts]
+            rows.append(row)
+        heads = [head for way in ways for head in ((way, "as XLA counts copies", "no copies") if way == "loop" else (way,))]
+        print(f"\n{chip}\n\n{table(rows, ['program', 'held out', *heads])}\n")
+        print("; ".join(f"{what}: mean {statistics.mean(values):.2f} of {len(values)}" for what, values in columns.items()))
+
+
+def learn(lines: list[dict[str, Any]]) -> Experience:
+    """How often each way won on each program and chip, all runs of the loop together."""
+    found: dict[tuple[str, str], EarlierProgram] = {}
     for line in lines:
-        found.setdefault((line["module"], line["way"]), []).append(line)
-    ways = [way for way in WAYS if any((name, way) in found for name in cheap)]
-    print(f"| module | default, Mcycles | of it stalls | all in slow memory | {' | '.join(ways)} |")
-    print(f"|---|{'--:|' * (3 + len(ways))}")
-    for name in sorted(cheap):
-        line = modules[name]
-        default, slow = line["totals"][0], line["totals"][1]
-        cells = [_cell(found.get((name, way), []), gain) for way in ways]
-        stalls = f"{100 * line['stalls'] / default:.2f} %"
-        print(f"| {name} | {default / 1e6:.3f} | {stalls} | {slow / default:.2f} | {' | '.join(cells)} |")
-    for title, measure in _SUMMARIES.items():
-        cells = []
-        for way in ways:
-            gains = [statistics.mean(map(gain, found[name, way])) for name in cheap if (name, way) in found]
-            value = measure(gains) if gains else ""
-            cells.append(f"{value:.2f}" if isinstance(value, float) else str(value))
-        print(f"| **{title}** | | | | {' | '.join(cells)} |")
-    print(f"| **modules** | | | | {' | '.join(str(sum((name, way) in found for name in cheap)) for way in ways)} |")
-    print("\nWhat the best trial of the loop was: " + _shares(found, cheap))
-    print("\nTrials of the loop that were better than all before: " + _wins(found, cheap))
-
-
-def _cell(lines: list[dict[str, Any]], measure: Callable[[dict[str, Any]], float]) -> str:
-    values = [measure(line) for line in lines]
-    if not values:
-        return ""
-    if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
-_SUMMARIES: dict[str, Callable[[list[float]], float]] = {
-    "mean gain, %": statistics.mean,
-    "median gain, %": statistics.median,
-    "best gain, %": max,
-    "improved by more than 0.05 %": lambda gains: sum(gain > 0.05 for gain in gains),
-}
-
-
-def _shares(found: dict[tuple[str, str], list[dict[str, Any]]], cheap: list[str]) -> str:
-    count: dict[str, int] = {}
-    for name in cheap:
-        for line in found.get((name, "loop"), []):
-            best = line["ways"][line["totals"].index(min(line["totals"]))]
-            count[best] = count.get(best, 0) + 1
-    return ", ".join(f"{way} {number}" for way, number in sorted(count.items(), key=lambda item: -item[1]))
-
-
-def _wins(found: dict[tuple[str, str], list[dict[str, Any]]], cheap: list[str]) -> str:
-    tries: dict[str, list[bool]] = {}
-    for name in cheap:
-        for line in found.get((name, "loop"), []):
-            best = line["totals"][0]
-            for way, total in zip(line["ways"][2:], line["totals"][2:], strict=True):
-                tries.setdefault(way, []).append(total < best)
-                best = min(best, total)
-    return ", ".join(f"{way} {sum(wins)} of {len(wins)}" for way, wins in sorted(tries.items(), key=lambda item: -sum(item[1])))
+        if not line["features"]:
+            continue
+        key = line["chip"], line["program"]
+        ways = dict(found[key].ways) if key in found else {}
+        best = line["totals"][0]
+        for way, total in zip(line["ways"][1:], line["totals"][1:], strict=True):
+            wins, tries = ways.get(way, (0, 0))
+            ways[way] = wins + (total < 0.999 * best), tries + 1
+            best = min(best, total)
+        rounded = tuple(round(each, 3) for each in line["features"])
+        found[key] = EarlierProgram(family=family(key[1]), target=key[0], features=rounded, ways=dict(sorted(ways.items())))
+    return Experience(programs=tuple(found[key] for key in sorted(found)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", type=Path)
-    parser.add_argument("--folder", type=Path, required=True, help="where compiles are kept")
+    parser.add_argument("chip", help="name of a target, or 'all' to print or to learn from all")
+    parser.add_argument("--folder", type=Path, help="where compiles are kept")
     parser.add_argument("--results", type=Path, required=True, help="lines of results, appended to")
-    parser.add_argument("--only", nargs="*", help="modules, instead of all of the corpus")
+    parser.add_argument("--corpus", type=Path, help="programs of this corpus, instead of the benchmark's own")
+    parser.add_argument("--only", nargs="*", help="programs, instead of all")
     parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--seeds", type=int, default=3, help="seeds of what has chance in it (default: %(default)s)")
     parser.add_argument("--compiles", type=int, default=10, help="compiles of each way (default: %(default)s)")
-    parser.add_argument("--limit", type=float, default=3600.0, help="seconds that a loop, or a compile, may take")
-    parser.add_argument("--most", type=float, default=90.0, help="leave out modules whose default takes more processor seconds")
-    parser.add_argument(
-        "--predictors", type=Path, help="predictors that learned nothing of a module, by its name (latency_tables.py --parts)"
-    )
     parser.add_argument("--print", action="store_true", help="print the tables of what is there, compile nothing")
+    parser.add_argument("--learn", type=Path, metavar="FILE", help="write what the runs teach, compile nothing")
     options = parser.parse_args()
-    names = options.only or sorted(path.name.partition(".")[0] for path in (options.corpus / "tpu_v4").glob("*.hlo.txt.gz"))
+    names = options.only or [*tpu_programs.DEVELOPMENT, *tpu_programs.HELD_OUT]
+    if options.corpus and not options.only:
+        names = sorted(path.name.partition(".")[0] for path in (options.corpus / "tpu_v4").glob("*.hlo.txt.gz"))
     lines = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
-    if options.print:
-        # A run that was made twice counts once.
-        last = {(line["module"], line["way"], line["seed"]): line for line in lines if line["module"] in names}
-        print_tables(list(last.values()), options.most)
+    if options.print or options.learn:
+        lines = [line for line in lines if options.chip in ("all", line["chip"])]
+        if options.print:
+            print_tables(lines)
+        else:
+            learn(lines).save(options.learn)
         return
-    done = {(line["module"], line["way"], line["seed"]) for line in lines if line["compiles"] == options.compiles}
-    slow = {line["module"] for line in lines if line["processor_seconds"] > options.most}
-    for way in options.ways:
-        for seed in range(options.seeds if WAYS[way] else 1):
+    done = {
+        (line["program"], line["chip"], line["way"], line["seed"]) for line in lines if line["compiles"] == options.compiles
+    }
+    for seed in range(options.seeds):
+        for way in options.ways:
             for name in names:
-                if (name, way, seed) in done or name in slow:
+                if (name, options.chip, way, seed) in done or (seed and not WAYS[way]):
                     continue
                 try:
                     line = run(name, way, seed, options)
-                except TimeLimitError as error:
-                    slow.add(name)
-                    print(error, file=sys.stderr, flush=True)
-                    continue
                 except StowplanError as error:
                     print(error, file=sys.stderr, flush=True)
                     continue
-                if line["processor_seconds"] > options.most:
-                    slow.add(name)
                 with options.results.open("a") as file:
                     file.write(json.dumps(line) + "\n")
-                print(f"{name}, {way}, seed {seed}: {gain(line):.2f} %", file=sys.stderr, flush=True)
+                print(f"{options.chip}, {name}, {way}, seed {seed}: {gain(line):.2f} %", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def test_long_options_are_for_a_file(cli: Cli, fake: xla.Fake, monkeypatch: pyte
             ("fake:toy", "--factory", "--arguments", "m:a"),
             "found more than one of shapes, arguments and a factory, expected one way to say the arguments",
         ),
-        (("fake:toy", "--target", "teaching"), "found target 'teaching', expected one that XLA compiles for: tpu-v4"),
+        (("fake:toy", "--target", "teaching"), "found target 'teaching', expected one that XLA compiles for: tpu-7x, tpu-v4, "),
         (("fake:toy", "--compiles", "0"), "found 0 compiles, expected at least 1"),
         (("fake:toy", "--time-limit", "-1"), "found a time limit of -1.0 s"),
         (("fake:toy", "--compile-limit", "0"), "found a limit of 0.0 s for one compile"),

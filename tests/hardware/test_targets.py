@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import stowplan
 from stowplan.cli import main
-from stowplan.errors import InputError
+from stowplan.errors import InputError, UsageError
 from stowplan.hardware.inferentia.target import BankTarget
 from stowplan.hardware.nnp_i.target import TierTarget
-from stowplan.hardware.targets import Target, decode_target, load_target, target_names
+from stowplan.hardware.targets import CMEM, VMEM, Target, decode_target, fast_space_of, load_target, target_names, xla_chip
 from stowplan.hardware.targets.toml_files import (
     Bytes,
     BytesPerSecond,
@@ -44,7 +44,8 @@ def test_every_target_loads_under_its_own_name(name: str) -> None:
 
 
 def test_names() -> None:
-    assert target_names() == ("teaching", "tpu-v4", "tpu-v4i")
+    tpus = ("tpu-7x", "tpu-v4", "tpu-v4-megacore", "tpu-v4i", "tpu-v5e", "tpu-v5p", "tpu-v6e")
+    assert target_names() == ("teaching", *tpus)
 
 
 def test_tpu_v4_facts() -> None:
@@ -54,6 +55,22 @@ def test_tpu_v4_facts() -> None:
     assert target.fast_memory.max_preloads == 1
     assert target.clock == 1_050_000_000
     assert target.cycles_ps(21) == 20_000
+
+
+def test_what_xla_calls_things_on_a_chip() -> None:
+    compiled_for = [name for name in target_names() if load_target(name).xla is not None]
+    assert compiled_for == ["tpu-7x", "tpu-v4", "tpu-v4-megacore", "tpu-v5e", "tpu-v5p", "tpu-v6e"]
+    assert {name: xla_chip(name).fast_space for name in compiled_for if xla_chip(name).fast_space != VMEM} == {
+        "tpu-v4": CMEM,
+        "tpu-v4-megacore": CMEM,
+    }
+    assert xla_chip("tpu-v4-megacore").machine == "v4:2x2x1 megacore"
+    assert xla_chip(load_target("tpu-v5e")).machine == "v5e:2x2"
+    # Two cores have what one has, twice.
+    assert load_target("tpu-v4-megacore").fast_memory.capacity == 2 * load_target("tpu-v4").fast_memory.capacity
+    with pytest.raises(UsageError, match="found target 'tpu-v4i', expected one that XLA compiles for: tpu-7x, tpu-v4, "):
+        xla_chip("tpu-v4i")
+    assert (fast_space_of("tpu-v6e"), fast_space_of("of a file of mine")) == (VMEM, CMEM)
 
 
 def test_teaching_target_is_what_it_says() -> None:
@@ -70,7 +87,7 @@ def test_a_path_is_read_and_a_name_is_not_a_path(tmp_path: Path, monkeypatch: py
     assert load_target(str(path)).name == "mine"
     monkeypatch.chdir(tmp_path)
     assert load_target("mine.toml").name == "mine"
-    with pytest.raises(InputError, match="found target 'mine', expected one of teaching, tpu-v4, tpu-v4i"):
+    with pytest.raises(InputError, match="found target 'mine', expected one of teaching, tpu-7x, tpu-v4, "):
         load_target("mine")
 
 

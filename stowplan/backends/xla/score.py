@@ -80,18 +80,17 @@ class CompiledModule:
         self.steps: tuple[ProgramStep, ...] = program_from_module(self.module).steps
         self._target = target
         placed = placed_instructions(self.module)
-        waited = collective_cycles(self.module, target)
-        self.copies: dict[str, int] = {}
+        self.copies = {
+            step.name: self._careful(step.cycles or 0, placed[name])
+            for step in self.steps
+            if step.cycles is not None
+            and (name := step.name.rpartition("/")[2]) in placed
+            and placed[name].instruction.opcode == "copy"
+        }
         """Cycles of one run of each instruction ``copy``, by bytes over bandwidth."""
-        self.collectives: dict[str, int] = {}
+        waited = collective_cycles(self.module, target)
+        self.collectives = {step.name: waited[name] for step in self.steps if (name := step.name.rpartition("/")[2]) in waited}
         """Cycles of one run of each collective, for which XLA estimates none."""
-        for step in self.steps:
-            name = step.name.rpartition("/")[2]
-            # What starts a copy has none of its own.
-            if name in placed and placed[name].instruction.opcode == "copy":
-                self.copies[step.name] = self._careful(step.cycles or 0, placed[name])
-            if name in waited:
-                self.collectives[step.name] = waited[name]
 
     def _careful(self, estimated: int, copy: Placed) -> int:
         """Both ends at once where they are in different memories; XLA's fixed part of it is believed."""

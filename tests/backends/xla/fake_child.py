@@ -20,8 +20,8 @@ from pathlib import Path
 ORDER = "xla_tpu_msa_sort_order_overrides"
 ENABLE = "xla_msa_enable"
 CAPACITY = "xla_tpu_max_cmem_used_by_memory_space_assignment"
-RETRIES = "xla_tpu_cmem_max_retries"
-OVERLAP = "xla_tpu_cmem_preferred_overlap_to_async_copy_ratio"
+RETRIES = "xla_msa_max_retries"
+OVERLAP = "xla_msa_preferred_overlap_to_async_copy_ratio"
 KNOWN = {ORDER, ENABLE, CAPACITY, RETRIES, OVERLAP, "fake", "fake_seed", "xla_own"}
 
 SIZE = 1 << 20

@@ -153,8 +153,8 @@ def test_nothing_is_left(fake: Fake, tmp_path: Path) -> None:
 def test_limits_and_targets_that_make_no_sense(fake: Fake) -> None:
     with pytest.raises(UsageError, match="expected positive ones"):
         Compiler(WORKLOAD, compile_limit=0)
-    with pytest.raises(UsageError, match="found target 'nnp-i', expected one that XLA compiles for: tpu-v4"):
-        Compiler(WORKLOAD, target="nnp-i")
+    with pytest.raises(UsageError, match="found target 'tpu-v4i', expected one that XLA compiles for: tpu-7x, tpu-v4, "):
+        Compiler(WORKLOAD, target="tpu-v4i")
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from stowplan.backends.xla import proposals, tune_workload
+from stowplan.backends.xla import planning, tune_workload
 from stowplan.backends.xla.compiler import CompileError
 from stowplan.backends.xla.evidence import Evidence, Move
 from stowplan.backends.xla.loop import COMPILES
 from stowplan.backends.xla.proposals import fitted, overlaps, preloads, tightened
-from stowplan.backends.xla.score import Judge, Score
+from stowplan.backends.xla.score import CompiledModule, Judge, Score
 from stowplan.backends.xla.steer import (
     ALL_SLOW,
     ASSIGNMENT_OPTION,
@@ -27,7 +27,6 @@ from stowplan.backends.xla.steer import (
     OVERLAP_OPTION,
     Steer,
 )
-from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
 from stowplan.errors import InputError, TimeLimitError, UsageError
 from stowplan.hardware.targets import load_target
@@ -35,7 +34,7 @@ from tests.backends.xla.conftest import WORKLOAD, Fake
 from tests.patience import HANG
 
 #: What the fake of the other tests stands for.
-PLANNED = proposals.planned
+PLANNED = planning.planned
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -182,7 +181,7 @@ def test_a_disk_that_is_full_costs_no_result(fake: Fake, monkeypatch: pytest.Mon
         ({"seed": -1}, "found seed -1, expected at least 0"),
         ({"time_limit": 0}, "found a time limit of 0 s, expected more than 0"),
         ({"compile_limit": float("nan")}, "found a limit of nan s for one compile, expected more than 0"),
-        ({"target": "teaching"}, "expected one that XLA compiles for: tpu-v4"),
+        ({"target": "teaching"}, "expected one that XLA compiles for: tpu-7x, tpu-v4, "),
         ({"compiler_options": {ORDER_OPTION: ""}}, f"found compiler option {ORDER_OPTION}, expected another: tuning sets it"),
         ({"compiler_options": {"xla_dump_to": "x"}}, "found compiler option xla_dump_to"),
     ],
@@ -212,9 +211,10 @@ def test_the_summary(fake: Fake) -> None:
     text = msgspec.structs.replace(tuning, trials=trials, best=1, notes=("the disk is full",)).summary().splitlines()
     assert text[0] == "toy on tpu-v4: 10.0% fewer cycles than by XLA's default"
     assert text[2] == "  best       4,000 cycles + 50 stalled  (harm_last, compile 2 of 3)"
-    assert text[5] == "        2 *  harm_last  4,000 cycles + 50 stalled  +10.0%"
-    assert text[6].startswith("        3    plan       INTERNAL: why why")
-    assert len(text[6]) < 130
+    assert text[3] == "  copies     as XLA counts +10.0%, none counted +10.0%"
+    assert text[6] == "        2 *  harm_last  4,000 cycles + 50 stalled  +10.0%"
+    assert text[7].startswith("        3    plan       INTERNAL: why why")
+    assert len(text[7]) < 130
     assert text[-1] == "  note       the disk is full"
     assert tuning.summary().splitlines()[0] == "toy on tpu-v4: nothing was better than XLA's default"
 
@@ -226,10 +226,10 @@ def test_copies_begin_earlier_where_the_program_waits(
     """Stalls are less the larger the overlap ratio is; XLA's own is 2."""
     of_instructions = Judge.score
 
-    def score(self: Judge, compiled: Compiled) -> Score:
-        options = compiled.record.options
+    def score(self: Judge, found: CompiledModule) -> Score:
+        options = found.compiled.record.options
         stalls = 0 if ASSIGNMENT_OPTION in options else round(wait / float(options.get(OVERLAP_OPTION, 2)))
-        return msgspec.structs.replace(of_instructions(self, compiled), stall_cycles=stalls)
+        return msgspec.structs.replace(of_instructions(self, found), stall_cycles=stalls)
 
     monkeypatch.setattr(Judge, "score", score)
     tuning = tune_workload(WORKLOAD)
