@@ -58,6 +58,9 @@ def tune_xla_command(
     target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v4",
     compiles: Annotated[int, option("--compiles", "N", "Compiles at most, XLA's default and those in --folder included.")] = 10,
     time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Time limit; none where it is not given.")] = None,
+    jobs: Annotated[
+        int, option("-j --jobs", "N", "Compiles side by side; 0 for as many as cores and memory allow. Trials depend on it.")
+    ] = 1,
     compile_limit: Annotated[float, option("--compile-limit", "SECONDS", "What one compile may take.")] = 900.0,
     folder: Annotated[Path | None, option("--folder", "FOLDER", "Keep results here; a second run goes on from them.")] = None,
     seed: Seed = 0,
@@ -119,6 +122,7 @@ def tune_xla_command(
                     time_limit=time_limit,
                     folder=folder,
                     seed=seed,
+                    jobs=jobs,
                     compile_limit=compile_limit,
                     table=known,
                     compiler_options=own,
