@@ -25,11 +25,12 @@ from typing import Any
 from benchmarks.lib import tpu_programs
 from benchmarks.lib.places import ROOT
 from benchmarks.lib.tables import table
-from stowplan.backends.xla.compiler import CompileError, Compiler
+from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
 from stowplan.backends.xla.flags import flags_of
 from stowplan.backends.xla.loop import tune_workload
+from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import DEFAULT, SLICES_OPTION, Steer
 from stowplan.backends.xla.workload import Workload, by_name

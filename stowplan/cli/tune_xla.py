@@ -56,26 +56,17 @@ def tune_xla_command(
         list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; again and again.")
     ] = None,
     mesh: Annotated[
-        str,
-        option(
-            "--mesh",
-            "AXIS=SIZE,...",
-            "Axes of the devices to compile for, e.g. data=2,model=2; set while the function is traced, and given to a "
-            "factory as mesh.",
-        ),
+        str, option("--mesh", "AXES", "Devices to compile for, e.g. data=2,model=2; a factory gets the mesh.")
     ] = "",
     partition: Annotated[
-        str,
-        option(
-            "--partition",
-            "AXES",
-            "With --mesh: axes that each of --shapes is partitioned over, - for none, e.g. 'data,- -,model'; after -> those of "
-            "the results.",
-        ),
+        str, option("--partition", "AXES", "Axes of each of --shapes, - for none, and of results: 'data,- -,model -> data'.")
     ] = "",
     target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v4",
     compiles: Annotated[int, option("--compiles", "N", "Compiles at most, XLA's default and those in --folder included.")] = 10,
     time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Time limit; none where it is not given.")] = None,
+    jobs: Annotated[
+        int, option("-j --jobs", "N", "Compiles side by side; 0 for as many as cores and memory allow. Trials depend on it.")
+    ] = 1,
     compile_limit: Annotated[float, option("--compile-limit", "SECONDS", "What one compile may take.")] = 900.0,
     folder: Annotated[Path | None, option("--folder", "FOLDER", "Keep results here; a second run goes on from them.")] = None,
     seed: Seed = 0,
@@ -139,6 +130,7 @@ def tune_xla_command(
                     time_limit=time_limit,
                     folder=folder,
                     seed=seed,
+                    jobs=jobs,
                     compile_limit=compile_limit,
                     table=known,
                     compiler_options=own,

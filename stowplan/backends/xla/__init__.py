@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from stowplan.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from stowplan.backends.xla.compiler import CompileError as CompileError
     from stowplan.backends.xla.compiler import Compiler as Compiler
     from stowplan.backends.xla.loop import tune as tune
     from stowplan.backends.xla.loop import tune_workload as tune_workload
+    from stowplan.backends.xla.process import CompileError as CompileError
     from stowplan.backends.xla.steer import Steer as Steer
     from stowplan.backends.xla.steer import as_flags as as_flags
     from stowplan.backends.xla.tuning import Tuning as Tuning
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from stowplan.backends.xla.workload import of_function as of_function
 
 _PLACES = {
-    "compiler": ["CompileError", "Compiler"],
+    "compiler": ["Compiler"],
+    "process": ["CompileError"],
     "loop": ["tune", "tune_workload"],
     "steer": ["Steer", "as_flags"],
     "tuning": ["Tuning"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import takewhile
 
 from stowplan.frontends.hlo import HloModule, Instruction
 from stowplan.frontends.hlo.module import estimated_cycles
@@ -79,10 +80,11 @@ def _group_size(collective: Instruction, module: HloModule) -> int:
 
 def _hidden(placed: Placed) -> int:
     """Cycles of what stands between an asynchronous start and its done."""
-    cycles = 0
-    following = placed.computation.instructions
-    for each in following[following.index(placed.instruction) + 1 :] if placed.instruction.opcode.endswith("-start") else ():
-        if each.opcode.endswith("-done") and placed.instruction.name in each.operands:
-            break
-        cycles += estimated_cycles(each) or 0
-    return cycles
+    start, following = placed.instruction, placed.computation.instructions
+    if not start.opcode.endswith("-start"):
+        return 0
+    beside = takewhile(
+        lambda each: not (each.opcode.endswith("-done") and start.name in each.operands),
+        following[following.index(start) + 1 :],
+    )
+    return sum(estimated_cycles(each) or 0 for each in beside)

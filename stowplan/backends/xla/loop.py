@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +14,12 @@ from typing import Any
 
 from stowplan.arguments import number, whole
 from stowplan.backends.xla.child import DUMPED, Option
-from stowplan.backends.xla.compiler import COMPILE_LIMIT, MEMORY_LIMIT, CompileError, Compiler
+from stowplan.backends.xla.compiler import COMPILE_LIMIT, MEMORY_LIMIT, Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Experience, shipped
 from stowplan.backends.xla.flags import flags_of
 from stowplan.backends.xla.planning import planned
+from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import FLAG_WORTH, WAITING, WAYS, Proposal, Way, flagged, harm_last, plan_first, waits
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, SCOPED_OPTION, STEERED, Flags, Steer
@@ -32,6 +34,9 @@ from stowplan.hardware.targets import Target, XlaChip, load_target, xla_chip
 #: Compiles unless told otherwise, the default and all in slow memory included.
 COMPILES = 10
 
+#: What one compile takes: cores, and bytes of memory.
+_CORES_OF_A_COMPILE, _MEMORY_OF_A_COMPILE = 2, 4 << 30
+
 #: After so many compiles it is said where there is nothing to gain.
 _ENOUGH_TO_TELL = 2
 
@@ -44,7 +49,7 @@ _PRIOR_TRIES = 2.0
 _CURIOSITY = 0.35
 
 
-@dataclass
+@dataclass(eq=False)
 class _Arm:
     """A way of steering, or a flag, and what it has been worth."""
 
@@ -105,6 +110,7 @@ def tune_workload(
     time_limit: float | None = None,
     folder: str | Path | None = None,
     seed: int = 0,
+    jobs: int = 1,
     compile_limit: float = COMPILE_LIMIT,
     memory_limit: int = MEMORY_LIMIT,
     table: LatencyTable | None = None,
@@ -130,6 +136,8 @@ def tune_workload(
         Where results are kept: a run that was interrupted goes on there, and other runs of the function share them.
     seed
         Of what is chosen by lot.
+    jobs
+        Compiles side by side; 0 for as many as cores and memory allow. Trials depend on it: the next ones are chosen together.
     compile_limit, memory_limit
         Seconds and bytes that one compile may take.
     table, predictor
@@ -157,6 +165,7 @@ def tune_workload(
     """
     whole("{} compiles", compiles, least=1)
     whole("seed {}", seed, least=0)
+    whole("{} jobs", jobs, least=0)
     number("a limit of {} s for one compile", compile_limit, least=0, or_least=False)
     if time_limit is not None:
         number("a time limit of {} s", time_limit, least=0, or_least=False)
@@ -173,9 +182,15 @@ def tune_workload(
         memory_limit=memory_limit,
         options=compiler_options,
     ) as compiler:
-        run = _Run(compiler, found, deadline, compiles, random.Random(seed), on_progress)
+        run = _Run(compiler, found, deadline, compiles, random.Random(seed), on_progress, jobs or jobs_that_fit())
         run.all(table, predictor, shipped() if experience is None else experience)
         return run.result()
+
+
+def jobs_that_fit() -> int:
+    """Compiles that cores and free memory allow side by side: each keeps some two cores busy."""
+    memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(len(os.sched_getaffinity(0)) // _CORES_OF_A_COMPILE, memory // _MEMORY_OF_A_COMPILE))
 
 
 def _proposed(way: Way, chance: random.Random, evidence: Evidence) -> Iterator[Proposal]:
@@ -192,6 +207,7 @@ class _Run:
     _budget: int
     _chance: random.Random
     _on_progress: Callable[[TuningProgress], None] | None
+    _jobs: int = 1
     _known: tuple[LatencyTable | None, Predictor | None] = (None, None)
     _records: list[TrialRecord] = field(default_factory=list)
     _steers: list[Steer] = field(default_factory=list)
@@ -205,7 +221,7 @@ class _Run:
 
     def all(self, table: LatencyTable | None, predictor: Predictor | None, experience: Experience) -> None:
         """The opening, then the loop."""
-        first = self._compiled(DEFAULT)
+        first = self._compiler.compile(DEFAULT.compiler_options(), self._deadline)
         if first.error:
             raise CompileError(f"{self._compiler.workload.name}: {first.error}")
         self._known = table, predictor
@@ -272,19 +288,14 @@ class _Run:
                 self._stop = "nothing_to_gain"
                 return
             best = self._best_evidence
-            total = sum(arm.tries for arm in arms)
-            idle = best.incumbent.steer if best.order_is_idle() else None
-            for arm in sorted(arms, key=lambda arm: -arm.index(total)):
-                proposal = self._new(arm.propose(best), idle)
-                if proposal is not None:
-                    before = best.incumbent.score.total
-                    trial = self._try(proposal)
-                    arm.tries += 1
-                    arm.wins += trial is not None and trial.score.total < before
-                    break
-            else:
+            before = best.incumbent.score.total
+            chosen = self._chosen(arms, best)
+            if not chosen:
                 self._stop = "exhausted"
                 return
+            for arm, trial in zip(chosen, self._try_all([*chosen.values()]), strict=True):
+                arm.tries += 1
+                arm.wins += trial is not None and trial.score.total < before
         if self._deadline.expired:
             self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
 
@@ -324,28 +335,41 @@ class _Run:
             self._notes.append(f"nothing to gain here: {reason}")
         return bool(reason)
 
-    def _new(self, proposals: Iterator[Proposal], idle: Steer | None) -> Proposal | None:
-        """The first that has not been tried, and that is more than another order than ``idle``'s, where there is one."""
-        for each in proposals:
-            if each.steer not in self._steers and (idle is None or not each.steer.differs_in_order(idle)):
-                return each
-        return None
+    def _chosen(self, arms: list[_Arm], best: Evidence) -> dict[_Arm, Proposal]:
+        """What to compile next, side by side: of the arms that promise most one proposal each."""
+        total = sum(arm.tries for arm in arms)
+        idle = best.incumbent.steer if best.order_is_idle() else None
+        chosen: dict[_Arm, Proposal] = {}
+        for arm in sorted(arms, key=lambda arm: -arm.index(total)):
+            known = [*self._steers, *(each.steer for each in chosen.values())]
+            for each in arm.propose(best):
+                # Where another order than the incumbent's changes nothing, it takes more than that.
+                if each.steer not in known and (idle is None or not each.steer.differs_in_order(idle)):
+                    chosen[arm] = each
+                    break
+            if len(chosen) == min(self._jobs, self._budget - len(self._records)):
+                break
+        return chosen
 
     def _try(self, proposal: Proposal) -> Trial | None:
         """Compile a steer that is new; None where it is not, or nothing is left of the budget, or XLA refuses it."""
         if proposal.steer in self._steers or len(self._records) >= self._budget:
             return None
-        try:
-            compiled = self._compiled(proposal.steer)
-        except (CompileError, TimeLimitError) as error:
-            if self._deadline.expired:
-                raise
-            # The compiler died of this steer, or took longer than it may; of others it may not.
-            return self._add(proposal.way, proposal.steer, str(error), proposal.gain)
-        return self._add(proposal.way, proposal.steer, compiled, proposal.gain)
+        return self._try_all([proposal])[0]
 
-    def _compiled(self, steer: Steer) -> Compiled:
-        return self._compiler.compile(steer.compiler_options(), self._deadline)
+    def _try_all(self, proposals: list[Proposal]) -> list[Trial | None]:
+        """Compile steers side by side; None for those that XLA refuses."""
+        found = self._compiler.compile_all([each.steer.compiler_options() for each in proposals], self._deadline)
+        trials = []
+        for proposal, compiled in zip(proposals, found, strict=True):
+            if isinstance(compiled, (CompileError, TimeLimitError)):
+                if self._deadline.expired:
+                    raise compiled
+                # The compiler died of this steer, or took longer than it may; of others it may not.
+                trials.append(self._add(proposal.way, proposal.steer, str(compiled), proposal.gain))
+            else:
+                trials.append(self._add(proposal.way, proposal.steer, compiled, proposal.gain))
+        return trials
 
     def _add(self, way: str, steer: Steer, compiled: Compiled | str, gain: float = 0.0) -> Trial | None:
         """Take a result, or the reason why there is none, into records and evidence."""

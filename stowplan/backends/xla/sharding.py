@@ -60,15 +60,15 @@ def read_partitions(text: str) -> tuple[list[Partition], list[Partition]]:
     UsageError
         Text of another form.
     """
-    arguments, _, results = text.partition("->")
-    for each in (*arguments.split(), *results.split()):
-        if not _PARTITION.fullmatch(each):
-            raise UsageError(f"found partition {each!r}, expected axes or - for each dimension, for example data,-,model")
-    found = (
-        [() if array == "-" else tuple(tuple(re.findall(r"\w+", axes)) for axes in array.split(",")) for array in half.split()]
-        for half in (arguments, results)
-    )
-    return next(found), next(found)
+    halves: list[list[Partition]] = []
+    for half in text.partition("->")[::2]:
+        halves.append([])
+        for array in half.split():
+            if not _PARTITION.fullmatch(array):
+                raise UsageError(f"found partition {array!r}, expected axes or - for each dimension, for example data,-,model")
+            axes = [] if array == "-" else array.split(",")
+            halves[-1].append(tuple(tuple(re.findall(r"\w+", each)) for each in axes))
+    return halves[0], halves[1]
 
 
 def axes_of(mesh: Any) -> MeshAxes:
@@ -130,7 +130,10 @@ def build_mesh(axes: MeshAxes, devices: Sequence[Any]) -> Any:
 
 
 def dumps(value: Any) -> tuple[bytes, list[MeshAxes]]:
-    """A pickle of a value that may hold functions, with the axes of its meshes in their place; and those axes."""
+    """A pickle of a value that may hold functions, with the axes of its meshes in their place; and those axes.
+
+    Where it has none, they are those of the mesh around (``jax.set_mesh``), if there is one.
+    """
     import cloudpickle
     import jax
 
@@ -143,9 +146,9 @@ def dumps(value: Any) -> tuple[bytes, list[MeshAxes]]:
             met.append(axes_of(found))
             return met[-1], isinstance(found, jax.sharding.AbstractMesh)
 
-    file = io.BytesIO()
+    file, around = io.BytesIO(), jax.sharding.get_abstract_mesh()
     Pickler(file).dump(value)
-    return file.getvalue(), met
+    return file.getvalue(), met or ([axes_of(around)] if around.size else [])
 
 
 def loads(data: bytes, devices: Sequence[Any]) -> Any:

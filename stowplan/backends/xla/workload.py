@@ -16,16 +16,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.backends.xla.sharding import (
-    MeshAxes,
-    Partition,
-    axes_of,
-    dumps,
-    one_mesh,
-    partition_of,
-    read_mesh,
-    read_partitions,
-)
+from stowplan.backends.xla.sharding import MeshAxes, Partition, dumps, one_mesh, partition_of, read_mesh, read_partitions
 from stowplan.errors import MissingDependencyError, UsageError
 
 #: Packages of the extra ``xla`` that compile; what a result is made by.
@@ -201,8 +192,6 @@ def of_function(
         raise MissingDependencyError(
             "sending a function to the compiling process needs cloudpickle, not installed here: pip install 'stowplan[xla]'"
         )
-    import jax
-
     shapes, mesh = shapes_of(arguments)
     try:
         pickled, met = dumps((function, shapes, out_shardings))
@@ -212,7 +201,7 @@ def of_function(
         name=name or re.sub(r"\W+", "_", getattr(function, "__name__", "function")).strip("_") or "function",
         donated=tuple(donated),
         pickled=base64.b64encode(pickled).decode(),
-        mesh=mesh or one_mesh(met) or (axes_of(around) if (around := jax.sharding.get_abstract_mesh()).size else None),
+        mesh=mesh or one_mesh(met),
         search_path=tuple(path or os.getcwd() for path in sys.path),
     )
 

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from stowplan.backends.xla import by_name, workload
-from stowplan.backends.xla.compiler import CompileError, Compiler
+from stowplan.backends.xla.compiler import Compiler
+from stowplan.backends.xla.process import CompileError
 from stowplan.deadline import Deadline
 from stowplan.errors import MissingDependencyError, TimeLimitError, UsageError
 from stowplan.frontends.hlo import read_program

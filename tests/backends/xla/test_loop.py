@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from stowplan.backends.xla import planning, tune_workload
-from stowplan.backends.xla.compiler import CompileError
 from stowplan.backends.xla.evidence import Evidence, Move
 from stowplan.backends.xla.loop import COMPILES
+from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import fitted, overlaps, preloads, tightened
 from stowplan.backends.xla.score import CompiledModule, Judge, Score
 from stowplan.backends.xla.steer import (

@@ -1,0 +1,162 @@
+"""The compiling process from its parent's side: pipes to it, its limits, and what it says when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import tempfile
+
+import msgspec
+
+from stowplan.backends.xla.child import Answer, Done, Request
+from stowplan.deadline import Deadline
+from stowplan.errors import StowplanError, TimeLimitError, brief
+from stowplan.portfolio.run.process_memory import resident
+
+_POLL = 0.25
+
+#: How libtpu says why it ends the process.
+_CHECK = re.compile(r"Check failed: [^\n]*")
+
+
+class CompileError(StowplanError):
+    """XLA refused, or the function could not be traced; the message is its own, shortened."""
+
+    def __init__(self, message: str):
+        super().__init__(brief(message))
+
+
+class AbortError(CompileError):
+    """libtpu found something that it takes for impossible, and ended the process."""
+
+
+class CompilingProcess:
+    """A compiling process with its limits; it is ended by whatever goes wrong."""
+
+    def __init__(self, command: tuple[str, ...], accelerator: str, memory_limit: int, compile_limit: float, name: str):
+        self._child: _Child | None = _Child(command, accelerator)
+        self._memory_limit = memory_limit
+        self._compile_limit = compile_limit
+        self._name = name
+        self.resident = 0
+        """Most memory that it has had, bytes."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be asked."""
+        return self._child is not None
+
+    def ask(self, request: Request, deadline: Deadline) -> Answer:
+        """Its answer to a request.
+
+        Raises
+        ------
+        TimeLimitError
+            It took longer than one compile may take, or than the deadline allows.
+        CompileError
+            It used more memory than it may, or died.
+        """
+        if self._child is None:
+            raise CompileError(f"{self._name}: the compiling process has ended")
+        try:
+            self._child.send(request)
+            answer = self._child.receive(deadline.within(self._compile_limit), self._memory_limit)
+        except BaseException:
+            self.end()
+            raise
+        if answer is None:
+            self.end()
+            if deadline.expired:
+                raise TimeLimitError(f"{self._name}: the time was over before XLA had finished")
+            raise TimeLimitError(f"{self._name}: XLA took longer than the {self._compile_limit:g} s of one compile")
+        if isinstance(answer, Done):
+            self.resident = answer.resident_bytes
+        return answer
+
+    def end(self) -> None:
+        """Kill it, whatever it does."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+
+class _Child:
+    """A compiling process and the pipes to it."""
+
+    def __init__(self, command: tuple[str, ...], accelerator: str):
+        request_end, self._requests = os.pipe()
+        self._answers, answer_end = os.pipe()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        environment = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "TPU_SKIP_MDS_QUERY": "1",
+            "TPU_LOG_DIR": "disabled",
+            "TPU_MIN_LOG_LEVEL": "3",
+            "TPU_STDERR_LOG_LEVEL": "3",
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+            "TPU_ACCELERATOR_TYPE": accelerator,
+            "TPU_WORKER_HOSTNAMES": "localhost",
+            "TPU_WORKER_ID": "0",
+        }
+        try:
+            self._process = subprocess.Popen(
+                [*command, str(request_end), str(answer_end)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=subprocess.STDOUT,
+                pass_fds=(request_end, answer_end),
+                env=environment,
+                start_new_session=True,
+            )
+        finally:
+            os.close(request_end)
+            os.close(answer_end)
+        self._buffer = b""
+
+    def send(self, request: Request) -> None:
+        """Hand over a request; one to a dead process is answered by :meth:`receive`."""
+        data = memoryview(msgspec.json.encode(request) + b"\n")
+        with contextlib.suppress(BrokenPipeError):
+            while data:
+                data = data[os.write(self._requests, data) :]
+
+    def receive(self, limit: Deadline, memory_limit: int) -> Answer | None:
+        """The answer; None when the limit is over first."""
+        while b"\n" not in self._buffer:
+            if limit.expired:
+                return None
+            ready, _, _ = select.select([self._answers], [], [], min(_POLL, limit.remaining))
+            if ready:
+                data = os.read(self._answers, 1 << 16)
+                if not data:
+                    raise self._ended()
+                self._buffer += data
+            elif resident(self._process.pid) > memory_limit:
+                raise CompileError(f"the compiling process used more than {memory_limit / (1 << 30):.3g} GiB")
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer: Answer = msgspec.json.decode(line, type=Answer)
+        return answer
+
+    def _ended(self) -> CompileError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        self._said.seek(0)
+        words = self._said.read()[-20_000:].decode(errors="replace").strip()
+        check = _CHECK.search(words)
+        if check is not None:
+            return AbortError(f"libtpu ended: {check[0]}")
+        return CompileError(f"the compiling process ended: {words[-2000:] or f'exit status {self._process.returncode}'}")
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for descriptor in (self._requests, self._answers):
+            os.close(descriptor)
+        self._said.close()
