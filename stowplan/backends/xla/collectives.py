@@ -56,7 +56,7 @@ def _collective(instruction: Instruction, module: HloModule) -> Instruction | No
 def _moved(placed: Placed, collective: Instruction, module: HloModule) -> int:
     """Bytes that one link of a device carries one way."""
     kind, shape = collective.opcode.removesuffix("-start"), placed.instruction.shape
-    if placed.instruction.opcode.endswith("-start") and isinstance(shape, TupleShape):
+    if placed.instruction.opcode.endswith("-start") and isinstance(shape, TupleShape) and len(shape.parts) > 1:
         shape = shape.parts[1]
     given = sum(leaf.bytes for leaf in placed.operand_shapes())
     made = sum(leaf.bytes for _, leaf in shape.leaves)
