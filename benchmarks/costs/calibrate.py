@@ -5,11 +5,13 @@
 
 The corpus folder holds ``tpu_v4/NAME.hlo.txt.gz`` (before memory-space assignment) and, with ``estimated_cycles``,
 ``tpu_v4_cycles/NAME.nomsa.hlo.txt.gz`` (all in slow memory) and ``tpu_v4_cycles/NAME.hlo.txt.gz`` (with the compiler's plan).
+Other chips are fitted to what was compiled for them: ``--target tpu-v5e --compiles FOLDER``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +30,14 @@ from benchmarks.lib.costs.calibrate import (
 )
 from benchmarks.lib.places import SHARED
 from stowplan import files
+from stowplan.backends.xla.steer import ALL_SLOW
+from stowplan.backends.xla.store import read_result
 from stowplan.errors import StowplanError
 from stowplan.frontends.hlo import read_program
 from stowplan.frontends.hlo.placed import read_cycle_table
 from stowplan.hardware.costs import CycleTable
 from stowplan.hardware.program import Program
-from stowplan.hardware.targets import decode_target, load_target
+from stowplan.hardware.targets import Target, decode_target, load_target, xla_chip
 
 _SUFFIX = ".nomsa.hlo.txt.gz"
 
@@ -46,6 +50,25 @@ def read_corpus(corpus: Path) -> Samples:
             name = slow.name.removesuffix(_SUFFIX)
             program = read_program(corpus / "tpu_v4" / f"{name}.hlo.txt.gz")
             yield program, read_cycle_table(slow, slow.with_name(f"{name}.hlo.txt.gz"), program)
+
+    return collect(programs())
+
+
+def read_compiles(folder: Path, target: Target) -> Samples:
+    """Every instruction with two estimates, of what ``stowplan tune-xla --folder`` compiled for a chip, without flags."""
+
+    def programs() -> Iterator[tuple[Program, CycleTable]]:
+        for place in sorted(path for path in folder.iterdir() if path.is_dir()):
+            found = {}
+            for record in place.glob("*/record.json"):
+                made = read_result(record.parent)
+                if made.record.topology == xla_chip(target).machine and not made.error:
+                    found[json.dumps(made.record.options)] = made
+            default, slow = found.get("{}"), found.get(json.dumps(ALL_SLOW.compiler_options()))
+            if default is not None and slow is not None:
+                program = read_program(default.program_path)
+                paths = slow.module_path, default.module_path
+                yield program, read_cycle_table(*paths, program, fast_space=target.fast_space)
 
     return collect(programs())
 
@@ -83,16 +106,17 @@ def print_modules(scores: Scores) -> None:
 
 
 def write_roofline(path: Path, section: str) -> None:
-    """Replace the ``[roofline]`` section, which must be the file's last."""
-    head, found, _ = files.read_text(path).partition("[roofline]\n")
+    """Replace the ``[roofline]`` section."""
+    head, found, rest = files.read_text(path).partition("[roofline]\n")
     if not found:
-        raise SystemExit(f"{path}: found no [roofline] section, expected one at the end")
+        raise SystemExit(f"{path}: found no [roofline] section, expected one")
+    _, xla, rest = rest.partition("\n[xla]\n")
     kept = [line for line in head.splitlines() if not line.startswith("# Fitted by")]
     head = "\n".join(kept).rstrip() + "\n\n"
     comment = (
         "# Fitted by benchmarks/costs/calibrate.py --write to XLA's estimated cycles; docs/results/costs.md has the figures.\n"
     )
-    text = head + comment + section
+    text = head + comment + section + xla + rest
     decode_target(text.encode(), source=path)
     files.write_atomic(path, text.encode())
 
@@ -100,12 +124,13 @@ def write_roofline(path: Path, section: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, default=SHARED / "corpus")
+    parser.add_argument("--compiles", type=Path, help="compiles for the target, default and all slow, instead of the corpus")
     parser.add_argument("--target", default="tpu-v4", help="target whose clock counts the cycles (default: %(default)s)")
     parser.add_argument("--folds", type=int, default=5, help="folds of the held-out row, 0 for none (default: %(default)s)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="target file to write the fitted [roofline] section to")
     options = parser.parse_args()
-    samples = read_corpus(options.corpus)
     target = load_target(options.target)
+    samples = read_compiles(options.compiles, target) if options.compiles else read_corpus(options.corpus)
     saved = samples.cycles[0] - samples.cycles[1]
     print(
         f"{len(samples.modules)} modules, {len(saved)} instructions with two estimates; "

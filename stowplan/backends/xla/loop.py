@@ -311,8 +311,8 @@ class _Run:
         # the others.
         is_waiting = default is not None and waits(default)
         arms = [
-            _Arm(way.__name__, partial(_proposed, way, self._chance), _PRIOR_TRIES * worth)
-            for way, steer, worth in WAYS
+            _Arm(name, partial(_proposed, way, self._chance), _PRIOR_TRIES * worth)
+            for name, way, steer, worth in WAYS
             if steer in self._chip.steers and (way not in WAITING or is_waiting)
         ]
         own = self._compiler.options.keys()

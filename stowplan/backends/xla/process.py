@@ -62,9 +62,10 @@ class CompilingProcess:
         """
         if self._child is None:
             raise CompileError(f"{self._name}: the compiling process has ended")
+        limit = deadline.within(self._compile_limit)
         try:
             self._child.send(request)
-            answer = self._child.receive(deadline.within(self._compile_limit), self._memory_limit)
+            answer = self._child.receive(limit, self._memory_limit)
         except BaseException:
             self.end()
             raise

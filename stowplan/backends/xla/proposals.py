@@ -262,6 +262,8 @@ def flagged(name: str, options: Mapping[str, Option], evidence: Evidence) -> Ite
 class WayOfSteering(NamedTuple):
     """A way, and what is known of it."""
 
+    name: str
+    """What its trials are called."""
     way: Way
     steer: SteerName
     """What has to act on a chip for it."""
@@ -271,21 +273,21 @@ class WayOfSteering(NamedTuple):
 
 #: Ways of steering (``benchmarks/xla/tuning.py`` prints the shares).
 WAYS = (
-    WayOfSteering(tightened, "capacity", 0.3),
-    WayOfSteering(capacities, "capacity", 0.35),
-    WayOfSteering(plans, "order", 0.2),
-    WayOfSteering(fitted, "capacity", 0.28),
-    WayOfSteering(corrections, "order", 0.346),
-    WayOfSteering(retries, "retries", 0.1),
-    WayOfSteering(explorations, "order", 0.1),
-    WayOfSteering(preloads, "preload", 0.38),
-    WayOfSteering(prefetches, "prefetch", 0.15),
-    WayOfSteering(returns, "order", 0.1),
-    WayOfSteering(perturbations, "order", 0.05),
+    WayOfSteering("tighten", tightened, "capacity", 0.3),
+    WayOfSteering("capacity", capacities, "capacity", 0.35),
+    WayOfSteering("plan", plans, "order", 0.2),
+    WayOfSteering("fit", fitted, "capacity", 0.28),
+    WayOfSteering("correct", corrections, "order", 0.346),
+    WayOfSteering("retries", retries, "retries", 0.1),
+    WayOfSteering("explore", explorations, "order", 0.1),
+    WayOfSteering("preload", preloads, "preload", 0.38),
+    WayOfSteering("prefetch", prefetches, "prefetch", 0.15),
+    WayOfSteering("return", returns, "order", 0.1),
+    WayOfSteering("perturb", perturbations, "order", 0.05),
     # Less than its share: it can save the stalls alone, so others, which save cycles, come first where they are as good.
-    WayOfSteering(overlaps, "overlap", 0.345),
-    WayOfSteering(eager, "eagerness", 0.2),
-    WayOfSteering(whole, "slices", 0.2),
+    WayOfSteering("overlap", overlaps, "overlap", 0.345),
+    WayOfSteering("eager", eager, "eagerness", 0.2),
+    WayOfSteering("whole", whole, "slices", 0.2),
 )
 
 #: Ways that shorten waits, and do nothing else.

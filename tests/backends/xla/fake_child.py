@@ -22,7 +22,9 @@ ENABLE = "xla_msa_enable"
 CAPACITY = "xla_tpu_max_cmem_used_by_memory_space_assignment"
 RETRIES = "xla_msa_max_retries"
 OVERLAP = "xla_msa_preferred_overlap_to_async_copy_ratio"
-KNOWN = {ORDER, ENABLE, CAPACITY, RETRIES, OVERLAP, "fake", "fake_seed", "xla_own"}
+#: A flag that makes another program, of a tenth fewer cycles.
+FLAG = "xla_flag"
+KNOWN = {ORDER, ENABLE, CAPACITY, RETRIES, OVERLAP, FLAG, "fake", "fake_seed", "xla_own"}
 
 SIZE = 1 << 20
 SHAPE = "f32[256,1024]{1,0:T(8,128)}"
@@ -60,14 +62,20 @@ def cycles_of(name: str, operands: tuple[str, ...], fast: list[str], seed: int) 
     return 1000 - 100 * sum(each in fast for each in operands) + (300 if name == "c" else -100) * (name in fast)
 
 
-def module(fast: list[str], seed: int | None) -> str:
-    lines = ["HloModule toy, is_scheduled=true", "", f"ENTRY %main (x: f32[256,1024], y: f32[256,1024]) -> {SHAPE[:13]} {{"]
+def module(fast: list[str], seed: int | None, flag: bool = False) -> str:
+    title, tenths = ("toy_flagged", 9) if flag else ("toy", 10)
+    lines = [
+        f"HloModule {title}, is_scheduled=true",
+        "",
+        f"ENTRY %main (x: f32[256,1024], y: f32[256,1024]) -> {SHAPE[:13]} {{",
+    ]
     lines += [f"  %{name} = {SHAPE} parameter({number})" for number, name in enumerate("xy")]
     for name, opcode, operands in STEPS:
         shape = FAST if name in fast else SHAPE
         estimate = ""
         if seed is not None:
-            estimate = f', backend_config={{"window_config":{{"estimated_cycles":"{cycles_of(name, operands, fast, seed)}"}}}}'
+            cycles = cycles_of(name, operands, fast, seed) * tenths // 10
+            estimate = f', backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
         root = "ROOT " if name == "r" else ""
         lines.append(f"  {root}%{name} = {shape} {opcode}({', '.join(f'%{each}' for each in operands)}){estimate}")
     return "\n".join([*lines, "}", ""])
@@ -76,13 +84,14 @@ def module(fast: list[str], seed: int | None) -> str:
 def compile_module(options: dict[str, object], folder: Path) -> None:
     fast = fast_values(options)
     places = [f" value: <{number} {name} @3> (size={SIZE},offset={number * SIZE}): {FAST}" for number, name in enumerate(fast)]
+    flag = options.get(FLAG) == "1"
     texts = {
-        "program": module([], None),
-        "assigned": module(fast, None),
+        "program": module([], None, flag),
+        "assigned": module(fast, None, flag),
         "assigned.fastmem": "\n".join([f"allocation 1: size {4 * SIZE}, color 3, preallocated-temp:", *places, ""])
         if fast
         else "",
-        "compiled": module(fast, int(str(options.get("fake_seed", 0)))),
+        "compiled": module(fast, int(str(options.get("fake_seed", 0))), flag),
     }
     if misbehaves(options) == "unreadable":
         texts["compiled"] = module(fast, None)

@@ -1,0 +1,113 @@
+"""What earlier programs teach, and flags in the loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stowplan.backends.xla import tune_workload
+from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
+from stowplan.backends.xla.flags import flags_of
+from stowplan.backends.xla.loop import WAYS
+from stowplan.backends.xla.steer import DEFAULT, SCOPED_OPTION
+from stowplan.errors import InputError
+from stowplan.hardware.targets import load_target, target_names, xla_chip
+from tests.backends.xla.conftest import WORKLOAD, Fake
+
+CHIPS = [name for name in target_names() if load_target(name).xla is not None]
+
+
+def earlier(target: str, features: tuple[float, ...], **ways: tuple[int, int]) -> EarlierProgram:
+    return EarlierProgram(family="toy", target=target, features=features, ways=ways)
+
+
+def test_programs_count_by_how_alike_they_are() -> None:
+    near = earlier("tpu-v5e", (0.5, 0.5), scavenge=(3, 4))
+    known = Experience(programs=(near,)).about("tpu-v5e", (0.5, 0.5))
+    assert known == {"scavenge": (3.0, 4.0)}
+    farther = Experience(programs=(near,)).about("tpu-v5e", (0.5, 0.8))["scavenge"]
+    elsewhere = Experience(programs=(near,)).about("tpu-v6e", (0.5, 0.5))["scavenge"]
+    assert farther[1] < 4
+    assert elsewhere[1] < 4
+    assert farther[0] / farther[1] == pytest.approx(elsewhere[0] / elsewhere[1]) == pytest.approx(0.75)
+    # Many programs together do not outweigh all that this one will show.
+    many = Experience(programs=(near,) * 50).about("tpu-v5e", (0.5, 0.5))["scavenge"]
+    assert many == pytest.approx((4.5, 6.0))
+    assert Experience(programs=(near,)).without(["toy"]).about("tpu-v5e", (0.5, 0.5)) == {}
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "experience.json"
+    known = Experience(programs=(earlier("tpu-v5e", (0.5,), corrections=(1, 2)),))
+    known.save(path)
+    assert Experience.load(path) == known
+    path.write_text(path.read_text().replace('"corrections"', "3"))
+    with pytest.raises(InputError, match=r"experience\.json"):
+        Experience.load(path)
+
+
+def test_what_ships_names_ways_and_flags_that_are_there() -> None:
+    names = {way.name for way in WAYS} | {name for chip in CHIPS for name in flags_of(xla_chip(chip))}
+    opening = {"all_slow", "harm_last", "plan_first"}
+    for program in shipped().programs:
+        assert program.target in CHIPS
+        assert set(program.ways) <= names | opening
+        assert all(0 <= wins <= tries for wins, tries in program.ways.values())
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_flags_of_a_chip(chip: str) -> None:
+    found = flags_of(xla_chip(chip))
+    assert tuple(found) == xla_chip(chip).flags
+    scoped = {name: int(str(options[SCOPED_OPTION])) for name, options in found.items() if SCOPED_OPTION in options}
+    if scoped:
+        assert scoped["scoped_double"] == 4 * scoped["scoped_half"] == (xla_chip(chip).scoped or 0) >> 9
+
+
+def test_a_flag_makes_another_program_whose_values_have_other_names() -> None:
+    steer = DEFAULT.moved(first=["a"]).with_option("xla_msa_max_retries", "20").with_flags({"xla_own": True})
+    assert (steer.first, steer.preload, steer.prefetches) == (frozenset(), "", frozenset())
+    assert steer.compiler_options() == {"xla_own": True, "xla_msa_max_retries": "20"}
+    assert steer.moved(last=["b"]).flags == steer.flags
+    assert steer.with_flags({"xla_other": False}).flags == (("xla_other", False), ("xla_own", True))
+    assert steer.describe().startswith("own=true, ")
+
+
+class TestLoop:
+    """The fake program under a flag of the tests' own."""
+
+    @pytest.fixture(autouse=True)
+    def flagged(self, quick_plans: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("stowplan.backends.xla.loop.flags_of", lambda chip: {"scavenge": {"xla_flag": "1"}})
+
+    def test_steers_are_found_on_top_of_a_flag(self, fake: Fake) -> None:
+        tuning = tune_workload(WORKLOAD, compiles=14)
+        flags = [options for options in fake.compiles if "xla_flag" in options]
+        assert [trial.way for trial in tuning.trials].count("scavenge") >= 1
+        # The flag saves a tenth of the fake's cycles: what comes after it keeps it.
+        assert len(flags) > 1
+        assert "xla_flag" in tuning.compiler_options
+        assert len(tuning.compiler_options) > 1
+
+    def test_a_flag_that_the_user_sets_is_not_tried(self, fake: Fake) -> None:
+        tuning = tune_workload(WORKLOAD, compiles=14, compiler_options={"xla_flag": "0"})
+        assert "scavenge" not in [trial.way for trial in tuning.trials]
+
+    def test_it_begins_where_earlier_programs_succeeded(self, fake: Fake) -> None:
+        def place(experience: Experience) -> int:
+            ways = [trial.way for trial in tune_workload(WORKLOAD, compiles=14, experience=experience).trials]
+            return ways.index("scavenge") if "scavenge" in ways else len(ways)
+
+        features = (0.37, 0.16, 0.0, 0.0, 0.0, 0.5, 0.05)
+        good = Experience(programs=(earlier("tpu-v4", features, scavenge=(9, 9)),))
+        bad = Experience(programs=(earlier("tpu-v4", features, scavenge=(0, 9)),))
+        assert place(good) < place(bad)
+
+    @pytest.mark.parametrize("jobs", [2, 3])
+    def test_side_by_side(self, fake: Fake, jobs: int) -> None:
+        tuning = tune_workload(WORKLOAD, compiles=11, jobs=jobs)
+        again = tune_workload(WORKLOAD, compiles=11, jobs=jobs)
+        assert len(tuning.trials) == 11 == tuning.compiles_run
+        assert [trial.total for trial in tuning.trials] == [trial.total for trial in again.trials]
+        assert tuning.trials[tuning.best].total == min(trial.total for trial in tuning.trials)
