@@ -40,9 +40,6 @@ _CORES_OF_A_COMPILE, _MEMORY_OF_A_COMPILE = 2, 4 << 30
 #: After so many compiles it is said where there is nothing to gain.
 _ENOUGH_TO_TELL = 2
 
-#: A part of the cycles that is not of instructions XLA estimates is told of from here on.
-_WORTH_SAYING = 0.005
-
 #: How many tries what a way is worth before anything is known of it counts for.
 _PRIOR_TRIES = 2.0
 #: Weight of what is not known of a way against what is, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).
@@ -227,9 +224,7 @@ class _Run:
         self._known = table, predictor
         self._evidence = self._evidence_of(DEFAULT, first)
         default = self._add("default", DEFAULT, first)
-        share = default.score.collective_cycles / default.score.total if default is not None else 0
-        if share > _WORTH_SAYING:
-            self._notes.append(f"{share:.0%} of the default's cycles are collectives, counted by bytes over links")
+        self._notes += [] if default is None else default.score.notes()
         try:
             self._loop(self._evidence, default, experience)
         except TimeLimitError:

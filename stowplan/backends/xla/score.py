@@ -54,6 +54,11 @@ class Score(msgspec.Struct, frozen=True):
         """What is compared: cycles with copies by their bytes, and stalls."""
         return self.cycles - self.copy_cycles + self.careful_copy_cycles + self.stall_cycles
 
+    def notes(self) -> list[str]:
+        """What is to be told of it."""
+        share = self.collective_cycles / self.total
+        return [f"{share:.0%} of the default's cycles are collectives, counted by bytes over links"] if share > 0.005 else []
+
 
 def judged_program(module: HloModule) -> Program:
     """A module's program as XLA sees it: a donated parameter and the output in its storage are one tensor."""
