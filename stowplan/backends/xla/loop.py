@@ -73,8 +73,7 @@ def tune(
     function
         What ``jax.jit`` takes; not yet jitted. It is sent to a compiling process, and may be a closure.
     arguments
-        Trees of arrays or ``jax.ShapeDtypeStruct``; only shapes, types and shardings count. Those over a mesh make it a program
-        for as many devices, as :func:`~stowplan.backends.xla.workload.of_function` says.
+        Trees of arrays or ``jax.ShapeDtypeStruct``; only shapes, types and shardings count.
     donate_argnums, out_shardings
         As in ``jax.jit``.
     options
@@ -95,8 +94,7 @@ def tune(
         Arguments that make no sense.
     """
     donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    workload = of_function(function, *arguments, donated=donated, out_shardings=out_shardings)
-    return tune_workload(workload, **options)
+    return tune_workload(of_function(function, *arguments, donated=donated, out_shardings=out_shardings), **options)
 
 
 def tune_workload(

@@ -118,9 +118,7 @@ def build_mesh(axes: MeshAxes, devices: Sequence[Any]) -> Any:
 
     count = math.prod(axes.sizes)
     if count > len(devices) or len(devices) % count:
-        raise UsageError(
-            f"found mesh {axes} of {count} devices, expected a number that divides the {len(devices)} of the topology"
-        )
+        raise UsageError(f"found mesh {axes} of {count} devices, expected a number that divides the topology's {len(devices)}")
     types = tuple(jax.sharding.AxisType[name] for name in axes.types)
     try:
         return jax.make_mesh(axes.sizes, axes.names, types, devices=devices[:count])

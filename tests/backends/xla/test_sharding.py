@@ -120,9 +120,9 @@ def test_a_mesh_is_built_of_other_devices(sharding: Any) -> None:
 
 
 def test_a_mesh_that_does_not_fit(sharding: Any) -> None:
-    with pytest.raises(UsageError, match="found mesh x=8 of 8 devices, expected a number that divides the 4 of the topology"):
+    with pytest.raises(UsageError, match="found mesh x=8 of 8 devices, expected a number that divides the topology's 4"):
         build_mesh(read_mesh("x=8"), [None] * 4)
-    with pytest.raises(UsageError, match="found mesh x=3 of 3 devices, expected a number that divides the 4"):
+    with pytest.raises(UsageError, match="found mesh x=3 of 3 devices, expected a number that divides the topology's 4"):
         build_mesh(read_mesh("x=3"), [None] * 4)
 
 
