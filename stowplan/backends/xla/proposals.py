@@ -36,8 +36,8 @@ _FITS = (0.75, 0.875, 0.5, 0.25)
 #: What saves a smaller part of a program's time is not worth a compile.
 _LEAST_GAIN = 0.001
 
-#: Bytes from which values are fetched early.
-_EAGER_FROM = (1 << 20, 8 << 20, 1 << 16)
+#: From how many bytes on values are fetched how early.
+_EAGER = ((1 << 16, 0.5), (1 << 20, 0.9), (1 << 16, 1.0))
 
 #: Overlap ratios that are tried in place of XLA's own, and the largest.
 _OVERLAPS, _MOST_OVERLAP = (10.0, 4.0), 100.0
@@ -240,11 +240,11 @@ def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) ->
 
 
 def eager(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with large values fetched as early as may be, where it waits for copies."""
+    """The incumbent with large values fetched earlier or later, where it waits for copies."""
     trial = evidence.incumbent
     if waits(trial):
-        for size in _EAGER_FROM:
-            yield Proposal("eager", msgspec.structs.replace(trial.steer, eager_from=size))
+        for each in _EAGER:
+            yield Proposal("eager", msgspec.structs.replace(trial.steer, eager=each))
 
 
 def whole(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:

@@ -79,8 +79,9 @@ class Steer(msgspec.Struct, frozen=True):
     """Copies whose beginning is said; at most one for an operand."""
     flags: Flags = ()
     """Options that change the program before its memory-space assignment, sorted: names of values hold among equal flags."""
-    eager_from: int = 0
-    """Values of at least so many bytes are fetched as early as may be; 0 for XLA's choice."""
+    eager: tuple[int, float] = (0, 0.0)
+    """Values of at least so many bytes are fetched how early within what is possible, from 0 (late) to 1; 0 bytes for XLA's
+    choice."""
     preload: str = ""
     """Input of the program to be in fast memory before it starts (cross-program prefetch); XLA's choice where empty."""
 
@@ -88,7 +89,7 @@ class Steer(msgspec.Struct, frozen=True):
         """What ``jax``'s ``lowered.compile(compiler_options=...)`` takes; equal steers give equal options."""
         texts = {
             ORDER_OPTION: order_overrides(self.first, self.last - self.first, self.preload),
-            PREFETCH_OPTION: prefetch_overrides(self.prefetches) + eagerness_override(self.eager_from),
+            PREFETCH_OPTION: prefetch_overrides(self.prefetches) + eagerness_override(*self.eager),
         }
         return dict(self.flags) | dict(self.options) | {name: text for name, text in texts.items() if text}
 
@@ -147,7 +148,7 @@ class Steer(msgspec.Struct, frozen=True):
             f"overlap {self.overlap:g}" if self.overlap is not None else "",
             f"{self.preload} preloaded" if self.preload else "",
             f"{len(self.prefetches)} prefetches" if self.prefetches else "",
-            f"{self.eager_from / (1 << 20):g} MiB and more early" if self.eager_from else "",
+            f"eagerness {self.eager[1]:g} from {self.eager[0] >> 10} KiB" if self.eager[0] else "",
             "no slices" if SLICES_OPTION in options else "",
         )
         return ", ".join(part for part in parts if part)
@@ -197,15 +198,11 @@ def prefetch_overrides(prefetches: Iterable[Prefetch]) -> str:
     )
 
 
-#: How early a copy begins within what is possible, from 0 (as late as may be) to 1.
-_EAGERNESS = 1.0
-
-
-def eagerness_override(size: int) -> str:
-    """The text proto that has values of at least ``size`` bytes fetched early; empty for 0."""
-    return f"overrides{{hlo_operand_filter{{size_gte:{size}}}override_options{{prefetch_eagerness:{_EAGERNESS:g}}}}}" * bool(
-        size
-    )
+def eagerness_override(size: int, eagerness: float) -> str:
+    """The text proto that says how early values of at least ``size`` bytes are fetched; empty for 0."""
+    if not size:
+        return ""
+    return f"overrides{{hlo_operand_filter{{size_gte:{size}}}override_options{{prefetch_eagerness:{eagerness:g}}}}}"
 
 
 def _split(value: str) -> tuple[str, str]:

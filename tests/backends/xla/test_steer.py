@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
+import msgspec
 import pytest
 
 from stowplan.backends.xla.steer import (
@@ -92,6 +93,16 @@ def test_prefetches_and_what_is_there_beforehand() -> None:
 def test_capacity_in_bytes() -> None:
     assert DEFAULT.capacity is None
     assert DEFAULT.with_option(CAPACITY_OPTION, "1024").capacity == 1 << 20
+
+
+def test_eagerness_by_size() -> None:
+    steer = msgspec.structs.replace(DEFAULT, eager=(1 << 20, 0.5))
+    text = "overrides{hlo_operand_filter{size_gte:1048576}override_options{prefetch_eagerness:0.5}}"
+    assert steer.compiler_options() == {PREFETCH_OPTION: text}
+    assert steer.describe() == "eagerness 0.5 from 1024 KiB"
+    # What is said of single values comes first, and XLA takes the first that matches.
+    both = msgspec.structs.replace(steer, prefetches=frozenset([Prefetch("u", 0, "a")]))
+    assert str(both.compiler_options()[PREFETCH_OPTION]).endswith(text)
 
 
 def test_overlap_ratio() -> None:
