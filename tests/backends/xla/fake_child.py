@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -154,7 +155,15 @@ def answer(request: dict[str, object]) -> dict[str, object]:
         # With the option fake=scoped it knows this one, and makes another program of it.
         if how == "refuse" or (name not in KNOWN and (name, options.get("fake")) != (SCOPED, "scoped")):
             return {"type": "failed", "stage": "compile", "message": f"INVALID_ARGUMENT: No such compile option: '{name}'"}
-    compile_module(options, Path(str(request["folder"])))
+    folder = Path(str(request["folder"]))
+    compile_module(options, folder)
+    known = request["known"]
+    assert isinstance(known, dict)
+    place = known.get(hashlib.sha256(gzip.decompress((folder / "assigned.hlo.txt.gz").read_bytes())).hexdigest())
+    if place is not None and options.get("fake") == "shortcut":
+        for path in Path(place).glob("*.gz"):
+            shutil.copy(path, folder)
+        return {"type": "done", "processor_seconds": 0.1, "seconds": 0.1, "resident_bytes": 1, "ended": True}
     size = 1 << 40 if how == "fat" else 1
     return {"type": "done", "processor_seconds": 1.5, "seconds": 1.0, "resident_bytes": size}
 
@@ -162,8 +171,11 @@ def answer(request: dict[str, object]) -> dict[str, object]:
 def main() -> None:
     with os.fdopen(int(sys.argv[1]), "rb") as requests, os.fdopen(int(sys.argv[2]), "wb") as answers:
         for line in requests:
-            answers.write(json.dumps(answer(json.loads(line))).encode() + b"\n")
+            said = answer(json.loads(line))
+            answers.write(json.dumps(said).encode() + b"\n")
             answers.flush()
+            if said.get("ended"):
+                os._exit(0)
 
 
 if __name__ == "__main__":
