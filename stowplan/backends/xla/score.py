@@ -20,9 +20,10 @@ from stowplan.backends.xla.collectives import collective_cycles
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import HloModule, program_from_module, read_module
-from stowplan.frontends.hlo.placed import Placed, placed_instructions
+from stowplan.frontends.hlo.placed import Placed, placed_instructions, read_assignment
 from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
 from stowplan.hardware.costs import make_problem
+from stowplan.hardware.costs.signatures import Assignment, StepPlacement, StepSignature
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.shared_bandwidth import play_shared
 from stowplan.hardware.simulator import Timeline, durations_ps
@@ -115,6 +116,16 @@ class CompiledModule:
     def cycles(self) -> Mapping[str, int]:
         """Cycles of one run of each step, copies and collectives by their bytes."""
         return {step.name: step.cycles or 0 for step in self.steps} | self.copies | self.collectives
+
+    def assignment(self, signatures: Mapping[str, StepSignature]) -> Assignment:
+        """Memories and cycles of the steps that have a signature, copies and collectives as they are scored."""
+        read = read_assignment(self.module, signatures, fast_space=self._target.fast_space)
+        careful = {
+            name: StepPlacement(read.steps[name].pattern, cycles)
+            for name, cycles in (self.copies | self.collectives).items()
+            if name in read.steps
+        }
+        return Assignment({**read.steps, **careful})
 
     @property
     def has_fast_memory(self) -> bool:
