@@ -44,6 +44,8 @@ class Comparison:
     """The default first; alone where it is the best."""
     made: Record
     """How the default was made."""
+    same_program: bool = True
+    """Whether the best is of the default's program; flags make others, whose instructions have names of their own."""
 
     @property
     def before(self) -> PlayedTrial:
@@ -87,11 +89,18 @@ def read_comparison(tuning: Tuning, folder: str | Path, time: TimeAxis = "steps"
     program = judged_program(module)
     signatures, judge = sign_steps(module, program), Judge(program, load_target(tuning.target))
     trials = [_played("XLA's default", tuning.default, compiled, judge, signatures, time)]
+    same = True
     if tuning.best:
-        best = tuning.trials[tuning.best]
+        best, made = tuning.trials[tuning.best], tuning.compiled(folder, tuning.best)
         label = f"Best ({in_words(best.way)})"
-        trials.append(_played(label, best, tuning.compiled(folder, tuning.best), judge, signatures, time))
-    return Comparison(program, signatures, judge.target, tuple(trials), compiled.record)
+        same = made.program_path.read_bytes() == compiled.program_path.read_bytes()
+        own, known = judge, signatures
+        if not same:
+            other = read_module(made.program_path)
+            own = Judge(judged_program(other), judge.target)
+            known = sign_steps(other, own.program)
+        trials.append(_played(label, best, made, own, known, time))
+    return Comparison(program, signatures, judge.target, tuple(trials), compiled.record, same)
 
 
 def _played(
