@@ -21,7 +21,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.lib.compiles import read_texts
-from benchmarks.lib.costs.assignments import Compiles, by_workload, read_compiles
+from benchmarks.lib.costs.assignments import Compiles, read_compiles
 from benchmarks.lib.costs.signatures_training import collect, fit, held_out
 from stowplan.errors import StowplanError
 from stowplan.hardware.costs import CycleTable, StepCycles, make_problem
@@ -154,7 +154,7 @@ def main() -> None:
     if options.predictor:
         predictors = dict.fromkeys((each.workload for each in programs), Predictor.load(options.predictor))
     else:
-        samples = collect(by_workload(programs))
+        samples = collect((each.workload, each.signatures, each.table(range(len(each.assignments)))) for each in programs)
         parts = held_out(samples, folds=options.folds or len(samples.modules))
         predictors = {name: part.predictor for part in parts for name in part.modules}
     if options.parts:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stowplan import files
+from stowplan.backends.xla.steer import SCOPED_OPTION
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError
 from stowplan.hardware.targets import Target, xla_chip
@@ -14,7 +15,10 @@ from stowplan.hardware.targets import Target, xla_chip
 
 @dataclass(frozen=True)
 class ProgramText:
-    """What XLA made of one program text on one chip. Flags that change fusions make texts of their own."""
+    """What XLA made of one program text on one chip, with one scoped limit: kernels with another take other cycles.
+
+    Flags that change fusions make texts of their own.
+    """
 
     workload: str
     """Name of the function; its texts have most instructions in common."""
@@ -41,9 +45,10 @@ def read_texts(folder: Path, target: Target) -> list[ProgramText]:
     for workload in sorted(path for path in folder.iterdir() if path.is_dir()):
         results = [each for path in sorted(workload.glob("*/record.json")) if (each := _complete(path.parent, machine))]
         results.sort(key=lambda each: (len(each.record.options), each.record.key))
-        texts: dict[str, dict[str, Compiled]] = {}
+        texts: dict[tuple[str, str], dict[str, Compiled]] = {}
         for each in results:
-            plans = texts.setdefault(files.digest(files.read_text(each.program_path)), {})
+            scoped = str(each.record.options.get(SCOPED_OPTION, ""))
+            plans = texts.setdefault((files.digest(files.read_text(each.program_path)), scoped), {})
             plans.setdefault(files.digest(files.read_text(each.assigned_path)), each)
         # Folders end in the digest of what was lowered.
         name = re.sub(r"-[0-9a-f]{16}$", "", workload.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.lib.compiles import ProgramText
@@ -65,16 +65,3 @@ def read_compiles(text: ProgramText, target: Target, most: int) -> Compiles | No
     assignments = [found[key] for key in keys]
     cycles = [each.cycles(signatures) for each in assignments]
     return Compiles(text.name, text.workload, program, signatures, assignments, cycles, keys.index(slow[0]) if slow else None)
-
-
-def by_workload(programs: Sequence[Compiles]) -> Iterator[tuple[str, dict[str, StepSignature], LatencyTable]]:
-    """Name, steps and table of each workload, all its texts together: what :func:`.signatures_training.collect` takes."""
-    for workload in dict.fromkeys(each.workload for each in programs):
-        table, steps = LatencyTable(), dict[str, StepSignature]()
-        for each in programs:
-            if each.workload == workload:
-                table.merge(each.table(range(len(each.assignments))))
-                # A text's own count of equal steps is their weight; others have the same ones again.
-                seen = {step.signature for step in steps.values()}
-                steps |= {f"{each.name}/{name}": step for name, step in each.signatures.items() if step.signature not in seen}
-        yield workload, steps, table

@@ -53,6 +53,8 @@ class Samples:
 def collect(programs: Iterable[tuple[str, Mapping[str, StepSignature], LatencyTable]], *, seed: int = 0) -> Samples:
     """Samples of programs, each with its name, its steps' signatures and a latency table of its own compiles.
 
+    What comes under one name again is another text of the same program: both are left out together.
+
     Raises
     ------
     InputError
@@ -61,8 +63,9 @@ def collect(programs: Iterable[tuple[str, Mapping[str, StepSignature], LatencyTa
     random = np.random.default_rng(seed)
     modules: list[str] = []
     parts: list[tuple[int, str, Array, Array, Array]] = []
-    for number, (name, signatures, table) in enumerate(programs):
-        modules.append(name)
+    for name, signatures, table in programs:
+        modules += [] if name in modules else [name]
+        number = modules.index(name)
         runs: dict[str, int] = {}
         steps: dict[str, StepSignature] = {}
         for step in signatures.values():
