@@ -233,7 +233,7 @@ class _Run:
             self._notes.append(str(error))
 
     def _evidence_of(self, steer: Steer, compiled: Compiled) -> Evidence:
-        """That of the program that a steer's flags make. Flags may leave it as it is, but kernels with another limit are others."""
+        """That of the program that a steer's flags make; the same for flags that leave text and scoped limit as they are."""
         if steer.flags in self._programs:
             return self._programs[steer.flags]
         text, scoped = compiled.program_path.read_bytes(), dict(steer.flags).get(SCOPED_OPTION)

@@ -202,8 +202,8 @@ class Judge:
         stalls = round(self.play(plan, found).stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000)
         return Score(total, stalls, estimated, careful, self.most_bytes(plan), collective)
 
-    def play(self, plan: Plan, found: CompiledModule) -> Timeline:
-        """A plan, played beside steps that last as long as the compiled module says."""
+    def play(self, plan: Plan, found: CompiledModule, engines: int | None = None) -> Timeline:
+        """A plan, played beside steps that last as long as the compiled module says; by the chip's copy engines where None."""
         fast, number = set(plan.fast_uses), 0
         slow_bytes = []
         for step in self.program.steps:
@@ -217,7 +217,7 @@ class Judge:
             self.durations_ps(found),
             slow_bytes,
             bandwidth=copies.in_bandwidth,
-            engines=self._chip.copy_engines,
+            engines=self._chip.copy_engines if engines is None else engines,
             latency_ps=copies.latency,
         )
 
