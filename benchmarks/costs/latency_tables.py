@@ -21,7 +21,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.lib.compiles import read_texts
-from benchmarks.lib.costs.assignments import Compiles, read_compiles
+from benchmarks.lib.costs.assignments import Compiles, read_compiles, to_learn_from
 from benchmarks.lib.costs.signatures_training import collect, fit, held_out
 from stowplan.errors import StowplanError
 from stowplan.hardware.costs import CycleTable, StepCycles, make_problem
@@ -137,6 +137,7 @@ def main() -> None:
         "--parts", type=Path, metavar="FOLDER", help="write each program's predictor that learned nothing of it"
     )
     parser.add_argument("--predictor", type=Path, metavar="FILE", help="measure this one, learn nothing")
+    parser.add_argument("--start", type=Path, metavar="FILE", help="a predictor of another chip, to be corrected")
     parser.add_argument("--least", action="store_true", help="print what the cheapest patterns that were seen would save")
     parser.add_argument("--write", type=Path, metavar="FILE", help="learn from everything, and write the predictor")
     options = parser.parse_args()
@@ -154,8 +155,9 @@ def main() -> None:
     if options.predictor:
         predictors = dict.fromkeys((each.workload for each in programs), Predictor.load(options.predictor))
     else:
-        samples = collect((each.workload, each.signatures, each.table(range(len(each.assignments)))) for each in programs)
-        parts = held_out(samples, folds=options.folds or len(samples.modules))
+        samples = collect(to_learn_from(programs))
+        start = Predictor.load(options.start) if options.start else None
+        parts = held_out(samples, folds=options.folds or len(samples.modules), start=start)
         predictors = {name: part.predictor for part in parts for name in part.modules}
     if options.parts:
         options.parts.mkdir(parents=True, exist_ok=True)
@@ -164,8 +166,8 @@ def main() -> None:
     shown = [each for each in programs if each.workload in predictors and (not options.only or each.name in options.only)]
     print_errors(shown, predictors)
     print_correlations(shown, predictors, target)
-    if options.write:
-        fit(samples).save(options.write)
+    if options.write and not options.predictor:
+        fit(samples, start=start).save(options.write)
 
 
 def print_least(programs: Sequence[Compiles]) -> None:
@@ -229,16 +231,15 @@ def _one_out(compiles: Compiles, predictor: Predictor) -> Errors:
 
 
 def print_correlations(programs: Sequence[Compiles], predictors: dict[str, Predictor], target: Target) -> None:
-    models = ("roofline", "table", "signatures")
+    programs = [each for each in programs if len(each.assignments) >= LEAST_ASSIGNMENTS]
+    # Without a compile with all slow there is no table model.
+    models = ["roofline", *(["table"] if any(each.slow is not None for each in programs) else []), "signatures"]
     kinds = ("Pearson", "rank", "rank among others than all slow")
     print_row("module", "assignments", *(f"{model}, {kind}" for kind in kinds for model in models), "total's error")
-    print("|---" * 12 + "|")
+    print("|---" * (3 * len(models) + 3) + "|")
     rows = []
     for each in programs:
-        if len(each.assignments) < LEAST_ASSIGNMENTS:
-            continue
         found = modelled(each, target, predictors[each.workload])
-        # Without a compile with all slow there is no table model.
         given = [found.get(model, [0.0] * len(each.cycles)) for model in models]
         whole = [correlations(each.cycles, model) for model in given]
         # All slow is mostly far from all others, so that it alone may make a correlation.

@@ -24,6 +24,8 @@ class ProgramText:
     """Name of the function; its texts have most instructions in common."""
     number: int
     """Among the texts of the workload; that of XLA's defaults is 0 where it is there."""
+    scoped: str
+    """The scoped limit as its option says; empty for the chip's own."""
     results: tuple[Compiled, ...]
     """The result of fewest options first: the text's own default. Equal plans once."""
 
@@ -52,7 +54,10 @@ def read_texts(folder: Path, target: Target) -> list[ProgramText]:
             plans.setdefault(files.digest(files.read_text(each.assigned_path)), each)
         # Folders end in the digest of what was lowered.
         name = re.sub(r"-[0-9a-f]{16}$", "", workload.name)
-        found += [ProgramText(name, number, tuple(plans.values())) for number, plans in enumerate(texts.values())]
+        found += [
+            ProgramText(name, number, scoped, tuple(plans.values()))
+            for number, ((_, scoped), plans) in enumerate(texts.items())
+        ]
     if not found:
         raise InputError(f"found no compile for {machine}, expected some", source=folder)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -115,3 +116,8 @@ IMPORTS = (
     "plans", "whole", "verified", "stays dropped", "at another offset", "copies at another time", "reads from both memories",
     "values without a tensor", "instructions of XLA's own",
 )  # fmt: skip
+
+
+def drop_reasons(plans: Sequence[ScoredPlan]) -> Counter[str]:
+    """How many stays the rules of plans cannot say, by what is in the way."""
+    return Counter(item.reason for plan in plans if plan.imported is not None for item in plan.imported.dropped)

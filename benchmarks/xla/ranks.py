@@ -8,13 +8,14 @@ FOLDER is one that ``stowplan tune-xla --folder`` wrote. A row of the first tabl
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.lib.compiles import read_texts
 from benchmarks.lib.tables import table
-from benchmarks.lib.xla_ranks import IMPORTS, RANKS, import_row, ranks_row, scored
+from benchmarks.lib.xla_ranks import IMPORTS, RANKS, drop_reasons, import_row, ranks_row, scored
 from stowplan.hardware.targets import load_target
 
 LEAST_PLANS = 5
@@ -27,11 +28,12 @@ def main() -> None:
     parser.add_argument("--target", default="tpu-v5e", help="chip whose compiles are read (default: %(default)s)")
     options = parser.parse_args()
     target = load_target(options.target)
-    ranks, imports = [], dict[str, list[int]]()
+    ranks, imports, reasons = [], dict[str, list[int]](), Counter[str]()
     for text in read_texts(options.folder, target):
         plans = scored(text, target)
         if len(plans) >= LEAST_PLANS:
             ranks.append([text.name, str(len(plans)), *ranks_row(plans)])
+        reasons += drop_reasons(plans)
         whole = imports.setdefault(text.workload, [0] * len(IMPORTS))
         imports[text.workload] = [one + other for one, other in zip(whole, import_row(plans), strict=True)]
     if ranks:
@@ -40,6 +42,7 @@ def main() -> None:
     print(table(ranks, ("program", "plans", *RANKS)) + "\n")
     total = [sum(column) for column in zip(*imports.values(), strict=True)]
     print(table([*([name, *row] for name, row in imports.items()), ["all", *total]], ("program", *IMPORTS)))
+    print("".join(f"\n* {count} stays dropped: {reason}" for reason, count in reasons.most_common()))
 
 
 if __name__ == "__main__":

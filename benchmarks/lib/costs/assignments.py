@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.lib.compiles import ProgramText
@@ -24,14 +24,23 @@ class Compiles:
     The default comes first, all slow after it where there is one.
     """
 
-    name: str
-    workload: str
+    text: ProgramText
     program: Program
     signatures: dict[str, StepSignature]
     assignments: list[Assignment]
     cycles: list[int]
     slow: int | None
     """Which assignment is all slow."""
+
+    @property
+    def name(self) -> str:
+        """Of the text."""
+        return self.text.name
+
+    @property
+    def workload(self) -> str:
+        """Name of the function."""
+        return self.text.workload
 
     def table(self, chosen: Sequence[int]) -> LatencyTable:
         """What some of the assignments show."""
@@ -64,4 +73,17 @@ def read_compiles(text: ProgramText, target: Target, most: int) -> Compiles | No
     keys = [*first, *others][:most]
     assignments = [found[key] for key in keys]
     cycles = [each.cycles(signatures) for each in assignments]
-    return Compiles(text.name, text.workload, program, signatures, assignments, cycles, keys.index(slow[0]) if slow else None)
+    return Compiles(text, program, signatures, assignments, cycles, keys.index(slow[0]) if slow else None)
+
+
+def to_learn_from(programs: Sequence[Compiles]) -> Iterator[tuple[str, dict[str, StepSignature], LatencyTable]]:
+    """What ``signatures_training.collect`` takes: texts of a workload with one scoped limit together."""
+    for key in dict.fromkeys((each.workload, each.text.scoped) for each in programs):
+        table, steps = LatencyTable(), dict[str, StepSignature]()
+        for each in programs:
+            if (each.workload, each.text.scoped) == key:
+                table.merge(each.table(range(len(each.assignments))))
+                # A text's own equal steps count together; another text has the same ones again.
+                seen = {step.signature for step in steps.values()}
+                steps |= {f"{each.name}/{name}": step for name, step in each.signatures.items() if step.signature not in seen}
+        yield key[0], steps, table

@@ -15,7 +15,7 @@ from stowplan.deadline import Deadline
 from stowplan.frontends.hlo import HloModule, read_module
 from stowplan.frontends.hlo.placed import placed_instructions, sign_steps
 from stowplan.frontends.hlo.shape import index_text
-from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts
+from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts, shipped
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import Target
 
@@ -60,7 +60,7 @@ class Evidence:
     table
         Entries known from other programs; this program's are added to a copy.
     predictor
-        What predicts the cycles of patterns that no compile has shown; the one of the package where None.
+        What predicts the cycles of patterns that no compile has shown; the package's for the chip where None.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Evidence:
         """Number of the operand by which a step, by its name, reads a tensor."""
         self.deadline = Deadline()
         """When to stop looking for what to try next."""
-        self.costs = SignatureCosts(self.signatures, self.table, predictor)
+        self.costs = SignatureCosts(self.signatures, self.table, predictor or shipped(target.fast_space))
         self._masks_of: dict[str, dict[int, int]] = {}
         """For each step the pattern of each tensor's leaves."""
         for step in self.program.steps:
