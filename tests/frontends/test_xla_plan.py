@@ -436,3 +436,20 @@ def test_fast_uses_are_those_of_the_layouts(corpus: Path, name: str) -> None:
             number += 1
     assert compared > 0.7 * number
     assert missing <= sum(item.traffic for item in imported.dropped)
+
+
+@pytest.mark.parametrize("name", ["chain", "loop", "donated"])
+def test_fast_memory_in_another_space(tmp_path: Path, name: str) -> None:
+    """The same plan where the fast memory is that of later chips: the target says which space is meant."""
+    for path in DATA.glob(f"{name}*"):
+        text = path.read_text().replace("S(3)", "S(1)").replace(" @3>", " @1>")
+        (tmp_path / path.name).write_text(text)
+    problem, program = case(name)[:2]
+    of_v4 = import_xla_plan(problem, program, DATA / f"{name}.plan.hlo.txt")
+    later = msgspec.structs.replace(problem, target="tpu-v5e")
+    found = import_xla_plan(later, program, tmp_path / f"{name}.plan.hlo.txt")
+    assert found.plan.residencies == of_v4.plan.residencies
+    assert found.plan.residencies
+    assert (found.plan.copies, found.plan.fast_uses) == (of_v4.plan.copies, of_v4.plan.fast_uses)
+    # A target of the user's own says it by its table, not by its name.
+    assert import_xla_plan(problem, program, tmp_path / f"{name}.plan.hlo.txt", fast_space=1).plan == of_v4.plan

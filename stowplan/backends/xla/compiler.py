@@ -6,7 +6,7 @@ import contextlib
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -124,8 +124,13 @@ class Compiler:
         """The kept result for these options, if there is one."""
         return self.start().find(result_key({**self.options, **options}, self.versions, self._chip.machine))
 
-    def compile(self, options: Mapping[str, Option], deadline: Deadline | None = None) -> Compiled:
+    def compile(
+        self, options: Mapping[str, Option], deadline: Deadline | None = None, alike: Iterable[Compiled] = ()
+    ) -> Compiled:
         """The result for these options: found, or compiled now.
+
+        Where the assignment comes out as in one of ``alike``, results of options that change nothing after it, the rest of
+        the compile is left out.
 
         Returns
         -------
@@ -147,7 +152,8 @@ class Compiler:
             return found
         with store.scratch() as scratch, self._process(deadline) as process:
             try:
-                answer = process.ask(Compile(dict(options), str(scratch)), deadline)
+                known = {each.assignment_digest: str(each.folder) for each in alike if not each.error}
+                answer = process.ask(Compile(dict(options), str(scratch), known), deadline)
             except AbortError as aborted:
                 # libtpu ends its process where others raise; it would do so again, so that this is a result, too.
                 answer = Failed(str(aborted), "compile")
@@ -167,20 +173,21 @@ class Compiler:
             return store.keep(scratch, record)
 
     def compile_all(
-        self, options: Sequence[Mapping[str, Option]], deadline: Deadline | None = None
+        self, wanted: Sequence[tuple[Mapping[str, Option], Iterable[Compiled]]], deadline: Deadline | None = None
     ) -> list[Compiled | CompileError | TimeLimitError]:
         """Several results side by side, each in a process of its own, in the order asked; errors stand in their places."""
 
-        def one(wanted: Mapping[str, Option]) -> Compiled | CompileError | TimeLimitError:
+        def one(asked: tuple[Mapping[str, Option], Iterable[Compiled]]) -> Compiled | CompileError | TimeLimitError:
+            options, alike = asked
             try:
-                return self.compile(wanted, deadline)
+                return self.compile(options, deadline, alike)
             except (CompileError, TimeLimitError) as error:
                 return error
 
-        if len(options) < 2:
-            return [one(each) for each in options]
-        with ThreadPoolExecutor(len(options)) as pool:
-            return list(pool.map(one, options))
+        if len(wanted) < 2:
+            return [one(each) for each in wanted]
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            return list(pool.map(one, wanted))
 
     @contextlib.contextmanager
     def _process(self, deadline: Deadline) -> Iterator[CompilingProcess]:

@@ -159,7 +159,9 @@ class Evidence:
         trial = self.incumbent
         total = max(trial.score.total, 1)
         spare, stalls = 1 - trial.score.fast_bytes / self.capacity, trial.score.stall_cycles / total
-        gains = -sum(move.cycles for move in self.moves(trial) if move.cycles < 0) / total
+        # What is given to the program comes from slow memory once, wherever it is read.
+        moves = (move for move in self.moves(trial) if move.tensor not in self.parameters)
+        gains = sum(max(0.0, -move.cycles) for move in moves) / total
         if spare < 1 - _SPARE or stalls > _LITTLE or gains > _LITTLE:
             return ""
         return f"{spare:.0%} of the fast memory is free, {stalls:.2%} of the time is waits, other places would save {gains:.2%}"

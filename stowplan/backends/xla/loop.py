@@ -352,7 +352,8 @@ class _Run:
 
     def _try_all(self, proposals: list[Proposal]) -> list[Trial | None]:
         """Compile steers side by side; None for those that XLA refuses."""
-        found = self._compiler.compile_all([each.steer.compiler_options() for each in proposals], self._deadline)
+        wanted = [(each.steer.compiler_options(), self._alike(each.steer)) for each in proposals]
+        found = self._compiler.compile_all(wanted, self._deadline)
         trials = []
         for proposal, compiled in zip(proposals, found, strict=True):
             if isinstance(compiled, (CompileError, TimeLimitError)):
@@ -363,6 +364,12 @@ class _Run:
             else:
                 trials.append(self._add(proposal.way, proposal.steer, compiled, proposal.gain))
         return trials
+
+    def _alike(self, steer: Steer) -> list[Compiled]:
+        """Results with the same flags: where their assignment is another's, so are their kernels."""
+        evidence = self._programs.get(steer.flags)
+        trials = evidence.trials if evidence is not None else []
+        return [trial.compiled for trial in trials if trial.steer.flags == steer.flags]
 
     def _add(self, way: str, steer: Steer, compiled: Compiled | str, gain: float = 0.0) -> Trial | None:
         """Take a result, or the reason why there is none, into records and evidence."""

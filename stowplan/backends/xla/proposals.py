@@ -254,9 +254,7 @@ def whole(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
 
 def flagged(name: str, options: Mapping[str, Option], evidence: Evidence) -> Iterator[Proposal]:
     """A flag beside the incumbent's, with what else the incumbent says but of single values: the program is another."""
-    steer = evidence.incumbent.steer
-    if not dict(steer.flags).keys() & options.keys():
-        yield Proposal(name, steer.with_flags(options))
+    yield Proposal(name, evidence.incumbent.steer.with_flags(options))
 
 
 class WayOfSteering(NamedTuple):

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from stowplan import files
-from stowplan.backends.xla.child import ASSIGNED, COMPILED, OFFSETS, PROGRAM, Option
+from stowplan.backends.xla.child import ASSIGNED, COMPILED, OFFSETS, PROGRAM, Option, assignment_digest
 from stowplan.errors import InputError
 
 FORMAT = "stowplan.xla.compile"
@@ -87,6 +87,11 @@ class Compiled:
     def offsets_path(self) -> Path:
         """The allocations in fast memory."""
         return self.folder / OFFSETS
+
+    @cached_property
+    def assignment_digest(self) -> str:
+        """Of the module as the memory-space assignment left it."""
+        return assignment_digest(self.folder)
 
     @cached_property
     def program_path(self) -> Path:

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -24,11 +25,14 @@ RETRIES = "xla_msa_max_retries"
 OVERLAP = "xla_msa_preferred_overlap_to_async_copy_ratio"
 #: A flag that makes another program, of a tenth fewer cycles.
 FLAG = "xla_flag"
+SCOPED = "xla_tpu_scoped_vmem_limit_kib"
 KNOWN = {ORDER, ENABLE, CAPACITY, RETRIES, OVERLAP, FLAG, "fake", "fake_seed", "xla_own"}
 
 SIZE = 1 << 20
 SHAPE = "f32[256,1024]{1,0:T(8,128)}"
 FAST = "f32[256,1024]{1,0:T(8,128)S(3)}"
+#: Memory space of fast memory, by what is compiled for.
+SPACE = {"v4": 3}
 STEPS = (
     ("a", "add", ("x", "y")),
     ("b", "multiply", ("a", "x")),
@@ -62,8 +66,8 @@ def cycles_of(name: str, operands: tuple[str, ...], fast: list[str], seed: int) 
     return 1000 - 100 * sum(each in fast for each in operands) + (300 if name == "c" else -100) * (name in fast)
 
 
-def module(fast: list[str], seed: int | None, flag: bool = False) -> str:
-    title, tenths = ("toy_flagged", 9) if flag else ("toy", 10)
+def module(fast: list[str], seed: int | None, flag: str = "") -> str:
+    title, tenths = (f"toy_{flag}", 9) if flag else ("toy", 10)
     lines = [
         f"HloModule {title}, is_scheduled=true",
         "",
@@ -84,7 +88,7 @@ def module(fast: list[str], seed: int | None, flag: bool = False) -> str:
 def compile_module(options: dict[str, object], folder: Path) -> None:
     fast = fast_values(options)
     places = [f" value: <{number} {name} @3> (size={SIZE},offset={number * SIZE}): {FAST}" for number, name in enumerate(fast)]
-    flag = options.get(FLAG) == "1"
+    flag = str(options.get(SCOPED, "")) or "flagged" * (options.get(FLAG) == "1")
     texts = {
         "program": module([], None, flag),
         "assigned": module(fast, None, flag),
@@ -96,6 +100,11 @@ def compile_module(options: dict[str, object], folder: Path) -> None:
     if misbehaves(options) == "unreadable":
         texts["compiled"] = module(fast, None)
     for name, text in texts.items():
+        text = (
+            text.replace("S(3)", f"S({SPACE['now']})")
+            .replace("@3>", f"@{SPACE['now']}>")
+            .replace("color 3", f"color {SPACE['now']}")
+        )
         ending = ".txt.gz" if name.endswith("fastmem") else ".hlo.txt.gz"
         (folder / f"{name}{ending}").write_bytes(gzip.compress(text.encode(), mtime=0))
 
@@ -107,6 +116,7 @@ def misbehaves(options: dict[str, object]) -> str:
 
 def answer(request: dict[str, object]) -> dict[str, object]:
     if request["type"] == "lower":
+        SPACE["now"] = SPACE.get(str(request["topology"]).partition(":")[0], 1)
         workload = request["workload"]
         assert isinstance(workload, dict)
         if workload["reference"] == "fake:untraceable":
@@ -142,9 +152,18 @@ def answer(request: dict[str, object]) -> dict[str, object]:
         signal.pause()
         del filled
     for name in options:
-        if how == "refuse" or name not in KNOWN:
+        # With the option fake=scoped it knows this one, and makes another program of it.
+        if how == "refuse" or (name not in KNOWN and (name, options.get("fake")) != (SCOPED, "scoped")):
             return {"type": "failed", "stage": "compile", "message": f"INVALID_ARGUMENT: No such compile option: '{name}'"}
-    compile_module(options, Path(str(request["folder"])))
+    folder = Path(str(request["folder"]))
+    compile_module(options, folder)
+    known = request["known"]
+    assert isinstance(known, dict)
+    place = known.get(hashlib.sha256(gzip.decompress((folder / "assigned.hlo.txt.gz").read_bytes())).hexdigest())
+    if place is not None and options.get("fake") == "shortcut":
+        for path in Path(place).glob("*.gz"):
+            shutil.copy(path, folder)
+        return {"type": "done", "processor_seconds": 0.1, "seconds": 0.1, "resident_bytes": 1, "ended": True}
     size = 1 << 40 if how == "fat" else 1
     return {"type": "done", "processor_seconds": 1.5, "seconds": 1.0, "resident_bytes": size}
 
@@ -152,8 +171,11 @@ def answer(request: dict[str, object]) -> dict[str, object]:
 def main() -> None:
     with os.fdopen(int(sys.argv[1]), "rb") as requests, os.fdopen(int(sys.argv[2]), "wb") as answers:
         for line in requests:
-            answers.write(json.dumps(answer(json.loads(line))).encode() + b"\n")
+            said = answer(json.loads(line))
+            answers.write(json.dumps(said).encode() + b"\n")
             answers.flush()
+            if said.get("ended"):
+                os._exit(0)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from stowplan.backends.xla import tune_workload
+from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
 from stowplan.backends.xla.flags import flags_of
 from stowplan.backends.xla.loop import WAYS
-from stowplan.backends.xla.steer import DEFAULT, SCOPED_OPTION
+from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, SCOPED_OPTION, Steer
+from stowplan.backends.xla.store import Compiled
 from stowplan.errors import InputError
 from stowplan.hardware.targets import load_target, target_names, xla_chip
 from tests.backends.xla.conftest import WORKLOAD, Fake
@@ -111,3 +113,38 @@ class TestLoop:
         assert len(tuning.trials) == 11 == tuning.compiles_run
         assert [trial.total for trial in tuning.trials] == [trial.total for trial in again.trials]
         assert tuning.trials[tuning.best].total == min(trial.total for trial in tuning.trials)
+
+
+@pytest.mark.usefixtures("quick_plans")
+class TestLaterChips:
+    """The fake program for a chip whose fast memory is another space, where nothing in it does harm."""
+
+    def test_what_is_idle_there_is_not_tried(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Evidence, "why_nothing", lambda self: "")
+        tuning = tune_workload(WORKLOAD, target="tpu-v5e", compiles=12, experience=Experience())
+        ways = {trial.way for trial in tuning.trials}
+        assert tuning.default.cycles == 4500
+        assert tuning.gain > 0
+        assert ways <= {"default", "correct", "explore", "plan", "preload", "retries", "return", "perturb", "whole"} | {
+            *flags_of(xla_chip("tpu-v5e"))
+        }
+        assert not [options for options in fake.compiles if "xla_msa_enable" in options or CAPACITY_OPTION in options]
+
+    def test_what_leaves_kernels_less_is_planned_with_more(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen = []
+        add = Evidence.add
+
+        def adding(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
+            seen.append((steer.flags, self.capacity >> 20))
+            return add(self, steer, compiled)
+
+        monkeypatch.setattr(Evidence, "add", adding)
+        tune_workload(WORKLOAD, target="tpu-v5e", compiles=20, compiler_options={"fake": "scoped"}, experience=Experience())
+        assert (((SCOPED_OPTION, "8192"),), 120) in seen
+        assert (((SCOPED_OPTION, "32768"),), 96) in seen
+
+    def test_it_says_where_there_is_nothing_to_gain(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Evidence, "moves", lambda self, trial: [])
+        tuning = tune_workload(WORKLOAD, target="tpu-v5e")
+        assert (tuning.stop_reason, len(tuning.trials), tuning.gain) == ("nothing_to_gain", 2, 0.0)
+        assert tuning.notes[0].startswith("nothing to gain here: 97% of the fast memory is free, 0.00% of the time is waits")
