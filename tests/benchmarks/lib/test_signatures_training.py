@@ -68,13 +68,14 @@ class TestTraining:
         monkeypatch.setattr(training, "MIDDLE_TREES", 5)
         assert fit(samples, folds=2).middle.value.tolist() == fit(samples, folds=3).middle.value.tolist()
 
-    def test_another_chips_predictor_is_corrected_by_few_programs(self) -> None:
+    def test_another_chips_predictor_is_corrected_by_few_programs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("sklearn")
+        monkeypatch.setattr("benchmarks.lib.costs.signatures_training.SPREAD_TREES", 5)
         from benchmarks.lib.costs.signatures_training import collect, fit
 
         nothing = np.zeros(0, np.int32)
         far = Trees(0.3, nothing, nothing.astype(np.int16), np.zeros(0), nothing, nothing, np.zeros(0, np.float32))
-        samples = collect([_made_up(name, random.Random(3), 30) for name in "aab"])
+        samples = collect([_made_up(name, random.Random(3), 15) for name in "aab"])
         assert samples.modules == ("a", "b")
         corrected = fit(samples, folds=2, start=Predictor(far, far, 1.0)).middle
         again = fit(samples, folds=2, start=Predictor(corrected, far, 1.0)).middle
