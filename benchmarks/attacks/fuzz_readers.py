@@ -424,7 +424,7 @@ def readers(*, policies: bool = False) -> list[Reader]:
         Reader("op table", ".toml", _shipped("stowplan.frontends.dfg", "own", "cgra"), load_op_table),
         Reader("learned guide", ".npz", lambda: [guide.SHIPPED.read_bytes()], guide.load),
         Reader("arrays of the guide", ".npz", _arrays, guide.load, _with_array),
-        Reader("latency predictor", ".npz", lambda: [SHIPPED.read_bytes()], Predictor.load),
+        Reader("latency predictor", ".npz", lambda: [path.read_bytes() for path in SHIPPED.values()], Predictor.load),
         Reader("measurements", ".csv", lambda: [fuzz_inputs.MEASUREMENTS], read_measurements),
         Reader("plan cache", ".sqlite", lambda: [_first_cached()[0]], _cached),
         Reader("batch record", ".json", lambda: [_record()], _records),

@@ -1,18 +1,17 @@
 """Cost models against a compiler's cycles, over many assignments of each program: errors, intervals, correlations.
 
-    python -m benchmarks.costs.latency_tables COMPILES                  # print the tables of docs/results/costs.md
-    python -m benchmarks.costs.latency_tables COMPILES --write FILE     # and learn the predictor that comes with the package
-    python -m benchmarks.costs.latency_tables COMPILES --least          # what the cheapest patterns would save, nothing else
+    python -m benchmarks.costs.latency_tables COMPILES --target tpu-v4              # print the tables of docs/results/costs.md
+    python -m benchmarks.costs.latency_tables COMPILES --predictor FILE             # the same of a predictor at hand
+    python -m benchmarks.costs.latency_tables COMPILES --write FILE                 # and learn the predictor of the package
+    python -m benchmarks.costs.latency_tables COMPILES --least                      # what the cheapest patterns would save
 
-COMPILES holds a folder for each program, with ``program.hlo.txt.gz`` (before memory-space assignment) and folders of their
-own ``compiled.hlo.txt.gz`` (after code generation, with ``estimated_cycles``): one compile each, whatever made it differ.
+COMPILES is a folder that ``stowplan tune-xla --folder`` wrote; compiles for other chips than the target are left out. Flags
+make program texts of their own. Texts of one program are learned from together, and left out together.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,65 +20,17 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
+from benchmarks.lib.compiles import read_texts
+from benchmarks.lib.costs.assignments import Compiles, read_compiles, to_learn_from
 from benchmarks.lib.costs.signatures_training import collect, fit, held_out
 from stowplan.errors import StowplanError
-from stowplan.frontends.hlo import program_from_module, read_module
-from stowplan.frontends.hlo.placed import read_assignment, sign_steps
 from stowplan.hardware.costs import CycleTable, StepCycles, make_problem
-from stowplan.hardware.costs.signatures import Assignment, LatencyTable, SignatureCosts, StepSignature
+from stowplan.hardware.costs.signatures import LatencyTable, SignatureCosts, StepSignature
 from stowplan.hardware.costs.signatures.predictor import Predictor
-from stowplan.hardware.program import Program
 from stowplan.hardware.targets import Target, load_target
 
 #: Correlations are printed for programs with so many different assignments.
 LEAST_ASSIGNMENTS = 5
-
-
-@dataclass
-class Compiles:
-    """A program with the assignments that its compiles gave, equal ones once; the first is all slow, the second the default."""
-
-    name: str
-    program: Program
-    signatures: dict[str, StepSignature]
-    assignments: list[Assignment]
-    cycles: list[int]
-
-    def table(self, chosen: Sequence[int]) -> LatencyTable:
-        found = LatencyTable()
-        for number in chosen:
-            found.add(self.assignments[number], self.signatures)
-        return found
-
-
-def read_compiles(folder: Path, most: int) -> Compiles | None:
-    module = read_module(folder / "program.hlo.txt.gz")
-    program = program_from_module(module)
-    signatures = sign_steps(module, program)
-    found: dict[tuple[tuple[str, int], ...], Assignment] = {}
-    default = None
-    for path in sorted(folder.glob("*/compiled.hlo.txt.gz")):
-        try:
-            assignment = read_assignment(path, signatures)
-        except StowplanError as error:
-            print(f"left out: {error}", file=sys.stderr)
-            continue
-        key = tuple((name, each.pattern) for name, each in assignment.steps.items())
-        found[key] = assignment
-        record = path.with_name("record.json")
-        if default is None and record.exists() and '"options": {},' in record.read_text():
-            default = key
-    slow = [key for key in found if not any(pattern for _, pattern in key)]
-    if not slow or default is None:
-        print(f"left out: {folder.name} has no compile with all slow, or no default one", file=sys.stderr)
-        return None
-    first = list(dict.fromkeys([slow[0], default]))
-    others = [key for key in found if key not in first]
-    random.Random(0).shuffle(others)
-    assignments = [found[key] for key in (*first, *others)][:most]
-    # tune-xla's folders end in the digest of what was lowered.
-    name = re.sub(r"-[0-9a-f]{16}$", "", folder.name)
-    return Compiles(name, program, signatures, assignments, [each.cycles(signatures) for each in assignments])
 
 
 @dataclass
@@ -93,9 +44,16 @@ class Errors:
 
     def cells(self) -> list[str]:
         if not self.error:
-            return ["0", "", "", "", ""]
-        error = np.array(self.error)
-        shares = (np.median(error), error.mean(), np.mean(self.held), np.mean(self.plain))
+            return ["0", *[""] * 6]
+        error, plain = np.array(self.error), np.array(self.plain)
+        shares = (
+            np.median(error),
+            error.mean(),
+            (error <= 0.1).mean(),
+            np.mean(self.held),
+            plain.mean(),
+            (plain <= 0.1).mean(),
+        )
         return [f"{len(error):,}", *(f"{share:.1%}" for share in shares)]
 
 
@@ -124,24 +82,22 @@ def unseen_errors(compiles: Compiles, known: Sequence[int], asked: Sequence[int]
 
 def modelled(compiles: Compiles, target: Target, predictor: Predictor) -> dict[str, list[float]]:
     """Cycles of every assignment by each model; ``signatures`` has seen all other assignments, but not the one it predicts."""
-    program = compiles.program
-    slow, default = compiles.assignments[:2] if len(compiles.assignments) > 1 else compiles.assignments * 2
-    steps = {}
-    for name, each in slow.steps.items():
-        if each.cycles is not None:
-            planned = default.steps.get(name)
-            uses = program.steps[program.step_index[name]].uses
-            fast = _fast_uses(compiles.signatures[name], planned.pattern) if planned else frozenset()
-            keys = frozenset((uses[use].tensor, uses[use].is_output) for use in fast)
-            steps[name] = StepCycles(each.cycles, planned.cycles if planned else None, keys)
-    problems = {
-        "roofline": make_problem(program, target),
-        "table": make_problem(program, target, cycles=CycleTable(steps)),
-    }
+    program, assignments = compiles.program, compiles.assignments
+    problems = {"roofline": make_problem(program, target)}
+    if compiles.slow is not None:
+        default = assignments[0]
+        steps = {}
+        for name, each in assignments[compiles.slow].steps.items():
+            if each.cycles is not None:
+                planned = default.steps.get(name)
+                uses = program.steps[program.step_index[name]].uses
+                fast = _fast_uses(compiles.signatures[name], planned.pattern) if planned else frozenset()
+                keys = frozenset((uses[use].tensor, uses[use].is_output) for use in fast)
+                steps[name] = StepCycles(each.cycles, planned.cycles if planned else None, keys)
+        problems["table"] = make_problem(program, target, cycles=CycleTable(steps))
     found: dict[str, list[float]] = {name: [] for name in (*problems, "signatures")}
-    everything = range(len(compiles.assignments))
-    for number in everything:
-        assignment = compiles.assignments[number]
+    everything = range(len(assignments))
+    for number, assignment in enumerate(assignments):
         estimated = {name: each for name, each in assignment.steps.items() if each.cycles is not None}
         for model, problem in problems.items():
             total = 0
@@ -173,40 +129,45 @@ def print_row(*cells: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("compiles", type=Path)
-    parser.add_argument("--target", default="tpu-v4", help="target of the roofline and table models (default: %(default)s)")
+    parser.add_argument("--target", default="tpu-v4", help="chip whose compiles are read (default: %(default)s)")
     parser.add_argument("--folds", type=int, default=0, help="parts left out in turn; 0 (the default): each program by itself")
     parser.add_argument("--most", type=int, default=60, help="assignments of a program at most (default: %(default)s)")
     parser.add_argument("--only", nargs="*", help="programs to print; all are learned from")
     parser.add_argument(
         "--parts", type=Path, metavar="FOLDER", help="write each program's predictor that learned nothing of it"
     )
+    parser.add_argument("--predictor", type=Path, metavar="FILE", help="measure this one, learn nothing")
+    parser.add_argument("--start", type=Path, metavar="FILE", help="a predictor of another chip, to be corrected")
     parser.add_argument("--least", action="store_true", help="print what the cheapest patterns that were seen would save")
     parser.add_argument("--write", type=Path, metavar="FILE", help="learn from everything, and write the predictor")
     options = parser.parse_args()
+    target = load_target(options.target)
     programs = []
-    for folder in sorted(options.compiles.iterdir()):
-        if (folder / "program.hlo.txt.gz").exists():
-            found = read_compiles(folder, options.most)
-            programs += [found] if found else []
-            print(f"{folder.name}: {len(found.assignments) if found else 0} assignments", file=sys.stderr, flush=True)
+    for text in read_texts(options.compiles, target):
+        found = read_compiles(text, target, options.most)
+        programs += [found] if found else []
+        print(f"{text.name}: {len(found.assignments) if found else 0} assignments", file=sys.stderr, flush=True)
     if options.least:
         print_least(programs)
         return
-    samples = collect((each.name, each.signatures, each.table(range(len(each.assignments)))) for each in programs)
-    print(f"{len(programs)} programs, {sum(len(each.assignments) for each in programs)} different assignments, "
-          f"{len(samples.target)} samples\n", flush=True)  # fmt: skip
-    predictors = {
-        name: part.predictor for part in held_out(samples, folds=options.folds or len(programs)) for name in part.modules
-    }
+    count = sum(len(each.assignments) for each in programs)
+    print(f"{len(programs)} program texts, {count} different assignments\n", flush=True)
+    if options.predictor:
+        predictors = dict.fromkeys((each.workload for each in programs), Predictor.load(options.predictor))
+    else:
+        samples = collect(to_learn_from(programs))
+        start = Predictor.load(options.start) if options.start else None
+        parts = held_out(samples, folds=options.folds or len(samples.modules), start=start)
+        predictors = {name: part.predictor for part in parts for name in part.modules}
     if options.parts:
         options.parts.mkdir(parents=True, exist_ok=True)
         for name, predictor in predictors.items():
             predictor.save(options.parts / f"{name}.npz")
-    shown = [each for each in programs if each.name in predictors and (not options.only or each.name in options.only)]
+    shown = [each for each in programs if each.workload in predictors and (not options.only or each.name in options.only)]
     print_errors(shown, predictors)
-    print_correlations(shown, predictors, load_target(options.target))
-    if options.write:
-        fit(samples).save(options.write)
+    print_correlations(shown, predictors, target)
+    if options.write and not options.predictor:
+        fit(samples, start=start).save(options.write)
 
 
 def print_least(programs: Sequence[Compiles]) -> None:
@@ -221,7 +182,7 @@ def print_least(programs: Sequence[Compiles]) -> None:
     print("|---|--:|--:|")
     shares = []
     for each in programs:
-        default = each.assignments[min(1, len(each.assignments) - 1)]
+        default = each.assignments[0]
         total = least = 0
         for step in each.program.steps:
             placement = default.steps.get(step.name)
@@ -234,16 +195,19 @@ def print_least(programs: Sequence[Compiles]) -> None:
 
 
 def print_errors(programs: Sequence[Compiles], predictors: dict[str, Predictor]) -> None:
-    head = ["unseen", "median", "mean", "in interval", "as nearest"]
-    print_row("module", "assignments", *(f"{each}, two compiles" for each in head), *(f"{each}, all but one" for each in head))
-    print("|---" * 12 + "|")
+    head = ["unseen", "median", "mean", "within 10 %", "in interval", "as nearest", "within 10 %, as nearest"]
+    tables = ("default and all slow" if all(each.slow is not None for each in programs) else "default", "all but one")
+    print_row("module", "assignments", *(f"{each}, {known}" for known in tables for each in head))
+    print("|---" * 16 + "|")
     pooled = Errors([], [], []), Errors([], [], [])
     medians: tuple[list[float], list[float]] = ([], [])
     for each in programs:
-        count = len(each.assignments)
+        count, known = len(each.assignments), 1 if each.slow is None else 2
+        if count < 2:
+            continue
         found = (
-            unseen_errors(each, range(min(2, count)), range(2, count), predictors[each.name]),
-            _one_out(each, predictors[each.name]),
+            unseen_errors(each, range(known), range(known, count), predictors[each.workload]),
+            _one_out(each, predictors[each.workload]),
         )
         for whole, part, median in zip(pooled, found, medians, strict=True):
             whole.error += part.error
@@ -267,18 +231,20 @@ def _one_out(compiles: Compiles, predictor: Predictor) -> Errors:
 
 
 def print_correlations(programs: Sequence[Compiles], predictors: dict[str, Predictor], target: Target) -> None:
-    models = ("roofline", "table", "signatures")
+    programs = [each for each in programs if len(each.assignments) >= LEAST_ASSIGNMENTS]
+    # Without a compile with all slow there is no table model.
+    models = ["roofline", *(["table"] if any(each.slow is not None for each in programs) else []), "signatures"]
     kinds = ("Pearson", "rank", "rank among others than all slow")
     print_row("module", "assignments", *(f"{model}, {kind}" for kind in kinds for model in models), "total's error")
-    print("|---" * 12 + "|")
+    print("|---" * (3 * len(models) + 3) + "|")
     rows = []
     for each in programs:
-        if len(each.assignments) < LEAST_ASSIGNMENTS:
-            continue
-        found = modelled(each, target, predictors[each.name])
-        whole = [correlations(each.cycles, found[model]) for model in models]
+        found = modelled(each, target, predictors[each.workload])
+        given = [found.get(model, [0.0] * len(each.cycles)) for model in models]
+        whole = [correlations(each.cycles, model) for model in given]
         # All slow is mostly far from all others, so that it alone may make a correlation.
-        others = [correlations(each.cycles[1:], found[model][1:]) for model in models]
+        kept = [number for number in range(len(each.cycles)) if number != each.slow]
+        others = [correlations([each.cycles[at] for at in kept], [model[at] for at in kept]) for model in given]
         error = np.abs(np.array(found["signatures"]) / np.array(each.cycles) - 1).mean()
         row = [*(pair[0] for pair in whole), *(pair[1] for pair in whole), *(pair[1] for pair in others), float(error)]
         rows.append(row)

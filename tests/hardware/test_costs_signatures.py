@@ -27,7 +27,7 @@ from stowplan.hardware.costs.signatures import (
 )
 from stowplan.hardware.costs.signatures.predictor import NAMES, SHIPPED, Known, StepFacts, Trees, as_bits, features, shipped
 from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
-from stowplan.hardware.targets import load_target
+from stowplan.hardware.targets import CMEM, VMEM, load_target
 
 TPU = load_target("tpu-v4")
 
@@ -218,7 +218,7 @@ class TestPredictor:
             Predictor.load(path)
 
     def test_damaged_files_are_refused_in_one_way(self, tmp_path: Path) -> None:
-        path, rng, whole = tmp_path / "p.npz", random.Random(0), SHIPPED.read_bytes()
+        path, rng, whole = tmp_path / "p.npz", random.Random(0), SHIPPED[CMEM].read_bytes()
         refused = 0
         for _ in range(60):
             data = bytearray(whole)
@@ -231,8 +231,13 @@ class TestPredictor:
                 refused += str(error).startswith(f"{path}: ")
         assert refused > 40
 
-    def test_the_shipped_one_is_small_and_needs_no_learning_package(self) -> None:
-        assert SHIPPED.stat().st_size < 1_000_000
+    def test_each_shipped_one_is_small_and_has_its_kind_of_memory(self) -> None:
+        assert all(path.stat().st_size < 400_000 for path in SHIPPED.values())
+        assert shipped(load_target("tpu-v6e").fast_space) is shipped(VMEM)
+        assert shipped(load_target("tpu-v4i").fast_space) is shipped(CMEM)
+        assert shipped(VMEM).middle.start != shipped(CMEM).middle.start
+
+    def test_the_shipped_one_needs_no_learning_package(self) -> None:
         code = (
             "import sys; sys.modules['sklearn'] = None\n"
             "from stowplan.hardware.costs.signatures.predictor import shipped\n"

@@ -8,14 +8,14 @@ from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
-from stowplan.backends.xla.score import CompiledModule, Judge, Score, judged_program
+from stowplan.backends.xla.score import Judge, Score, judged_program
 from stowplan.backends.xla.steer import ALL_SLOW, Steer, values_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
 from stowplan.frontends.hlo import HloModule, read_module
-from stowplan.frontends.hlo.placed import placed_instructions, read_assignment, sign_steps
+from stowplan.frontends.hlo.placed import placed_instructions, sign_steps
 from stowplan.frontends.hlo.shape import index_text
-from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts, StepPlacement
+from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts, shipped
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import Target
 
@@ -60,7 +60,7 @@ class Evidence:
     table
         Entries known from other programs; this program's are added to a copy.
     predictor
-        What predicts the cycles of patterns that no compile has shown; the one of the package where None.
+        What predicts the cycles of patterns that no compile has shown; the package's for the chip where None.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Evidence:
         """Number of the operand by which a step, by its name, reads a tensor."""
         self.deadline = Deadline()
         """When to stop looking for what to try next."""
-        self.costs = SignatureCosts(self.signatures, self.table, predictor)
+        self.costs = SignatureCosts(self.signatures, self.table, predictor or shipped(target.fast_space))
         self._masks_of: dict[str, dict[int, int]] = {}
         """For each step the pattern of each tensor's leaves."""
         for step in self.program.steps:
@@ -97,21 +97,12 @@ class Evidence:
     def add(self, steer: Steer, compiled: Compiled) -> Trial:
         """Read a result and take it into the table."""
         found = self.judge.read(compiled)
-        trial = Trial(steer, compiled, self._assignment(found), self.judge.score(found), found.has_fast_memory)
+        trial = Trial(steer, compiled, found.assignment(self.signatures), self.judge.score(found), found.has_fast_memory)
         self.table.add(trial.assignment, self.signatures)
         self.trials.append(trial)
         if self.all_slow is None and not self.fast_tensors(trial.assignment):
             self.all_slow = trial
         return trial
-
-    def _assignment(self, found: CompiledModule) -> Assignment:
-        read = read_assignment(found.module, self.signatures, fast_space=self.judge.target.fast_space)
-        careful = {
-            name: StepPlacement(read.steps[name].pattern, cycles)
-            for name, cycles in (found.copies | found.collectives).items()
-            if name in read.steps
-        }
-        return Assignment({**read.steps, **careful})
 
     @property
     def incumbent(self) -> Trial:

@@ -233,13 +233,13 @@ class _Run:
             self._notes.append(str(error))
 
     def _evidence_of(self, steer: Steer, compiled: Compiled) -> Evidence:
-        """That of the program that a steer's flags make: flags may leave the program as it is."""
+        """That of the program that a steer's flags make; the same for flags that leave text and scoped limit as they are."""
         if steer.flags in self._programs:
             return self._programs[steer.flags]
-        text = compiled.program_path.read_bytes()
-        same = next((each for each in self._programs.values() if each.program_text == text), None)
+        text, scoped = compiled.program_path.read_bytes(), dict(steer.flags).get(SCOPED_OPTION)
+        alike = (each for flags, each in self._programs.items() if dict(flags).get(SCOPED_OPTION) == scoped)
+        same = next((each for each in alike if each.program_text == text), None)
         if same is None:
-            scoped = dict(steer.flags).get(SCOPED_OPTION)
             target = self._target
             if scoped is not None and self._chip.scoped is not None:
                 left = target.fast_memory.capacity + self._chip.scoped - (int(scoped) << 10)

@@ -20,9 +20,10 @@ from stowplan.backends.xla.collectives import collective_cycles
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import HloModule, program_from_module, read_module
-from stowplan.frontends.hlo.placed import Placed, placed_instructions
+from stowplan.frontends.hlo.placed import Placed, placed_instructions, read_assignment
 from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
 from stowplan.hardware.costs import make_problem
+from stowplan.hardware.costs.signatures import Assignment, StepPlacement, StepSignature
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.shared_bandwidth import play_shared
 from stowplan.hardware.simulator import Timeline, durations_ps
@@ -116,6 +117,16 @@ class CompiledModule:
         """Cycles of one run of each step, copies and collectives by their bytes."""
         return {step.name: step.cycles or 0 for step in self.steps} | self.copies | self.collectives
 
+    def assignment(self, signatures: Mapping[str, StepSignature]) -> Assignment:
+        """Memories and cycles of the steps that have a signature, copies and collectives as they are scored."""
+        read = read_assignment(self.module, signatures, fast_space=self._target.fast_space)
+        careful = {
+            name: StepPlacement(read.steps[name].pattern, cycles)
+            for name, cycles in (self.copies | self.collectives).items()
+            if name in read.steps
+        }
+        return Assignment({**read.steps, **careful})
+
     @property
     def has_fast_memory(self) -> bool:
         """Whether anything is in fast memory; nothing is to be imported otherwise."""
@@ -191,8 +202,8 @@ class Judge:
         stalls = round(self.play(plan, found).stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000)
         return Score(total, stalls, estimated, careful, self.most_bytes(plan), collective)
 
-    def play(self, plan: Plan, found: CompiledModule) -> Timeline:
-        """A plan, played beside steps that last as long as the compiled module says."""
+    def play(self, plan: Plan, found: CompiledModule, engines: int | None = None) -> Timeline:
+        """A plan, played beside steps that last as long as the compiled module says; by the chip's copy engines where None."""
         fast, number = set(plan.fast_uses), 0
         slow_bytes = []
         for step in self.program.steps:
@@ -206,7 +217,7 @@ class Judge:
             self.durations_ps(found),
             slow_bytes,
             bandwidth=copies.in_bandwidth,
-            engines=self._chip.copy_engines,
+            engines=self._chip.copy_engines if engines is None else engines,
             latency_ps=copies.latency,
         )
 

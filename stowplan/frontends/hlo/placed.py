@@ -28,6 +28,7 @@ from stowplan.hardware.costs.signatures import (
     SignatureCosts,
     StepPlacement,
     StepSignature,
+    shipped,
 )
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import CMEM
@@ -265,7 +266,7 @@ def read_costs(
     module, program
         What is to be planned.
     predictor
-        The one that comes with the package where None.
+        The one that comes with the package for this fast memory where None.
     fast_space
         Memory space of fast memory in layouts of compiled modules.
 
@@ -285,7 +286,8 @@ def read_costs(
             table.add(read_assignment(path, signatures, fast_space=fast_space), signatures)
     if not any(step.signature in table for step in signatures.values()):
         raise InputError(f"found no entry for any step of {program.name}, expected some", source=last)
-    return SignatureCosts(signatures, table.only(step.signature for step in signatures.values()), predictor)
+    known = table.only(step.signature for step in signatures.values())
+    return SignatureCosts(signatures, known, predictor or shipped(fast_space))
 
 
 def _computation_digests(module: HloModule) -> tuple[dict[str, str], dict[str, Counter[str]]]:

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from stowplan.backends.xla import planning, tune_workload
+from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Move
-from stowplan.backends.xla.loop import COMPILES
+from stowplan.backends.xla.loop import COMPILES, _Run
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import fitted, overlaps, preloads, tightened
 from stowplan.backends.xla.score import CompiledModule, Judge, Score
@@ -25,9 +26,11 @@ from stowplan.backends.xla.steer import (
     DEFAULT,
     ORDER_OPTION,
     OVERLAP_OPTION,
+    SCOPED_OPTION,
     Steer,
 )
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
+from stowplan.deadline import Deadline
 from stowplan.errors import InputError, TimeLimitError, UsageError
 from stowplan.hardware.targets import load_target
 from tests.backends.xla.conftest import WORKLOAD, Fake
@@ -342,6 +345,20 @@ def evidence_of(tuning: Tuning, folder: Path) -> Evidence:
     if len(tuning.trials) > 1:
         evidence.add(ALL_SLOW, tuning.compiled(folder, 1))
     return evidence
+
+
+def test_kernels_with_another_scoped_limit_are_another_program(fake: Fake, tmp_path: Path) -> None:
+    """Their cycles are others even where flags leave the text as it is; flags that change neither share what is known."""
+    tuning = tune_workload(WORKLOAD, target="tpu-v5e", compiles=1, folder=tmp_path)
+    compiled = tuning.compiled(tmp_path, 0)
+    with Compiler(WORKLOAD, target="tpu-v5e", folder=tmp_path) as compiler:
+        run = _Run(compiler, load_target("tpu-v5e"), Deadline(), 4, random.Random(0), None)
+        plain, same, other = (
+            run._evidence_of(DEFAULT.with_flags(flags), compiled) for flags in ({}, {"xla_idle": True}, {SCOPED_OPTION: "8192"})
+        )
+    assert same is plain
+    assert other is not plain
+    assert other.capacity - plain.capacity == 8 << 20
 
 
 def test_plans_of_the_real_heuristics(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,7 @@ class SignatureCosts:
     table
         Looked at when costs are asked for, so that one object serves a table that grows.
     predictor
-        The one that comes with the package where None.
+        The one that comes with the package for TPU v4 where None.
     caution
         Which point of its interval stands for a prediction in a problem: 0 what is expected, 1 the upper end, -1 the lower one.
         An optimizer picks what is predicted too low; some caution makes up for that, and less than none explores.

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from stowplan import files
 from stowplan.errors import InputError, naming
 from stowplan.hardware.costs.signatures.table import StepSignature
+from stowplan.hardware.targets import CMEM, VMEM
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
@@ -313,8 +314,9 @@ class Trees:
 FORMAT = "stowplan.latency_predictor"
 VERSION = 1
 
-#: Learned on XLA's estimates for TPU v4 by ``benchmarks/costs/latency_tables.py --write``.
-SHIPPED = Path(__file__).with_name("tpu-v4.npz")
+#: Learned by ``benchmarks/costs/latency_tables.py --write`` on XLA's estimates, by the memory space of fast memory: for TPU v4,
+#: and the same corrected on TPU v5e for chips whose fast memory is VMEM.
+SHIPPED = {CMEM: Path(__file__).with_name("tpu-v4.npz"), VMEM: Path(__file__).with_name("tpu-v5e.npz")}
 
 #: No prediction differs from the nearest known pattern by more than this factor, nor is an interval wider.
 _LIMIT = 20.0
@@ -387,6 +389,6 @@ def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:
 
 
 @cache
-def shipped() -> Predictor:
-    """The predictor that comes with the package."""
-    return Predictor.load(SHIPPED)
+def shipped(fast_space: int = CMEM) -> Predictor:
+    """The predictor that comes with the package for chips with fast memory of a kind; TPU v4's where there is none."""
+    return Predictor.load(SHIPPED.get(fast_space, SHIPPED[CMEM]))
