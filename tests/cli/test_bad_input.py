@@ -246,7 +246,7 @@ OPTIONS = {
     "--prefetches slicd": "found prefetches 'slicd', expected whole or sliced",
     "--cost-model roofine": "found cost model 'roofine', expected one of roofline",
     "--cost-model table": "'table' needs cycles",
-    "--target tpu-v9": "found target 'tpu-v9', expected one of teaching, tpu-v4",
+    "--target tpu-v9": "found target 'tpu-v9', expected one of teaching, tpu-7x, tpu-v4",
     "--baseline gredy": "found baseline 'gredy', expected one of all_slow",
     "--nonsense": "No such option: --nonsense",
 }  # fmt: skip
