@@ -92,10 +92,12 @@ class TestLoop:
         assert "xla_flag" in tuning.compiler_options
         assert len(tuning.compiler_options) > 1
 
+    @pytest.mark.slow
     def test_a_flag_that_the_user_sets_is_not_tried(self, fake: Fake) -> None:
         tuning = tune_workload(WORKLOAD, compiles=14, compiler_options={"xla_flag": "0"})
         assert "scavenge" not in [trial.way for trial in tuning.trials]
 
+    @pytest.mark.slow
     def test_it_begins_where_earlier_programs_succeeded(self, fake: Fake) -> None:
         def place(experience: Experience) -> int:
             ways = [trial.way for trial in tune_workload(WORKLOAD, compiles=14, experience=experience).trials]
@@ -130,6 +132,7 @@ class TestLaterChips:
         }
         assert not [options for options in fake.compiles if "xla_msa_enable" in options or CAPACITY_OPTION in options]
 
+    @pytest.mark.slow
     def test_what_leaves_kernels_less_is_planned_with_more(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
         seen = []
         add = Evidence.add
