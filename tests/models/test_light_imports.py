@@ -72,9 +72,11 @@ assert scipy.linalg.norm([3.0, 4.0]) == 5.0
 """
 
 
+@pytest.mark.slow
 def test_numba_compiles_without_scipy_until_matrices_are_multiplied() -> None:
     subprocess.run([sys.executable, "-c", MULTIPLY.format(first="", there=False)], check=True)
 
 
+@pytest.mark.slow
 def test_scipy_that_is_there_already_stays() -> None:
     subprocess.run([sys.executable, "-c", MULTIPLY.format(first="import scipy.linalg.cython_blas", there=True)], check=True)
