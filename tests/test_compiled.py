@@ -256,6 +256,7 @@ def test_a_full_disk_costs_compile_time_only(tmp_path: Path) -> None:
     assert warning.startswith("compiled code cannot be kept")
 
 
+@pytest.mark.slow
 def test_damaged_code_is_compiled_again(tmp_path: Path) -> None:
     code = FULL_DISK.replace("resource.setrlimit(", "(").replace("(21), compiled.njit(double)(2.5)", "(21)")
     folder = {"STOWPLAN_COMPILE_CACHE": str(tmp_path / "cache")}

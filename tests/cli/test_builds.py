@@ -181,12 +181,14 @@ def check_builds(project: Project, build: list[list[object]], app: str) -> None:
         assert project.run(project.folder / app) == f"{4214784 if changed else 2609152} bytes for 5 buffers\n"
 
 
+@pytest.mark.slow
 @needs_make
 def test_make(project: Project) -> None:
     check_builds(project, [["make", f"STOWPLAN={project.command}"]], "build/app")
     assert files.read_text(project.folder / "build" / "model.d").endswith("model.csv\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cmake") is None or shutil.which("ninja") is None, reason="needs cmake and ninja")
 def test_cmake_and_ninja(project: Project) -> None:
     configure = ["cmake", "-G", "Ninja", "-B", "build", f"-DSTOWPLAN={project.command}"]
@@ -234,6 +236,7 @@ class Starlark:
         self._build |= {name: self._note[name] if label.startswith("@") else self._bzl[name] for name in names}
 
 
+@pytest.mark.slow
 def test_bazel_files_mean_what_the_others_do(project: Project) -> None:
     """Without bazel at hand: its command, in a folder with nothing but what the rule names, and what is compiled with that."""
     files_of = Starlark(project.folder)

@@ -63,6 +63,7 @@ def test_what_load_refutes_is_explained(cli: Cli, five: Path) -> None:
     assert "3 buffers (b1, b3, b5) live at once in [0, 3) and take 12 bytes" in outcome.out
 
 
+@pytest.mark.slow
 def test_what_only_a_search_refutes_is_explained(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "split.csv"
     path.write_text(SPLIT)

@@ -55,6 +55,7 @@ def problem(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: Path, problem: Path) -> None:
     other = tmp_path / "other.json"
     other_program().save(other)
@@ -211,6 +212,7 @@ def test_without_torch_the_extra_is_named(cli: Cli, tmp_path: Path, problem: Pat
     assert "stowplan[learned]" in error_line(cli("train", "muzero", problem, "-o", tmp_path / "x.pt"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
     [

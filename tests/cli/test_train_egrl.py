@@ -263,6 +263,7 @@ def test_without_torch_the_extra_is_named(cli: Cli, tmp_path: Path, problem: Pat
     assert "stowplan[learned]" in error_line(cli("train", "egrl", problem, "-o", tmp_path / "x.pt"))
 
 
+@pytest.mark.slow
 def test_an_interrupt_writes_the_checkpoint(tmp_path: Path, problem: Path) -> None:
     output, curve = tmp_path / "x.pt", tmp_path / "curve.csv"
     command = [sys.executable, "-c", "from stowplan.cli import main; main()", "train", "egrl", str(problem)]

@@ -41,6 +41,7 @@ def fuzzing() -> ModuleType:
 MUTANTS = [6, pytest.param(60, marks=pytest.mark.slow)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", MUTANTS)
 @pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
 def test_mutants_are_read_or_refused(fuzzing: ModuleType, tmp_path: Path, count: int) -> None:

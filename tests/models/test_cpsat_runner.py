@@ -163,6 +163,7 @@ def test_all_kinds_stop_without_a_bound_on_the_way(monkeypatch: pytest.MonkeyPat
     assert found.status == "unknown"
 
 
+@pytest.mark.slow
 def test_limited_work_repeats_itself() -> None:
     one, two = (run(hard_model(), time_limit=600, deterministic_limit=0.01, seed=7) for _ in range(2))
     assert (one.status, one.bound, one.deterministic) == (two.status, two.bound, two.deterministic)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.paths import ROOT
 
 SOLVE = """
@@ -72,9 +74,11 @@ assert scipy.linalg.norm([3.0, 4.0]) == 5.0
 """
 
 
+@pytest.mark.slow
 def test_numba_compiles_without_scipy_until_matrices_are_multiplied() -> None:
     subprocess.run([sys.executable, "-c", MULTIPLY.format(first="", there=False)], check=True)
 
 
+@pytest.mark.slow
 def test_scipy_that_is_there_already_stays() -> None:
     subprocess.run([sys.executable, "-c", MULTIPLY.format(first="import scipy.linalg.cython_blas", there=True)], check=True)

@@ -155,6 +155,7 @@ def test_plans_take_the_time_they_need_and_proofs_what_is_left(solve_fakes: Solv
     assert outcomes["waits"] in ("stopped", "skipped")
 
 
+@pytest.mark.slow
 def test_a_candidate_that_hangs_is_ended_and_told_of(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "NET", (1, 5.0))
     with no_hang():

@@ -74,6 +74,7 @@ def test_what_is_proven_is_for_every_limit(solve_fakes: SolveFakes, tmp_path: Pa
     assert "cached" in solve_fakes(*PROVEN, cache=tmp_path, time_limit=1.0).details
 
 
+@pytest.mark.slow
 def test_what_had_its_limit_is_not_for_a_longer_one(solve_fakes: SolveFakes, tmp_path: Path, calls: Callable[[], int]) -> None:
     """And neither is what its candidates have given up on."""
     for name in ("works_in_vain", "says_where"):

@@ -82,6 +82,7 @@ def test_random_tensors_keep_their_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert improved > 150
 
 
+@pytest.mark.slow
 def test_a_search_finds_what_first_fit_does_not() -> None:
     # By size 0 takes the bottom, 1 and 2 each a place above it; the least height has 0 in the middle.
     lives = [(40, 0, 3), (30, 2, 6), (30, 5, 9), (20, 3, 5), (50, 7, 9), (20, 0, 2)]

@@ -53,6 +53,7 @@ def run(program: Any, *inputs: Tensor) -> list[Tensor]:
     return list(found) if isinstance(found, tuple) else [found]
 
 
+@pytest.mark.slow
 def test_the_peak_gets_lower_and_results_stay_the_same() -> None:
     model, x = Towers(), torch.randn(1, 2, 8, 8)
     program = graph_of(model, x)

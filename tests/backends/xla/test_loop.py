@@ -70,6 +70,7 @@ def test_with_enough_compiles_it_finds_the_best(fake: Fake) -> None:
     assert min(trial.total for trial in tune_workload(WORKLOAD, compiles=30).trials) == 4100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_never_worse_and_nothing_twice(fake: Fake, seed: int) -> None:
     """Other costs each time: fast memory helps here and harms there."""
@@ -93,6 +94,7 @@ def test_a_budget_is_met(fake: Fake, compiles: int) -> None:
         assert (tuning.best, tuning.gain, tuning.compiler_options) == (0, 0.0, {})
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_was_interrupted(fake: Fake, tmp_path: Path) -> None:
     whole = tune_workload(WORKLOAD, compiles=9, folder=tmp_path / "whole", seed=3)
     fake.log.unlink()
@@ -303,6 +305,7 @@ def test_what_harms_is_left_without_room(fake: Fake, tmp_path: Path, monkeypatch
     assert all(steer.startswith("1 last, ") and steer.endswith(" MiB") for steer in tried)
 
 
+@pytest.mark.slow
 def test_plans_for_less_room(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA keeps 3 MiB; a plan for less keeps less, and no limit is tried twice."""
     monkeypatch.setattr("stowplan.backends.xla.proposals.planned", PLANNED)
@@ -323,6 +326,7 @@ def test_plans_for_less_room(fake: Fake, tmp_path: Path, monkeypatch: pytest.Mon
     ]
 
 
+@pytest.mark.slow
 def test_plans_that_begin_from_what_xla_made(fake: Fake, tmp_path: Path) -> None:
     evidence = evidence_of(tune_workload(WORKLOAD, compiles=1, folder=tmp_path), tmp_path)
     default = evidence.trials[0]

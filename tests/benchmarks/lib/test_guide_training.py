@@ -42,6 +42,7 @@ def taught(seed: int, *, shuffle: bool) -> Example:
     return example(program(problem), fast, keep)
 
 
+@pytest.mark.slow
 def test_a_tiny_guide_learns_more_than_from_shuffled_values() -> None:
     torch.set_num_threads(1)
     examples = [taught(seed, shuffle=shuffle) for shuffle in (False, True) for seed in range(10)]

@@ -25,6 +25,7 @@ def game_and_actions(seed: int, other: bool = False) -> tuple[CompiledGame, list
     return game, actions
 
 
+@pytest.mark.slow
 def test_positions_are_those_of_the_game() -> None:
     game, actions = game_and_actions(0)
     observer = Observer(game, SMALL_NETWORK.observation)
@@ -52,6 +53,7 @@ def test_the_rows_of_several_games_lie_one_after_the_other() -> None:
     assert not data.policy.any()
 
 
+@pytest.mark.slow
 def test_what_is_imitated_is_preferred_and_forced_moves_teach_nothing() -> None:
     torch.manual_seed(0)
     parts = []

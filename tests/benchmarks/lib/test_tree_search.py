@@ -111,6 +111,7 @@ def plain_search(game: CompiledGame, config: TreeSearchConfig, seeds: list[int])
     return playouts, [root.state.return_ps]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("playout", ["random", "greedy"])
 @pytest.mark.parametrize("simulations", [1, 4, 25])
 def test_equals_a_plain_search(playout, simulations):

@@ -18,6 +18,7 @@ from tests.learned_guidance.memory_mapping.muzero.programs import small_config, 
 from tests.learned_guidance.memory_mapping.muzero.test_play import check
 
 
+@pytest.mark.slow
 def test_a_search_by_the_true_game_plays_whole_games_and_knows_the_rewards(tmp_path: Path) -> None:
     trainer = Trainer([small_program()], small_config(training_steps=30, batch_size=16), seed=0)
     run(trainer)

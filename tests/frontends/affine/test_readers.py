@@ -134,6 +134,7 @@ def test_networks_of_the_corpus(corpus: Path, name: str, found: int, kept: int) 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.corpus
 def test_a_network_computes_the_same(corpus: Path) -> None:
     """With stand-ins for its operators, which turn any changed operand into noise."""

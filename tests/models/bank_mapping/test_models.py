@@ -46,6 +46,7 @@ def solved() -> list[tuple[Problem, int | None]]:
     return [(problem, best) for problem in problems if (best := best_of(problem)) != -1]
 
 
+@pytest.mark.slow
 def test_there_are_problems_of_all_sorts(solved: list[tuple[Problem, int | None]]) -> None:
     assert len(solved) > 150
     assert any(len(writers) > 1 for problem, _ in solved for writers in problem.writers)

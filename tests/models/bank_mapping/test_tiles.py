@@ -129,6 +129,7 @@ def solved() -> list[tuple[Problem, int, Problem, int | None]]:
     return found
 
 
+@pytest.mark.slow
 def test_there_are_many_and_tiles_matter(solved: list[tuple[Problem, int, Problem, int | None]]) -> None:
     assert len(solved) >= 200
     assert sum(len(tiled.tensors) > len(problem.tensors) for problem, _, tiled, _ in solved) >= 150

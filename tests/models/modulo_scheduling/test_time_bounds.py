@@ -92,6 +92,7 @@ def test_every_plan_is_within() -> None:
     assert bound > 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(50, 300, 50))])
 def test_models_find_what_they_found_without(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(first, first + 50):

@@ -75,6 +75,7 @@ def test_names_too_long_for_what_is_written_are_cut(tmp_path: Path) -> None:
     assert [known for _, known in run(items, out).values()] == [True, True]
 
 
+@pytest.mark.slow
 def test_side_by_side_comes_to_the_same_files(tmp_path: Path) -> None:
     items = inputs(tmp_path, *"abcd")
     settings = Settings(candidates=("heuristic",), deterministic=True)
@@ -118,6 +119,7 @@ def test_a_journal_elsewhere(tmp_path: Path) -> None:
     assert not (out / "results.jsonl").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["is_killed_once", "is_killed_at_its_word"])
 def test_a_worker_that_is_killed_costs_its_input_another_try(
     function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

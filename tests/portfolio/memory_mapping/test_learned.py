@@ -184,6 +184,7 @@ def test_plans_are_valid_and_a_deterministic_run_repeats(trained: Path, monkeypa
     assert {source for source, _ in found[0]} == {name}
 
 
+@pytest.mark.slow
 def test_search_goes_on_until_time_is_up(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(learned.POLICY.variable, str(trained))
     assert run(learned.policy_search, problem_of(3), FakeContext(looks=0)) == []
@@ -192,6 +193,7 @@ def test_search_goes_on_until_time_is_up(trained: Path, monkeypatch: pytest.Monk
     assert longer[: len(shorter)] == shorter
 
 
+@pytest.mark.slow
 def test_tuning_learns_from_the_best_plan_there_is(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(learned.POLICY.variable, str(trained))
     problem = problem_of(3)
@@ -213,6 +215,7 @@ def test_nothing_to_play(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert run(getattr(learned, name), empty, FakeContext()) == []
 
 
+@pytest.mark.slow
 def test_the_result_names_the_policy(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(learned.POLICY.variable, str(trained))
     result = solve(problem_of(3), time_limit=60, candidates="policy", workers=1)
@@ -225,6 +228,7 @@ def test_the_result_names_the_policy(trained: Path, monkeypatch: pytest.MonkeyPa
     assert "torch" not in without.provenance.versions
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_policy(any_file: Path) -> None:
     pytest.importorskip("torch")
     result = solve(problem_of(3), time_limit=60, candidates="policy", workers=1)

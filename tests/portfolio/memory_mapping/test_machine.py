@@ -65,6 +65,7 @@ def test_the_empty_state_is_all_slow() -> None:
         assert new_state(arrays.build(problem)).totals[0].total == problem.all_slow_ps
 
 
+@pytest.mark.slow
 def test_compiled_and_interpreted_agree() -> None:
     found = []
     for interpret in ("0", "1"):

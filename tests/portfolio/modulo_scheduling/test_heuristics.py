@@ -72,6 +72,7 @@ def simulated(problem: Problem, plan: Plan, iterations: int = 5) -> Plan:
     return plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", HEURISTICS)
 def test_random_problems(function: Any) -> None:
     """Plans hold, none beats brute force, and infeasibility is claimed only where there is no plan."""

@@ -265,6 +265,7 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_network_that_was_never_trained(untrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plans are valid and come again, also those of training on."""
     problem = generated(np.random.default_rng(3), instructions=8)
@@ -275,6 +276,7 @@ def test_a_network_that_was_never_trained(untrained: Path, monkeypatch: pytest.M
         assert found[0]
 
 
+@pytest.mark.slow
 def test_the_result_names_the_policy(untrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(learned.POLICY.variable, str(untrained))
     result = solve(lower(kernels.vector_add()), time_limit=60, candidates="ppo", workers=1, gap=0.9)
@@ -283,6 +285,7 @@ def test_the_result_names_the_policy(untrained: Path, monkeypatch: pytest.Monkey
     assert result.provenance.checkpoint == hashlib.sha256(untrained.read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_policy(any_file: Path) -> None:
     pytest.importorskip("torch")
     result = solve(graph("a>b b>c a>d"), time_limit=60, candidates="ppo", workers=1)

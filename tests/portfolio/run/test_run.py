@@ -321,6 +321,7 @@ def test_those_that_fail_are_named(solve_fakes: SolveFakes, name: str, reason: s
     assert reason in result.summary()
 
 
+@pytest.mark.slow
 def test_those_never_heard_of_are_named(solve_fakes: SolveFakes) -> None:
     """Not those that found something, nor those that were not needed."""
     result = solve_with_time_for(solve_fakes, "waits", "sleeps", workers=2)

@@ -72,6 +72,7 @@ def test_those_that_stop_when_told_are_kept(solve_fakes: SolveFakes) -> None:
     assert pids(solve_fakes("says_where")) == pids(first)
 
 
+@pytest.mark.slow
 def test_those_that_do_not_stop_are_killed_and_replaced(solve_fakes: SolveFakes) -> None:
     solve_fakes("solves")
     result = solve_fakes("never_stops")

@@ -180,6 +180,7 @@ def test_a_network_that_fits_nowhere(policy: Path) -> None:
         assert context.infeasible
 
 
+@pytest.mark.slow
 def test_the_result_names_the_policy(policy: Path) -> None:
     result = solve(small_network(), time_limit=60, candidates="egrl", workers=1)
     assert [(report.name, report.outcome) for report in result.candidates] == [("egrl", "finished")]
@@ -190,6 +191,7 @@ def test_the_result_names_the_policy(policy: Path) -> None:
     assert result.provenance.checkpoint_training == ""
 
 
+@pytest.mark.slow
 def test_the_result_says_how_the_packages_own_policy_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.delenv("STOWPLAN_EGRL_POLICY", raising=False)
@@ -197,6 +199,7 @@ def test_the_result_says_how_the_packages_own_policy_was_trained(monkeypatch: py
     assert result.provenance.checkpoint_training == "trained by imitation of linear relaxations, no evaluations of its own"
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_policy(any_file: Path) -> None:
     pytest.importorskip("torch")
     result = solve(small_network(), time_limit=60, candidates="egrl", workers=1)

@@ -79,6 +79,7 @@ def test_a_network_that_fits_nowhere() -> None:
     assert result.details["explanation"] == "the weights of layer big have 12 bytes, the largest tier has 10"
 
 
+@pytest.mark.slow
 def test_tens_of_thousands_of_moves_scale_to_five_thousand_layers() -> None:
     """A stack of networks: far better than the compiler with a few moves a tensor, and near its bound."""
     problem = resnet50()

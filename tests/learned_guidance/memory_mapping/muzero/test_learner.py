@@ -117,6 +117,7 @@ def batch_of_games(config: TrainingConfig, program_game: ProgramGame, model: Tor
     return make_batch(replay.sample(32, np.random.default_rng(0)), [program_game], config, model, np.random.default_rng(0))
 
 
+@pytest.mark.slow
 def test_training_on_one_batch_learns_it() -> None:
     config, program_game, learner, model = setting(learning_rate=3e-3)
     batch = batch_of_games(config, program_game, model)

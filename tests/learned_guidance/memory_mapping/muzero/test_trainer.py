@@ -211,6 +211,7 @@ def test_the_best_game_is_kept_with_its_actions() -> None:
         assert kept[0] == best.return_ps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_training_finds_the_best_game_of_a_small_program(seeds: int) -> None:
     problem = small_program()

@@ -192,6 +192,7 @@ def assert_buffers(found: np.ndarray, reference: State, config: ObservationConfi
         assert (row[BufferFeature.ALIAS_ID] == 0) == (move.alias_group < 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -76,6 +76,7 @@ def test_fine_tuning_finds_better_plans_and_counts(policy: Policy) -> None:
     assert tuned.trainer.evaluations >= 10
 
 
+@pytest.mark.slow
 def test_it_is_loaded_without_what_trained_it() -> None:
     code = (
         "import sys; from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy; "

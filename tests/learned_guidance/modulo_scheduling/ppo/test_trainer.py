@@ -101,6 +101,7 @@ def test_imitation_brings_a_plan_back() -> None:
     assert losses[-1] < 0.3 * losses[0]
 
 
+@pytest.mark.slow
 def test_training_learns_to_complete_mappings() -> None:
     # Untrained, every other mapping gets stuck without the masks' look ahead.
     problem = butterflies(4)

@@ -356,6 +356,7 @@ def test_demonstrations_are_learned_from_and_are_no_evaluations() -> None:
     assert network.plan() is None
 
 
+@pytest.mark.slow
 def test_imitation_makes_a_demonstration_likelier() -> None:
     def chance(imitation: float) -> float:
         config = small_config(evaluations=20, imitation=imitation, updates_per_evaluation=4.0, actor_rate=1e-2)
