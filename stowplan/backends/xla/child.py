@@ -2,31 +2,31 @@
 
 Run as ``python -m stowplan.backends.xla.child REQUESTS ANSWERS`` with two inherited file descriptors. First comes a request to
 lower (:class:`Lower`), answered by a digest of what is to be compiled; then any number of requests to compile
-(:class:`Compile`), each answered when its files are written. It ends with its requests, or with its parent.
+(:class:`Compile`), each answered when its files are written. A process that is asked for previews (:class:`Preview`) does not
+lower: it forks for each of them, since a compile cannot be interrupted but by ending its process. It ends with its requests, or
+with its parent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import importlib
 import os
-import re
-import shutil
+import select
 import sys
 import sysconfig
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import msgspec
 
+from stowplan.backends.xla.dumps import DUMPED, is_assigned, write_assigned, write_compiled
 from stowplan.backends.xla.sharding import Partition, build_mesh, loads
 from stowplan.backends.xla.workload import ArrayShape, Workload, shapes_of
 from stowplan.errors import UsageError
@@ -34,19 +34,8 @@ from stowplan.errors import UsageError
 #: What one may say to a compiler: a flag's value.
 Option = str | bool | int | float
 
-#: Files of a result.
-PROGRAM = "program.hlo.txt.gz"
-"""The scheduled module before memory-space assignment."""
-ASSIGNED, OFFSETS = "assigned.hlo.txt.gz", "assigned.fastmem.txt.gz"
-"""The module after it, and its allocations in fast memory."""
-COMPILED = "compiled.hlo.txt.gz"
-"""The module after code generation, with estimated cycles; its sliced copies are no longer told apart."""
-
 #: Seconds between looks at what the compiler has written so far.
-_WATCH = 0.2
-
-#: Options by which the child has the compiler write those files.
-DUMPED = ("xla_dump_to", "xla_dump_hlo_as_text")
+_WATCH = 0.02
 
 
 class Lower(msgspec.Struct, frozen=True, tag="lower"):
@@ -63,9 +52,15 @@ class Compile(msgspec.Struct, frozen=True, tag="compile"):
 
     options: dict[str, Option]
     folder: str
-    known: dict[str, str] = {}
-    """Folders of results whose kernels are made alike, by :func:`assignment_digest`: an equal assignment need not be compiled
-    to its end."""
+
+
+class Preview(msgspec.Struct, frozen=True, tag="preview"):
+    """Compile to the memory-space assignment and no further: nine tenths of a compile come after it."""
+
+    lower: Lower
+    asked: list[Compile]
+    jobs: int
+    """How many of them side by side."""
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -76,8 +71,6 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     seconds: float = 0.0
     resident_bytes: int = 0
     """Most memory that the process has had."""
-    ended: bool = False
-    """Whether the process ends with this answer: it found a known assignment, and a compile cannot be interrupted."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -85,16 +78,18 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
     message: str
     stage: str
-    """``place`` (devices, their mesh, what is partitioned over it), ``import``, ``trace`` or ``compile``."""
+    """``place`` (devices, their mesh, what is partitioned over it), ``import``, ``trace``, ``compile``, or ``end`` of the
+    process that made a preview."""
 
 
-Request = Lower | Compile
-Answer = Done | Failed
+class Previewed(msgspec.Struct, frozen=True, tag="previewed"):
+    """Answers to a request for previews, in its order."""
 
-_METADATA = re.compile(r',? metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}')
-_ATTRIBUTES = re.compile(r', frontend_attributes=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
-_ALLOCATION = re.compile(r"(?m)^(?=allocation \d+:)")
-_FAST_ALLOCATION = re.compile(r"allocation \d+: size \d+, color [1-9]\d*,")
+    answers: list[Done | Failed]
+
+
+Request = Lower | Compile | Preview
+Answer = Done | Failed | Previewed
 
 
 def main(requests: IO[bytes], answers: IO[bytes]) -> None:
@@ -102,29 +97,104 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
     lowered: Any = None
     for line in requests:
         request = msgspec.json.decode(line, type=Request)
+        if isinstance(request, Preview):
+            _say(answers, Previewed(_previews(request)))
+            continue
+        stage = _Stage()
         began, processor = time.monotonic(), time.process_time()
-        stage = "compile"
         answer: Answer
         try:
             if isinstance(request, Lower):
-                stage = "place"
-                devices = _devices(request)
-                mesh = request.workload.mesh and build_mesh(request.workload.mesh, devices)
-                stage = "import"
-                loaded = _load(request.workload, devices, mesh)
-                stage = "trace"
-                lowered = _lowered(*loaded, devices, mesh)
-                answer = Done(hashlib.sha256(lowered.as_text().encode()).hexdigest())
+                lowered, digest = _lower(request, stage)
+                answer = Done(digest)
             else:
-                with Shortcut(request, partial(_say_last, answers, began, processor)) as dump:
-                    _compile(lowered, request, dump)
+                _compile(lowered, request)
                 answer = Done()
         except (Exception, SystemExit) as error:
             # A module may end its interpreter when it is imported; the answer says so.
-            answer = Failed(_message(error, stage), "place" if isinstance(error, UsageError) else stage)
+            answer = Failed(_message(error, stage.name), "place" if isinstance(error, UsageError) else stage.name)
         if isinstance(answer, Done):
             answer = _measured(answer, began, processor)
         _say(answers, answer)
+
+
+@dataclass
+class _Stage:
+    """How far a request has come."""
+
+    name: str = "compile"
+
+
+def _lower(request: Lower, stage: _Stage) -> tuple[Any, str]:
+    """What is to be compiled, and its digest."""
+    stage.name = "place"
+    devices = _devices(request)
+    mesh = request.workload.mesh and build_mesh(request.workload.mesh, devices)
+    stage.name = "import"
+    loaded = _load(request.workload, devices, mesh)
+    stage.name = "trace"
+    lowered = _lowered(*loaded, devices, mesh)
+    stage.name = "compile"
+    return lowered, hashlib.sha256(lowered.as_text().encode()).hexdigest()
+
+
+def _previews(request: Preview) -> list[Done | Failed]:
+    """A fork for each; jax is imported once, libtpu, which starts threads, in the forks alone."""
+    importlib.import_module("jax.numpy")
+    importlib.import_module("jax.experimental.topologies")
+
+    waiting, running = list(enumerate(request.asked)), dict[int, tuple[int, int]]()
+    found: dict[int, Done | Failed] = {}
+    while waiting or running:
+        while waiting and len(running) < request.jobs:
+            number, asked = waiting.pop(0)
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                _preview(request.lower, asked, writer)
+            os.close(writer)
+            running[reader] = number, child
+        for reader in select.select([*running], [], [])[0]:
+            number, child = running.pop(reader)
+            with os.fdopen(reader, "rb") as said:
+                answer = said.read()
+            os.waitpid(child, 0)
+            ended = Failed("the compiling process ended", "end")
+            found[number] = msgspec.json.decode(answer, type=Done | Failed) if answer else ended
+    return [found[number] for number in range(len(request.asked))]
+
+
+def _preview(lower: Lower, asked: Compile, writer: int) -> NoReturn:
+    """Compile in a process of its own, which ends as soon as the assignment is written down, or the compile has failed."""
+    _end_with_parent()
+    began, said, stage = time.monotonic(), threading.Lock(), _Stage()
+
+    def end(answer: Done | Failed) -> NoReturn:
+        said.acquire()
+        os.write(writer, msgspec.json.encode(answer))
+        os._exit(0)
+
+    def fail(error: BaseException) -> NoReturn:
+        end(Failed(_message(error, stage.name), "place" if isinstance(error, UsageError) else stage.name))
+
+    def run() -> None:
+        try:
+            lowered.compile(compiler_options=_options(asked, dump))
+        except Exception as error:
+            fail(error)
+
+    try:
+        lowered, digest = _lower(lower, stage)
+        # The compiler goes on while its dumps are removed.
+        with tempfile.TemporaryDirectory(dir=asked.folder, prefix="dump.", ignore_cleanup_errors=True) as dump:
+            compiling = threading.Thread(target=run, daemon=True)
+            compiling.start()
+            while not is_assigned(dump) and compiling.is_alive():
+                time.sleep(_WATCH)
+            write_assigned(dump, Path(asked.folder))
+        end(_measured(Done(digest), began, 0.0))
+    except (Exception, SystemExit) as error:
+        fail(error)
 
 
 def _measured(answer: Done, began: float, processor: float) -> Done:
@@ -134,10 +204,6 @@ def _measured(answer: Done, began: float, processor: float) -> Done:
         seconds=time.monotonic() - began,
         resident_bytes=_resident_bytes(),
     )
-
-
-def _say_last(answers: IO[bytes], began: float, processor: float) -> None:
-    _say(answers, _measured(Done(ended=True), began, processor))
 
 
 def _say(answers: IO[bytes], answer: Answer) -> None:
@@ -223,91 +289,16 @@ def _sharding(partition: Partition | None, devices: Any, mesh: Any) -> Any:
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*(axes or None for axes in partition or ())))
 
 
-def _compile(lowered: Any, request: Compile, dump: str) -> None:
+def _options(request: Compile, dump: str) -> dict[str, Option]:
+    return {**request.options, **dict(zip(DUMPED, (dump, True), strict=True))}
+
+
+def _compile(lowered: Any, request: Compile) -> None:
     folder = Path(request.folder)
-    options = {**request.options, **dict(zip(DUMPED, (dump, True), strict=True))}
-    compiled = lowered.compile(compiler_options=options)
-    _write(folder / COMPILED, slim(compiled.as_text()))
-    before = _dumped(dump, "after_optimizations_before_buffer_assignment")
-    assignment = _dumped(dump, "after_optimizations-buffer-assignment")
-    _write(folder / PROGRAM, slim(before))
-    _write(folder / ASSIGNED, slim(_dumped(dump, "after_optimizations")))
-    _write(folder / OFFSETS, fast_allocations(assignment))
-
-
-def assignment_digest(folder: str | Path) -> str:
-    """Digest of the module as the assignment left it, of a result's folder."""
-    return hashlib.sha256(gzip.decompress((Path(folder) / ASSIGNED).read_bytes())).hexdigest()
-
-
-class Shortcut:
-    """The folder of dumps of a compile, watched: nine tenths of a compile come after the assignment.
-
-    Where it is one that is known, the known result is copied, ``finish`` says so, and the process ends.
-    """
-
-    def __init__(self, request: Compile, finish: Callable[[], None]):
-        self._request = request
-        self._finish = finish
-        self._over = threading.Event()
-        self._lock = threading.Lock()
-        self._dump = ""
-
-    def __enter__(self) -> str:
-        self._dump = tempfile.mkdtemp(dir=self._request.folder, prefix="dump.")
-        if self._request.known:
-            threading.Thread(target=self._watch, daemon=True).start()
-        return self._dump
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        with self._lock:
-            shutil.rmtree(self._dump, ignore_errors=True)
-
-    def _watch(self) -> None:
-        size = 0
-        while not self._over.wait(_WATCH):
-            found = max((path.stat().st_size for path in Path(self._dump).glob("*.after_optimizations.txt")), default=0)
-            if found == size:
-                continue
-            size = found
-            known = self._request.known.get(
-                hashlib.sha256(slim(_dumped(self._dump, "after_optimizations")).encode()).hexdigest()
-            )
-            if known is None:
-                continue
-            with self._lock:
-                if not self._over.is_set():
-                    for name in (PROGRAM, ASSIGNED, OFFSETS, COMPILED):
-                        if (Path(known) / name).exists():
-                            shutil.copy(Path(known) / name, self._request.folder)
-                    self._finish()
-                    os._exit(0)
-
-
-def _dumped(folder: str, stage: str) -> str:
-    """The largest module of a stage: small ones are helpers that the compiler makes on the way."""
-    found = sorted(Path(folder).glob(f"*.{stage}.txt"), key=lambda path: path.stat().st_size)
-    if not found:
-        raise RuntimeError(f"this libtpu wrote no dump '{stage}', from which the plan is read")
-    return found[-1].read_text()
-
-
-def slim(text: str) -> str:
-    """HLO text without source locations, which are half of it."""
-    head, _, rest = text.partition("\n")
-    start = re.search(r"(?m)^(?:%|ENTRY)", rest)
-    return head + "\n" + _ATTRIBUTES.sub("", _METADATA.sub("", rest[start.start() :] if start else rest))
-
-
-def fast_allocations(assignment: str) -> str:
-    """The allocations of a buffer assignment that lie in a memory space of their own."""
-    blocks = _ALLOCATION.split(assignment.partition("\n\nHloLiveRange")[0])
-    return "".join(block for block in blocks if _FAST_ALLOCATION.match(block))
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_bytes(gzip.compress(text.encode(), 6, mtime=0))
+    with tempfile.TemporaryDirectory(dir=folder, prefix="dump.") as dump:
+        compiled = lowered.compile(compiler_options=_options(request, dump))
+        write_compiled(compiled.as_text(), folder)
+        write_assigned(dump, folder)
 
 
 def _end_with_parent() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from stowplan.backends.xla.child import Compile, Done, Failed, Lower, Option
+from stowplan.backends.xla.child import Answer, Compile, Done, Failed, Lower, Option, Preview, Previewed
 from stowplan.backends.xla.process import AbortError, CompileError, CompilingProcess
 from stowplan.backends.xla.store import Compiled, Record, WorkloadStore, result_key
 from stowplan.backends.xla.workload import Workload, versions
@@ -82,13 +83,14 @@ class Compiler:
         self._temporary = tempfile.TemporaryDirectory(prefix="stowplan-xla-") if folder is None else None
         self._folder = Path(self._temporary.name if self._temporary else folder or ".")
         self._idle: list[CompilingProcess] = []
+        self._previewing: CompilingProcess | None = None
         self._lock = threading.Lock()
         self._store: WorkloadStore | None = None
         self._digest = ""
         self.compiles = 0
-        """Compiles that were run, not found."""
+        """Compiles that were run, not found; previews are not among them."""
         self.processor_seconds = 0.0
-        """What those took."""
+        """What those and the previews took."""
 
     def __enter__(self) -> Compiler:
         return self
@@ -101,6 +103,8 @@ class Compiler:
         for process in self._idle:
             process.end()
         self._idle.clear()
+        if self._previewing is not None:
+            self._previewing.end()
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -124,13 +128,8 @@ class Compiler:
         """The kept result for these options, if there is one."""
         return self.start().find(result_key({**self.options, **options}, self.versions, self._chip.machine))
 
-    def compile(
-        self, options: Mapping[str, Option], deadline: Deadline | None = None, alike: Iterable[Compiled] = ()
-    ) -> Compiled:
+    def compile(self, options: Mapping[str, Option], deadline: Deadline | None = None) -> Compiled:
         """The result for these options: found, or compiled now.
-
-        Where the assignment comes out as in one of ``alike``, results of options that change nothing after it, the rest of
-        the compile is left out.
 
         Returns
         -------
@@ -152,35 +151,37 @@ class Compiler:
             return found
         with store.scratch() as scratch, self._process(deadline) as process:
             try:
-                known = {each.assignment_digest: str(each.folder) for each in alike if not each.error}
-                answer = process.ask(Compile(dict(options), str(scratch), known), deadline)
+                answer = process.ask(Compile(dict(options), str(scratch)), deadline)
             except AbortError as aborted:
                 # libtpu ends its process where others raise; it would do so again, so that this is a result, too.
                 answer = Failed(str(aborted), "compile")
-            done = isinstance(answer, Done)
             with self._lock:
                 self.compiles += 1
-                self.processor_seconds += answer.processor_seconds if isinstance(answer, Done) else 0.0
-            record = Record(
-                options=dict(sorted(options.items())),
-                versions=self.versions,
-                topology=self._chip.machine,
-                workload=self._digest,
-                processor_seconds=round(answer.processor_seconds, 3) if isinstance(answer, Done) else 0.0,
-                seconds=round(answer.seconds, 3) if isinstance(answer, Done) else 0.0,
-                error="" if done or not isinstance(answer, Failed) else answer.message or "no message",
-            )
-            return store.keep(scratch, record)
+            return store.keep(scratch, self._record(options, answer))
+
+    def _record(self, options: Mapping[str, Option], answer: Answer) -> Record:
+        """How a result was made, by what was answered; its time is counted."""
+        done = answer if isinstance(answer, Done) else Done()
+        with self._lock:
+            self.processor_seconds += done.processor_seconds
+        return Record(
+            options=dict(sorted(options.items())),
+            versions=self.versions,
+            topology=self._chip.machine,
+            workload=self._digest,
+            processor_seconds=round(done.processor_seconds, 3),
+            seconds=round(done.seconds, 3),
+            error=(answer.message or "no message") if isinstance(answer, Failed) else "",
+        )
 
     def compile_all(
-        self, wanted: Sequence[tuple[Mapping[str, Option], Iterable[Compiled]]], deadline: Deadline | None = None
+        self, wanted: Sequence[Mapping[str, Option]], deadline: Deadline | None = None
     ) -> list[Compiled | CompileError | TimeLimitError]:
         """Several results side by side, each in a process of its own, in the order asked; errors stand in their places."""
 
-        def one(asked: tuple[Mapping[str, Option], Iterable[Compiled]]) -> Compiled | CompileError | TimeLimitError:
-            options, alike = asked
+        def one(options: Mapping[str, Option]) -> Compiled | CompileError | TimeLimitError:
             try:
-                return self.compile(options, deadline, alike)
+                return self.compile(options, deadline)
             except (CompileError, TimeLimitError) as error:
                 return error
 
@@ -188,6 +189,54 @@ class Compiler:
             return [one(each) for each in wanted]
         with ThreadPoolExecutor(len(wanted)) as pool:
             return list(pool.map(one, wanted))
+
+    def previews(self, wanted: Sequence[Mapping[str, Option]], deadline: Deadline | None = None) -> list[Compiled]:
+        """What the memory-space assignment comes to with each of some options, in the order asked; no module has cycles.
+
+        Each takes a small part of a compile's time, for the compile ends there. They are made side by side, as many as there
+        are cores, and kept, as results are.
+
+        Returns
+        -------
+        list of Compiled
+            With a message in ``error`` where there is no preview.
+
+        Raises
+        ------
+        TimeLimitError, CompileError
+            As of :meth:`compile`.
+        """
+        deadline = deadline or Deadline()
+        store = self.start(deadline)
+        asked = [{**self.options, **options} for options in wanted]
+        found = {}
+        with contextlib.ExitStack() as stack:
+            new = []
+            for number, options in enumerate(asked):
+                kept = store.find(result_key(options, self.versions, self._chip.machine), preview=True)
+                if kept is None:
+                    new.append((number, options, stack.enter_context(store.scratch())))
+                else:
+                    found[number] = kept
+            compiles = [Compile(options, str(scratch)) for _, options, scratch in new]
+            for (number, options, scratch), answer in zip(new, self._ask_previews(compiles, deadline), strict=True):
+                if isinstance(answer, Done) and answer.digest != self._digest:
+                    raise CompileError(self._lowered_differently())
+                record = self._record(options, answer)
+                # A process that died may not do so again.
+                is_kept = isinstance(answer, Done) or answer.stage != "end"
+                found[number] = store.keep(scratch, record, preview=True) if is_kept else Compiled(scratch, record)
+        return [found[number] for number in range(len(asked))]
+
+    def _ask_previews(self, compiles: list[Compile], deadline: Deadline) -> list[Done | Failed]:
+        if not compiles:
+            return []
+        if self._previewing is None or not self._previewing.is_alive:
+            self._previewing = self._new_process()
+        answer = self._previewing.ask(Preview(self._lower, compiles, len(os.sched_getaffinity(0))), deadline)
+        if not isinstance(answer, Previewed):
+            raise CompileError(f"{self.workload.name}: the compiling process ended")
+        return answer.answers
 
     @contextlib.contextmanager
     def _process(self, deadline: Deadline) -> Iterator[CompilingProcess]:
@@ -206,20 +255,28 @@ class Compiler:
                     self._idle.append(process)
 
     def _lowered(self, deadline: Deadline) -> CompilingProcess:
-        process = CompilingProcess(
-            self._command, self._chip.accelerator, self._memory_limit, self._compile_limit, self.workload.name
-        )
-        answer = process.ask(Lower(self.workload, self._chip.topology, self._chip.config), deadline)
+        process = self._new_process()
+        answer = process.ask(self._lower, deadline)
         if isinstance(answer, Failed):
             process.end()
             if answer.stage == "place":
                 raise UsageError(f"{self.workload.name} on {self._chip.machine}: {answer.message}")
             raise CompileError(f"{self.workload.name}: cannot {answer.stage} the function: {answer.message}")
         with self._lock:
-            if self._digest not in ("", answer.digest):
+            if isinstance(answer, Done) and self._digest not in ("", answer.digest):
                 process.end()
-                raise CompileError(
-                    f"{self.workload.name}: lowered differently the second time; does it depend on chance or time?"
-                )
-            self._digest = answer.digest
+                raise CompileError(self._lowered_differently())
+            self._digest = answer.digest if isinstance(answer, Done) else ""
         return process
+
+    @property
+    def _lower(self) -> Lower:
+        return Lower(self.workload, self._chip.topology, self._chip.config)
+
+    def _new_process(self) -> CompilingProcess:
+        return CompilingProcess(
+            self._command, self._chip.accelerator, self._memory_limit, self._compile_limit, self.workload.name
+        )
+
+    def _lowered_differently(self) -> str:
+        return f"{self.workload.name}: lowered differently the second time; does it depend on chance or time?"

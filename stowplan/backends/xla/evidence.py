@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import cached_property
-from itertools import combinations
 from typing import NamedTuple
 
-from stowplan.backends.xla.score import Judge, Score, judged_program
+from stowplan.backends.xla.score import Judge, PreviewedModule, Score, judged_program
 from stowplan.backends.xla.steer import ALL_SLOW, Steer, values_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
@@ -35,6 +34,8 @@ class Trial(NamedTuple):
     """Copies and collectives with cycles by their bytes, as they are scored."""
     score: Score
     has_fast_memory: bool = True
+    deviation: float | None = None
+    """Of a preview, whose cycles are predicted: how far off they may be. None where they are the compiler's own."""
 
 
 class Move(NamedTuple):
@@ -61,10 +62,17 @@ class Evidence:
         Entries known from other programs; this program's are added to a copy.
     predictor
         What predicts the cycles of patterns that no compile has shown; the package's for the chip where None.
+    pace
+        Cycles over those of the roofline, for steps of which nothing else is known.
     """
 
     def __init__(
-        self, compiled: Compiled, target: Target, table: LatencyTable | None = None, predictor: Predictor | None = None
+        self,
+        compiled: Compiled,
+        target: Target,
+        table: LatencyTable | None = None,
+        predictor: Predictor | None = None,
+        pace: float = 1.0,
     ):
         self.program_text = compiled.program_path.read_bytes()
         """Of the file that the program was read from."""
@@ -76,6 +84,9 @@ class Evidence:
         """XLA's names of the values of each tensor."""
         self.table = table.copy() if table is not None else LatencyTable()
         self.trials: list[Trial] = []
+        self._pace = pace
+        self._known: dict[str, int] = {}
+        """Cycles of steps by name, of the last compile that had them."""
         self.all_slow: Trial | None = None
         """The first trial with nothing in fast memory, where there is one."""
         self.parameters = _parameters(module, self.program)
@@ -99,10 +110,28 @@ class Evidence:
         found = self.judge.read(compiled)
         trial = Trial(steer, compiled, found.assignment(self.signatures), self.judge.score(found), found.has_fast_memory)
         self.table.add(trial.assignment, self.signatures)
+        self._known.update(found.cycles)
         self.trials.append(trial)
         if self.all_slow is None and not self.fast_tensors(trial.assignment):
             self.all_slow = trial
         return trial
+
+    def preview(self, steer: Steer, compiled: Compiled) -> Trial:
+        """What is expected of a steer by its memory-space assignment: cycles as the table and its predictions have them."""
+        known = self._known
+        if not self.trials:
+            roofline = self.judge.roofline_cycles(compiled)
+            known = {name: round(self._pace * cycles) for name, cycles in roofline.items()}
+        found = PreviewedModule(compiled, self.judge.target, self.costs, known)
+        assignment = found.assignment(self.signatures)
+        return Trial(steer, compiled, assignment, self.judge.score(found), found.has_fast_memory, found.deviation)
+
+    @cached_property
+    def pace(self) -> float:
+        """Cycles of the first compile over those of the roofline."""
+        roofline = self.judge.roofline_cycles(self.trials[0].compiled)
+        measured = sum(step.weight * self._known.get(step.name, 0) for step in self.program.steps)
+        return measured / max(1.0, sum(step.weight * roofline[step.name] for step in self.program.steps))
 
     @property
     def incumbent(self) -> Trial:
@@ -114,19 +143,6 @@ class Evidence:
     def capacity(self) -> int:
         """Bytes of fast memory that the machine has."""
         return int(self.judge.target.fast_memory.capacity)
-
-    def order_is_idle(self) -> bool:
-        """Whether another order than the incumbent's would change nothing: it has room to spare, and an order was idle before.
-
-        Even then a large value may be in another's way; but that is rare, and a compile is dear.
-        """
-        incumbent = self.incumbent
-        if incumbent.score.fast_bytes > _SPARE * (incumbent.steer.capacity or self.capacity):
-            return False
-        return any(
-            before.steer.differs_in_order(after.steer) and before.assignment == after.assignment
-            for before, after in combinations(self.trials, 2)
-        )
 
     def features(self, trial: Trial) -> tuple[float, ...]:
         """What a trial shows of the program, each number about between 0 and 1.
@@ -185,7 +201,7 @@ class Evidence:
         changes: dict[tuple[int, bool], tuple[float, float]] = {}
         for name, masks in self._masks_of.items():
             placement = trial.assignment.steps.get(name)
-            if placement is None or placement.cycles is None:
+            if placement is None or placement.cycles is None or not self.costs.is_known(name):
                 continue
             asked = [
                 (tensor, to_fast, pattern)
@@ -212,8 +228,9 @@ class Evidence:
 
         All of fast memory for all of the time is worth what XLA's default saves against all in slow memory.
         """
-        slow = self.all_slow.score.total if self.all_slow is not None else 0
-        worth = max(0, slow - self.trials[0].score.total)
+        if self.all_slow is None:
+            return 0.0
+        worth = max(0, self.all_slow.score.total - self.trials[0].score.total)
         share = self.program.tensors[tensor].size / self.capacity
         return worth * self._first_uses.get(tensor, 0.0) * share
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stowplan.arguments import number, whole
-from stowplan.backends.xla.child import DUMPED, Option
+from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.compiler import COMPILE_LIMIT, MEMORY_LIMIT, Compiler
+from stowplan.backends.xla.dumps import DUMPED
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Experience, shipped
 from stowplan.backends.xla.flags import flags_of
 from stowplan.backends.xla.planning import planned
 from stowplan.backends.xla.process import CompileError
-from stowplan.backends.xla.proposals import FLAG_WORTH, WAITING, WAYS, Proposal, Way, flagged, harm_last, plan_first, waits
+from stowplan.backends.xla.proposals import WAYS, Proposal, Way, harm_last, plan_first
 from stowplan.backends.xla.score import Score
+from stowplan.backends.xla.search import BATCH, PRIOR_TRIES, Arm, Search, by_promise
 from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, SCOPED_OPTION, STEERED, Flags, Steer
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
@@ -40,23 +42,24 @@ _CORES_OF_A_COMPILE, _MEMORY_OF_A_COMPILE = 2, 4 << 30
 #: After so many compiles it is said where there is nothing to gain.
 _ENOUGH_TO_TELL = 2
 
-#: How many tries what a way is worth before anything is known of it counts for.
-_PRIOR_TRIES = 2.0
-#: Weight of what is not known of a way against what is, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).
-_CURIOSITY = 0.35
+#: Previews that take a compile's time together, about (measured: 17 to 84; ``docs/results/xla.md``).
+PREVIEWS_OF_A_COMPILE = 30
 
+#: Compiles' worth of time between two compiles of steers, that one included: the rest goes to previews.
+_ROUND = 1.35
 
-@dataclass(eq=False)
-class _Arm:
-    """A way of steering, or a flag, and what it has been worth."""
+#: Where no preview promises this part of the incumbent's cycles, so many more are made.
+_LEAST_GAIN, _MORE = 0.001, 8
+#: A flag may promise less, for little of its program is known.
+_LEAST_OF_A_FLAG = -0.03
+#: Part of what a prediction may be off by that is hoped for where none promises anything.
+_OPTIMISM = 0.25
 
-    name: str
-    propose: Callable[[Evidence], Iterator[Proposal]]
-    wins: float
-    tries: float = _PRIOR_TRIES
-
-    def index(self, total: float) -> float:
-        return self.wins / self.tries + _CURIOSITY * math.sqrt(math.log(max(total, 2.0)) / self.tries)
+#: What the best preview, and a flag, are worth before anything is known of them: shares of compiles that were better than the
+#: incumbent.
+_STEERING_WORTH, _FLAG_WORTH = 0.6, 0.3
+#: How much more that is for a flag for each part of the default's cycles that its preview saves.
+_WORTH_OF_A_GAIN = 6.0
 
 
 def tune(
@@ -188,10 +191,6 @@ def jobs_that_fit() -> int:
     return max(1, min(len(os.sched_getaffinity(0)) // _CORES_OF_A_COMPILE, memory // _MEMORY_OF_A_COMPILE))
 
 
-def _proposed(way: Way, chance: random.Random, evidence: Evidence) -> Iterator[Proposal]:
-    return way(evidence, chance)
-
-
 @dataclass
 class _Run:
     """One run of the loop, as far as it has come."""
@@ -209,10 +208,12 @@ class _Run:
     _best: int = 0
     _notes: list[str] = field(default_factory=list)
     _stop: str = "compiles"
-    _evidence: Evidence | None = None
-    """Of the program without flags."""
-    _programs: dict[Flags, Evidence] = field(default_factory=dict)
-    """Evidence by the flags that make a program; the same for flags that make the same."""
+    _previews: int = 0
+    _programs: dict[Flags, Search] = field(default_factory=dict)
+    """By the flags that make a program; the same for flags that make the same."""
+    _steering: Arm = field(default_factory=lambda: Arm("steer", PRIOR_TRIES * _STEERING_WORTH))
+    _flags: dict[Arm, Mapping[str, Option]] = field(default_factory=dict)
+    """Flags not tried yet."""
 
     def all(self, table: LatencyTable | None, predictor: Predictor | None, experience: Experience) -> None:
         """The opening, then the loop."""
@@ -220,38 +221,52 @@ class _Run:
         if first.error:
             raise CompileError(f"{self._compiler.workload.name}: {first.error}")
         self._known = table, predictor
-        self._evidence = self._evidence_of(DEFAULT, first)
         default = self._add("default", DEFAULT, first)
-        self._notes += [] if default is None else default.score.notes()
+        if default is None:
+            raise CompileError(f"{self._compiler.workload.name}: {self._records[0].error}")
+        self._notes += default.score.notes()
         try:
-            self._loop(self._evidence, default, experience)
-        except TimeLimitError:
-            self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
-        except (CompileError, InputError) as error:
+            self._loop(self._programs[()], default, experience)
+        except (CompileError, InputError, TimeLimitError) as error:
             # What was found before is not lost by it.
-            self._stop = "failed"
-            self._notes.append(str(error))
+            if self._deadline.expired:
+                self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
+            else:
+                self._stop = "failed"
+                self._notes.append(str(error))
 
-    def _evidence_of(self, steer: Steer, compiled: Compiled) -> Evidence:
-        """That of the program that a steer's flags make; the same for flags that leave text and scoped limit as they are."""
+    def _program_of(self, steer: Steer, compiled: Compiled) -> Search:
+        """The program that a steer's flags make; the same for flags that leave text and scoped limit as they are."""
         if steer.flags in self._programs:
             return self._programs[steer.flags]
         text, scoped = compiled.program_path.read_bytes(), dict(steer.flags).get(SCOPED_OPTION)
         alike = (each for flags, each in self._programs.items() if dict(flags).get(SCOPED_OPTION) == scoped)
-        same = next((each for each in alike if each.program_text == text), None)
+        same = next((each for each in alike if each.evidence.program_text == text), None)
         if same is None:
             target = self._target
             if scoped is not None and self._chip.scoped is not None:
                 left = target.fast_memory.capacity + self._chip.scoped - (int(scoped) << 10)
                 target = target.with_capacity(max(left, 1))
-            same = Evidence(compiled, target, *self._known)
-            same.deadline = self._deadline
+            table, predictor = self._known
+            if self._programs:
+                # Many kernels are those of the program without flags.
+                plain = self._programs[()].evidence
+                evidence = Evidence(compiled, target, plain.table, predictor, plain.pace)
+            else:
+                evidence = Evidence(compiled, target, table, predictor)
+            evidence.deadline = self._deadline
+            same = Search(evidence, self._ways(), self._chance)
         self._programs[steer.flags] = same
         return same
 
     @property
     def _chip(self) -> XlaChip:
         return xla_chip(self._target)
+
+    def _ways(self) -> dict[Arm, Way]:
+        """Those that act on the chip."""
+        ways = (each for each in WAYS if each.steer in self._chip.steers)
+        return {Arm(each.name, PRIOR_TRIES * each.worth): each.way for each in ways}
 
     def result(self) -> Tuning:
         """What came of it so far."""
@@ -265,95 +280,139 @@ class _Run:
             seconds=round(self._deadline.elapsed, 3),
             processor_seconds=round(self._compiler.processor_seconds, 3),
             compiles_run=self._compiler.compiles,
+            previews=self._previews,
             notes=tuple(self._notes),
         )
 
-    def _loop(self, evidence: Evidence, default: Trial | None, experience: Experience) -> None:
-        if default is not None and self._chip.harm:
+    @property
+    def _left(self) -> float:
+        """What is left of the budget, in compiles."""
+        return self._budget - len(self._records) - self._previews / PREVIEWS_OF_A_COMPILE
+
+    def _loop(self, program: Search, default: Trial, experience: Experience) -> None:
+        given: list[Proposal] = []
+        if self._chip.harm and self._left >= 1:
             all_slow = self._try(Proposal("all_slow", ALL_SLOW))
             if all_slow is not None:
-                self._try(Proposal("harm_last", harm_last(evidence, default, all_slow)))
-            if len(self._records) < self._budget and not self._deadline.expired:
-                self._try(Proposal("plan_first", plan_first(evidence, planned(evidence, "table", self._chance).tensors)))
-        arms = self._arms(default, experience)
-        while len(self._records) < self._budget and not self._deadline.expired:
-            if len(self._records) == _ENOUGH_TO_TELL and self._has_nothing_to_gain(evidence):
+                given.append(Proposal("harm_last", harm_last(program.evidence, default, all_slow)))
+        if self._chip.harm and self._left >= 1:
+            fast = planned(program.evidence, "table", self._chance).tensors
+            given.append(Proposal("plan_first", plan_first(program.evidence, fast)))
+        self._flags = self._known_flags(program, default, experience)
+        while self._left >= 1 and not self._deadline.expired:
+            before = self._best_program.evidence.incumbent.score.total
+            chosen = self._chosen(given)
+            given = []
+            if self._why_nothing and not any(proposal.gain >= _LEAST_GAIN * before for _, proposal in chosen):
+                self._notes.append(f"nothing to gain here: {self._why_nothing}")
                 self._stop = "nothing_to_gain"
                 return
-            best = self._best_evidence
-            before = best.incumbent.score.total
-            chosen = self._chosen(arms, best)
             if not chosen:
                 self._stop = "exhausted"
+                self._notes += self._best_program.refusals
                 return
-            for arm, trial in zip(chosen, self._try_all([*chosen.values()]), strict=True):
+            for (arm, _), trial in zip(chosen, self._try_all([proposal for _, proposal in chosen]), strict=True):
                 arm.tries += 1
                 arm.wins += trial is not None and trial.score.total < before
         if self._deadline.expired:
             self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
 
     @property
-    def _best_evidence(self) -> Evidence:
-        """That of the program whose best trial is the best of all."""
-        found = [each for each in self._programs.values() if each.trials]
-        return min(found, key=lambda each: each.incumbent.score.total)
+    def _best_program(self) -> Search:
+        """The one whose best trial is the best of all."""
+        found = [each for each in self._programs.values() if each.evidence.trials]
+        return min(found, key=lambda each: each.evidence.incumbent.score.total)
 
-    def _arms(self, default: Trial | None, experience: Experience) -> list[_Arm]:
-        """What acts on this chip, with what earlier programs say of it."""
-        # Where nothing waits there is no use for overlaps, and a way that is never tried only makes the loop more curious about
-        # the others.
-        is_waiting = default is not None and waits(default)
-        arms = [
-            _Arm(name, partial(_proposed, way, self._chance), _PRIOR_TRIES * worth)
-            for name, way, steer, worth in WAYS
-            if steer in self._chip.steers and (way not in WAITING or is_waiting)
-        ]
+    def _known_flags(self, program: Search, default: Trial, experience: Experience) -> dict[Arm, Mapping[str, Option]]:
+        """Flags of the chip that change something, by what their previews promise and earlier programs say of them."""
         own = self._compiler.options.keys()
-        arms += [
-            _Arm(name, partial(flagged, name, options), _PRIOR_TRIES * FLAG_WORTH)
-            for name, options in flags_of(self._chip).items()
-            if not own & options.keys()
-        ]
-        if default is not None and self._evidence is not None:
-            known = experience.about(self._target.name, self._evidence.features(default))
-            for arm in arms:
-                wins, tries = known.get(arm.name, (0.0, 0.0))
-                arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
-        return arms
+        options = {name: each for name, each in flags_of(self._chip).items() if not own & each.keys()}
+        if self._left < 1 + len(options) / PREVIEWS_OF_A_COMPILE:
+            return {}
+        known = experience.about(self._target.name, program.evidence.features(default))
+        steers = [DEFAULT.with_flags(each) for each in options.values()]
+        flags: dict[Arm, Mapping[str, Option]] = {}
+        for (name, each), steer, preview in zip(options.items(), steers, self._make_previews(steers), strict=True):
+            is_idle = not preview.error and preview.assignment_digest == default.compiled.assignment_digest
+            if preview.error or (is_idle and SCOPED_OPTION not in each):
+                self._notes += [f"{name}: {preview.error}"] if preview.error else []
+                continue
+            promised = 1 - self._program_of(steer, preview).evidence.preview(steer, preview).score.total / default.score.total
+            flags[Arm(name, PRIOR_TRIES * min(max(0.0, _FLAG_WORTH + _WORTH_OF_A_GAIN * promised), 1.0))] = each
+        for arm in (self._steering, *flags):
+            wins, tries = known.get(arm.name, (0.0, 0.0))
+            arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
+        return flags
 
-    def _has_nothing_to_gain(self, evidence: Evidence) -> bool:
-        """Whether nearly all traffic is in fast memory with room to spare, nothing waits, and what was tried gave nothing."""
-        reason = evidence.why_nothing() if self._best == 0 else ""
-        if reason:
-            self._notes.append(f"nothing to gain here: {reason}")
-        return bool(reason)
+    @property
+    def _why_nothing(self) -> str:
+        """Why there is nothing to gain, after two compiles or more: nearly all traffic is in fast memory, nothing waits, and
+        what was tried gave nothing. Where fast memory may harm that does not say it."""
+        is_known = len(self._records) >= _ENOUGH_TO_TELL and self._best == 0 and not self._chip.harm
+        return self._programs[()].evidence.why_nothing() if is_known else ""
 
-    def _chosen(self, arms: list[_Arm], best: Evidence) -> dict[_Arm, Proposal]:
-        """What to compile next, side by side: of the arms that promise most one proposal each."""
-        total = sum(arm.tries for arm in arms)
-        idle = best.incumbent.steer if best.order_is_idle() else None
-        chosen: dict[_Arm, Proposal] = {}
-        for arm in sorted(arms, key=lambda arm: -arm.index(total)):
-            known = [*self._steers, *(each.steer for each in chosen.values())]
-            for each in arm.propose(best):
-                # Where another order than the incumbent's changes nothing, it takes more than that.
-                if each.steer not in known and (idle is None or not each.steer.differs_in_order(idle)):
-                    chosen[arm] = each
-                    break
-            if len(chosen) == min(self._jobs, self._budget - len(self._records)):
+    def _chosen(self, given: list[Proposal]) -> list[tuple[Arm, Proposal]]:
+        """What to compile next, side by side: flags, each once, and the best of the previews made now and before."""
+        best = self._best_program
+        now = best.evidence.incumbent.score.total
+        chosen: list[tuple[Arm, Proposal]] = []
+        unlikely: list[tuple[Arm, Proposal]] = []
+        count = min(self._jobs, int(self._left))
+        for arm in by_promise([self._steering, *self._flags]):
+            if len(chosen) == count:
                 break
-        return chosen
+            rounds = max(1, int(self._left / _ROUND))
+            most = max(BATCH, int(PREVIEWS_OF_A_COMPILE * (self._left - rounds) / rounds))
+            if arm is self._steering:
+                steered, least = self._steered(best, most, given), _LEAST_GAIN
+            else:
+                steered, least = self._flagged(arm, best, most)[:1], _LEAST_OF_A_FLAG
+            likely = [(arm, each) for each in steered if each.gain >= least * now]
+            unlikely += [(arm, each) for each in steered if each.gain < least * now]
+            # Where compiles run side by side, flags may yet take places of steers.
+            chosen += likely[: count - len(chosen)]
+        return chosen or unlikely[:count]
+
+    def _steered(self, best: Search, most: int, given: list[Proposal]) -> list[Proposal]:
+        """The best previews of the best program; where even more of them promise nothing, those of which least is known."""
+        now = best.evidence.incumbent.score.total
+        best.preview(most, self._make_previews, given)
+        found = best.worth_compiling(now)
+        if (found and found[0].gain >= _LEAST_GAIN * now) or self._why_nothing:
+            return found
+        best.preview(min(_MORE, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))), self._make_previews)
+        found = best.worth_compiling(now)
+        return found if found and found[0].gain >= _LEAST_GAIN * now else best.worth_compiling(now, _OPTIMISM)
+
+    def _flagged(self, arm: Arm, best: Search, most: int) -> list[Proposal]:
+        """Steers of the program that a flag makes beside the incumbent's flags, by their previews.
+
+        What the incumbent's steer says of single values holds where the program stays the same.
+        """
+        incumbent = best.evidence.incumbent
+        plain = incumbent.steer.with_flags(self._flags.pop(arm))
+        (preview,) = self._make_previews([plain])
+        if preview.error:
+            self._notes.append(f"{arm.name}: {preview.error}")
+            return []
+        program = self._program_of(plain, preview)
+        is_same = program.evidence.program_text == best.evidence.program_text
+        named = [msgspec.structs.replace(incumbent.steer, flags=plain.flags)] if is_same else []
+        program.preview(most, self._make_previews, [Proposal(arm.name, steer) for steer in (plain, *named)])
+        found = program.worth_compiling(incumbent.score.total)
+        return [each._replace(way=arm.name) for each in found if each.steer.flags == plain.flags]
+
+    def _make_previews(self, steers: Sequence[Steer]) -> list[Compiled]:
+        self._previews += len(steers)
+        return self._compiler.previews([steer.compiler_options() for steer in steers], self._deadline)
 
     def _try(self, proposal: Proposal) -> Trial | None:
-        """Compile a steer that is new; None where it is not, or nothing is left of the budget, or XLA refuses it."""
-        if proposal.steer in self._steers or len(self._records) >= self._budget:
-            return None
+        """Compile a steer; None where XLA refuses it."""
         return self._try_all([proposal])[0]
 
     def _try_all(self, proposals: list[Proposal]) -> list[Trial | None]:
         """Compile steers side by side; None for those that XLA refuses."""
-        wanted = [(each.steer.compiler_options(), self._alike(each.steer)) for each in proposals]
-        found = self._compiler.compile_all(wanted, self._deadline)
+        found = self._compiler.compile_all([each.steer.compiler_options() for each in proposals], self._deadline)
         trials = []
         for proposal, compiled in zip(proposals, found, strict=True):
             if isinstance(compiled, (CompileError, TimeLimitError)):
@@ -365,23 +424,19 @@ class _Run:
                 trials.append(self._add(proposal.way, proposal.steer, compiled, proposal.gain))
         return trials
 
-    def _alike(self, steer: Steer) -> list[Compiled]:
-        """Results with the same flags: where their assignment is another's, so are their kernels."""
-        evidence = self._programs.get(steer.flags)
-        trials = evidence.trials if evidence is not None else []
-        return [trial.compiled for trial in trials if trial.steer.flags == steer.flags]
-
     def _add(self, way: str, steer: Steer, compiled: Compiled | str, gain: float = 0.0) -> Trial | None:
         """Take a result, or the reason why there is none, into records and evidence."""
         trial, score, error = None, Score(0, 0), compiled if isinstance(compiled, str) else compiled.error
         if not isinstance(compiled, str) and not error:
             try:
-                trial = self._evidence_of(steer, compiled).add(steer, compiled)
+                trial = self._program_of(steer, compiled).add(steer, compiled)
                 score = trial.score
             except InputError as unreadable:
                 if not self._records:
                     raise
                 error = str(unreadable)
+        if error and steer.flags in self._programs:
+            self._programs[steer.flags].drop(steer)
         base = self._records[0].total if self._records else score.total
         record = TrialRecord(
             way=way,

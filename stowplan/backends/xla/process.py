@@ -76,8 +76,6 @@ class CompilingProcess:
             raise TimeLimitError(f"{self._name}: XLA took longer than the {self._compile_limit:g} s of one compile")
         if isinstance(answer, Done):
             self.resident = answer.resident_bytes
-            if answer.ended:
-                self.end()
         return answer
 
     def end(self) -> None:

@@ -7,12 +7,11 @@ move what its own cycles blame.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
-from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.evidence import Evidence, Move, Trial
 from stowplan.backends.xla.planning import planned, planned_prefetches
 from stowplan.backends.xla.steer import DEFAULT, OVERLAP_OPTION, RETRIES_OPTION, SLICES_OPTION, Steer
@@ -36,6 +35,9 @@ _FITS = (0.75, 0.875, 0.5, 0.25)
 #: What saves a smaller part of a program's time is not worth a compile.
 _LEAST_GAIN = 0.001
 
+#: Orders by lot that are looked at for new ones: a small program has few.
+_DRAWS = 20
+
 #: From how many bytes on values are fetched how early.
 _EAGER = ((1 << 16, 0.5), (1 << 20, 0.9), (1 << 16, 1.0))
 
@@ -52,9 +54,9 @@ class Proposal(NamedTuple):
     """Cycles that it is expected to save against the incumbent; an order's effect is never certain."""
 
 
-#: One way of steering: the steers that it would propose now, the most promising first; the loop takes the first
-#: that is new.
-Way = Callable[[Evidence, random.Random], Iterator[Proposal]]
+#: One way of steering: the steers that it would propose from a trial or a preview on, the most promising first; the first that
+#: are new are taken.
+Way = Callable[[Evidence, Trial, random.Random], Iterator[Proposal]]
 
 
 def harm_last(evidence: Evidence, planned: Trial, all_slow: Trial) -> Steer:
@@ -67,18 +69,17 @@ def plan_first(evidence: Evidence, fast: set[int]) -> Steer:
     return DEFAULT.moved(first=evidence.names(fast))
 
 
-def plans(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def plans(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """A plan under everything measured so far, from the incumbent's on: what XLA keeps and the plan does not goes last.
 
     Other forms put to the front what the plan keeps and XLA does not, or all that it keeps, and to the back all that it does
     not keep.
     """
-    incumbent = evidence.incumbent
-    fast = planned(evidence, "signatures", chance, incumbent).tensors
-    front = msgspec.structs.replace(incumbent.steer, first=evidence.names(fast), last=frozenset(), preload="")
-    unwanted = evidence.fast_tensors(incumbent.assignment) - fast
-    yield Proposal("plan", incumbent.steer.moved(last=evidence.names(unwanted)))
-    yield Proposal("plan", _towards(evidence, incumbent, fast))
+    fast = planned(evidence, "signatures", chance, trial).tensors
+    front = msgspec.structs.replace(trial.steer, first=evidence.names(fast), last=frozenset(), preload="")
+    unwanted = evidence.fast_tensors(trial.assignment) - fast
+    yield Proposal("plan", trial.steer.moved(last=evidence.names(unwanted)))
+    yield Proposal("plan", _towards(evidence, trial, fast))
     yield Proposal("plan", front)
     yield Proposal("plan", front.moved(last=evidence.names(unwanted)))
     yield Proposal("plan", front.moved(last=evidence.names(set(evidence.values) - fast)))
@@ -90,14 +91,13 @@ def _towards(evidence: Evidence, trial: Trial, fast: set[int]) -> Steer:
     return trial.steer.moved(first=evidence.names(fast - kept), last=evidence.names(kept - fast))
 
 
-def capacities(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def capacities(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent within less fast memory than it takes.
 
     The order cannot keep a value out where there is room for all. Less room can: what goes last then finds none, and what is
     larger than all of it never does.
     """
-    incumbent = evidence.incumbent
-    steer, used = incumbent.steer, incumbent.score.fast_bytes
+    steer, used = trial.steer, trial.score.fast_bytes
     if steer.capacity is not None:
         parts = [round(steer.capacity * factor) for factor in (0.75, 1.5, 0.5, 1.25)]
     elif _worth(evidence) > _WORTH_MUCH:
@@ -109,10 +109,9 @@ def capacities(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
             yield Proposal("capacity", steer.within(part))
 
 
-def fitted(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def fitted(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent within less fast memory, moved to a plan that was made for so little: what the plan would still keep goes
     first, and what it would not goes last."""
-    trial = evidence.incumbent
     tried = {each.steer.capacity for each in evidence.trials}
     for share in _FITS:
         part = min(round(share * trial.score.fast_bytes), evidence.capacity) >> 10 << 10
@@ -121,13 +120,12 @@ def fitted(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
             yield Proposal("fit", _towards(evidence, trial, fast).within(part))
 
 
-def tightened(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def tightened(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with all that fast memory harms at the back, and no more room than the rest takes.
 
     Either alone does less: what goes last still gets what place is left, and less room by itself takes it from anything. Other
     forms take away only the half, or the quarter, that does most harm.
     """
-    trial = evidence.incumbent
     harmful = [move for move in evidence.moves(trial) if not move.to_fast and move.cycles < 0]
     if not harmful:
         return
@@ -143,18 +141,16 @@ def tightened(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
 
 def _worth(evidence: Evidence) -> float:
     """Cycles of all in slow memory over those of the default: how much fast memory is worth to the program."""
-    slow = evidence.all_slow.score.total if evidence.all_slow is not None else 0
-    return slow / evidence.trials[0].score.total
+    return evidence.all_slow.score.total / evidence.trials[0].score.total if evidence.all_slow is not None else 0.0
 
 
-def retries(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def retries(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with more tries for values that do not fit at first."""
-    yield Proposal("retries", evidence.incumbent.steer.with_option(RETRIES_OPTION, "20"))
+    yield Proposal("retries", trial.steer.with_option(RETRIES_OPTION, "20"))
 
 
-def preloads(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def preloads(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with another input in fast memory before the program starts: those that save most cycles there."""
-    trial = evidence.incumbent
     gains = []
     for move in evidence.moves(trial):
         if move.to_fast and move.tensor in evidence.parameters:
@@ -166,29 +162,27 @@ def preloads(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
             yield Proposal("preload", msgspec.structs.replace(trial.steer, preload=name), gain)
 
 
-def prefetches(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def prefetches(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with copies that begin when those of a plan do, where it waits for copies."""
-    incumbent = evidence.incumbent
-    if not waits(incumbent):
+    if not waits(trial):
         return
-    found = planned_prefetches(evidence, planned(evidence, "signatures", chance, incumbent))
+    found = planned_prefetches(evidence, planned(evidence, "signatures", chance, trial))
     if found:
-        yield Proposal("prefetch", msgspec.structs.replace(incumbent.steer, prefetches=found))
+        yield Proposal("prefetch", msgspec.structs.replace(trial.steer, prefetches=found))
 
 
-def overlaps(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def overlaps(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with copies that begin earlier, where it waits for copies.
 
     XLA has a copy begin about so early that the program has twice the copy's time to do beside it. That is too late where
     copies queue, and what then waits shows in the stalls alone.
     """
-    incumbent = evidence.incumbent
-    if not waits(incumbent):
+    if not waits(trial):
         return
-    ratio = incumbent.steer.overlap
+    ratio = trial.steer.overlap
     for each in _OVERLAPS if ratio is None else (3 * ratio,):
         if each <= _MOST_OVERLAP:
-            yield Proposal("overlap", incumbent.steer.with_option(OVERLAP_OPTION, f"{each:g}"))
+            yield Proposal("overlap", trial.steer.with_option(OVERLAP_OPTION, f"{each:g}"))
 
 
 def waits(trial: Trial) -> bool:
@@ -196,35 +190,43 @@ def waits(trial: Trial) -> bool:
     return trial.score.stall_cycles >= _LEAST_GAIN * trial.score.total
 
 
-def corrections(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def corrections(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with the moves that its own cycles recommend most."""
-    trial = evidence.incumbent
     yield from _corrected("correct", evidence, trial, [move for move in evidence.moves(trial) if move.cycles < 0])
 
 
-def explorations(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def explorations(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with the moves that may be worth most: expected gain and what is not known of it."""
-    trial = evidence.incumbent
     moves = [move for move in evidence.moves(trial) if move.cycles - move.deviation < 0]
     moves.sort(key=lambda move: (move.cycles - move.deviation, move.tensor, move.to_fast))
     yield from _corrected("explore", evidence, trial, moves)
 
 
-def returns(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def returns(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """Another trial than the incumbent, corrected: what to do where the incumbent's own corrections are used up."""
-    for trial in sorted(evidence.trials, key=lambda each: each.score.total)[1:4]:
-        yield from _corrected("return", evidence, trial, [move for move in evidence.moves(trial) if move.cycles < 0])
+    for other in sorted(evidence.trials, key=lambda each: each.score.total)[1:4]:
+        yield from _corrected("return", evidence, other, [move for move in evidence.moves(other) if move.cycles < 0])
 
 
-def perturbations(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def perturbations(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with a few tensors moved by lot, among those that stand in its way or in fast memory."""
-    trial = evidence.incumbent
     tensors = sorted(evidence.values)
     for share in (0.02, 0.05, 0.1):
         chosen = [tensor for tensor in tensors if chance.random() < share] or [chance.choice(tensors)]
         first = [tensor for tensor in chosen if chance.random() < 0.5]
         last = [tensor for tensor in chosen if tensor not in first]
         yield Proposal("perturb", trial.steer.moved(first=evidence.names(first), last=evidence.names(last)))
+
+
+def draws(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
+    """An order by lot, 5 to 50 % of all tensors moved, with the incumbent's other options."""
+    tensors = sorted(evidence.values)
+    for _ in range(_DRAWS):
+        share = chance.uniform(0.05, 0.5)
+        sides = {tensor: chance.random() < 0.5 for tensor in tensors if chance.random() < share}
+        first = evidence.names(tensor for tensor, side in sides.items() if side)
+        last = evidence.names(tensor for tensor, side in sides.items() if not side)
+        yield Proposal("draw", msgspec.structs.replace(trial.steer, first=first, last=last, preload=""))
 
 
 def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) -> Iterator[Proposal]:
@@ -239,22 +241,16 @@ def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) ->
         yield Proposal(way, steer, -sum(move.cycles for move in chosen))
 
 
-def eager(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def eager(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with large values fetched earlier or later, where it waits for copies."""
-    trial = evidence.incumbent
     if waits(trial):
         for each in _EAGER:
             yield Proposal("eager", msgspec.structs.replace(trial.steer, eager=each))
 
 
-def whole(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+def whole(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with values fetched whole, not in slices, each of which is a copy of its own."""
-    yield Proposal("whole", evidence.incumbent.steer.with_option(SLICES_OPTION, "0"))
-
-
-def flagged(name: str, options: Mapping[str, Option], evidence: Evidence) -> Iterator[Proposal]:
-    """A flag beside the incumbent's, with what else the incumbent says but of single values: the program is another."""
-    yield Proposal(name, evidence.incumbent.steer.with_flags(options))
+    yield Proposal("whole", trial.steer.with_option(SLICES_OPTION, "0"))
 
 
 class WayOfSteering(NamedTuple):
@@ -281,15 +277,10 @@ WAYS = (
     WayOfSteering("preload", preloads, "preload", 0.38),
     WayOfSteering("prefetch", prefetches, "prefetch", 0.15),
     WayOfSteering("return", returns, "order", 0.1),
-    WayOfSteering("perturb", perturbations, "order", 0.05),
+    WayOfSteering("perturb", perturbations, "order", 0.3),
+    WayOfSteering("draw", draws, "order", 0.3),
     # Less than its share: it can save the stalls alone, so others, which save cycles, come first where they are as good.
     WayOfSteering("overlap", overlaps, "overlap", 0.345),
     WayOfSteering("eager", eager, "eagerness", 0.2),
     WayOfSteering("whole", whole, "slices", 0.2),
 )
-
-#: Ways that shorten waits, and do nothing else.
-WAITING = (overlaps, eager, prefetches)
-
-#: What a flag is worth before anything is known of it.
-FLAG_WORTH = 0.3

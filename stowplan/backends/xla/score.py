@@ -20,10 +20,10 @@ from stowplan.backends.xla.collectives import collective_cycles
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import HloModule, program_from_module, read_module
-from stowplan.frontends.hlo.placed import Placed, placed_instructions, read_assignment
+from stowplan.frontends.hlo.placed import Placed, placed_instructions, read_assignment, read_placements
 from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
 from stowplan.hardware.costs import make_problem
-from stowplan.hardware.costs.signatures import Assignment, StepPlacement, StepSignature
+from stowplan.hardware.costs.signatures import Assignment, SignatureCosts, StepPlacement, StepSignature
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.shared_bandwidth import play_shared
 from stowplan.hardware.simulator import Timeline, durations_ps
@@ -71,6 +71,11 @@ def with_freedoms(problem: Problem) -> Problem:
     return msgspec.structs.replace(problem, stalls="allowed", evictions="between_steps", prefetches="sliced")
 
 
+def has_fast_memory(compiled: Compiled, target: Target) -> bool:
+    """Whether anything is in fast memory; there is no plan to import otherwise."""
+    return f"S({target.fast_space})" in files.read_text(compiled.assigned_path)
+
+
 class CompiledModule:
     """A compiled module, read: its steps as XLA counts them, and its copies as we do.
 
@@ -81,22 +86,28 @@ class CompiledModule:
     """
 
     def __init__(self, compiled: Compiled, target: Target):
+        self._take(compiled, target, read_module(compiled.module_path))
+
+    def _take(self, compiled: Compiled, target: Target, module: HloModule) -> None:
         self.compiled = compiled
-        self.module = read_module(compiled.module_path)
-        self.steps: tuple[ProgramStep, ...] = program_from_module(self.module).steps
+        self.module = module
         self._target = target
-        placed = placed_instructions(self.module)
+        placed = placed_instructions(module)
+        copies = {name for name, each in placed.items() if each.instruction.opcode == "copy"}
+        self.steps = self._counted(program_from_module(module).steps, copies)
         self.copies = {
             step.name: self._careful(step.cycles or 0, placed[name])
             for step in self.steps
-            if step.cycles is not None
-            and (name := step.name.rpartition("/")[2]) in placed
-            and placed[name].instruction.opcode == "copy"
+            if step.cycles is not None and (name := step.name.rpartition("/")[2]) in copies
         }
         """Cycles of one run of each instruction ``copy``, by bytes over bandwidth."""
         waited = collective_cycles(self.module, target)
         self.collectives = {step.name: waited[name] for step in self.steps if (name := step.name.rpartition("/")[2]) in waited}
         """Cycles of one run of each collective, for which XLA estimates none."""
+
+    def _counted(self, steps: tuple[ProgramStep, ...], copies: Collection[str]) -> tuple[ProgramStep, ...]:
+        """The module's steps with their cycles; ``copies`` names instructions ``copy``."""
+        return steps
 
     def _careful(self, estimated: int, copy: Placed) -> int:
         """Both ends at once where they are in different memories; XLA's fixed part of it is believed."""
@@ -109,8 +120,12 @@ class CompiledModule:
         fast = [any(leaf.memory_space == space for leaf in leaves) for leaves in (copy.operand_shapes(), copy.result_shapes())]
         took = [duration_ps(size, rate[is_fast]) for size, rate, is_fast in zip(ends, rates, fast, strict=True)]
         moved_ps = sum(took) if fast[0] == fast[1] else max(took)
-        fixed = min(estimated, round(self._target.copies.latency / self._target.cycles_ps(1_000_000) * 1_000_000))
-        return max(fixed, round(moved_ps / self._target.cycles_ps(1_000_000) * 1_000_000))
+        return max(min(estimated, self._fixed), round(moved_ps / self._target.cycles_ps(1_000_000) * 1_000_000))
+
+    @property
+    def _fixed(self) -> int:
+        """Cycles of a copy of nothing."""
+        return round(self._target.copies.latency / self._target.cycles_ps(1_000_000) * 1_000_000)
 
     @cached_property
     def cycles(self) -> Mapping[str, int]:
@@ -120,17 +135,56 @@ class CompiledModule:
     def assignment(self, signatures: Mapping[str, StepSignature]) -> Assignment:
         """Memories and cycles of the steps that have a signature, copies and collectives as they are scored."""
         read = read_assignment(self.module, signatures, fast_space=self._target.fast_space)
-        careful = {
-            name: StepPlacement(read.steps[name].pattern, cycles)
+        return Assignment({**read.steps, **self._counted_by_bytes(read.steps)})
+
+    def _counted_by_bytes(self, steps: Mapping[str, StepPlacement]) -> dict[str, StepPlacement]:
+        return {
+            name: StepPlacement(steps[name].pattern, cycles)
             for name, cycles in (self.copies | self.collectives).items()
-            if name in read.steps
+            if name in steps
         }
-        return Assignment({**read.steps, **careful})
 
     @property
     def has_fast_memory(self) -> bool:
-        """Whether anything is in fast memory; nothing is to be imported otherwise."""
-        return f"S({self._target.fast_space})" in files.read_text(self.compiled.assigned_path)
+        """Whether anything is in fast memory."""
+        return has_fast_memory(self.compiled, self._target)
+
+
+class PreviewedModule(CompiledModule):
+    """A module as the assignment left it, with predicted cycles.
+
+    Parameters
+    ----------
+    compiled
+        A preview.
+    target
+        What it is compiled for.
+    costs
+        Of the program's steps, by their places.
+    known
+        Cycles of steps by name, from a compile of the program: for those that have no signature.
+    """
+
+    def __init__(self, compiled: Compiled, target: Target, costs: SignatureCosts, known: Mapping[str, int]):
+        self._known = known
+        module = read_module(compiled.assigned_path)
+        self._placements = read_placements(module, costs.steps, fast_space=target.fast_space)
+        predicted = costs.assignment({name: each.pattern for name, each in self._placements.items()})
+        self._predicted = {name: round(each) for name, each in zip(predicted.names, predicted.cycles.tolist(), strict=True)}
+        self.deviation = predicted.deviation
+        """How far off the cycles may be."""
+        self._take(compiled, target, module)
+
+    def _counted(self, steps: tuple[ProgramStep, ...], copies: Collection[str]) -> tuple[ProgramStep, ...]:
+        # A copy that no compile had: what XLA says of it is hardly more than its fixed part.
+        new = {step.name: self._fixed for step in steps if step.name.rpartition("/")[2] in copies}
+        cycles = {**new, **self._known, **self._predicted}
+        return tuple(msgspec.structs.replace(step, cycles=cycles.get(step.name)) for step in steps)
+
+    def assignment(self, signatures: Mapping[str, StepSignature]) -> Assignment:
+        """Memories of the steps that have a signature, and predicted cycles."""
+        steps = {name: StepPlacement(each.pattern, self._predicted.get(name)) for name, each in self._placements.items()}
+        return Assignment({**steps, **self._counted_by_bytes(steps)})
 
 
 class Judge:
@@ -220,6 +274,13 @@ class Judge:
             engines=self._chip.copy_engines if engines is None else engines,
             latency_ps=copies.latency,
         )
+
+    def roofline_cycles(self, compiled: Compiled) -> dict[str, float]:
+        """Cycles of one run of each step by the roofline, with its operands where XLA's plan has them."""
+        fast = self.plan(compiled).plan.fast_uses if has_fast_memory(compiled, self.target) else ()
+        durations = durations_ps(self.problem, fast)
+        a_cycle = self.target.cycles_ps(1_000_000) / 1_000_000
+        return {step.name: each / a_cycle / step.weight for step, each in zip(self.program.steps, durations, strict=True)}
 
     def durations_ps(self, found: CompiledModule) -> list[int]:
         """How long each step of the program lasts, all runs together, by the cycles of a compiled module's steps."""

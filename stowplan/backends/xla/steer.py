@@ -99,11 +99,6 @@ class Steer(msgspec.Struct, frozen=True):
         to_last = frozenset(last) - to_first
         return msgspec.structs.replace(self, first=(self.first - to_last) | to_first, last=(self.last - to_first) | to_last)
 
-    def differs_in_order(self, other: Steer) -> bool:
-        """Whether the order is all that is not the same."""
-        same = msgspec.structs.replace(self, first=other.first, last=other.last)
-        return same == other and (self.first, self.last - self.first) != (other.first, other.last - other.first)
-
     def without_names(self) -> Steer:
         """This steer without what it says of single values, for a program that has others."""
         return msgspec.structs.replace(self, first=frozenset(), last=frozenset(), prefetches=frozenset(), preload="")

@@ -18,7 +18,8 @@ from pathlib import Path
 import msgspec
 
 from stowplan import files
-from stowplan.backends.xla.child import ASSIGNED, COMPILED, OFFSETS, PROGRAM, Option, assignment_digest
+from stowplan.backends.xla.child import Option
+from stowplan.backends.xla.dumps import ASSIGNED, COMPILED, OFFSETS, PROGRAM, assignment_digest
 from stowplan.errors import InputError
 
 FORMAT = "stowplan.xla.compile"
@@ -123,16 +124,16 @@ class WorkloadStore:
         self._digest = digest
         files.make_folder(self.folder)
 
-    def find(self, key: str) -> Compiled | None:
-        """The result of a key; a record that cannot be read counts as none, and is made again."""
+    def find(self, key: str, *, preview: bool = False) -> Compiled | None:
+        """The result of a key, of which a preview lacks the compiled module; a record that cannot be read counts as none."""
         folder = self.folder / key
         try:
             record = files.decode((folder / _RECORD).read_bytes(), Record, format_name=FORMAT, version=VERSION)
         except (OSError, InputError):
             return None
         found = Compiled(folder, record)
-        files_of = (found.module_path, found.assigned_path, found.offsets_path, found.program_path)
-        complete = record.error or all(path.exists() for path in files_of)
+        files_of = (found.assigned_path, found.offsets_path, found.program_path, found.module_path)
+        complete = record.error or all(path.exists() for path in files_of[: 3 if preview else 4])
         return found if record.workload == self._digest and record.key == key and complete else None
 
     @contextlib.contextmanager
@@ -144,18 +145,18 @@ class WorkloadStore:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def keep(self, scratch: Path, record: Record) -> Compiled:
-        """Take what a compile wrote into ``scratch`` as the result of the record's key."""
+    def keep(self, scratch: Path, record: Record, *, preview: bool = False) -> Compiled:
+        """Take what a compile wrote into ``scratch`` as the result of the record's key, in place of a preview's."""
         self._share_program(scratch)
         files.write_atomic(scratch / _RECORD, files.encode(record))
         place = self.folder / record.key
-        if self.find(record.key) is None:
+        if self.find(record.key, preview=preview) is None:
             shutil.rmtree(place, ignore_errors=True)
             scratch.chmod(0o777 & ~files.umask())
             # Another process may have been quicker: then its result stays.
             with contextlib.suppress(OSError):
                 os.rename(scratch, place)
-        found = self.find(record.key)
+        found = self.find(record.key, preview=preview)
         if found is None:
             raise InputError("cannot keep a result there: the disk may be full", source=place)
         return found

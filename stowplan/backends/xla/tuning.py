@@ -69,6 +69,8 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     processor_seconds: float
     """Of the compiles that were run; those found in the folder cost nothing."""
     compiles_run: int
+    previews: int = 0
+    """Compiles that ended at the memory-space assignment."""
     notes: tuple[str, ...] = ()
     format: str = FORMAT
     version: int = VERSION
@@ -125,7 +127,8 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """A few lines for people, and one for each trial."""
         best = self.trials[self.best]
         found = len(self.trials) - self.compiles_run
-        work = f"{self.processor_seconds:.1f} processor seconds" + (f", {found} compiles found" if found > 0 else "")
+        made = f", {self.previews} previews" if self.previews else ""
+        work = f"{self.processor_seconds:.1f} processor seconds{made}" + (f", {found} compiles found" if found > 0 else "")
         better = (
             f"{_per_cent(self.gain)} fewer cycles than by XLA's default"
             if self.gain

@@ -231,6 +231,19 @@ def read_assignment(
         A file that is not HLO text, or has ``estimated_cycles`` for no step.
     """
     module = compiled if isinstance(compiled, HloModule) else read_module(compiled)
+    steps = read_placements(module, signatures, fast_space=fast_space)
+    if all(placement.cycles is None for placement in steps.values()):
+        raise InputError(
+            "found no estimated_cycles for any step of the program, expected the text after code generation",
+            source=module.source,
+        )
+    return Assignment(steps)
+
+
+def read_placements(
+    module: HloModule, signatures: Mapping[str, StepSignature], *, fast_space: int = CMEM
+) -> dict[str, StepPlacement]:
+    """Memories of a program's steps, from a module as the assignment left it or later; cycles where it has estimates."""
     placed = placed_instructions(module)
     steps = {}
     for name, step in signatures.items():
@@ -241,12 +254,7 @@ def read_assignment(
         if len(spaces) == len(step.leaves):
             pattern = sum(1 << bit for bit, space in enumerate(spaces) if space == fast_space)
             steps[name] = StepPlacement(pattern, estimated_cycles(at.instruction))
-    if all(placement.cycles is None for placement in steps.values()):
-        raise InputError(
-            "found no estimated_cycles for any step of the program, expected the text after code generation",
-            source=module.source,
-        )
-    return Assignment(steps)
+    return steps
 
 
 def read_costs(

@@ -29,7 +29,21 @@ class Fake:
     @property
     def compiles(self) -> list[dict[str, Any]]:
         """Options of every compile that was begun."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+        return self._lines(self.log)
+
+    @property
+    def previews(self) -> list[dict[str, Any]]:
+        """Options of every preview."""
+        return self._lines(self.log.with_name(self.log.name + ".previews"))
+
+    def forget(self) -> None:
+        """Begin to log anew."""
+        for path in self.log.parent.glob(f"{self.log.name}*"):
+            path.unlink()
+
+    @staticmethod
+    def _lines(path: Path) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 @pytest.fixture

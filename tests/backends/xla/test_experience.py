@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stowplan.backends.xla import tune_workload
@@ -11,6 +12,7 @@ from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
 from stowplan.backends.xla.flags import flags_of
 from stowplan.backends.xla.loop import WAYS
+from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, SCOPED_OPTION, Steer
 from stowplan.backends.xla.store import Compiled
 from stowplan.errors import InputError
@@ -85,12 +87,25 @@ class TestLoop:
 
     def test_steers_are_found_on_top_of_a_flag(self, fake: Fake) -> None:
         tuning = tune_workload(WORKLOAD, compiles=14)
-        flags = [options for options in fake.compiles if "xla_flag" in options]
-        assert [trial.way for trial in tuning.trials].count("scavenge") >= 1
         # The flag saves a tenth of the fake's cycles: what comes after it keeps it.
-        assert len(flags) > 1
-        assert "xla_flag" in tuning.compiler_options
+        at = [trial.way for trial in tuning.trials].index("scavenge")
+        assert "flag=1" in tuning.trials[at].steer
+        assert any("flag=1" in trial.steer and trial.way != "scavenge" for trial in tuning.trials[at + 1 :])
+        assert tuning.compiler_options["xla_flag"] == "1"
         assert len(tuning.compiler_options) > 1
+        assert [options["xla_flag"] for options in fake.previews if "xla_flag" in options]
+
+    def test_a_flag_that_promises_a_loss_is_not_compiled(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+        preview = Evidence.preview
+
+        def previewed(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
+            found = preview(self, steer, compiled)
+            return found._replace(score=msgspec.structs.replace(found.score, cycles=9000)) if steer.flags else found
+
+        monkeypatch.setattr(Evidence, "preview", previewed)
+        tuning = tune_workload(WORKLOAD, compiles=14)
+        assert "scavenge" not in [trial.way for trial in tuning.trials]
+        assert tuning.gain > 0
 
     @pytest.mark.slow
     def test_a_flag_that_the_user_sets_is_not_tried(self, fake: Fake) -> None:
@@ -98,7 +113,15 @@ class TestLoop:
         assert "scavenge" not in [trial.way for trial in tuning.trials]
 
     @pytest.mark.slow
-    def test_it_begins_where_earlier_programs_succeeded(self, fake: Fake) -> None:
+    def test_it_begins_where_earlier_programs_succeeded(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+        preview = Evidence.preview
+
+        def previewed(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
+            """Flags promise nothing, steers do."""
+            return preview(self, steer, compiled)._replace(score=Score(4500 if steer.flags else 4000, 0))
+
+        monkeypatch.setattr(Evidence, "preview", previewed)
+
         def place(experience: Experience) -> int:
             ways = [trial.way for trial in tune_workload(WORKLOAD, compiles=14, experience=experience).trials]
             return ways.index("scavenge") if "scavenge" in ways else len(ways)
@@ -112,7 +135,7 @@ class TestLoop:
     def test_side_by_side(self, fake: Fake, jobs: int) -> None:
         tuning = tune_workload(WORKLOAD, compiles=11, jobs=jobs)
         again = tune_workload(WORKLOAD, compiles=11, jobs=jobs)
-        assert len(tuning.trials) == 11 == tuning.compiles_run
+        assert 6 <= len(tuning.trials) == tuning.compiles_run <= 11
         assert [trial.total for trial in tuning.trials] == [trial.total for trial in again.trials]
         assert tuning.trials[tuning.best].total == min(trial.total for trial in tuning.trials)
 
@@ -127,7 +150,7 @@ class TestLaterChips:
         ways = {trial.way for trial in tuning.trials}
         assert tuning.default.cycles == 4500
         assert tuning.gain > 0
-        assert ways <= {"default", "correct", "explore", "plan", "preload", "retries", "return", "perturb", "whole"} | {
+        assert ways <= {"default", "correct", "explore", "plan", "preload", "retries", "return", "perturb", "whole", "draw"} | {
             *flags_of(xla_chip("tpu-v5e"))
         }
         assert not [options for options in fake.compiles if "xla_msa_enable" in options or CAPACITY_OPTION in options]
@@ -135,19 +158,25 @@ class TestLaterChips:
     @pytest.mark.slow
     def test_what_leaves_kernels_less_is_planned_with_more(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
         seen = []
-        add = Evidence.add
+        preview = Evidence.preview
 
-        def adding(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
+        def previewed(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
             seen.append((steer.flags, self.capacity >> 20))
-            return add(self, steer, compiled)
+            return preview(self, steer, compiled)
 
-        monkeypatch.setattr(Evidence, "add", adding)
+        monkeypatch.setattr(Evidence, "preview", previewed)
         tune_workload(WORKLOAD, target="tpu-v5e", compiles=20, compiler_options={"fake": "scoped"}, experience=Experience())
         assert (((SCOPED_OPTION, "8192"),), 120) in seen
         assert (((SCOPED_OPTION, "32768"),), 96) in seen
 
     def test_it_says_where_there_is_nothing_to_gain(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Evidence, "moves", lambda self, trial: [])
+        preview = Evidence.preview
+
+        def previewed(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
+            return preview(self, steer, compiled)._replace(score=self.trials[0].score if self.trials else Score(4500, 0))
+
+        monkeypatch.setattr(Evidence, "preview", previewed)
         tuning = tune_workload(WORKLOAD, target="tpu-v5e")
         assert (tuning.stop_reason, len(tuning.trials), tuning.gain) == ("nothing_to_gain", 2, 0.0)
-        assert tuning.notes[0].startswith("nothing to gain here: 97% of the fast memory is free, 0.00% of the time is waits")
+        assert tuning.notes[-1].startswith("nothing to gain here: 97% of the fast memory is free, 0.00% of the time is waits")

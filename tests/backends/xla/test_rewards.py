@@ -53,6 +53,6 @@ def test_what_is_there_and_is_no_result(fake: Fake, tmp_path: Path) -> None:
     (program,) = tmp_path.glob("*/program.hlo.txt.gz")
     problem = stowplan.read(program, target="tpu-v4")
     count = len(CompiledRewards(tmp_path)(problem))
-    first, *_ = sorted(tmp_path.glob("*/*/record.json"))
-    first.write_text("{")
+    first, *_ = sorted(tmp_path.glob("*/*/compiled.hlo.txt.gz"))
+    first.with_name("record.json").write_text("{")
     assert len(CompiledRewards(tmp_path)(problem)) == count - 1

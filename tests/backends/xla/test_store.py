@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stowplan.backends.xla.child import ASSIGNED, COMPILED, OFFSETS, PROGRAM
+from stowplan.backends.xla.dumps import ASSIGNED, COMPILED, OFFSETS, PROGRAM
 from stowplan.backends.xla.store import Record, WorkloadStore, read_result, result_key
 from stowplan.errors import InputError
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from stowplan.backends.xla.child import ASSIGNED, COMPILED, OFFSETS, PROGRAM, Option
+from stowplan.backends.xla.child import Option
+from stowplan.backends.xla.dumps import ASSIGNED, COMPILED, OFFSETS, PROGRAM
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, Steer
 from stowplan.backends.xla.store import Compiled, Record, WorkloadStore

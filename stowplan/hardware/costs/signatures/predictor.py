@@ -1,4 +1,4 @@
-"""Prediction of cycles for patterns that no compiled module had, with intervals: boosted trees, with NumPy alone.
+"""Prediction of cycles for patterns that no compiled module had, with intervals: boosted trees.
 
 A prediction looks at a step, a pattern of memories, and the nearest pattern whose cycles are known. All features are ratios,
 logarithms or flags, so that a model learned on one program means something on another.
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan import files
+from stowplan.compiled import njit
 from stowplan.errors import InputError, naming
 from stowplan.hardware.costs.signatures.table import StepSignature
 from stowplan.hardware.targets import CMEM, VMEM
@@ -242,6 +243,25 @@ def _column(matrix: Bits, leaf: int) -> Array:
     return matrix[:, leaf].astype(np.float64) if leaf >= 0 else np.zeros(len(matrix))
 
 
+@njit
+def _add_trees(
+    total: Array,
+    rows: Array,
+    roots: NDArray[np.int32],
+    feature: NDArray[np.int16],
+    threshold: Array,
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    value: NDArray[np.float32],
+) -> None:
+    for root in roots:
+        for row in range(len(rows)):
+            node = root
+            while feature[node] >= 0:
+                node = left[node] if rows[row, feature[node]] <= threshold[node] else right[node]
+            total[row] += value[node]
+
+
 @dataclass(frozen=True)
 class Trees:
     """A sum of regression trees, all nodes in one list; N nodes, T trees. Features must not be NaN."""
@@ -265,17 +285,7 @@ class Trees:
     def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum over the trees for each row, shape [R]."""
         total = np.full(len(rows), self.start)
-        numbers = np.arange(len(rows))
-        for root in self.roots:
-            node = np.full(len(rows), root, np.int64)
-            inside = numbers
-            while len(inside):
-                column = self.feature[node[inside]]
-                inside = inside[column >= 0]
-                at = node[inside]
-                goes_left = rows[inside, self.feature[at]] <= self.threshold[at]
-                node[inside] = np.where(goes_left, self.left[at], self.right[at])
-            total += self.value[node]
+        _add_trees(total, rows, self.roots, self.feature, self.threshold, self.left, self.right, self.value)
         return total
 
     def arrays(self, prefix: str) -> dict[str, Any]:

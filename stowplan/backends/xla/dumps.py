@@ -1,0 +1,78 @@
+"""What the compiler dumps of a compile, and the four files that are kept of it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from pathlib import Path
+
+#: Files of a result.
+PROGRAM = "program.hlo.txt.gz"
+"""The scheduled module before memory-space assignment."""
+ASSIGNED, OFFSETS = "assigned.hlo.txt.gz", "assigned.fastmem.txt.gz"
+"""The module after it, and its allocations in fast memory."""
+COMPILED = "compiled.hlo.txt.gz"
+"""The module after code generation, with estimated cycles; its sliced copies are no longer told apart."""
+
+#: Options by which the child has the compiler write those files.
+DUMPED = ("xla_dump_to", "xla_dump_hlo_as_text")
+
+#: Stages before and after the assignment.
+_BEFORE, _AFTER = "after_optimizations_before_buffer_assignment", "after_optimizations_after_buffer_assignment"
+
+_METADATA = re.compile(r',? metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}')
+_ATTRIBUTES = re.compile(r', frontend_attributes=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
+_ALLOCATION = re.compile(r"(?m)^(?=allocation \d+:)")
+_FAST_ALLOCATION = re.compile(r"allocation \d+: size \d+, color [1-9]\d*,")
+
+
+def write_assigned(dump: str, folder: Path) -> None:
+    """Write what is known once the memory-space assignment is done: the program, the module after it, its allocations."""
+    _write(folder / PROGRAM, slim(_dumped(dump, _BEFORE)))
+    _write(folder / ASSIGNED, slim(_dumped(dump, "after_optimizations")))
+    _write(folder / OFFSETS, fast_allocations(_dumped(dump, "after_optimizations-buffer-assignment")))
+
+
+def write_compiled(text: str, folder: Path) -> None:
+    """Write the module after code generation."""
+    _write(folder / COMPILED, slim(text))
+
+
+def is_assigned(dump: str) -> bool:
+    """Whether the assignment is done and written down: a file that comes after those of :func:`write_assigned` is there.
+
+    The compiler makes small helper modules on the way, so that it has to be that of the largest module.
+    """
+    modules = sorted(Path(dump).glob("*.before_optimizations.txt"), key=lambda path: path.stat().st_size)
+    return bool(modules) and Path(str(modules[-1]).replace(".before_optimizations.", f".{_AFTER}.")).exists()
+
+
+def assignment_digest(folder: str | Path) -> str:
+    """Digest of the module as the assignment left it, of a result's folder."""
+    return hashlib.sha256(gzip.decompress((Path(folder) / ASSIGNED).read_bytes())).hexdigest()
+
+
+def _dumped(folder: str, stage: str) -> str:
+    """The largest module of a stage: small ones are helpers that the compiler makes on the way."""
+    found = sorted(Path(folder).glob(f"*.{stage}.txt"), key=lambda path: path.stat().st_size)
+    if not found:
+        raise RuntimeError(f"this libtpu wrote no dump '{stage}', from which the plan is read")
+    return found[-1].read_text()
+
+
+def slim(text: str) -> str:
+    """HLO text without source locations, which are half of it."""
+    head, _, rest = text.partition("\n")
+    start = re.search(r"(?m)^(?:%|ENTRY)", rest)
+    return head + "\n" + _ATTRIBUTES.sub("", _METADATA.sub("", rest[start.start() :] if start else rest))
+
+
+def fast_allocations(assignment: str) -> str:
+    """The allocations of a buffer assignment that lie in a memory space of their own."""
+    blocks = _ALLOCATION.split(assignment.partition("\n\nHloLiveRange")[0])
+    return "".join(block for block in blocks if _FAST_ALLOCATION.match(block))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_bytes(gzip.compress(text.encode(), 6, mtime=0))
