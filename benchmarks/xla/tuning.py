@@ -18,27 +18,39 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.lib import tpu_programs
 from benchmarks.lib.places import ROOT
 from benchmarks.lib.tables import table
+from stowplan.backends.xla import loop
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
 from stowplan.backends.xla.flags import flags_of
-from stowplan.backends.xla.loop import tune_workload
+from stowplan.backends.xla.loop import PREVIEWS_OF_A_COMPILE, tune_workload
 from stowplan.backends.xla.process import CompileError
+from stowplan.backends.xla.proposals import WAYS as WAYS_OF_STEERING
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import DEFAULT, SLICES_OPTION, Steer
 from stowplan.backends.xla.workload import Workload, by_name
 from stowplan.errors import StowplanError
 from stowplan.hardware.targets import load_target, xla_chip
 
-#: Ways of tuning, and whether chance plays a part in them. The last three are controls.
-WAYS = {"loop": True, "no experience": True, "flags": False, "random flags": True, "random orders": True}
+#: Ways of tuning, and whether chance plays a part in them. The last four are controls; ``random previews`` is the loop with
+#: orders by lot alone, whose previews are judged as the loop's.
+WAYS = {
+    "loop": True,
+    "no experience": True,
+    "random previews": True,
+    "flags": False,
+    "random flags": True,
+    "random orders": True,
+}
 
 #: Kinds of network, by the first word of a program's name; experience of a program's own family is left out.
 FAMILIES = {
@@ -99,16 +111,31 @@ def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[Call
         yield pair
 
 
+@contextmanager
+def by_lot_alone() -> Iterator[None]:
+    """The loop without flags, and without any way of steering but orders by lot."""
+    with (
+        patch.object(loop, "WAYS", [each for each in WAYS_OF_STEERING if each.name == "draw"]),
+        patch.object(loop, "flags_of", lambda chip: {}),
+    ):
+        yield
+
+
 def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One line of results."""
     job, chip = workload(name, options.corpus), options.chip
     features: list[float] = []
-    if way in ("loop", "no experience"):
+    spent: list[float] = []
+    if way in ("loop", "no experience", "random previews"):
         known = shipped().without([family(name)]) if way == "loop" else Experience()
-        tuning = tune_workload(job, target=chip, compiles=options.compiles, folder=options.folder, seed=seed, experience=known)
+        given = {"target": chip, "compiles": options.compiles, "folder": options.folder, "seed": seed, "experience": known}
+        with by_lot_alone() if way == "random previews" else nullcontext():
+            tuning = tune_workload(job, **given)
         trials = [trial for trial in tuning.trials if not trial.error]
         scores = [Score(each.cycles, each.stall_cycles, each.copy_cycles, each.careful_copy_cycles) for each in trials]
         ways = [trial.way for trial in trials]
+        numbers = [number for number, trial in enumerate(tuning.trials, 1) if not trial.error]
+        spent = [at + trial.previews / PREVIEWS_OF_A_COMPILE for at, trial in zip(numbers, trials, strict=True)]
         with Compiler(job, target=chip, folder=options.folder) as compiler:
             compiled = compiler.compile({})
             evidence = Evidence(compiled, load_target(chip))
@@ -137,14 +164,15 @@ def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str
         "estimated": [score.cycles + score.stall_cycles for score in scores],
         "without copies": [score.total - score.careful_copy_cycles for score in scores],
         "ways": ways,
+        "spent": spent or [*range(1, len(scores) + 1)],
         "features": features,
     }
 
 
 def gain(line: dict[str, Any], key: str = "totals", compiles: int | None = None) -> float:
-    """Percent of the default's that the best trial, by its careful total, saves by another count."""
-    totals: list[int] = line["totals"][:compiles]
-    best = totals.index(min(totals))
+    """Percent of the default's that the best trial within some compiles, by its careful total, saves by another count."""
+    within = [total for total, spent in zip(line["totals"], line["spent"], strict=True) if not compiles or spent <= compiles]
+    best = within.index(min(within))
     values: list[int] = line[key]
     return 100 * (1 - values[best] / values[0])
 
@@ -181,7 +209,10 @@ def learn(lines: list[dict[str, Any]]) -> Experience:
         key = line["chip"], line["program"]
         ways = dict(found[key].ways) if key in found else {}
         best = line["totals"][0]
-        for way, total in zip(line["ways"][1:], line["totals"][1:], strict=True):
+        flags = flags_of(xla_chip(line["chip"]))
+        for name, total in zip(line["ways"][1:], line["totals"][1:], strict=True):
+            # Previews tell which way of steering; what is learned is when a flag is worth its compile.
+            way = name if name in flags else "steer"
             wins, tries = ways.get(way, (0, 0))
             ways[way] = wins + (total < 0.999 * best), tries + 1
             best = min(best, total)

@@ -14,6 +14,7 @@ import hashlib
 import importlib
 import os
 import select
+import shutil
 import sys
 import sysconfig
 import tempfile
@@ -159,9 +160,25 @@ def _previews(request: Preview) -> list[Done | Failed]:
             with os.fdopen(reader, "rb") as said:
                 answer = said.read()
             os.waitpid(child, 0)
-            ended = Failed("the compiling process ended", "end")
-            found[number] = msgspec.json.decode(answer, type=Done | Failed) if answer else ended
+            found[number] = _kept(request.asked[number], answer)
     return [found[number] for number in range(len(request.asked))]
+
+
+def _kept(asked: Compile, answer: bytes) -> Done | Failed:
+    """A preview's answer, after its process has ended, and the files that go with it."""
+    found = msgspec.json.decode(answer, type=Done | Failed) if answer else Failed("the compiling process ended", "end")
+    try:
+        if isinstance(found, Done):
+            write_assigned(_dump_of(asked), Path(asked.folder))
+    except Exception as error:
+        found = Failed(_message(error, "compile"), "compile")
+    shutil.rmtree(_dump_of(asked), ignore_errors=True)
+    return found
+
+
+def _dump_of(asked: Compile) -> Path:
+    """Where a preview has its dumps; its compiler writes until the process has ended."""
+    return Path(asked.folder) / "dump"
 
 
 def _preview(lower: Lower, asked: Compile, writer: int) -> NoReturn:
@@ -179,19 +196,21 @@ def _preview(lower: Lower, asked: Compile, writer: int) -> NoReturn:
 
     def run() -> None:
         try:
-            lowered.compile(compiler_options=_options(asked, dump))
+            lowered.compile(compiler_options=_options(asked, str(dump)))
         except Exception as error:
-            fail(error)
+            # What fails after the assignment is none of a preview's business.
+            if not is_assigned(dump):
+                fail(error)
 
     try:
         lowered, digest = _lower(lower, stage)
-        # The compiler goes on while its dumps are removed.
-        with tempfile.TemporaryDirectory(dir=asked.folder, prefix="dump.", ignore_cleanup_errors=True) as dump:
-            compiling = threading.Thread(target=run, daemon=True)
-            compiling.start()
-            while not is_assigned(dump) and compiling.is_alive():
-                time.sleep(_WATCH)
-            write_assigned(dump, Path(asked.folder))
+        dump = _dump_of(asked)
+        dump.mkdir()
+        compiling = threading.Thread(target=run, daemon=True)
+        compiling.start()
+        while not is_assigned(dump) and compiling.is_alive():
+            time.sleep(_WATCH)
+        # Code generation has begun: what else is to be done is done when this process has ended.
         end(_measured(Done(digest), began, 0.0))
     except (Exception, SystemExit) as error:
         fail(error)
@@ -298,7 +317,7 @@ def _compile(lowered: Any, request: Compile) -> None:
     with tempfile.TemporaryDirectory(dir=folder, prefix="dump.") as dump:
         compiled = lowered.compile(compiler_options=_options(request, dump))
         write_compiled(compiled.as_text(), folder)
-        write_assigned(dump, folder)
+        write_assigned(Path(dump), folder)
 
 
 def _end_with_parent() -> None:

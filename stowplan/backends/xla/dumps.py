@@ -27,7 +27,7 @@ _ALLOCATION = re.compile(r"(?m)^(?=allocation \d+:)")
 _FAST_ALLOCATION = re.compile(r"allocation \d+: size \d+, color [1-9]\d*,")
 
 
-def write_assigned(dump: str, folder: Path) -> None:
+def write_assigned(dump: Path, folder: Path) -> None:
     """Write what is known once the memory-space assignment is done: the program, the module after it, its allocations."""
     _write(folder / PROGRAM, slim(_dumped(dump, _BEFORE)))
     _write(folder / ASSIGNED, slim(_dumped(dump, "after_optimizations")))
@@ -39,12 +39,12 @@ def write_compiled(text: str, folder: Path) -> None:
     _write(folder / COMPILED, slim(text))
 
 
-def is_assigned(dump: str) -> bool:
+def is_assigned(dump: Path) -> bool:
     """Whether the assignment is done and written down: a file that comes after those of :func:`write_assigned` is there.
 
     The compiler makes small helper modules on the way, so that it has to be that of the largest module.
     """
-    modules = sorted(Path(dump).glob("*.before_optimizations.txt"), key=lambda path: path.stat().st_size)
+    modules = sorted(dump.glob("*.before_optimizations.txt"), key=lambda path: path.stat().st_size)
     return bool(modules) and Path(str(modules[-1]).replace(".before_optimizations.", f".{_AFTER}.")).exists()
 
 
@@ -53,9 +53,9 @@ def assignment_digest(folder: str | Path) -> str:
     return hashlib.sha256(gzip.decompress((Path(folder) / ASSIGNED).read_bytes())).hexdigest()
 
 
-def _dumped(folder: str, stage: str) -> str:
+def _dumped(folder: Path, stage: str) -> str:
     """The largest module of a stage: small ones are helpers that the compiler makes on the way."""
-    found = sorted(Path(folder).glob(f"*.{stage}.txt"), key=lambda path: path.stat().st_size)
+    found = sorted(folder.glob(f"*.{stage}.txt"), key=lambda path: path.stat().st_size)
     if not found:
         raise RuntimeError(f"this libtpu wrote no dump '{stage}', from which the plan is read")
     return found[-1].read_text()

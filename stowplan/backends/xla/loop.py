@@ -42,11 +42,11 @@ _CORES_OF_A_COMPILE, _MEMORY_OF_A_COMPILE = 2, 4 << 30
 #: After so many compiles it is said where there is nothing to gain.
 _ENOUGH_TO_TELL = 2
 
-#: Previews that take a compile's time together, about (measured: 17 to 84; ``docs/results/xla.md``).
-PREVIEWS_OF_A_COMPILE = 30
+#: Previews that take a compile's time together, about; measured were 9 to 40 of a program's compile.
+PREVIEWS_OF_A_COMPILE = 20
 
 #: Compiles' worth of time between two compiles of steers, that one included: the rest goes to previews.
-_ROUND = 1.35
+_ROUND = 1.6
 
 #: Where no preview promises this part of the incumbent's cycles, so many more are made.
 _LEAST_GAIN, _MORE = 0.001, 8
@@ -448,6 +448,7 @@ class _Run:
             copy_cycles=score.copy_cycles,
             careful_copy_cycles=score.careful_copy_cycles,
             expected_gain=round(gain / base, 6) if base else 0.0,
+            previews=self._previews,
             error=brief(error),
             processor_seconds=0.0 if isinstance(compiled, str) else compiled.record.processor_seconds,
             result="" if error or isinstance(compiled, str) else f"{compiled.folder.parent.name}/{compiled.folder.name}",

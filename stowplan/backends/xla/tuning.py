@@ -40,6 +40,8 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """What those take by bytes over bandwidth."""
     expected_gain: float = 0.0
     """Share of the default's cycles that the steer was expected to save against the incumbent."""
+    previews: int = 0
+    """Those made before it, all together."""
     error: str = ""
     """Why there is no result: the compiler's message where it refused, shortened."""
     processor_seconds: float = 0.0

@@ -40,7 +40,8 @@ class Lowered:
         dump = Path(compiler_options["xla_dump_to"])
         first, *rest = ["before_optimizations", "after_optimizations_before_buffer_assignment", "after_optimizations",
                         "after_optimizations-buffer-assignment", "after_optimizations_after_buffer_assignment"]
-        for module, size, stages in (("module_0.m", 9, [first]), ("module_1.helper", 1, [first, *rest]), ("module_0.m", 9, rest)):
+        written = ("module_0.m", 9, [first]), ("module_1.helper", 1, [first, *rest]), ("module_0.m", 9, rest)
+        for module, size, stages in written:
             text = f"HloModule {module}\\nENTRY %main () -> f32[] {{\\n}}\\n" + "// x" * size
             for stage in stages:
                 (dump / f"{module}.{stage}.txt").write_text(text[:20])
@@ -70,7 +71,7 @@ def answers(folder: Path, *options: dict[str, str]) -> list[dict[str, object]]:
 
 def test_it_ends_at_the_assignment(tmp_path: Path) -> None:
     found = answers(tmp_path, {}, {"how": "fail"}, {"how": "die"}, {"xla_own": "1"})
-    assert [each["type"] for each in found] == ["done", "failed", "failed", "done"]
+    assert [each["type"] for each in found] == ["done", "failed", "failed", "done"], found
     assert [found[0]["digest"], found[3]["digest"]] == ["digest", "digest"]
     assert (found[1]["stage"], found[1]["message"]) == ("compile", "ValueError: no such option")
     assert (found[2]["stage"], found[2]["message"]) == ("end", "the compiling process ended")
