@@ -62,7 +62,10 @@ def tune_xla_command(
         str, option("--partition", "AXES", "Axes of each of --shapes, - for none, and of results: 'data,- -,model -> data'.")
     ] = "",
     target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v4",
-    compiles: Annotated[int, option("--compiles", "N", "Compiles at most, XLA's default and those in --folder included.")] = 10,
+    compiles: Annotated[
+        int,
+        option("--compiles", "N", "Compiles at most, XLA's default and those in --folder included; 20 previews count as one."),
+    ] = 10,
     time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Time limit; none where it is not given.")] = None,
     jobs: Annotated[
         int, option("-j --jobs", "N", "Compiles side by side; 0 for as many as cores and memory allow. Trials depend on it.")

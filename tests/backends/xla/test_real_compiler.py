@@ -106,6 +106,26 @@ def test_options_do_what_they_say(folder: Path, tmp_path: Path, monkeypatch: pyt
         assert compiler.find({}) is not None
 
 
+@pytest.mark.parametrize("target", ["tpu-v4", "tpu-v5e"])
+def test_a_preview_is_the_compile_up_to_its_assignment(folder: Path, tmp_path: Path, target: str) -> None:
+    """Also over several devices, and where it is refused."""
+    mesh = {"mesh": "data=2", "partition": "data -"} if target == "tpu-v5e" else {}
+    shapes = ("f32[256,512]", "f32[512,1024]")
+    workload = by_name("functions_of_mine:step", shapes, search_path=[str(folder)], **mesh)
+    options = [{}, DEFAULT.moved(first=["x.1"]).compiler_options(), {"xla_nope": True}]
+    with Compiler(workload, target=target, folder=tmp_path / "previews") as compiler:
+        previews = compiler.previews(options)
+        assert compiler.compiles == 0
+    with Compiler(workload, target=target, folder=tmp_path / "compiles") as compiler:
+        compiled = [compiler.compile(each) for each in options]
+    for preview, whole in zip(previews[:2], compiled[:2], strict=True):
+        for name in ("program_path", "assigned_path", "offsets_path"):
+            assert getattr(preview, name).read_bytes() == getattr(whole, name).read_bytes()
+        assert not preview.module_path.exists()
+    assert "No such compile option: 'xla_nope'" in previews[2].error
+    assert previews[2].error == compiled[2].error
+
+
 def test_what_goes_wrong_is_said_in_xlas_words(folder: Path) -> None:
     for reference, shapes, message in (
         ("functions_of_mine:wrong", ["f32[4]"], r"functions_of_mine.py:8: TypeError: cannot reshape array of shape \(4,\)"),
