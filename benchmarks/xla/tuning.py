@@ -27,14 +27,15 @@ from unittest.mock import patch
 from benchmarks.lib import tpu_programs
 from benchmarks.lib.places import ROOT
 from benchmarks.lib.tables import table
-from stowplan.backends.xla import loop
+from stowplan.backends.xla import run as tuning_run
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
 from stowplan.backends.xla.flags import flags_of
-from stowplan.backends.xla.loop import PREVIEWS_OF_A_COMPILE, tune_workload
+from stowplan.backends.xla.loop import tune_workload
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS as WAYS_OF_STEERING
+from stowplan.backends.xla.run import PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import DEFAULT, SLICES_OPTION, Steer
 from stowplan.backends.xla.workload import Workload, by_name
@@ -115,8 +116,8 @@ def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[Call
 def by_lot_alone() -> Iterator[None]:
     """The loop without flags, and without any way of steering but orders by lot."""
     with (
-        patch.object(loop, "WAYS", [each for each in WAYS_OF_STEERING if each.name == "draw"]),
-        patch.object(loop, "flags_of", lambda chip: {}),
+        patch.object(tuning_run, "WAYS", [each for each in WAYS_OF_STEERING if each.name == "draw"]),
+        patch.object(tuning_run, "flags_of", lambda chip: {}),
     ):
         yield
 

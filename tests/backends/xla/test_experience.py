@@ -11,7 +11,7 @@ from stowplan.backends.xla import tune_workload
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
 from stowplan.backends.xla.flags import flags_of
-from stowplan.backends.xla.loop import WAYS
+from stowplan.backends.xla.proposals import WAYS
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, SCOPED_OPTION, Steer
 from stowplan.backends.xla.store import Compiled
@@ -83,7 +83,7 @@ class TestLoop:
 
     @pytest.fixture(autouse=True)
     def flagged(self, quick_plans: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("stowplan.backends.xla.loop.flags_of", lambda chip: {"scavenge": {"xla_flag": "1"}})
+        monkeypatch.setattr("stowplan.backends.xla.run.flags_of", lambda chip: {"scavenge": {"xla_flag": "1"}})
 
     def test_steers_are_found_on_top_of_a_flag(self, fake: Fake) -> None:
         tuning = tune_workload(WORKLOAD, compiles=14)
