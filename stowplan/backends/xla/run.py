@@ -37,8 +37,9 @@ _ROUND = 1.6
 
 #: Where no preview promises this part of the incumbent's cycles, so many more are made.
 _LEAST_GAIN, _MORE = 0.001, 8
-#: A flag may promise less, for little of its program is known.
-_LEAST_OF_A_FLAG = -0.03
+#: What a flag may promise to lose, of the default's cycles by itself, and of the incumbent's with steers found for it: not all of
+#: its kernels are known.
+_MOST_LOST, _LEAST_OF_A_FLAG = 0.03, -0.01
 #: Part of what a prediction may be off by that is hoped for where none promises anything.
 _OPTIMISM = 0.25
 
@@ -196,7 +197,8 @@ class Run:
                 self._notes += [f"{name}: {preview.error}"] if preview.error else []
                 continue
             promised = 1 - self._program_of(steer, preview).evidence.preview(steer, preview).score.total / default.score.total
-            flags[Arm(name, PRIOR_TRIES * min(max(0.0, _FLAG_WORTH + _WORTH_OF_A_GAIN * promised), 1.0))] = each
+            if promised >= -_MOST_LOST:
+                flags[Arm(name, PRIOR_TRIES * min(max(0.0, _FLAG_WORTH + _WORTH_OF_A_GAIN * promised), 1.0))] = each
         for arm in (self._steering, *flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
@@ -224,7 +226,7 @@ class Run:
             if arm is self._steering:
                 steered, least = self._steered(best, most, given), _LEAST_GAIN
             else:
-                steered, least = self._flagged(arm, best, most)[:1], _LEAST_OF_A_FLAG
+                steered, least = self._flagged(arm, best)[:1], _LEAST_OF_A_FLAG
             likely = [(arm, each) for each in steered if each.gain >= least * now]
             unlikely += [(arm, each) for each in steered if each.gain < least * now]
             # Where compiles run side by side, flags may yet take places of steers.
@@ -242,7 +244,7 @@ class Run:
         found = best.worth_compiling(now)
         return found if found and found[0].gain >= _LEAST_GAIN * now else best.worth_compiling(now, _OPTIMISM)
 
-    def _flagged(self, arm: Arm, best: Search, most: int) -> list[Proposal]:
+    def _flagged(self, arm: Arm, best: Search) -> list[Proposal]:
         """Steers of the program that a flag makes beside the incumbent's flags, by their previews.
 
         What the incumbent's steer says of single values holds where the program stays the same.
@@ -256,7 +258,7 @@ class Run:
         program = self._program_of(plain, preview)
         is_same = program.evidence.program_text == best.evidence.program_text
         named = [msgspec.structs.replace(incumbent.steer, flags=plain.flags)] if is_same else []
-        program.preview(most, self._make_previews, [Proposal(arm.name, steer) for steer in (plain, *named)])
+        program.preview(_MORE, self._make_previews, [Proposal(arm.name, steer) for steer in (plain, *named)])
         found = program.worth_compiling(incumbent.score.total)
         return [each._replace(way=arm.name) for each in found if each.steer.flags == plain.flags]
 
