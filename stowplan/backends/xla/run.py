@@ -12,7 +12,7 @@ from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Experience
-from stowplan.backends.xla.flags import flags_of
+from stowplan.backends.xla.flags import TOLLS, flags_of
 from stowplan.backends.xla.planning import planned
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS, Proposal, Way, harm_last, plan_first
@@ -39,7 +39,7 @@ _ROUND = 1.6
 _LEAST_GAIN, _MORE = 0.001, 8
 #: What a flag may promise to lose, of the default's cycles by itself, and of the incumbent's with steers found for it: not all of
 #: its kernels are known.
-_MOST_LOST, _LEAST_OF_A_FLAG = 0.03, -0.01
+_MOST_LOST, _LEAST_OF_A_FLAG = 0.03, 0.0
 #: Part of what a prediction may be off by that is hoped for where none promises anything.
 _OPTIMISM = 0.25
 
@@ -196,7 +196,8 @@ class Run:
             if preview.error or (is_idle and SCOPED_OPTION not in each):
                 self._notes += [f"{name}: {preview.error}"] if preview.error else []
                 continue
-            promised = 1 - self._program_of(steer, preview).evidence.preview(steer, preview).score.total / default.score.total
+            expected = self._program_of(steer, preview).evidence.preview(steer, preview).score.total
+            promised = 1 - expected / default.score.total - TOLLS.get(name, 0.0)
             if promised >= -_MOST_LOST:
                 flags[Arm(name, PRIOR_TRIES * min(max(0.0, _FLAG_WORTH + _WORTH_OF_A_GAIN * promised), 1.0))] = each
         for arm in (self._steering, *flags):
@@ -259,8 +260,10 @@ class Run:
         is_same = program.evidence.program_text == best.evidence.program_text
         named = [msgspec.structs.replace(incumbent.steer, flags=plain.flags)] if is_same else []
         program.preview(_MORE, self._make_previews, [Proposal(arm.name, steer) for steer in (plain, *named)])
-        found = program.worth_compiling(incumbent.score.total)
-        return [each._replace(way=arm.name) for each in found if each.steer.flags == plain.flags]
+        now = incumbent.score.total
+        toll = TOLLS.get(arm.name, 0.0) * now
+        found = (each for each in program.worth_compiling(now) if each.steer.flags == plain.flags)
+        return [each._replace(way=arm.name, gain=each.gain - toll) for each in found]
 
     def _make_previews(self, steers: Sequence[Steer]) -> list[Compiled]:
         self._previews += len(steers)
