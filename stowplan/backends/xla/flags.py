@@ -12,9 +12,8 @@ from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.steer import SCOPED_OPTION
 from stowplan.hardware.targets import FlagName, XlaChip
 
-
-#: What kernels lose by a flag beside what previews show, as a share of the cycles: with half of what they keep of fast memory, 4 to
-#: 10 % on four programs for TPU v5e.
+#: What kernels lose by a flag beside what previews show, as a share of the cycles: with half of what they keep of fast memory,
+#: 4 to 10 % on four programs for TPU v5e.
 TOLLS: Mapping[str, float] = {"scoped_half": 0.05}
 
 

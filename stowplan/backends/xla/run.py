@@ -37,8 +37,7 @@ _ROUND = 1.6
 
 #: Where no preview promises this part of the incumbent's cycles, so many more are made.
 _LEAST_GAIN, _MORE = 0.001, 8
-#: What a flag may promise to lose, of the default's cycles by itself, and of the incumbent's with steers found for it: not all of
-#: its kernels are known.
+#: What a flag may promise to lose, of the default's cycles by itself, and of the incumbent's with steers found for it.
 _MOST_LOST, _LEAST_OF_A_FLAG = 0.03, 0.0
 #: Part of what a prediction may be off by that is hoped for where none promises anything.
 _OPTIMISM = 0.25
