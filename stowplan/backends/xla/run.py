@@ -218,7 +218,10 @@ class Run:
         chosen: list[tuple[Arm, Proposal]] = []
         unlikely: list[tuple[Arm, Proposal]] = []
         count = min(self._jobs, int(self._left))
-        for arm in by_promise([self._steering, *self._flags]):
+        promise = by_promise([self._steering, *self._flags])
+        # Few at a time: each of them takes previews.
+        steering = promise.index(self._steering)
+        for arm in promise[: max(steering, count) + 1]:
             if len(chosen) == count:
                 break
             rounds = max(1, int(self._left / _ROUND))
@@ -236,13 +239,12 @@ class Run:
     def _steered(self, best: Search, most: int, given: list[Proposal]) -> list[Proposal]:
         """The best previews of the best program; where even more of them promise nothing, those of which least is known."""
         now = best.evidence.incumbent.score.total
-        best.preview(most, self._make_previews, given)
-        found = best.worth_compiling(now)
-        if (found and found[0].gain >= _LEAST_GAIN * now) or self._why_nothing:
-            return found
-        best.preview(min(_MORE, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))), self._make_previews)
-        found = best.worth_compiling(now)
-        return found if found and found[0].gain >= _LEAST_GAIN * now else best.worth_compiling(now, _OPTIMISM)
+        for count in (most, 0 if self._flags else _MORE):
+            best.preview(min(count, int(PREVIEWS_OF_A_COMPILE * self._left)), self._make_previews, given)
+            found, given = best.worth_compiling(now), []
+            if (found and found[0].gain >= _LEAST_GAIN * now) or self._why_nothing:
+                return found
+        return best.worth_compiling(now, _OPTIMISM)
 
     def _flagged(self, arm: Arm, best: Search) -> list[Proposal]:
         """Steers of the program that a flag makes beside the incumbent's flags, by their previews.
