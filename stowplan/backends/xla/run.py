@@ -239,12 +239,15 @@ class Run:
     def _steered(self, best: Search, most: int, given: list[Proposal]) -> list[Proposal]:
         """The best previews of the best program; where even more of them promise nothing, those of which least is known."""
         now = best.evidence.incumbent.score.total
-        for count in (most, 0 if self._flags else _MORE):
-            best.preview(min(count, int(PREVIEWS_OF_A_COMPILE * self._left)), self._make_previews, given)
-            found, given = best.worth_compiling(now), []
-            if (found and found[0].gain >= _LEAST_GAIN * now) or self._why_nothing:
-                return found
-        return best.worth_compiling(now, _OPTIMISM)
+        best.preview(most, self._make_previews, given)
+        if not self._flags and not self._promises(best.worth_compiling(now)):
+            best.preview(min(_MORE, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))), self._make_previews)
+        found = best.worth_compiling(now)
+        return found if self._promises(found) or self._why_nothing else best.worth_compiling(now, _OPTIMISM)
+
+    def _promises(self, found: list[Proposal]) -> bool:
+        """Whether the best of some previews is worth a compile."""
+        return bool(found) and found[0].gain >= _LEAST_GAIN * self._best_program.evidence.incumbent.score.total
 
     def _flagged(self, arm: Arm, best: Search) -> list[Proposal]:
         """Steers of the program that a flag makes beside the incumbent's flags, by their previews.
