@@ -31,7 +31,7 @@ FREE_OPS = 24
 MOST_OPS = 400
 
 #: Runs of an operator at most, of graphs of up to so many operators and of others.
-RUNS = ((12, 3), (MOST_OPS, 2))
+RUNS = ((60, 3), (MOST_OPS, 2))
 
 #: Runs at most of an operator that costs nothing.
 FREE_RUNS = 6

@@ -35,6 +35,8 @@ class Verification(verification.Verification[Violation]):
     """Recomputed added cost; None where the sequence has other numbers than those of operators."""
     peak: int | None
     """Recomputed peak in bytes; None where something is read that is not there."""
+    live: tuple[int, ...] = ()
+    """Bytes that are live while each run takes place; empty where there is no peak."""
 
 
 @dataclass
@@ -85,7 +87,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         name = problem.ops[plan.sequence[at]].id
         text = f"{live[at]} bytes are live at run {at} ({name}), the limit is {problem.limit}"
         found.append(Violation("over_limit", text))
-    return Verification(tuple(found), cost, peak)
+    return Verification(tuple(found), cost, peak, tuple(live))
 
 
 def _check_counts(problem: Problem, plan: Plan, found: list[Violation]) -> None:

@@ -1,4 +1,4 @@
-"""The candidates for rematerialization, as functions of (problem, context); each runs in a process of its own."""
+"""The search for plans of rematerialization, as a function of (problem, context); it runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
-from stowplan.models.rematerialization.structure import Structure, build
+from stowplan.models.rematerialization.structure import build
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.graph import make as make_ordering
 from stowplan.portfolio.operator_order.orders import BASELINES
 from stowplan.portfolio.rematerialization import engine
-from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate
+from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies
+from stowplan.portfolio.rematerialization.proofs import simulated
 
-#: Work of deterministic runs for each second of the limit: operators times operators whose cuts are looked at, runs times steps
-#: of local search, and operators times simulations.
-CUTS = 20_000
+#: Work of deterministic runs for each second of the limit: runs times steps of local search, operators times simulations.
 STEPS = 3_000_000
 SIMULATIONS = 3_000
 
@@ -35,31 +33,6 @@ ROOM = 4
 
 #: Weight of a limit's worth of bytes above the limit, in what all operators cost once.
 WEIGHT = 4.0
-
-
-def greedy(problem: Problem, context: Context) -> None:
-    """The baseline alone: the order given, one simulation."""
-    structure = build(problem)
-    found = _simulated(structure, structure.order, Policy(), context)
-    if found is not None:
-        context.plan(structure.made(found), "greedy")
-
-
-def cuts(problem: Problem, context: Context) -> None:
-    """Bounds by minimum cuts, and the proof that nothing fits."""
-    structure = build(problem)
-    if problem.limit is None:
-        return
-    most = context.work(CUTS, max(1, structure.ops), least=1)
-    found = bounds.added_cost(structure, problem.limit, context.closed, lambda bound: context.bound(bound, "cuts"), most)
-    if found is None:
-        context.proven_infeasible("cuts", {"explanation": "what one operator needs to run is more than the limit"})
-
-
-def _simulated(structure: Structure, order: Sequence[int], policy: Policy, context: Context) -> list[int] | None:
-    limit = structure.problem.limit
-    # Without a limit the order itself is a plan.
-    return list(order) if limit is None else simulate(structure, order, limit, policy, context.closed)
 
 
 class _Search:
@@ -118,7 +91,7 @@ def search(problem: Problem, context: Context) -> None:
     for order in orders:
         for policy in (Policy(), *checkpoint_policies(structure, order)):
             name = "greedy" if policy.checkpoints is None else "checkpoints"
-            run.offer(_simulated(structure, order, policy, context), name)
+            run.offer(simulated(structure, order, policy, context), name)
             if run.is_done():
                 return
     _improve(run, orders)
@@ -140,7 +113,7 @@ def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
             simulations = None if simulations is None else simulations - 1
             order = orders[int(run.chance.integers(len(orders)))]
             exponents = run.chance.uniform(0.2, 1.6, 3).tolist()
-            start = _simulated(structure, order, Policy(*exponents), context)
+            start = simulated(structure, order, Policy(*exponents), context)
             run.offer(start, "greedy")
         if start is None or len(start) > room - 4:
             start = orders[-1] if run.best is None or len(run.best.sequence) > room - 4 else run.best.sequence
@@ -174,18 +147,6 @@ def _cooled(run: _Search, graph: engine.Graph, work: engine.Scratch, start: Sequ
         if run.is_done():
             break
     return steps * len(start)
-
-
-def cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT model: orders free on small graphs, else the order given; hinted with the best plan known."""
-    from stowplan.models.rematerialization import cpsat as model
-
-    hint = None if context.options.deterministic else context.incumbent()[0]
-    outcome = model.solve(problem, hint=hint, **context.reporting("cpsat"))
-    if outcome.status == "infeasible":
-        context.proven_infeasible("cpsat")
-    elif outcome.bound is not None:
-        context.bound(outcome.bound, "cpsat")
 
 
 def warm_up() -> None:

@@ -91,10 +91,26 @@ def scratch(graph: Graph, room: int) -> Scratch:
 
 
 @njit_inner
+def _fill(array: Ints, count: int, number: int) -> None:
+    # A loop takes far less time to compile than an assignment to a slice.
+    for at in range(count):
+        array[at] = number
+
+
+@njit_inner
+def _copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
+    for at in range(end - begin):
+        target[place + at] = source[begin + at]
+
+
+@njit_inner
 def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> bool:
     """Whether each of the first ``count`` runs can run; ``live[:count]`` then has the bytes that are live at each."""
     instance, size, begin, last, ran, barred, operand, taker = work
-    instance[:], last[:], ran[:], barred[:] = -1, -1, 0, 0
+    _fill(last, len(last), -1)
+    _fill(ran, len(ran), 0)
+    _fill(barred, len(barred), 0)
+    _fill(instance, len(instance), -1)
     made = pairs = 0
     for value in range(len(graph.size)):
         if graph.writer[value] < 0:
@@ -132,7 +148,7 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
     for value in range(len(graph.size)):
         if graph.kept[value]:
             last[instance[value]] = count
-    live[: count + 1] = 0
+    _fill(live, count + 1, 0)
     for each in range(made):
         if each >= given or last[each] >= 0:
             live[begin[each]] += size[each]
@@ -216,7 +232,8 @@ def anneal(
                 tries += 1
             if times[runs[at]] < 2:
                 continue
-            trial[:at], trial[at : count - 1] = runs[:at], runs[at + 1 : count]
+            _copy(runs, 0, at, trial, 0)
+            _copy(runs, at + 1, count, trial, at)
             new_count, new_cost = count - 1, cost - graph.cost[runs[at]]
         elif kind < 5:
             # Once more, right before a run that needs it or somewhat earlier.
@@ -228,7 +245,8 @@ def anneal(
             if writer < 0 or graph.once[writer]:
                 continue
             place = max(0, at - random_below(chance, 4)) if random_below(chance, 2) else at
-            trial[:place], trial[place + 1 : count + 1] = runs[:place], runs[place:count]
+            _copy(runs, 0, place, trial, 0)
+            _copy(runs, place, count, trial, place + 1)
             trial[place] = writer
             new_count, new_cost = count + 1, cost + graph.cost[writer]
         else:
@@ -236,13 +254,14 @@ def anneal(
             place = at + reach if random_below(chance, 2) else at - reach
             if place < 0 or place >= count:
                 continue
-            trial[:count] = runs[:count]
-            moved = runs[at]
+            low, high = min(at, place), max(at, place)
+            _copy(runs, 0, low, trial, 0)
+            _copy(runs, high + 1, count, trial, high + 1)
             if place > at:
-                trial[at:place] = runs[at + 1 : place + 1]
+                _copy(runs, low + 1, high + 1, trial, low)
             else:
-                trial[place + 1 : at + 1] = runs[place:at]
-            trial[place] = moved
+                _copy(runs, low, high, trial, low + 1)
+            trial[place] = runs[at]
         worst = energy - warmth * np.log((1 + random_below(chance, 1 << 30)) / (1 << 30))
         if new_cost > worst or not profile(graph, work, trial, new_count, other):
             continue
@@ -254,10 +273,10 @@ def anneal(
             times[runs[at]] -= 1
         elif new_count > count:
             times[trial[place]] += 1
-        runs[:new_count] = trial[:new_count]
+        _copy(trial, 0, new_count, runs, 0)
         count, cost, energy = new_count, new_cost, new_energy
         if excess == 0.0 and cost < best_cost:
-            best[:count] = runs[:count]
+            _copy(runs, 0, count, best, 0)
             best_cost, found = cost, count
     return count, found, best_cost
 

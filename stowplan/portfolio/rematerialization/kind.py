@@ -19,7 +19,8 @@ from stowplan.portfolio.rematerialization.greedy import simulate
 #: Operators of a graph for which the greedy simulation costs nothing, and that interpreted code does.
 SMALL = 64
 
-_HERE = "stowplan.portfolio.rematerialization.candidates"
+_SEARCH = "stowplan.portfolio.rematerialization.candidates"
+_PROOFS = "stowplan.portfolio.rematerialization.proofs"
 
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
@@ -45,14 +46,14 @@ def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bo
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     interpret = len(problem.ops) <= SMALL and not is_warm() and not options.deterministic
     return [
-        Candidate("cuts", "exact", f"{_HERE}:cuts", share=0.2, proves_only=True, in_thread=len(problem.ops) <= SMALL),
-        Candidate("search", "heuristic", f"{_HERE}:search", share=0.7, interpret=interpret),
-        Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.4),
+        Candidate("cuts", "exact", f"{_PROOFS}:cuts", share=0.2, proves_only=True, in_thread=len(problem.ops) <= SMALL),
+        Candidate("search", "heuristic", f"{_SEARCH}:search", share=0.7, interpret=interpret),
+        Candidate("cpsat", "exact", f"{_PROOFS}:cpsat", share=0.4),
     ]
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    return (Candidate("greedy", "baseline", f"{_HERE}:greedy", in_thread=len(problem.ops) <= SMALL),)
+    return (Candidate("greedy", "baseline", f"{_PROOFS}:greedy", in_thread=len(problem.ops) <= SMALL),)
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -87,8 +88,7 @@ KIND = Kind(
     highlights=("peak", "added_runs"),
     identity=lambda problem: identify(problem, "cost of added runs", "limit of live bytes"),
     unit="cost",
-    baseline_sources=("given",),
     makes_baselines=_makes_baselines,
     quick_plan=_quick_plan,
-    warm_up=f"{_HERE}:warm_up",
+    warm_up=f"{_SEARCH}:warm_up",
 )
