@@ -46,7 +46,7 @@ def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bo
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     interpret = len(problem.ops) <= SMALL and not is_warm() and not options.deterministic
     return [
-        Candidate("cuts", "exact", f"{_PROOFS}:cuts", share=0.2, proves_only=True, in_thread=len(problem.ops) <= SMALL),
+        Candidate("cuts", "exact", f"{_PROOFS}:cuts", share=0.2, in_thread=len(problem.ops) <= SMALL),
         Candidate("search", "heuristic", f"{_SEARCH}:search", share=0.7, interpret=interpret),
         Candidate("cpsat", "exact", f"{_PROOFS}:cpsat", share=0.4),
     ]
