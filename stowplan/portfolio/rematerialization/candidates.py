@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -21,6 +22,9 @@ from stowplan.portfolio.rematerialization.proofs import simulated
 #: Work of deterministic runs for each second of the limit: runs times steps of local search, operators times simulations.
 STEPS = 3_000_000
 SIMULATIONS = 3_000
+
+#: Part of the time for the first simulations, all together.
+FIRST_SHARE = 0.3
 
 #: Runs times steps of local search between two looks at the clock.
 SLICE = 10_000_000
@@ -43,6 +47,7 @@ class _Search:
         self.limit = problem.limit if problem.limit is not None else 1 << 60
         self.best: Plan | None = None
         self.chance = context.rng()
+        self._simulations = context.work(SIMULATIONS, max(1, self.structure.ops), least=1)
 
     def offer(self, sequence: Sequence[int] | None, source: str) -> bool:
         """Whether a sequence is within the limit and better than all before; then it is told."""
@@ -54,6 +59,21 @@ class _Search:
         self.best = plan
         self.context.plan(plan, source)
         return True
+
+    def simulate(self, order: Sequence[int], policy: Policy, part: float) -> list[int] | None:
+        """A sequence, told where it is better, that takes no more than a part of the time; None where none was found."""
+        if self._simulations is not None:
+            self._simulations -= 1
+            if self._simulations < 0:
+                return None
+        until = time.monotonic() + self.context.seconds(part)
+
+        def should_stop() -> bool:
+            return self.context.closed() or (self._simulations is None and time.monotonic() >= until)
+
+        found = simulated(self.structure, order, policy, should_stop)
+        self.offer(found, "greedy" if policy.checkpoints is None else "checkpoints")
+        return found
 
     def is_done(self) -> bool:
         """Whether there is nothing left to find."""
@@ -88,12 +108,17 @@ def search(problem: Problem, context: Context) -> None:
             run.offer(order, "order")
         if run.is_done():
             return
-    for order in orders:
-        for policy in (Policy(), *checkpoint_policies(structure, order)):
-            name = "greedy" if policy.checkpoints is None else "checkpoints"
-            run.offer(simulated(structure, order, policy, context), name)
-            if run.is_done():
-                return
+    # An order of a lower peak leaves less to evict.
+    orders.sort(key=structure.ordering.peak)
+    until = time.monotonic() + context.seconds(FIRST_SHARE)
+    jobs = [(order, Policy()) for order in orders]
+    jobs += [(order, policy) for order in orders for policy in checkpoint_policies(structure, order)]
+    for order, policy in jobs:
+        run.simulate(order, policy, FIRST_SHARE / 4)
+        if run.is_done():
+            return
+        if not context.options.deterministic and time.monotonic() >= until:
+            break
     _improve(run, orders)
 
 
@@ -104,19 +129,16 @@ def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
     room = ROOM * structure.ops + 8
     work = engine.scratch(graph, room)
     left = context.work(STEPS, least=SLICE // 10)
-    simulations = context.work(SIMULATIONS, structure.ops, least=1)
     weight = WEIGHT * max(1.0, float(sum(structure.cost)))
     turn = 0
     while not run.is_done() and (left is None or left > 0):
         start: Sequence[int] | None = None
-        if turn % 2 and (simulations is None or simulations > 0):
-            simulations = None if simulations is None else simulations - 1
+        if turn % 2:
             order = orders[int(run.chance.integers(len(orders)))]
             exponents = run.chance.uniform(0.2, 1.6, 3).tolist()
-            start = simulated(structure, order, Policy(*exponents), context)
-            run.offer(start, "greedy")
+            start = run.simulate(order, Policy(*exponents), FIRST_SHARE / 4)
         if start is None or len(start) > room - 4:
-            start = orders[-1] if run.best is None or len(run.best.sequence) > room - 4 else run.best.sequence
+            start = orders[0] if run.best is None or len(run.best.sequence) > room - 4 else run.best.sequence
         spent = _cooled(run, graph, work, start, weight, hot=turn % 2 == 0 and turn > 0)
         left = None if left is None else left - spent
         turn += 1

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from stowplan.models.rematerialization.structure import Structure
 
 #: Operators looked at for the cost of having a value again.
-CLOSURE = 200
+CLOSURE = 40
 
 #: Runs of a sequence at most, for each operator.
-MOST_RUNS = 40
+MOST_RUNS = 8
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.problem import Problem
@@ -17,7 +17,7 @@ CUTS = 20_000
 def greedy(problem: Problem, context: Context) -> None:
     """The baseline alone: the order given, one simulation."""
     structure = build(problem)
-    found = simulated(structure, structure.order, Policy(), context)
+    found = simulated(structure, structure.order, Policy(), context.closed)
     if found is not None:
         context.plan(structure.made(found), "greedy")
 
@@ -33,11 +33,11 @@ def cuts(problem: Problem, context: Context) -> None:
         context.proven_infeasible("cuts", {"explanation": "what one operator needs to run is more than the limit"})
 
 
-def simulated(structure: Structure, order: Sequence[int], policy: Policy, context: Context) -> list[int] | None:
-    """A sequence within the limit, if the simulation finds one before the context says to stop."""
+def simulated(structure: Structure, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> list[int] | None:
+    """A sequence within the problem's limit, if the simulation finds one before it is to stop."""
     limit = structure.problem.limit
     # Without a limit the order itself is a plan.
-    return list(order) if limit is None else simulate(structure, order, limit, policy, context.closed)
+    return list(order) if limit is None else simulate(structure, order, limit, policy, should_stop)
 
 
 def cpsat(problem: Problem, context: Context) -> None:
