@@ -149,6 +149,11 @@ _KINDS = {
         KindModules(name="tier_placement", amends=("capacity",), amend="stowplan.frontends.network.format:amended"),
         KindModules(name="bank_mapping", amends=("capacity",)),
         KindModules(name="operator_order"),
+        KindModules(
+            name="rematerialization",
+            amends=("capacity",),
+            amend="stowplan.models.rematerialization.problem:amended",
+        ),
         KindModules(name="banked_packing"),
         KindModules(name="modulo_scheduling", amends=("fixed",), amend="stowplan.frontends.dfg.format:amended"),
     )

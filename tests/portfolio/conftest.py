@@ -26,6 +26,7 @@ OF_EACH_KIND = {
     "bank_mapping": ("attention.hlo.txt", "inferentia"),
     "modulo_scheduling": ("saxpy.dfg.json", "se"),
     "operator_order": ("cells.graph.json", None),
+    "rematerialization": ("training.remat.json", None),
     "banked_packing": ("banks.json", None),
 }
 

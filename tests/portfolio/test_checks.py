@@ -21,6 +21,7 @@ from tests.models.memory_mapping import cases as programs
 from tests.models.modulo_scheduling import cases as loops
 from tests.models.operator_order import cases as operators
 from tests.models.packing import cases as buffers
+from tests.models.rematerialization import cases as remat
 from tests.models.tier_placement import cases as networks
 from tests.paths import EXAMPLES
 
@@ -29,6 +30,7 @@ PROBLEMS: dict[str, Any] = {
     "packing": buffers.random_problem(0),
     "banked_packing": banked.random_problem(0),
     "operator_order": operators.random_problem(0),
+    "rematerialization": remat.random_problem(0),
     "tier_placement": networks.chain(3),
     "bank_mapping": banks.random_problem(0),
     "modulo_scheduling": loops.graph("a>b"),

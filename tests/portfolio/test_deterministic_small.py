@@ -24,6 +24,7 @@ from tests.models.memory_mapping import cases as memory_mapping
 from tests.models.modulo_scheduling import cases as modulo_scheduling
 from tests.models.operator_order import cases as operator_order
 from tests.models.packing import cases as packing
+from tests.models.rematerialization import cases as rematerialization
 from tests.models.tier_placement import cases as tier_placement
 from tests.patience import HANG, no_hang
 
@@ -57,6 +58,7 @@ def aligned_chain(seed: int) -> OrderProblem:
 MAKERS: dict[str, tuple[Callable[[int], Any], ...]] = {
     "packing": (packing.random_problem, aligned_packing, lambda seed: aligned_packing(seed, capacity=True)),
     "operator_order": (operator_order.random_problem, aligned_chain),
+    "rematerialization": (rematerialization.limited,),
     "banked_packing": (banked_packing.random_problem,),
     "tier_placement": (lambda seed: tier_placement.random_problem(seed, address_spaces=bool(seed % 2)),),
     "modulo_scheduling": (modulo_scheduling.random_problem,),

@@ -22,6 +22,7 @@ from tests.models.memory_mapping import cases as programs
 from tests.models.modulo_scheduling import cases as loops
 from tests.models.operator_order import cases as operators
 from tests.models.packing import cases as buffers
+from tests.models.rematerialization import cases as remat
 from tests.models.tier_placement import cases as networks
 
 
@@ -46,6 +47,7 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "packing": buffers.random_problem,
     "banked_packing": banked.random_problem,
     "operator_order": operators.random_problem,
+    "rematerialization": remat.training,
     "tier_placement": networks.random_problem,
     "bank_mapping": banks.random_problem,
     "modulo_scheduling": _loop,

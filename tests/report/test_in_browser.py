@@ -33,6 +33,7 @@ FIGURES = {
     "bank_mapping": {"given = propagation:": 2, "local:": 2, "Bytes on chip": 1, "q: dimension": 1, "Objective and bound": 4},
     "modulo_scheduling": {"Schedule: 7 instructions": 14, "Objective and bound": 4},
     "operator_order": {"Live bytes": 1, "Memory layout": 0, "Boxes of the layout": 40, "Objective and bound": 4},
+    "rematerialization": {"Live bytes": 1, "Objective and bound": 4},
     "banked_packing": {"Memory layout": 0, "Boxes of the layout": 3, "Bytes that live": 1, "Objective and bound": 4},
 }
 

@@ -13,6 +13,7 @@ from stowplan.models.modulo_scheduling.assemble import make_plan
 from stowplan.models.modulo_scheduling.structure import Structure as Loop
 from stowplan.models.operator_order.structure import build, needed_first
 from stowplan.models.packing.plan import Plan as Packing
+from stowplan.models.rematerialization.structure import build as build_runs
 from stowplan.models.tier_placement.structure import Offsets, plan_of
 from stowplan.models.tier_placement.structure import Structure as Network
 from stowplan.portfolio.kind import check, kind_of
@@ -24,6 +25,7 @@ from tests.models.memory_mapping import cases as memory_mapping
 from tests.models.modulo_scheduling import cases as modulo_scheduling
 from tests.models.operator_order import cases as operator_order
 from tests.models.packing import cases as packing
+from tests.models.rematerialization import cases as rematerialization
 from tests.models.tier_placement import cases as tier_placement
 
 
@@ -136,6 +138,19 @@ def _operator_order(seed: int, chance: random.Random) -> tuple[Any, Iterator[Any
     return problem, (plan() for _ in itertools.count())
 
 
+def _rematerialization(seed: int, chance: random.Random) -> tuple[Any, Iterator[Any]]:
+    problem = rematerialization.training(seed)
+    structure = build_runs(problem)
+
+    def plan() -> Any:
+        runs = list(structure.order)
+        for _ in range(chance.randint(1, 4)):
+            runs.insert(chance.randint(0, len(runs)), chance.randrange(structure.ops))
+        return structure.made(runs)
+
+    return problem, (plan() for _ in itertools.count())
+
+
 def _modulo_scheduling(seed: int, chance: random.Random) -> tuple[Any, Iterator[Any]]:
     problem = modulo_scheduling.random_problem(seed, most=5)
     structure = Loop(problem)
@@ -162,5 +177,6 @@ _KINDS = {
     "bank_mapping": _bank_mapping,
     "operator_order": _operator_order,
     "banked_packing": _banked_packing,
+    "rematerialization": _rematerialization,
     "modulo_scheduling": _modulo_scheduling,
 }

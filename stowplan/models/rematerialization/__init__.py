@@ -1,0 +1,1 @@
+"""Rematerialization: problem, plan, verifier, bounds and the exact model."""

@@ -1,0 +1,206 @@
+"""Bounds on the peak and on the added cost, by minimum cuts at the first run of an operator.
+
+When an operator runs for the first time, all that must run before it has run, and all that must run after it has not. What runs
+afterwards reads what is live at that moment, or what is computed afterwards; and of what has run, whatever runs afterwards is
+paid for again. So the least that a plan pays is at least the minimum, over sets of operators that run afterwards, of the costs
+of those that have run already, where what they and the operators behind read, and do not write, fits beside the operator.
+
+Bytes that are to fit are a knapsack row. With a price for a byte in its place (Lagrangian relaxation) the minimum is a minimum
+cut; the best price is found by going from one cut to the next (as for constrained shortest paths, Handler and Zang 1980). Where
+costs count nothing, the cut is the least that is live while the operator runs: a bound on the peak of any plan. All sums are of
+whole numbers; where capacities are rounded, they are rounded down, so that no bound is above what it bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stowplan.models.operator_order.bounds import ancestors
+from stowplan.models.rematerialization.structure import Structure
+
+#: Capacities add up to less than this, and this is more than any cut.
+_ENDLESS = 1 << 46
+
+#: Prices tried at most for one operator.
+_PRICES = 30
+
+
+@dataclass(frozen=True)
+class _Cut:
+    value: int
+    """Of the weighted sum; no larger than the minimum."""
+    cost: int
+    """Added cost of the operators in it."""
+    bytes: int
+    """Saved for those that run afterwards, without what the operator itself reads and writes."""
+
+
+class Moments:
+    """The network of a problem, for every operator's first run."""
+
+    def __init__(self, structure: Structure):
+        self.structure = structure
+        self.before = ancestors(structure.ordering)
+        after = [0] * structure.ops
+        for op in range(structure.ops):
+            for each in _bits(self.before[op]):
+                after[each] |= 1 << op
+        self.after = after
+        roots = structure.root
+        self.read = [sorted({roots[value] for value in each}) for each in structure.needs]
+        self.storages = [value for value, parent in enumerate(structure.parent) if parent < 0]
+
+    def own_bytes(self, op: int) -> int:
+        """What is live for the operator itself while it runs: what it writes, and what it reads and no result replaces."""
+        return sum(self.structure.size[each] for each in {*self.structure.writes[op], *self._held(op)})
+
+    def _held(self, op: int) -> set[int]:
+        structure = self.structure
+        return {*self.read[op]} - {structure.root[value] for value in structure.pairs[op]}
+
+    def least_bytes(self, op: int) -> int:
+        """Bytes that are live while the operator first runs, at least, whatever is computed again."""
+        return self._cut(op, 0, 1).bytes + self.own_bytes(op)
+
+    def added_cost(self, op: int, limit: int) -> int | None:
+        """Cost that a plan within the limit adds, at least, by this operator's first run; None where nothing fits."""
+        room = limit - self.own_bytes(op)
+        fewest, dearest = self._cut(op, 0, 1), self._cut(op, 1, 0)
+        if fewest.bytes > room:
+            return None
+        if dearest.bytes <= room:
+            return 0
+        best = 0
+        low, high = dearest, fewest
+        for _ in range(_PRICES):
+            price, scale = high.cost - low.cost, low.bytes - high.bytes
+            if price <= 0 or scale <= 0:
+                break
+            found = self._cut(op, scale, price)
+            best = max(best, -(-(found.value - price * room) // scale))
+            if scale * found.cost + price * found.bytes >= scale * low.cost + price * low.bytes:
+                break
+            if found.bytes > room:
+                low = found
+            else:
+                high = found
+        return best
+
+    def _cut(self, op: int, cost_weight: int, byte_weight: int) -> _Cut:
+        """Operators that run after the first run of ``op`` for the least weighted sum of costs and bytes."""
+        from ortools.graph.python import max_flow
+
+        structure, n = self.structure, self.structure.ops
+        source, sink = n + len(structure.size), n + len(structure.size) + 1
+        total = cost_weight * sum(structure.cost) + byte_weight * sum(structure.size)
+        shift = max(0, total.bit_length() - _ENDLESS.bit_length() + 1)
+        arcs: list[tuple[int, int, int]] = []
+        held = self._held(op) | set(structure.writes[op])
+        for other in range(n):
+            if self.after[op] >> other & 1:
+                arcs.append((source, other, _ENDLESS))
+            elif self.before[op] >> other & 1:
+                price = _ENDLESS if structure.once[other] else cost_weight * structure.cost[other] >> shift
+                arcs.append((other, sink, price))
+            arcs += ((other, n + each, _ENDLESS) for each in self.read[other])
+        for each in self.storages:
+            writer = structure.writer[each]
+            if each not in held:
+                arcs.append((n + each, sink if writer < 0 else writer, byte_weight * structure.size[each] >> shift))
+        for value, kept in enumerate(structure.kept):
+            if kept:
+                arcs.append((source, n + structure.root[value], _ENDLESS))
+        flow = max_flow.SimpleMaxFlow()
+        table = np.array(arcs, np.int64).reshape(-1, 3)
+        flow.add_arcs_with_capacity(
+            table[:, 0].astype(np.int32), table[:, 1].astype(np.int32), np.ascontiguousarray(table[:, 2])
+        )
+        if flow.solve(source, sink) != flow.OPTIMAL:
+            return _Cut(0, 0, 0)
+        inside = set(flow.get_source_side_min_cut())
+        cost = sum(structure.cost[each] for each in _bits(self.before[op]) if each in inside)
+        saved = sum(
+            structure.size[each]
+            for each in self.storages
+            if n + each in inside and each not in held and structure.writer[each] not in inside
+        )
+        return _Cut(int(flow.optimal_flow()) << shift, cost, saved)
+
+
+def _bits(number: int) -> Iterable[int]:
+    while number:
+        low = number & -number
+        yield low.bit_length() - 1
+        number ^= low
+
+
+def load_bound(structure: Structure) -> int:
+    """Bytes that no peak is below: what an operator itself reads and writes, beside what stays from start to end."""
+    moments = Moments(structure)
+    stays = {value for value, kept in enumerate(structure.kept) if kept and structure.writer[value] < 0}
+    most = 0
+    for op in range(structure.ops):
+        other = stays - {*moments.read[op]}
+        most = max(most, moments.own_bytes(op) + sum(structure.size[each] for each in other))
+    return most
+
+
+def least_peak(
+    structure: Structure,
+    should_stop: Callable[[], bool] = lambda: False,
+    enough: int | None = None,
+) -> int:
+    """Bytes that no plan's peak is below, as far as there was time; no more is proven than ``enough``."""
+    moments, best = Moments(structure), load_bound(structure)
+    for op in _fullest_first(structure):
+        if should_stop() or (enough is not None and best >= enough):
+            break
+        best = max(best, moments.least_bytes(op))
+    return best
+
+
+def added_cost(
+    structure: Structure,
+    limit: int,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_bound: Callable[[int], None] = lambda bound: None,
+    most: int | None = None,
+) -> int | None:
+    """Cost that no plan within a limit adds less than, as far as there was time.
+
+    Parameters
+    ----------
+    limit
+        Bytes.
+    on_bound
+        Called with every better bound.
+    most
+        Operators looked at, at most.
+
+    Returns
+    -------
+    int or None
+        None where it is proven that no plan is within the limit.
+    """
+    moments, best = Moments(structure), 0
+    if load_bound(structure) > limit:
+        return None
+    for op in _fullest_first(structure)[:most]:
+        if should_stop():
+            break
+        found = moments.added_cost(op, limit)
+        if found is None:
+            return None
+        if found > best:
+            best = found
+            on_bound(best)
+    return best
+
+
+def _fullest_first(structure: Structure) -> list[int]:
+    """Operators by the bytes that are live at them in the order given, most first."""
+    profile = structure.ordering.profile(structure.order)
+    return [structure.order[at] for at in np.argsort(-profile[: structure.ops], kind="stable")]

@@ -1,0 +1,37 @@
+"""The answer to a problem of rematerialization: the runs of the operators, first to last. Data, no rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from stowplan.models.decisions import Decision, Values
+from stowplan.models.document import Document
+from stowplan.models.rematerialization.problem import Problem
+
+FORMAT = "stowplan.rematerialization.plan"
+VERSION = 1
+
+
+class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Runs of operators; :func:`stowplan.models.rematerialization.verify.verify` says whether they are valid."""
+
+    problem: str
+    """Digest of the problem it is for."""
+    objective: int
+    """Added cost: that of all runs, less that of each operator once."""
+    peak: int
+    """Bytes: the most that are live while an operator runs."""
+    sequence: tuple[int, ...]
+    """Numbers of the operators in the order in which they run; one that runs again comes again."""
+    name: str = ""
+    """Name of the problem, for people; the digest decides."""
+    target: str = ""
+    format: str = FORMAT
+    version: int = VERSION
+
+
+def _runs(problem: Problem, plan: Plan) -> dict[int, Values]:
+    return {op: {"runs": count} for op, count in Counter(plan.sequence).items()}
+
+
+DECISIONS = (Decision("operator", lambda problem, op: problem.ops[op].id, _runs),)

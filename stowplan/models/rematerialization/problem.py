@@ -1,0 +1,143 @@
+"""The instance of rematerialization: operators that may run again, what they cost, and the bytes that they may take at once.
+
+See docs/reference/rematerialization.md. Graph and rules of lives are those of operator order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from stowplan import files
+from stowplan.models.document import Document, expect
+from stowplan.models.operator_order import problem as operator_order
+
+FORMAT = "stowplan.rematerialization.problem"
+VERSION = 1
+
+#: The costs of all operators together, and the limit, stay below this: a thousand runs of each then fit in 64 bits.
+LIMIT = 1 << 52
+
+
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A value. It has bytes of its own, or is a view of another tensor's."""
+
+    id: str
+    size: int
+    """Bytes. A view's say nothing of memory: it takes none of its own."""
+    alias_of: int | None = None
+    """Number of the tensor that it is a view of; None has bytes of its own."""
+
+
+class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An operator: every run of it needs what it reads, and computes all that it writes anew."""
+
+    id: str
+    reads: tuple[int, ...] = ()
+    """Numbers of tensors."""
+    writes: tuple[int, ...] = ()
+    in_place: tuple[tuple[int, int], ...] = ()
+    """Pairs (operand, result): the result may take the operand's bytes where no one needs that instance any more."""
+    cost: int = 0
+    """Of one run: time, FLOPs or what else is to be saved, in one unit for all operators."""
+    once: bool = False
+    """Whether it may not run again: random numbers, effects."""
+    kind: str = ""
+    """What it computes, for people."""
+
+
+class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+
+    tensors: tuple[Tensor, ...]
+    ops: tuple[Op, ...]
+    """In the order given: a baseline. It need not be one in which they can run."""
+    inputs: tuple[int, ...] = ()
+    """Numbers of tensors that are there from the start."""
+    outputs: tuple[int, ...] = ()
+    """Numbers of tensors that are there to the end."""
+    free_inputs: bool = True
+    """Whether the bytes of an input are free after its last reader; else inputs are there to the end."""
+    precedences: tuple[tuple[int, int], ...] = ()
+    """Pairs of operators: all runs of the first are before those of the second."""
+    limit: int | None = None
+    """Bytes that may be live at once; None for as many as it takes."""
+    name: str = ""
+    format: str = FORMAT
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        expect(self.limit is None or 0 <= self.limit < LIMIT, "limit", f"{self.limit}", f"0 to {LIMIT - 1} bytes")
+        total = 0
+        for number, op in enumerate(self.ops):
+            place = f"ops[{number}] ({op.id})"
+            expect(0 <= op.cost < LIMIT, place, f"cost {op.cost}", f"0 to {LIMIT - 1}")
+            total += op.cost
+            expect(total < LIMIT, place, f"costs that add up to {total}", f"less than {LIMIT}")
+        _ = self.graph
+
+    @cached_property
+    def graph(self) -> operator_order.Problem:
+        """The same graph as a problem of operator order: every operator runs once."""
+        return operator_order.Problem(
+            tensors=tuple(operator_order.Tensor(id=each.id, size=each.size, alias_of=each.alias_of) for each in self.tensors),
+            ops=tuple(
+                operator_order.Op(id=op.id, reads=op.reads, writes=op.writes, in_place=op.in_place, kind=op.kind)
+                for op in self.ops
+            ),
+            inputs=self.inputs,
+            outputs=self.outputs,
+            free_inputs=self.free_inputs,
+            precedences=self.precedences,
+            name=self.name,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 of what a plan depends on: everything but the name and the kinds of operators."""
+        ops = [msgspec.structs.replace(op, kind="") for op in self.ops]
+        return files.digest([self.tensors, ops, self.inputs, self.outputs, self.free_inputs, self.precedences, self.limit])
+
+
+def of_graph(graph: operator_order.Problem, costs: Mapping[str, int] | None = None, limit: int | None = None) -> Problem:
+    """Problem of a graph of operator order.
+
+    Parameters
+    ----------
+    costs
+        By the id of the operator; 1 for those that it does not name. By default what each writes, in bytes.
+    limit
+        Bytes that may be live at once.
+    """
+    return Problem(
+        tensors=tuple(Tensor(id=each.id, size=each.size, alias_of=each.alias_of) for each in graph.tensors),
+        ops=tuple(
+            Op(
+                id=op.id,
+                reads=op.reads,
+                writes=op.writes,
+                in_place=op.in_place,
+                cost=_written(graph, op) if costs is None else costs.get(op.id, 1),
+                kind=op.kind,
+            )
+            for op in graph.ops
+        ),
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        free_inputs=graph.free_inputs,
+        precedences=graph.precedences,
+        limit=limit,
+        name=graph.name,
+    )
+
+
+def _written(graph: operator_order.Problem, op: operator_order.Op) -> int:
+    return sum(graph.tensors[each].size for each in op.writes if graph.tensors[each].alias_of is None)
+
+
+def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
+    """The problem with the option ``capacity`` as its limit."""
+    return msgspec.structs.replace(problem, limit=changes["capacity"])

@@ -1,0 +1,117 @@
+"""A problem as lists: what models, bounds and heuristics work on.
+
+*Values* are the tensors that an operator writes or that are inputs; a view that nobody writes is its base's value. A value with
+bytes of its own is a *storage*; the others share those of their parent's instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from stowplan.models.operator_order.structure import Structure as OrderStructure
+from stowplan.models.operator_order.structure import build as build_order
+from stowplan.models.operator_order.structure import stable_order
+from stowplan.models.rematerialization.plan import Plan
+from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.verify import verify
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Operators and values by numbers."""
+
+    problem: Problem
+    ordering: OrderStructure
+    """The same graph where every operator runs once."""
+    tensor: list[int]
+    """[values] number of the tensor."""
+    size: list[int]
+    """[values] bytes; 0 for views."""
+    parent: list[int]
+    """[values] value whose bytes a view shares; -1 for storages."""
+    root: list[int]
+    """[values] storage whose bytes it has."""
+    writer: list[int]
+    """[values] operator; -1 for inputs."""
+    kept: list[bool]
+    """[values] whether it is there to the end."""
+    needs: list[tuple[int, ...]]
+    """[operators] values that must be there before it runs."""
+    writes: list[tuple[int, ...]]
+    """[operators] values, parents before their views."""
+    pairs: list[tuple[int, ...]]
+    """[operators] values whose bytes a result may take."""
+    readers: list[list[int]]
+    """[values] operators that need it."""
+    cost: list[int]
+    once: list[bool]
+    order: list[int]
+    """Operators in the order given, so that each can run."""
+
+    @property
+    def ops(self) -> int:
+        """Number of operators."""
+        return len(self.cost)
+
+    def made(self, sequence: Iterable[int]) -> Plan:
+        """The plan of a sequence, which need not be valid; its peak is 0 where something is read that is not there."""
+        problem = self.problem
+        plan = Plan(problem=problem.digest, objective=0, peak=0, sequence=tuple(sequence), name=problem.name)
+        found = verify(problem, plan)
+        return msgspec.structs.replace(plan, objective=found.added_cost or 0, peak=found.peak or 0)
+
+    def added_cost(self, sequence: Sequence[int]) -> int:
+        """Cost of all runs, less that of each operator once."""
+        return sum(self.cost[op] for op in sequence) - sum(self.cost)
+
+
+def build(problem: Problem) -> Structure:
+    """Lists of a problem."""
+    tensors = problem.tensors
+    written = {tensor: number for number, op in enumerate(problem.ops) for tensor in op.writes}
+
+    def source(tensor: int) -> int:
+        while tensor not in written and (base := tensors[tensor].alias_of) is not None:
+            tensor = base
+        return tensor
+
+    values = [each for each in range(len(tensors)) if each in written or (each in problem.inputs and source(each) == each)]
+    index = {tensor: number for number, tensor in enumerate(values)}
+    value = {each: index[source(each)] for each in range(len(tensors)) if source(each) in index}
+    parent = [-1 if (base := tensors[each].alias_of) is None else value[base] for each in values]
+    depth = [0] * len(values)
+    root = list(range(len(values)))
+    for number in range(len(values)):
+        while parent[root[number]] >= 0:
+            root[number] = parent[root[number]]
+            depth[number] += 1
+    needs, writes, readers = [], [], [list[int]() for _ in values]
+    for number, op in enumerate(problem.ops):
+        own = {index[each] for each in op.writes}
+        found = {value[each] for each in op.reads} | {parent[each] for each in own if parent[each] >= 0}
+        needs.append(tuple(sorted(found - own)))
+        writes.append(tuple(sorted(own, key=lambda each: (depth[each], each))))
+        for each in needs[-1]:
+            readers[each].append(number)
+    stays = {value[each] for each in (*problem.outputs, *(() if problem.free_inputs else problem.inputs)) if each in value}
+    ordering = build_order(problem.graph)
+    return Structure(
+        problem=problem,
+        ordering=ordering,
+        tensor=values,
+        size=[tensors[each].size if tensors[each].alias_of is None else 0 for each in values],
+        parent=parent,
+        root=root,
+        writer=[written.get(each, -1) for each in values],
+        kept=[each in stays for each in range(len(values))],
+        needs=needs,
+        writes=writes,
+        pairs=[tuple(value[operand] for operand, _ in op.in_place) for op in problem.ops],
+        readers=readers,
+        cost=[op.cost for op in problem.ops],
+        once=[op.once for op in problem.ops],
+        order=stable_order(ordering),
+    )

@@ -1,0 +1,1 @@
+"""Rematerialization: evictions by a greedy simulation, local search over sequences, and the exact model as candidates."""

@@ -1,0 +1,187 @@
+"""The search for plans of rematerialization, as a function of (problem, context); it runs in a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from stowplan.models.rematerialization.plan import Plan
+from stowplan.models.rematerialization.problem import Op, Problem, Tensor
+from stowplan.models.rematerialization.structure import build
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.operator_order import beam
+from stowplan.portfolio.operator_order.graph import make as make_ordering
+from stowplan.portfolio.operator_order.orders import BASELINES
+from stowplan.portfolio.rematerialization import engine
+from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies
+from stowplan.portfolio.rematerialization.proofs import simulated
+
+#: Work of deterministic runs for each second of the limit: runs times steps of local search, operators times simulations.
+STEPS = 3_000_000
+SIMULATIONS = 3_000
+
+#: Part of the time for the first simulations, all together.
+FIRST_SHARE = 0.3
+
+#: Runs times steps of local search between two looks at the clock.
+SLICE = 10_000_000
+
+#: Steps of one cooling: at least, and for each run of the sequence.
+FEWEST_STEPS, STEPS_PER_RUN = 20_000, 400
+
+#: The sequence of local search has room for so many times the operators.
+ROOM = 4
+
+#: Weight of a limit's worth of bytes above the limit, in what all operators cost once.
+WEIGHT = 4.0
+
+
+class _Search:
+    """The best sequence so far, and how it gets better."""
+
+    def __init__(self, problem: Problem, context: Context):
+        self.context, self.structure = context, build(problem)
+        self.limit = problem.limit if problem.limit is not None else 1 << 60
+        self.best: Plan | None = None
+        self.chance = context.rng()
+        self._simulations = context.work(SIMULATIONS, max(1, self.structure.ops), least=1)
+
+    def offer(self, sequence: Sequence[int] | None, source: str) -> bool:
+        """Whether a sequence is within the limit and better than all before; then it is told."""
+        if sequence is None:
+            return False
+        plan = self.structure.made(sequence)
+        if plan.peak > self.limit or (self.best is not None and self.best.objective <= plan.objective):
+            return False
+        self.best = plan
+        self.context.plan(plan, source)
+        return True
+
+    def simulate(self, order: Sequence[int], policy: Policy, part: float) -> list[int] | None:
+        """A sequence, told where it is better, that takes no more than a part of the time; None where none was found."""
+        if self._simulations is not None:
+            self._simulations -= 1
+            if self._simulations < 0:
+                return None
+        until = time.monotonic() + self.context.seconds(part)
+
+        def should_stop() -> bool:
+            return self.context.closed() or (self._simulations is None and time.monotonic() >= until)
+
+        found = simulated(self.structure, order, policy, should_stop)
+        self.offer(found, "greedy" if policy.checkpoints is None else "checkpoints")
+        return found
+
+    def is_done(self) -> bool:
+        """Whether there is nothing left to find."""
+        return self.context.closed() or (self.best is not None and self.best.objective == 0)
+
+    def orders(self) -> Iterator[list[int]]:
+        """The order given, then others of low peaks, the least last."""
+        ordering = self.structure.ordering
+        yield self.structure.order
+        for name in ("dfs", "bfs", "lpmf"):
+            order = BASELINES[name](ordering, self.context.closed)
+            if order is not None:
+                yield order
+        graph = make_ordering(ordering)
+        for width in (1, 8):
+            found = beam.search(graph, 0, 1 << 61, width, None, self.context.closed)
+            if found is not None:
+                yield found[1]
+
+
+def search(problem: Problem, context: Context) -> None:
+    """Orders that fit as they are; else simulations of several orders, and local search from the best of them."""
+    run = _Search(problem, context)
+    structure = run.structure
+    if not structure.ops:
+        run.offer([], "given")
+        return
+    orders: list[list[int]] = []
+    for order in run.orders():
+        if order not in orders:
+            orders.append(order)
+            run.offer(order, "order")
+        if run.is_done():
+            return
+    # An order of a lower peak leaves less to evict.
+    orders.sort(key=structure.ordering.peak)
+    until = time.monotonic() + context.seconds(FIRST_SHARE)
+    jobs = [(order, Policy()) for order in orders]
+    jobs += [(order, policy) for order in orders for policy in checkpoint_policies(structure, order)]
+    for order, policy in jobs:
+        run.simulate(order, policy, FIRST_SHARE / 4)
+        if run.is_done():
+            return
+        if not context.options.deterministic and time.monotonic() >= until:
+            break
+    _improve(run, orders)
+
+
+def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
+    """Local search from the best sequence and from those of policies by chance, in turn."""
+    context, structure = run.context, run.structure
+    graph = engine.make(structure)
+    room = ROOM * structure.ops + 8
+    work = engine.scratch(graph, room)
+    left = context.work(STEPS, least=SLICE // 10)
+    weight = WEIGHT * max(1.0, float(sum(structure.cost)))
+    turn = 0
+    while not run.is_done() and (left is None or left > 0):
+        start: Sequence[int] | None = None
+        if turn % 2:
+            order = orders[int(run.chance.integers(len(orders)))]
+            exponents = run.chance.uniform(0.2, 1.6, 3).tolist()
+            start = run.simulate(order, Policy(*exponents), FIRST_SHARE / 4)
+        if start is None or len(start) > room - 4:
+            start = orders[0] if run.best is None or len(run.best.sequence) > room - 4 else run.best.sequence
+        spent = _cooled(run, graph, work, start, weight, hot=turn % 2 == 0 and turn > 0)
+        left = None if left is None else left - spent
+        turn += 1
+
+
+def _cooled(run: _Search, graph: engine.Graph, work: engine.Scratch, start: Sequence[int], weight: float, hot: bool) -> int:
+    """One cooling from a sequence, slice by slice; the runs times steps that it took."""
+    structure = run.structure
+    runs = np.zeros(ROOM * structure.ops + 8, np.int64)
+    best = np.zeros_like(runs)
+    count = len(start)
+    runs[:count] = start
+    steps = max(FEWEST_STEPS, STEPS_PER_RUN * count)
+    slices = max(1, steps * count // SLICE)
+    # From near the cost of an operator down to where no worse step is ever taken.
+    mean = max(1.0, float(sum(structure.cost)) / max(1, structure.ops))
+    top = mean * float(run.chance.choice([0.03, 0.1, 0.3, 1.0])) if hot else mean * 0.01
+    warmth = np.geomspace(top, 1e-3 * mean, slices + 1)
+    chance = np.array([int(run.chance.integers(1, 1 << 62))], np.int64)
+    for begin, end in itertools.pairwise(warmth.tolist()):
+        best_cost = run.best.objective if run.best is not None else 1 << 62
+        heat = np.array([begin, end, weight])
+        count, found, _ = engine.anneal(
+            graph, work, runs, count, run.limit, best, best_cost, chance, heat, max(1, steps // slices)
+        )
+        if found:
+            run.offer(best[:found].tolist(), "local search")
+        if run.is_done():
+            break
+    return steps * len(start)
+
+
+def warm_up() -> None:
+    """Compile everything, where it has not been, on three operators."""
+    problem = Problem(
+        tensors=tuple(Tensor(id=name, size=size) for name, size in (("a", 1), ("b", 2), ("c", 3))),
+        ops=(Op(id="one", writes=(0,)), Op(id="two", writes=(1,)), Op(id="three", reads=(0, 1), writes=(2,), cost=1)),
+        outputs=(2,),
+        limit=5,
+    )
+    structure = build(problem)
+    graph = engine.make(structure)
+    work = engine.scratch(graph, 4)
+    runs, best = np.array([0, 1, 2, 0], np.int64), np.zeros(4, np.int64)
+    engine.anneal(graph, work, runs, 3, 5, best, 1, np.ones(1, np.int64), np.ones(3), 1)
+    beam.search(make_ordering(structure.ordering), 0, 100, 2, None, lambda: False)

@@ -1,0 +1,290 @@
+"""Local search over sequences of runs. Compiled.
+
+A move takes a run away, adds one, or carries one to another place. Simulated annealing (Kirkpatrick et al. 1983) weighs the
+added cost and the bytes above the limit, so that a sequence may break the limit on its way to a better one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.compiled import njit, njit_inner
+from stowplan.models.rematerialization.structure import Structure
+from stowplan.portfolio.random_numbers import random_below
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Graph(NamedTuple):
+    """A structure as arrays; lists of lists stand as ``(start, items)``. Every array is int64."""
+
+    need_start: Ints
+    need: Ints
+    """Values that each operator needs."""
+    write_start: Ints
+    write: Ints
+    pair_start: Ints
+    pair: Ints
+    bar_start: Ints
+    bar: Ints
+    """Operators of which no run may come after one of each."""
+    parent: Ints
+    """[values]"""
+    size: Ints
+    """[values]"""
+    writer: Ints
+    """[values]"""
+    kept: Ints
+    """[values] 0 or 1."""
+    cost: Ints
+    """[operators]"""
+    once: Ints
+    """[operators] 0 or 1."""
+
+
+def make(structure: Structure) -> Graph:
+    """Arrays of a structure."""
+    barred: list[list[int]] = [[] for _ in range(structure.ops)]
+    for first, second in structure.problem.precedences:
+        barred[second].append(first)
+
+    def lists(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+        start = np.array([0, *itertools.accumulate(len(each) for each in rows)], np.int64)
+        return start, np.array([item for each in rows for item in each], np.int64)
+
+    rows = (lists(each) for each in (structure.needs, structure.writes, structure.pairs, barred))
+    single = (structure.parent, structure.size, structure.writer, structure.kept, structure.cost, structure.once)
+    return Graph(*(array for row in rows for array in row), *(np.array(each, np.int64) for each in single))
+
+
+class Scratch(NamedTuple):
+    """What the replay of a sequence works with; its content is of no use afterwards. Every array is int64."""
+
+    instance: Ints
+    """[values] of each value at the moment, -1 where it is not there."""
+    size: Ints
+    """[instances]"""
+    begin: Ints
+    last: Ints
+    ran: Ints
+    """[operators]"""
+    barred: Ints
+    operand: Ints
+    """Instances whose place a result may take, run by run."""
+    taker: Ints
+    """Those runs."""
+
+
+def scratch(graph: Graph, room: int) -> Scratch:
+    """For sequences of up to ``room`` runs."""
+    writes = int(np.diff(graph.write_start).max(initial=0))
+    pairs = int(np.diff(graph.pair_start).max(initial=0))
+    values, ops, instances = len(graph.size), len(graph.cost), len(graph.size) + room * writes
+    lengths = (values, instances, instances, instances, ops, ops, room * pairs, room * pairs)
+    return Scratch(*(np.zeros(each, np.int64) for each in lengths))
+
+
+@njit_inner
+def _fill(array: Ints, count: int, number: int) -> None:
+    # A loop takes far less time to compile than an assignment to a slice.
+    for at in range(count):
+        array[at] = number
+
+
+@njit_inner
+def _copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
+    for at in range(end - begin):
+        target[place + at] = source[begin + at]
+
+
+@njit_inner
+def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> bool:
+    """Whether each of the first ``count`` runs can run; ``live[:count]`` then has the bytes that are live at each."""
+    instance, size, begin, last, ran, barred, operand, taker = work
+    _fill(last, len(last), -1)
+    _fill(ran, len(ran), 0)
+    _fill(barred, len(barred), 0)
+    _fill(instance, len(instance), -1)
+    made = pairs = 0
+    for value in range(len(graph.size)):
+        if graph.writer[value] < 0:
+            instance[value], size[made], begin[made] = made, graph.size[value], 0
+            made += 1
+    given = made
+    for at in range(count):
+        op = runs[at]
+        if barred[op] or (ran[op] and graph.once[op]):
+            return False
+        ran[op] = 1
+        for each in range(graph.bar_start[op], graph.bar_start[op + 1]):
+            if not ran[graph.bar[each]]:
+                return False
+            barred[graph.bar[each]] = 1
+        for each in range(graph.need_start[op], graph.need_start[op + 1]):
+            found = instance[graph.need[each]]
+            if found < 0:
+                return False
+            last[found] = at
+        for each in range(graph.pair_start[op], graph.pair_start[op + 1]):
+            operand[pairs], taker[pairs] = instance[graph.pair[each]], at
+            pairs += 1
+        for each in range(graph.write_start[op], graph.write_start[op + 1]):
+            value = graph.write[each]
+            if graph.parent[value] < 0:
+                instance[value], size[made], begin[made] = made, graph.size[value], at
+                made += 1
+            else:
+                instance[value] = instance[graph.parent[value]]
+            last[instance[value]] = at
+    for op in range(len(graph.cost)):
+        if not ran[op]:
+            return False
+    for value in range(len(graph.size)):
+        if graph.kept[value]:
+            last[instance[value]] = count
+    _fill(live, count + 1, 0)
+    for each in range(made):
+        if each >= given or last[each] >= 0:
+            live[begin[each]] += size[each]
+            live[min(count, last[each] + 1)] -= size[each]
+    for at in range(1, count):
+        live[at] += live[at - 1]
+    for each in range(pairs):
+        # What a result takes the place of is not counted beside it.
+        if last[operand[each]] == taker[each]:
+            live[taker[each]] -= size[operand[each]]
+    return True
+
+
+@njit_inner
+def _excess(live: Ints, count: int, limit: int) -> float:
+    total = 0.0
+    for at in range(count):
+        if live[at] > limit:
+            total += live[at] - limit
+    return total
+
+
+@njit
+def anneal(
+    graph: Graph,
+    work: Scratch,
+    runs: Ints,
+    count: int,
+    limit: int,
+    best: Ints,
+    best_cost: int,
+    chance: Ints,
+    heat: Floats,
+    steps: int,
+) -> tuple[int, int, int]:
+    """Change a sequence step by step.
+
+    Parameters
+    ----------
+    work
+        For as many runs as ``runs`` has places.
+    runs, count
+        The sequence, in the first ``count`` places; changed. Its length is the most runs that it may get.
+    limit
+        Bytes.
+    best, best_cost
+        The best sequence within the limit so far is written there; and its added cost.
+    chance
+        State of the random numbers.
+    heat
+        Temperature at the first step and at the last, and the weight of a limit's worth of bytes above it, in costs.
+
+    Returns
+    -------
+    (int, int, int)
+        The new ``count``, the length of ``best`` (0 where nothing better was found), and its added cost.
+    """
+    ops, room = len(graph.cost), len(runs)
+    live, other, trial = np.zeros(room + 1, np.int64), np.zeros(room + 1, np.int64), np.zeros(room, np.int64)
+    times = np.zeros(ops, np.int64)
+    cost = 0
+    for op in range(ops):
+        cost -= graph.cost[op]
+    for at in range(count):
+        times[runs[at]] += 1
+        cost += graph.cost[runs[at]]
+    profile(graph, work, runs, count, live)
+    scale = heat[2] / max(1, limit)
+    energy = cost + scale * _excess(live, count, limit)
+    found = 0
+    for step in range(steps):
+        warmth = heat[0] * (heat[1] / heat[0]) ** (step / steps)
+        kind = random_below(chance, 8)
+        new_count, new_cost = count, cost
+        at = random_below(chance, count)
+        if kind < 3:
+            # Without one of several runs of an operator; look for one near a place by chance.
+            tries = 0
+            while times[runs[at]] < 2 and tries < count:
+                at = at + 1 if at + 1 < count else 0
+                tries += 1
+            if times[runs[at]] < 2:
+                continue
+            _copy(runs, 0, at, trial, 0)
+            _copy(runs, at + 1, count, trial, at)
+            new_count, new_cost = count - 1, cost - graph.cost[runs[at]]
+        elif kind < 5:
+            # Once more, right before a run that needs it or somewhat earlier.
+            op = runs[at]
+            needs = graph.need_start[op + 1] - graph.need_start[op]
+            if not needs or count >= room:
+                continue
+            writer = graph.writer[graph.need[graph.need_start[op] + random_below(chance, needs)]]
+            if writer < 0 or graph.once[writer]:
+                continue
+            place = max(0, at - random_below(chance, 4)) if random_below(chance, 2) else at
+            _copy(runs, 0, place, trial, 0)
+            _copy(runs, place, count, trial, place + 1)
+            trial[place] = writer
+            new_count, new_cost = count + 1, cost + graph.cost[writer]
+        else:
+            reach = 1 + random_below(chance, min(count, 4 if kind == 5 else max(4, count // 4)))
+            place = at + reach if random_below(chance, 2) else at - reach
+            if place < 0 or place >= count:
+                continue
+            low, high = min(at, place), max(at, place)
+            _copy(runs, 0, low, trial, 0)
+            _copy(runs, high + 1, count, trial, high + 1)
+            if place > at:
+                _copy(runs, low + 1, high + 1, trial, low)
+            else:
+                _copy(runs, low, high, trial, low + 1)
+            trial[place] = runs[at]
+        worst = energy - warmth * np.log((1 + random_below(chance, 1 << 30)) / (1 << 30))
+        if new_cost > worst or not profile(graph, work, trial, new_count, other):
+            continue
+        excess = _excess(other, new_count, limit)
+        new_energy = new_cost + scale * excess
+        if new_energy > worst:
+            continue
+        if new_count < count:
+            times[runs[at]] -= 1
+        elif new_count > count:
+            times[trial[place]] += 1
+        _copy(trial, 0, new_count, runs, 0)
+        count, cost, energy = new_count, new_cost, new_energy
+        if excess == 0.0 and cost < best_cost:
+            _copy(runs, 0, count, best, 0)
+            best_cost, found = cost, count
+    return count, found, best_cost
+
+
+@njit
+def peak(graph: Graph, work: Scratch, runs: Ints) -> int:
+    """Peak in bytes of a sequence; -1 where it cannot run."""
+    live = np.zeros(len(runs) + 1, np.int64)
+    if not profile(graph, work, runs, len(runs), live):
+        return -1
+    return int(live[: len(runs)].max()) if len(runs) else 0

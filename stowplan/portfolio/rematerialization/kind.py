@@ -1,0 +1,94 @@
+"""Rematerialization as a kind of problem: how its plans are verified, and its candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from stowplan.compiled import is_warm
+from stowplan.models.rematerialization.plan import Plan
+from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.verify import Verification, verify
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.rematerialization.greedy import simulate
+
+#: Operators of a graph for which the greedy simulation costs nothing, and that interpreted code does.
+SMALL = 64
+
+_SEARCH = "stowplan.portfolio.rematerialization.candidates"
+_PROOFS = "stowplan.portfolio.rematerialization.proofs"
+
+
+def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
+    return msgspec.structs.replace(plan, objective=objective, name=problem.name)
+
+
+def _initial(problem: Problem) -> dict[str, Plan]:
+    """The operators as given where that fits; of small graphs the greedy simulation's, where it finds one."""
+    structure = build(problem)
+    found = {"given": structure.made(structure.order)}
+    if problem.limit is None or found["given"].peak <= problem.limit:
+        return found | {"greedy": found["given"]}
+    sequence = simulate(structure, structure.order, problem.limit) if len(problem.ops) <= SMALL else None
+    return {} if sequence is None else {"greedy": structure.made(sequence)}
+
+
+def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:
+    structure = build(problem)
+    sequence = None if problem.limit is None else simulate(structure, structure.order, problem.limit, should_stop=should_stop)
+    return None if sequence is None else ("greedy", structure.made(sequence))
+
+
+def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    interpret = len(problem.ops) <= SMALL and not is_warm() and not options.deterministic
+    return [
+        Candidate("cuts", "exact", f"{_PROOFS}:cuts", share=0.2, in_thread=len(problem.ops) <= SMALL),
+        Candidate("search", "heuristic", f"{_SEARCH}:search", share=0.7, interpret=interpret),
+        Candidate("cpsat", "exact", f"{_PROOFS}:cpsat", share=0.4),
+    ]
+
+
+def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
+    return (Candidate("greedy", "baseline", f"{_PROOFS}:greedy", in_thread=len(problem.ops) <= SMALL),)
+
+
+def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+    structure = build(problem)
+    facts: dict[str, Any] = {
+        "operators": len(problem.ops),
+        "tensors": len(problem.tensors),
+        "limit": problem.limit,
+        "given_peak": structure.ordering.peak(structure.order),
+        "cost_once": sum(structure.cost),
+    }
+    if plan is not None:
+        facts |= {"peak": plan.peak, "added_runs": len(plan.sequence) - len(problem.ops)}
+    return facts
+
+
+def _tie_break(found: Verification) -> tuple[int, bool]:
+    """Of plans of one added cost that with the smaller peak; none is sought for that alone."""
+    return found.peak or 0, True
+
+
+KIND = Kind(
+    name="rematerialization",
+    verify=checking(verify, "added_cost", _tie_break),
+    finish=_finish,
+    initial=_initial,
+    bound=lambda problem: 0,
+    candidates=_candidates,
+    baseline="greedy",
+    facts=_facts,
+    counts=("operators", "tensors"),
+    highlights=("peak", "added_runs"),
+    identity=lambda problem: identify(problem, "cost of added runs", "limit of live bytes"),
+    unit="cost",
+    makes_baselines=_makes_baselines,
+    quick_plan=_quick_plan,
+    warm_up=f"{_SEARCH}:warm_up",
+)

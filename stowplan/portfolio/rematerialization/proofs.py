@@ -1,0 +1,52 @@
+"""Bounds, the exact model and the baseline of rematerialization as candidates; apart from the search, which loads numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from stowplan.models.rematerialization import bounds
+from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.structure import Structure, build
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.rematerialization.greedy import Policy, simulate
+
+#: Operators whose cuts are looked at in deterministic runs, times operators, for each second of the limit.
+CUTS = 20_000
+
+
+def greedy(problem: Problem, context: Context) -> None:
+    """The baseline alone: the order given, one simulation."""
+    structure = build(problem)
+    found = simulated(structure, structure.order, Policy(), context.closed)
+    if found is not None:
+        context.plan(structure.made(found), "greedy")
+
+
+def cuts(problem: Problem, context: Context) -> None:
+    """Bounds by minimum cuts, and the proof that nothing fits."""
+    structure = build(problem)
+    if problem.limit is None:
+        return
+    most = context.work(CUTS, max(1, structure.ops), least=1)
+    found = bounds.added_cost(structure, problem.limit, context.closed, lambda bound: context.bound(bound, "cuts"), most)
+    if found is None:
+        context.proven_infeasible("cuts", {"explanation": "what one operator needs to run is more than the limit"})
+
+
+def simulated(structure: Structure, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> list[int] | None:
+    """A sequence within the problem's limit, if the simulation finds one before it is to stop."""
+    limit = structure.problem.limit
+    # Without a limit the order itself is a plan.
+    return list(order) if limit is None else simulate(structure, order, limit, policy, should_stop)
+
+
+def cpsat(problem: Problem, context: Context) -> None:
+    """The CP-SAT model: orders free on small graphs, else the order given; hinted with the best plan known."""
+    from stowplan.models.rematerialization import cpsat as model
+
+    hint = None if context.options.deterministic else context.incumbent()[0]
+    outcome = model.solve(problem, hint=hint, **context.reporting("cpsat"))
+    if outcome.status == "infeasible":
+        context.proven_infeasible("cpsat")
+    elif outcome.bound is not None:
+        context.bound(outcome.bound, "cpsat")

@@ -1,0 +1,1 @@
+"""How plans of rematerialization are shown."""

@@ -1,0 +1,104 @@
+"""How plans of rematerialization are shown: live bytes over the runs, the limit, and what runs again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+
+from stowplan.errors import InputError
+from stowplan.models.rematerialization.plan import Plan
+from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.verify import verify
+from stowplan.report import scene
+from stowplan.report.inline import legend_html, plot_html
+from stowplan.report.page import Details, Overview, Section, table
+from stowplan.report.presenter import DrawingPresenter, Labelled
+from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten, text_table
+from stowplan.result import Result
+
+#: Rows of the table of what runs again.
+ROWS = 40
+
+_HIGH = 260.0
+
+
+class RematerializationPresenter(DrawingPresenter):
+    """Live bytes over the runs, beside those of another plan."""
+
+    most_plans = 2
+    a_plan, made_for = "a plan of rematerialization", "operators and tensors"
+
+    def check_parts(self, problem: Problem, plan: Plan) -> None:
+        """Every run is of an operator, and reads what is there."""
+        if verify(problem, plan).peak is None:
+            raise InputError("found a run that cannot take place, expected each to find what it reads")
+
+    def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
+        """Added cost and peak beside those of other plans; then what runs again, most costly first."""
+        found = verify(problem, plan)
+        once = sum(op.cost for op in problem.ops)
+        limit = "no limit" if problem.limit is None else f"limit {problem.limit:,} bytes"
+        lines = [
+            f"{printable(problem.name or 'graph')}: {len(problem.ops):,} operators, {len(problem.tensors):,} tensors, {limit}",
+            f"  added cost  {found.added_cost or 0:,} on {once:,} of every operator once",
+            f"  peak        {found.peak or 0:,} bytes live at once",
+            f"  runs        {len(plan.sequence):,}",
+        ]
+        for name, other in others:
+            lines.append(plan_line(name, f"added cost {other.objective:,}, peak {other.peak:,} bytes"))
+        rows = _again(problem, plan)
+        shown = rows if everything else rows[:ROWS]
+        return "\n".join([*lines, *text_table(("runs:r", "added cost:r", "operator"), shown, len(rows))])
+
+    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
+        """Live bytes of one labelled plan, or of one beside another."""
+        return scene.Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[_plot(problem, plans)]], 560)
+
+    def overview(self, problem: Problem, result: Result) -> Overview:
+        """What may run again."""
+        facts = [
+            ("Operators", f"{len(problem.ops):,}, {sum(op.once for op in problem.ops):,} of which may run once only"),
+            ("Tensors", f"{len(problem.tensors):,}"),
+            ("Limit", "none" if problem.limit is None else format_bytes(problem.limit)),
+        ]
+        return Overview(facts=facts)
+
+    def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
+        """Live bytes, and the operators that run again."""
+        drawn = _plot(problem, plans)
+        text = f"<p>Runs go from left to right; the area is what is live during each under {escape(plans[0][0])}.</p>\n"
+        live = Section("Live bytes", f"{text}{legend_html(drawn.legend)}{plot_html(drawn, 'Live bytes over the runs')}")
+        rows = _again(problem, plans[0][1])
+        caption = f"{min(len(rows), ROWS):,} of {len(rows):,} operators that run again"
+        again = Section("What runs again", table(caption, ("Runs:r", "Added cost:r", "Operator:n"), rows[:ROWS]))
+        return [live, again]
+
+
+def _again(problem: Problem, plan: Plan) -> list[tuple[str, str, str]]:
+    """(runs, added cost, operator) of what runs more than once, most costly first."""
+    counts = {op: count for op, count in Counter(plan.sequence).items() if count > 1}
+    order = sorted(counts, key=lambda op: (-(counts[op] - 1) * problem.ops[op].cost, op))
+    return [(f"{counts[op]:,}", f"{(counts[op] - 1) * problem.ops[op].cost:,}", name_of(problem.ops[op].id)) for op in order]
+
+
+def _plot(problem: Problem, plans: Sequence[Labelled]) -> scene.Plot:
+    """Live bytes of the first plan as an area, those of another as a line, and the limit."""
+    lives = [(label, verify(problem, plan)) for label, plan in plans]
+    most = max(1, problem.limit or 0, *(found.peak or 0 for _, found in lives))
+    across = scene.number_axis(0, max(1, *(len(found.live) for _, found in lives)), "run")
+    marks: list[scene.Mark] = []
+    legend = []
+    for number, (label, found) in enumerate(lives):
+        steps = scene.steps(list(range(len(found.live) + 1)), list(found.live))
+        marks.append(scene.Line(steps, scene.RULE) if number else scene.area(steps, scene.USAGE))
+        text = shorten(f"{label}: peak {format_bytes(found.peak or 0, 6)}, added cost {found.added_cost or 0:,}", 60)
+        legend.append(scene.Key(text, scene.RULE if number else scene.USAGE, "line" if number else "patch"))
+    if problem.limit is not None:
+        marks.append(scene.level(across, problem.limit, scene.DASHED))
+        legend.append(scene.Key(f"the limit, {format_bytes(problem.limit, 6)}", scene.DASHED, "line"))
+    up = scene.byte_axis(most, f"live ({byte_unit(most)[0]})")
+    return scene.Plot(across, [scene.Panel(up, marks, _HIGH, "Live bytes over the runs")], legend=legend)
+
+
+PRESENTER = RematerializationPresenter

@@ -1,0 +1,83 @@
+"""Rematerialization end to end: solve, verify, save; the frontier of peak and added cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import stowplan
+from stowplan.models.rematerialization.plan import Plan
+from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.rematerialization.frontier import frontier, least_peak
+from tests.cli.conftest import Cli, cli
+from tests.models.rematerialization import cases
+from tests.paths import EXAMPLES
+from tests.patience import HANG
+
+__all__ = ["cli"]
+
+EXAMPLE = EXAMPLES / "training.remat.json"
+
+
+def test_within_a_limit(tmp_path: Path) -> None:
+    seed = next(each for each in range(20) if cases.least_cost(cases.limited(each)))
+    problem = cases.limited(seed)
+    result = stowplan.solve(problem, time_limit=HANG)
+    assert (result.status, result.kind, result.unit) == ("optimal", "rematerialization", "cost")
+    assert result.objective == cases.least_cost(problem) == result.bound
+    assert result.plan is not None
+    result.plan.save(tmp_path / "plan.json")
+    assert verify(problem, Plan.load(tmp_path / "plan.json")).ok
+
+
+def test_without_a_limit_nothing_is_added() -> None:
+    result = stowplan.solve(cases.training(1), time_limit=HANG)
+    assert (result.status, result.objective) == ("optimal", 0)
+    empty = stowplan.solve(Problem(tensors=(), ops=()), time_limit=HANG)
+    assert (empty.status, empty.objective) == ("optimal", 0)
+
+
+def test_a_limit_that_no_plan_keeps() -> None:
+    problem = stowplan.read(EXAMPLE, capacity=1000)
+    result = stowplan.solve(problem, time_limit=HANG)
+    assert (result.status, result.plan) == ("infeasible", None)
+
+
+def test_the_frontier_falls() -> None:
+    problem = cases.training(7)
+    points = frontier(problem, 4, time_limit=2, deterministic=True)
+    costs = [point.added_cost for point in points if point.added_cost is not None]
+    known = [point.bound for point in points if point.bound is not None]
+    assert costs == sorted(costs, reverse=True)
+    assert known == sorted(known, reverse=True)
+    assert costs[-1] == 0
+    for point in points:
+        least = cases.least_cost(msgspec.structs.replace(problem, limit=point.limit))
+        assert least is None or (point.bound is not None and point.bound <= least)
+        if point.plan is not None:
+            assert verify(msgspec.structs.replace(problem, limit=point.limit), point.plan).ok
+            assert point.added_cost is not None
+            assert least is not None
+            assert point.added_cost >= least
+
+
+@pytest.mark.parametrize("seed", range(0, 30, 3))
+def test_the_least_peak_of_the_simulation(seed: int) -> None:
+    problem = cases.training(seed)
+    plan, bound = least_peak(problem)
+    assert bound <= cases.least_peak(problem) <= plan.peak
+    assert verify(problem, plan).ok
+    assert plan.peak <= build(problem).made(build(problem).order).peak
+
+
+def test_the_command_line(cli: Cli, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    options = ("--capacity", 40 << 20, "--candidates", "cuts", "--time-limit", 5, "-q")
+    assert cli("solve", EXAMPLE, "-o", plan, *options).code == 0
+    assert "added cost" in cli("show", plan, EXAMPLE, "--capacity", 40 << 20).out
+    assert cli("verify", EXAMPLE, plan, "--capacity", 40 << 20).code == 0
+    assert cli("verify", EXAMPLE, plan, "--capacity", 11 << 20).code == 4

@@ -1,0 +1,114 @@
+"""Every heuristic gives valid plans, none better than the optimum; the compiled replay is the verifier's."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.rematerialization import candidates, engine, proofs
+from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate
+from tests.models.rematerialization.cases import least_cost, limited, random_problem, training
+from tests.portfolio.recorder import Recorder
+
+
+def policies(problem: Problem, seed: int) -> list[Policy]:
+    structure, chance = build(problem), random.Random(seed)
+    by_chance = Policy(chance.random() * 2, chance.random() * 2, chance.random() * 2)
+    return [Policy(), by_chance, *checkpoint_policies(structure, structure.order)]
+
+
+def check_simulations(seed: int) -> bool:
+    """Whether one of them is the optimum."""
+    problem = limited(seed)
+    structure, least = build(problem), least_cost(problem)
+    costs = []
+    for policy in policies(problem, seed):
+        found = simulate(structure, structure.order, problem.limit or 0, policy)
+        if found is not None:
+            plan = structure.made(found)
+            assert verify(problem, plan).ok, (seed, policy)
+            assert least is not None, seed
+            assert plan.objective >= least, seed
+            costs.append(plan.objective)
+    return least is None or (bool(costs) and min(costs) == least)
+
+
+def test_simulations_of_some_graphs() -> None:
+    assert sum(map(check_simulations, range(12))) > 9
+
+
+@pytest.mark.slow
+def test_simulations_of_hundreds_of_graphs() -> None:
+    assert sum(map(check_simulations, range(300))) > 270
+
+
+def test_a_stopped_simulation_gives_nothing() -> None:
+    problem = limited(1)
+    structure = build(problem)
+    assert simulate(structure, structure.order, 1 << 40, should_stop=lambda: True) is None
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_the_compiled_replay_is_the_verifiers(part: int) -> None:
+    for seed in range(30 * part, 30 * part + 30):
+        problem = (random_problem if seed % 3 == 2 else training)(seed)
+        structure, chance = build(problem), random.Random(seed)
+        graph = engine.make(structure)
+        work = engine.scratch(graph, structure.ops + 4)
+        for _ in range(10):
+            runs = list(structure.order)
+            for _ in range(chance.randint(0, 4)):
+                runs.insert(chance.randint(0, len(runs)), chance.randrange(structure.ops))
+            if chance.random() < 0.3:
+                one, other = chance.randrange(len(runs)), chance.randrange(len(runs))
+                runs[one], runs[other] = runs[other], runs[one]
+            found = verify(problem, structure.made(runs))
+            peak = engine.peak(graph, work, np.array(runs, np.int64))
+            assert peak == (found.peak if found.ok else -1), (seed, runs)
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 2))
+def test_local_search_gives_valid_sequences_and_never_worse_ones(seed: int) -> None:
+    problem = limited(seed)
+    structure, least = build(problem), least_cost(problem)
+    graph, room = engine.make(structure), 4 * structure.ops
+    runs, best = np.zeros(room, np.int64), np.zeros(room, np.int64)
+    runs[: structure.ops] = structure.order
+    heat = np.array([1.0, 0.01, 4.0 * max(1, sum(structure.cost))])
+    chance = np.array([seed + 1], np.int64)
+    limit = problem.limit or 0
+    work = engine.scratch(graph, room)
+    count, found, cost = engine.anneal(graph, work, runs, structure.ops, limit, best, 1 << 60, chance, heat, 3000)
+    assert engine.peak(graph, engine.scratch(graph, count), runs[:count].copy()) >= 0
+    if found:
+        plan = structure.made(best[:found].tolist())
+        assert verify(problem, plan).ok
+        assert least is not None
+        assert plan.objective == cost >= least
+
+
+def test_the_search_reaches_the_optimum_of_small_graphs() -> None:
+    reached = 0
+    for seed in range(12):
+        problem = limited(seed)
+        least = least_cost(problem)
+        context = Recorder(deterministic=True, time_limit=0.1)
+        candidates.search(problem, context)
+        for plan, _ in context.plans:
+            assert verify(problem, plan).ok
+            assert least is not None
+            assert plan.objective >= least
+        reached += least is None or min(plan.objective for plan, _ in context.plans) == least
+    assert reached >= 11
+
+
+def test_cuts_prove_that_nothing_fits() -> None:
+    problem = Problem(tensors=training(0).tensors, ops=training(0).ops, inputs=(0,), outputs=training(0).outputs, limit=0)
+    context = Recorder()
+    proofs.cuts(problem, context)
+    assert context.infeasible
