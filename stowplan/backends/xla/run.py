@@ -263,7 +263,8 @@ class Run:
         program = self._program_of(plain, preview)
         is_same = program.evidence.program_text == best.evidence.program_text
         named = [msgspec.structs.replace(incumbent.steer, flags=plain.flags)] if is_same else []
-        program.preview(_MORE, self._make_previews, [Proposal(arm.name, steer) for steer in (plain, *named)])
+        count = max(2, min(_MORE, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))))
+        program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in (plain, *named)])
         now = incumbent.score.total
         toll = TOLLS.get(arm.name, 0.0) * now
         found = (each for each in program.worth_compiling(now) if each.steer.flags == plain.flags)
