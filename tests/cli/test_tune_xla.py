@@ -33,23 +33,23 @@ def test_from_the_function_to_the_options(cli: Cli, fake: xla.Fake, tmp_path: Pa
     done = cli(*TOY, "--option", "--xla_own=7", "--folder", tmp_path / "kept", "--table", tmp_path / "known.json", *outputs)
     assert done.code == 0, done.err
     tuning = Tuning.load(names[0])
-    assert (tuning.name, tuning.gain, len(tuning.trials)) == ("toy", 1 - 4300 / 4500, 10)
+    assert (tuning.name, tuning.gain) == ("toy", 1 - 4100 / 4500)
     assert tuning.compiler_options["xla_own"] == "7"
     assert json.loads(names[1].read_text()) == tuning.compiler_options
     assert dict(flag[2:].split("=", 1) for flag in shlex.split(names[2].read_text())) == tuning.compiler_options
     progress = done.err.splitlines()
-    assert len(progress) == 10
+    assert len(progress) == len(tuning.trials)
     assert progress[0].endswith("1/10 default: 4,500 cycles; best 0")
-    assert progress[-1].endswith("best +4.4%")
+    assert progress[-1].endswith("best +8.9%")
     lines = done.out.splitlines()
-    assert lines[0] == "toy on tpu-v4: 4.4% fewer cycles than by XLA's default"
+    assert lines[0] == "toy on tpu-v4: 8.9% fewer cycles than by XLA's default"
     assert lines[-2] == f"  options    lowered.compile(compiler_options=json.load(open({str(names[1])!r})))"
     assert lines[-1] == f'  flags      LIBTPU_INIT_ARGS="$(cat {shlex.quote(str(names[2]))})"'
     # A second run compiles nothing, says the same, and needs no file.
     again = cli(*TOY, "--option", "xla_own=7", "--folder", tmp_path / "kept", "-q")
     assert (again.code, again.err) == (0, "")
-    assert len(fake.compiles) == 10
-    assert "(0.0 processor seconds, 10 compiles found)" in again.out
+    assert len(fake.compiles) == len(tuning.trials)
+    assert f"(0.0 processor seconds, {tuning.previews} previews, {len(tuning.trials)} compiles found)" in again.out
     options, flags = again.out.splitlines()[-2:]
     assert options == f"  options    lowered.compile(compiler_options={tuning.compiler_options})"
     (value,) = shlex.split(flags.removeprefix("  flags      LIBTPU_INIT_ARGS="))

@@ -1,6 +1,6 @@
-"""What earlier programs taught: which ways of steering and which flags made programs like this one faster.
+"""What earlier programs taught: how often steers, and which flags, made programs like this one faster.
 
-A program is described by what its default compile shows. A way counts for a new program as often as it won on earlier ones,
+A program is described by what its default compile shows. A flag counts for a new program as often as it won on earlier ones,
 each weighed by how alike both are, so that the loop begins where those succeeded.
 """
 
@@ -38,7 +38,7 @@ class EarlierProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     features: tuple[float, ...]
     """See :meth:`stowplan.backends.xla.evidence.Evidence.features`."""
     ways: dict[str, tuple[int, int]]
-    """For each way or flag how often it was better than all before, and how often it was tried."""
+    """For ``steer`` and each flag how often it was better than all before, and how often it was tried."""
 
 
 class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -11,7 +11,6 @@ from stowplan.backends.xla import tune_workload
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
 from stowplan.backends.xla.flags import flags_of
-from stowplan.backends.xla.proposals import WAYS
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, SCOPED_OPTION, Steer
 from stowplan.backends.xla.store import Compiled
@@ -51,12 +50,11 @@ def test_files(tmp_path: Path) -> None:
         Experience.load(path)
 
 
-def test_what_ships_names_ways_and_flags_that_are_there() -> None:
-    names = {way.name for way in WAYS} | {name for chip in CHIPS for name in flags_of(xla_chip(chip))}
-    opening = {"all_slow", "harm_last", "plan_first"}
+def test_what_ships_names_flags_that_are_there() -> None:
+    names = {"steer"} | {name for chip in CHIPS for name in flags_of(xla_chip(chip))}
     for program in shipped().programs:
         assert program.target in CHIPS
-        assert set(program.ways) <= names | opening
+        assert set(program.ways) <= names
         assert all(0 <= wins <= tries for wins, tries in program.ways.values())
 
 

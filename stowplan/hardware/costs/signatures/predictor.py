@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan import files
-from stowplan.compiled import njit
 from stowplan.errors import InputError, naming
 from stowplan.hardware.costs.signatures.table import StepSignature
 from stowplan.hardware.targets import CMEM, VMEM
@@ -243,25 +242,6 @@ def _column(matrix: Bits, leaf: int) -> Array:
     return matrix[:, leaf].astype(np.float64) if leaf >= 0 else np.zeros(len(matrix))
 
 
-@njit
-def _add_trees(
-    total: Array,
-    rows: Array,
-    roots: NDArray[np.int32],
-    feature: NDArray[np.int16],
-    threshold: Array,
-    left: NDArray[np.int32],
-    right: NDArray[np.int32],
-    value: NDArray[np.float32],
-) -> None:
-    for root in roots:
-        for row in range(len(rows)):
-            node = root
-            while feature[node] >= 0:
-                node = left[node] if rows[row, feature[node]] <= threshold[node] else right[node]
-            total[row] += value[node]
-
-
 @dataclass(frozen=True)
 class Trees:
     """A sum of regression trees, all nodes in one list; N nodes, T trees. Features must not be NaN."""
@@ -284,8 +264,11 @@ class Trees:
 
     def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum over the trees for each row, shape [R]."""
+        # numba takes a third of a second to import, and few programs need predictions.
+        from stowplan.hardware.costs.signatures.kernel import add_trees
+
         total = np.full(len(rows), self.start)
-        _add_trees(total, rows, self.roots, self.feature, self.threshold, self.left, self.right, self.value)
+        add_trees(total, rows, self.roots, self.feature, self.threshold, self.left, self.right, self.value)
         return total
 
     def arrays(self, prefix: str) -> dict[str, Any]:

@@ -1,0 +1,30 @@
+"""The walk through regression trees, compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.compiled import njit
+
+Array = NDArray[np.float64]
+
+
+@njit
+def add_trees(
+    total: Array,
+    rows: Array,
+    roots: NDArray[np.int32],
+    feature: NDArray[np.int16],
+    threshold: Array,
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    value: NDArray[np.float32],
+) -> None:
+    """Add to each row's total what the trees say of it; arrays as in ``Trees``."""
+    for root in roots:
+        for row in range(len(rows)):
+            node = root
+            while feature[node] >= 0:
+                node = left[node] if rows[row, feature[node]] <= threshold[node] else right[node]
+            total[row] += value[node]
