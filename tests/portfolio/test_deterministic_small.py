@@ -81,7 +81,9 @@ def check(problem: Any, time_limit: float) -> None:
         assert [each for each in result.warnings if "work was done" in each] == []
         assert [each.name for each in result.candidates if each.outcome in ("failed", "rejected")] == []
     first, second = found
-    assert (first.status, first.objective) == (second.status, second.objective), problem.name
+    # Proofs have what time is left: of two runs with one plan either may have one.
+    assert first.status == second.status or {first.status, second.status} == {"feasible", "optimal"}, problem.name
+    assert first.objective == second.objective, problem.name
     assert msgspec.json.encode(first.plan) == msgspec.json.encode(second.plan), problem.name
 
 
