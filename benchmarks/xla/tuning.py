@@ -35,6 +35,7 @@ from stowplan.backends.xla.flags import flags_of
 from stowplan.backends.xla.loop import tune_workload
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS as WAYS_OF_STEERING
+from stowplan.backends.xla.proposals import draws
 from stowplan.backends.xla.run import PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import DEFAULT, SLICES_OPTION, Steer
@@ -77,12 +78,7 @@ def family(name: str) -> str:
 
 def random_steer(evidence: Evidence, chance: random.Random) -> Steer:
     """Some tensors to the front and some to the back, by lot; 5 to 50 % of all."""
-    share = chance.uniform(0.05, 0.5)
-    sides = {tensor: chance.random() < 0.5 for tensor in sorted(evidence.values) if chance.random() < share}
-    return DEFAULT.moved(
-        first=evidence.names(tensor for tensor, side in sides.items() if side),
-        last=evidence.names(tensor for tensor, side in sides.items() if not side),
-    )
+    return next(draws(evidence, evidence.trials[0], chance)).steer
 
 
 def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[Callable[[list[Score]], Steer]]:

@@ -113,7 +113,7 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
                 answer = Done()
         except (Exception, SystemExit) as error:
             # A module may end its interpreter when it is imported; the answer says so.
-            answer = Failed(_message(error, stage.name), "place" if isinstance(error, UsageError) else stage.name)
+            answer = _failed(error, stage)
         if isinstance(answer, Done):
             answer = _measured(answer, began, processor)
         _say(answers, answer)
@@ -192,7 +192,7 @@ def _preview(lower: Lower, asked: Compile, writer: int) -> NoReturn:
         os._exit(0)
 
     def fail(error: BaseException) -> NoReturn:
-        end(Failed(_message(error, stage.name), "place" if isinstance(error, UsageError) else stage.name))
+        end(_failed(error, stage))
 
     def run() -> None:
         try:
@@ -228,6 +228,10 @@ def _measured(answer: Done, began: float, processor: float) -> Done:
 def _say(answers: IO[bytes], answer: Answer) -> None:
     answers.write(msgspec.json.encode(answer) + b"\n")
     answers.flush()
+
+
+def _failed(error: BaseException, stage: _Stage) -> Failed:
+    return Failed(_message(error, stage.name), "place" if isinstance(error, UsageError) else stage.name)
 
 
 def _message(error: BaseException, stage: str) -> str:

@@ -80,18 +80,21 @@ class Run:
             raise CompileError(f"{self._compiler.workload.name}: {first.error}")
         self._known = table, predictor
         default = self._add("default", DEFAULT, first)
-        if default is None:
-            raise CompileError(f"{self._compiler.workload.name}: {self._records[0].error}")
+        assert default is not None, "a first result that cannot be read is an error"
         self._notes += default.score.notes()
         try:
             self._loop(self._programs[()], default, experience)
         except (CompileError, InputError, TimeLimitError) as error:
             # What was found before is not lost by it.
             if self._deadline.expired:
-                self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
+                self._stop = self._out_of_time
             else:
                 self._stop = "failed"
                 self._notes.append(str(error))
+
+    @property
+    def _out_of_time(self) -> str:
+        return "cancelled" if self._deadline.was_cancelled else "time_limit"
 
     def _program_of(self, steer: Steer, compiled: Compiled) -> Search:
         """The program that a steer's flags make; the same for flags that leave text and scoped limit as they are."""
@@ -161,8 +164,9 @@ class Run:
             before = self._best_program.evidence.incumbent.score.total
             chosen = self._chosen(given)
             given = []
-            if self._why_nothing and not any(proposal.gain >= _LEAST_GAIN * before for _, proposal in chosen):
-                self._notes.append(f"nothing to gain here: {self._why_nothing}")
+            promises = any(proposal.gain >= _LEAST_GAIN * before for _, proposal in chosen)
+            if not promises and (reason := self._why_nothing):
+                self._notes.append(f"nothing to gain here: {reason}")
                 self._stop = "nothing_to_gain"
                 return
             if not chosen:
@@ -173,7 +177,7 @@ class Run:
                 arm.tries += 1
                 arm.wins += trial is not None and trial.score.total < before
         if self._deadline.expired:
-            self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
+            self._stop = self._out_of_time
 
     @property
     def _best_program(self) -> Search:

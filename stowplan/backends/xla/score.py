@@ -144,7 +144,7 @@ class CompiledModule:
             if name in steps
         }
 
-    @property
+    @cached_property
     def has_fast_memory(self) -> bool:
         """Whether anything is in fast memory."""
         return has_fast_memory(self.compiled, self._target)

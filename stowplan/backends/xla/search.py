@@ -126,16 +126,16 @@ class Search:
 
     def add(self, steer: Steer, compiled: Compiled) -> Trial:
         """Take a compile into the evidence, and predict the best previews anew with what it shows."""
-        self._tried.add(steer)
         self._notes(compiled)
         trial = self.evidence.add(steer, compiled)
-        self._found = [each for each in self._sorted() if each[0].steer != steer]
+        self.drop(steer)
+        self._found.sort(key=lambda each: each[1].score.total)
         again = ((proposal, self.evidence.preview(proposal.steer, old.compiled)) for proposal, old in self._found[:_AGAIN])
         self._found[:_AGAIN] = [*again]
         return trial
 
     def drop(self, steer: Steer) -> None:
-        """Forget a preview, whose compile has failed."""
+        """Forget a preview, whose steer has been compiled, whatever came of it."""
         self._tried.add(steer)
         self._found = [each for each in self._found if each[0].steer != steer]
 
@@ -156,6 +156,3 @@ class Search:
 
         found = sorted(self._found, key=hoped)
         return [proposal._replace(gain=float(now - trial.score.total)) for proposal, trial in found]
-
-    def _sorted(self) -> list[tuple[Proposal, Trial]]:
-        return sorted(self._found, key=lambda each: each[1].score.total)

@@ -6,7 +6,7 @@ bytes of its own is a *storage*; the others share those of their parent's instan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -62,10 +62,6 @@ class Structure:
         plan = Plan(problem=problem.digest, objective=0, peak=0, sequence=tuple(sequence), name=problem.name)
         found = verify(problem, plan)
         return msgspec.structs.replace(plan, objective=found.added_cost or 0, peak=found.peak or 0)
-
-    def added_cost(self, sequence: Sequence[int]) -> int:
-        """Cost of all runs, less that of each operator once."""
-        return sum(self.cost[op] for op in sequence) - sum(self.cost)
 
 
 def build(problem: Problem) -> Structure:

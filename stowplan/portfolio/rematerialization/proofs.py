@@ -46,7 +46,5 @@ def cpsat(problem: Problem, context: Context) -> None:
 
     hint = None if context.options.deterministic else context.incumbent()[0]
     outcome = model.solve(problem, hint=hint, **context.reporting("cpsat"))
-    if outcome.status == "infeasible":
-        context.proven_infeasible("cpsat")
-    elif outcome.bound is not None:
+    if outcome.bound is not None:
         context.bound(outcome.bound, "cpsat")
