@@ -108,6 +108,7 @@ def _problems() -> dict[str, Any]:
             "modulo_scheduling": stowplan.read(EXAMPLES / "fir.dfg.json", "se"),
             "operator_order": stowplan.read(EXAMPLES / "cells.graph.json"),
             "banked_packing": stowplan.read(EXAMPLES / "banks.json"),
+            "rematerialization": stowplan.read(EXAMPLES / "training.remat.json"),
         }
 
 

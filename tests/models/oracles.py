@@ -1,8 +1,8 @@
 """Judges of plans, one a kind, apart from the verifiers: slow, from the rules in the documents, for small problems only.
 
-Those of memory mapping, banked packing, operator order and modulo scheduling build on the judges of those kinds' own tests.
-Each is called with a problem and a plan of the right lengths and digest, and says whether the plan keeps every rule and states
-the objective that it has.
+Those of memory mapping, banked packing, operator order, rematerialization and modulo scheduling build on the judges of those
+kinds' own tests. Each is called with a problem and a plan of the right lengths and digest, and says whether the plan keeps
+every rule and states the objective that it has.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tests.models.memory_mapping import reference
 from tests.models.modulo_scheduling.brute_force import Judge, ways
 from tests.models.operator_order import test_verify as operator_order
 from tests.models.packing.cases import moments
+from tests.models.rematerialization import test_verify as rematerialization
 from tests.models.tier_placement import brute_force as tiers
 
 Span = tuple[int, int]
@@ -52,6 +53,15 @@ def banked_packing(problem: Any, plan: Any) -> bool:
 def operator_order_(problem: Any, plan: Any) -> bool:
     whole = sorted(plan.order) == list(range(len(problem.ops)))
     return whole and all(each >= 0 for each in plan.offsets) and operator_order._is_valid(problem, plan)
+
+
+def rematerialization_(problem: Any, plan: Any) -> bool:
+    if any(op not in range(len(problem.ops)) for op in plan.sequence):
+        return False
+    cost = sum(problem.ops[op].cost * (plan.sequence.count(op) - 1) for op in range(len(problem.ops)))
+    peak = rematerialization._peak(problem, plan.sequence)
+    fits = peak is not None and (problem.limit is None or peak <= problem.limit)
+    return fits and (plan.objective, plan.peak) == (cost, peak)
 
 
 def tier_placement(problem: Any, plan: Any) -> bool:
@@ -188,4 +198,5 @@ ORACLES: dict[str, Callable[[Any, Any], bool]] = {
     "tier_placement": tier_placement,
     "bank_mapping": bank_mapping,
     "modulo_scheduling": modulo_scheduling,
+    "rematerialization": rematerialization_,
 }
