@@ -1,0 +1,340 @@
+"""Form ``prices`` of memory mapping: Lagrangian duality, checked by a small dynamic programme for each tensor.
+
+Memory has a price at each step, copies at each moment, preloads have one, and each use has what a tensor earns by being fast
+there. Then no plan costs less than: each step at its least, with the earnings of its fast uses as a cost; each tensor at its
+least, on a path through its accesses; less what all memory and all time of the channels would cost. Read from
+docs/reference/memory-mapping.md; what offsets and the order of copies forbid is left out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+from typing import Any
+
+from stowplan.certificates.checker import steps as step_costs
+from stowplan.certificates.checker.reading import Part, listed, need, pick
+
+#: A cost that no path has.
+NEVER = 1 << 400
+
+#: Gaps that a copy in flight is followed back through one by one.
+MOST_GAPS = 40
+
+
+class Free:
+    """Boundaries that are not strictly inside one of some loops, and the nearest ones before and after each."""
+
+    def __init__(self, horizon: int, loops: list[dict[str, Any]]):
+        depth = [0] * (horizon + 2)
+        for loop in loops:
+            if loop["end"] - loop["start"] > 1:
+                depth[loop["start"] + 1] += 1
+                depth[loop["end"]] -= 1
+        self.is_free = [each == 0 for each in accumulate(depth)][: horizon + 1]
+        self.before = list(accumulate((at if free else 0 for at, free in enumerate(self.is_free)), max))
+        back = (at if self.is_free[at] else horizon for at in range(horizon, -1, -1))
+        self.after = list(accumulate(back, min))[::-1]
+
+
+class Channel:
+    """Prices of the channels' time: a copy in a window pays for its duration where it is cheapest.
+
+    Positions are those of boundaries (even) and steps (odd) in turn.
+    """
+
+    def __init__(self, steps: list[int], waits: list[int] | None, floors: list[int]):
+        self.floor = [0, *accumulate(floors)]
+        self.stalls = waits is not None
+        price = [NEVER] * (2 * len(steps) + 1)
+        price[::2] = waits or price[::2]
+        price[1::2] = steps
+        self.price = price
+        self.is_free = not any(steps) and not any(waits or ())
+        self.left, self.right = self._smaller(range(len(price))), self._smaller(range(len(price) - 1, -1, -1))
+        self.table = [price]
+        while len(self.table[-1]) > 1 << len(self.table) - 1:
+            last, width = self.table[-1], 1 << len(self.table) - 1
+            self.table.append(list(map(min, last, last[width:])))
+
+    def _smaller(self, order: range) -> list[int]:
+        """For each position the nearest one with a smaller price among those before it in the order; -1 where there is none."""
+        found, stack = [-1] * len(order), list[int]()
+        for at in order:
+            while stack and self.price[stack[-1]] >= self.price[at]:
+                stack.pop()
+            found[at] = stack[-1] if stack else -1
+            stack.append(at)
+        return found
+
+    def least(self, start: int, end: int) -> int:
+        """Least price in the window from boundary ``start`` to ``end``."""
+        low, high = 2 * start, 2 * end + 1
+        level = (high - low).bit_length() - 1
+        row = self.table[level]
+        return min(row[low], row[high - (1 << level)])
+
+    def fits(self, start: int, end: int, duration: int) -> bool:
+        """Whether a copy can be made in a window."""
+        return start <= end and (self.stalls or (start < end and self.floor[end] - self.floor[start] >= duration))
+
+    def next(self, at: int, links: list[int], price: int) -> int:
+        """Nearest position by the links with a price below this; -1 where there is none."""
+        while at >= 0 and self.price[at] >= price:
+            at = links[at]
+        return at
+
+
+class Cut:
+    """Memory at one step, rounded: no set of tensors that fits takes more than ``room`` of what each takes.
+
+    Mixed-integer rounding of sum(takes x) <= room, in which x of some tensors was replaced by 1 - x before (Marchand and Wolsey
+    2001; lemma B4 of docs/reference/memory-mapping-models.md); at first of units of memory, then perhaps of what came of it.
+    """
+
+    def __init__(self, part: Part, units: list[int], room: int):
+        self.step, self.price = part.whole("step"), part.whole("price")
+        self.rounds: list[tuple[int, int, set[int]]] = []
+        self.room = room
+        for each in listed(part.get("rounds"), "proof.cuts"):
+            one = Part(each, "proof.cuts")
+            divisor, turned = one.whole("divisor", 1), set(one.list("turned"))
+            one.end()
+            taken = [-self.takes(tensor, pick(units, tensor, "proof.cuts")) for tensor in turned]
+            whole, rest = divmod(self.room + sum(taken), divisor)
+            self.room = (divisor - rest) * whole - sum(_rounded(each, divisor, rest) for each in taken)
+            self.rounds.append((divisor, rest, turned))
+        part.end()
+
+    def takes(self, tensor: int, units: int) -> int:
+        """What a tensor takes of the room."""
+        for divisor, rest, turned in self.rounds:
+            units = -_rounded(-units, divisor, rest) if tensor in turned else _rounded(units, divisor, rest)
+        return units
+
+
+def _rounded(units: int, divisor: int, rest: int) -> int:
+    return (divisor - rest) * (units // divisor) + max(0, units % divisor - rest)
+
+
+class Mapping:
+    """A problem with prices; all of these are multiples of one over the denominator."""
+
+    def __init__(self, problem: dict[str, Any], proof: Part):
+        self.problem, self.steps, self.loops = problem, problem["steps"], problem["loops"]
+        self.horizon = horizon = len(self.steps)
+        self.unit = proof.whole("denominator", 1)
+        self.memory = proof.list("memory", length=horizon)
+        self.preload = proof.whole("preload", default=0)
+        self.access = proof.list("access", -(1 << 200), sum(len(step["uses"]) for step in self.steps))
+        self.time, waits = proof.list("channel", length=horizon), proof.list("wait", length=horizon + 1)
+        self.stalls = problem["stalls"] == "allowed"
+        self.floors = [step["weight"] * step_costs.floor(step) for step in self.steps]
+        channels = problem["channels"]
+        for name, prices in (("channel", self.time), ("wait", waits)):
+            at = next((at for at, each in enumerate(prices) if self.stalls and channels * each > self.unit), None)
+            need(at is None, f"proof.{name}[{at}]", "time of the channels is dearer than time itself")
+        self.channel = Channel(self.time, waits if self.stalls else None, self.floors)
+        self.until = [0, *accumulate(self.memory)]
+        self.units = [-(-tensor["size"] // problem["alignment"]) for tensor in problem["tensors"]]
+        self.room = -(-problem["capacity"] // problem["alignment"])
+        cuts = [Cut(Part(each, "proof.cuts"), self.units, self.room) for each in listed(proof.get("cuts", []), "proof.cuts")]
+        self.cuts = sorted(cuts, key=lambda cut: cut.step)
+        self.cut_at = [cut.step for cut in self.cuts]
+        need(not cuts or self.cut_at[-1] < horizon, "proof.cuts", "a step that is not there")
+        self.free = Free(horizon, self.loops)
+        self._free_of: dict[tuple[int, ...], Free] = {}
+
+    def bound(self) -> int:
+        """What no plan's objective is below, in ps."""
+        total = self._steps_cost()
+        used: list[list[tuple[int, int, int]]] = [[] for _ in self.units]
+        number = 0
+        for index, step in enumerate(self.steps):
+            here: dict[int, list[int]] = {}
+            for use in step["uses"]:
+                here.setdefault(use["tensor"], [-1, -1])[use["is_output"]] = number
+                number += 1
+            for tensor, (read, write) in here.items():
+                used[tensor].append((index, read, write))
+        for tensor, accesses in enumerate(used):
+            # With nothing to earn, slow memory is best, and costs nothing.
+            if self.units[tensor] <= self.room and any(self.access[at] > 0 for each in accesses for at in each[1:] if at >= 0):
+                total += min(0, Path(self, tensor, accesses).least())
+        total -= sum(cut.room * cut.price for cut in self.cuts)
+        total -= self.room * self.until[-1] + self.preload * self.problem["max_preloads"]
+        if not self.stalls:
+            total -= self.problem["channels"] * sum(map(int.__mul__, self.time, self.floors))
+        return int(-(-total // self.unit))
+
+    def _steps_cost(self) -> int:
+        total = first = 0
+        for step, time in zip(self.steps, self.time, strict=True):
+            factor = self.unit - self.problem["channels"] * time if self.stalls else self.unit
+            end = first + len(step["uses"])
+            may = [self.units[use["tensor"]] <= self.room for use in step["uses"]]
+            total += step_costs.least(step, step["weight"] * factor, self.access[first:end], may)
+            first = end
+        return total
+
+    def free_of(self, loops: list[int]) -> Free:
+        """Free boundaries where only some loops bind."""
+        key = tuple(loops)
+        if key not in self._free_of:
+            self._free_of[key] = Free(self.horizon, [self.loops[number] for number in loops])
+        return self._free_of[key]
+
+
+class Path:
+    """Cheapest path of one tensor through its accesses.
+
+    States are what holds right before an access: ``slow`` valid in slow memory and nowhere else; ``lost`` nowhere; ``clean``
+    fast and valid in slow memory, too; ``dirty`` fast alone.
+    """
+
+    def __init__(self, mapping: Mapping, tensor: int, accesses: list[tuple[int, int, int]]):
+        self.mapping, self.accesses = mapping, accesses
+        self.info = info = mapping.problem["tensors"][tensor]
+        self.units = units = mapping.units[tensor]
+        self.paid = [0, *accumulate(cut.price * cut.takes(tensor, units) for cut in mapping.cuts)]
+        first, last = accesses[0][0], accesses[-1][0]
+        is_local = not (info["is_input"] or info["is_output"])
+        # Loops that the tensor is outside of; those that hold all its accesses do not bind it.
+        outside = [n for n, e in enumerate(mapping.loops) if not (is_local and e["start"] <= first and last < e["end"])]
+        self.may_copy = len(outside) == len(mapping.loops)
+        self.free = mapping.free_of(outside)
+        self.copy = mapping.free
+        self.sliced = mapping.problem["prefetches"] == "sliced"
+        self.uniform = mapping.problem["alias_rule"] == "uniform" and len(info["members"]) > 1
+
+    def least(self) -> int:
+        """Its cost."""
+        mapping, free = self.mapping, self.free
+        slow, lost = (0, NEVER) if self.info["is_input"] else (NEVER, 0)
+        clean = mapping.preload if self.info["is_input"] and mapping.problem["max_preloads"] else NEVER
+        dirty = NEVER
+        self.since, self.left = 0, list[tuple[int, int]]()
+        tied = self._tied()
+        first = 0
+        for at, (step, read, write) in enumerate(self.accesses):
+            slow, lost, clean, dirty = self._gap(first, step, slow, lost, clean, dirty)
+            held = self.held(step, step + 1)
+            earned = (mapping.access[read] if read >= 0 else 0) + (mapping.access[write] if write >= 0 else 0)
+            if write < 0:
+                lost, dirty = NEVER, dirty + held - earned
+                clean += held - (earned if tied[at] or self.uniform else max(0, earned))
+                slow = NEVER if self.uniform else slow
+            else:
+                begun = min(slow, lost) if read < 0 and free.is_free[step] else NEVER
+                dirty = min(begun, clean, dirty) + held - earned
+                slow = NEVER if self.uniform else slow if read >= 0 else min(slow, lost)
+                lost, clean = NEVER, NEVER
+                self.since, self.left = step + 1, []
+            first = step + 1
+        slow, lost, clean, dirty = self._gap(first, mapping.horizon, slow, lost, clean, dirty, is_end=True)
+        return min(slow, clean) if self.info["is_output"] else min(slow, lost, clean, dirty)
+
+    def held(self, start: int, end: int) -> int:
+        """What the place of the tensor costs during steps ``[start, end)``."""
+        until, cut_at = self.mapping.until, self.mapping.cut_at
+        cost = self.units * (until[end] - until[start])
+        cuts = self.paid[bisect_left(cut_at, end)] - self.paid[bisect_left(cut_at, start)] if cut_at else 0
+        return int(cost + cuts)
+
+    def _tied(self) -> list[bool]:
+        """Accesses in a loop, from outside of which the tensor is, that writes it: all fast, or all slow."""
+        chains: list[list[int]] = []
+        for at, (step, _, _) in enumerate(self.accesses):
+            if at and self.free.after[self.accesses[at - 1][0] + 1] > step:
+                chains[-1].append(at)
+            else:
+                chains.append([at])
+        return [any(self.accesses[each][2] >= 0 for each in chain) and len(chain) > 1 for chain in chains for _ in chain]
+
+    def _gap(
+        self, first: int, last: int, slow: int, lost: int, clean: int, dirty: int, *, is_end: bool = False
+    ) -> tuple[int, int, int, int]:
+        """States at the end of the gap from boundary ``first`` to ``last``, from those at its start."""
+        leave = self.free.after[first]
+        stay = self.held(first, last)
+        end = self.copy.before[last]
+        if leave <= last or is_end:
+            held = self.held(first, min(leave, last))
+            lost = min(lost, clean + held, dirty + held)
+            slow = min(slow, clean + held)
+        clean += 0 if is_end else stay
+        if self.may_copy and end >= first and dirty < NEVER:
+            kept = dirty + stay + self._copied_out(end)
+            slow, clean = min(slow, dirty + self._evicted(first, end, last)), min(clean, kept)
+        dirty += 0 if is_end else stay
+        if self.may_copy and end >= first and not is_end and slow < NEVER:
+            self.left.append((first, slow))
+            clean = min(clean, self._copied_in(last, end))
+        elif slow < NEVER:
+            self.left.append((first, slow))
+        return slow, lost, clean, dirty
+
+    def _copied_out(self, end: int) -> int:
+        """Least cost of a copy-out of the present content up to a boundary."""
+        channel, duration = self.mapping.channel, self.info["copy_out_ps"]
+        begin = self.copy.after[self.since]
+        return duration * channel.least(begin, end) if channel.fits(begin, end, duration) else NEVER
+
+    def _evicted(self, first: int, end: int, last: int) -> int:
+        """Least cost of a copy-out after which the tensor leaves in this gap: the place up to then, and the copy."""
+        channel, duration = self.mapping.channel, self.info["copy_out_ps"]
+        begin = self.copy.after[self.since]
+        at = self.copy.after[max(first, begin)]
+        while at <= end and not channel.fits(begin, at, duration):
+            at = self.copy.after[at + 1] if at < end else end + 1
+        # What has just been written stays for one more step, but not where evictions may be between steps.
+        stays = self.since == first < last and self.mapping.problem["evictions"] == "whole_steps"
+        found = NEVER
+        while at <= end:
+            price = channel.least(begin, at)
+            held = self.held(first, max(at, first + 1) if stays else at)
+            found = min(found, held + duration * price)
+            if price == 0 or held >= found:
+                break
+            place = channel.next(2 * at, channel.right, price)
+            if place < 0 or (place + 1) // 2 > end:
+                break
+            at = self.copy.after[(place + 1) // 2]
+        return found
+
+    def _copied_in(self, last: int, end: int) -> int:
+        """Least cost of a path that is slow until a copy-in starts, and landed at boundary ``last``.
+
+        The copy may start in an earlier gap, and pass over slow reads.
+        """
+        channel, duration = self.mapping.channel, self.info["copy_in_ps"]
+        begin, at = self.copy.after[self.since], end
+        while at >= begin and not channel.fits(at, end, duration):
+            at = self.copy.before[at - 1] if at > begin else -1
+        found, gap = NEVER, len(self.left) - 1
+        least = self.left[-1][1]
+        steps = 0
+        while at >= begin:
+            while gap and self.left[gap][0] > at:
+                gap -= 1
+            price = channel.least(at, end)
+            # The slices of a sliced copy may come late, all but a first one that takes the time.
+            held = self.held(end if self.sliced else at, last)
+            found = min(found, self.left[gap][1] + held + duration * price)
+            if price * duration == 0 or least + held >= found:
+                break
+            steps += 1
+            if steps > MOST_GAPS:
+                # Whatever it is, no start before is cheaper than this.
+                return int(min(found, least + held + duration * channel.least(begin, end)))
+            # Earlier is better only where time is cheaper, or in an earlier gap, where less has been earned.
+            place = channel.next(2 * at, channel.left, price)
+            cheaper = self.copy.before[place // 2] if place >= 0 else -1
+            earlier = self.copy.before[self.left[gap][0] - 1] if gap else -1
+            at = max(cheaper, earlier)
+        return found
+
+
+def prices(problem: dict[str, Any], proof: Part, bound: int | None) -> int:
+    """Least objective in ps."""
+    return Mapping(problem, proof).bound()
