@@ -146,12 +146,14 @@ def _outcome(record: Record) -> str:
 def _summary(done: list[tuple[Item, Record]], total: int) -> str:
     rows = []
     failures = []
+    is_certified = any(record.settings.certify for _, record in done)
     for item, record in done:
         name, result = files.printable(item.name), record.result
         if result is None:
             failures.append(f"failed (exit code {record.exit_code}): {name}: {record.error}")
             continue
         unit = result["unit"]
+        own = (as_quantity(result["certified_bound"], unit), result["proof"] or "none") if "proof" in result else ("", "")
         rows.append(
             (
                 name,
@@ -159,11 +161,13 @@ def _summary(done: list[tuple[Item, Record]], total: int) -> str:
                 as_quantity(result["objective"], unit),
                 as_quantity(result["bound"], unit),
                 as_gap(result["gap"]),
+                *(own if is_certified else ()),
                 as_ratio(result["speedup"]),
                 f"{result['seconds']:.1f}",
             )
         )
-    head = ("program", "status", "objective", "bound", "gap", "speedup", "seconds")
+    certified = ("certified", "proof") if is_certified else ()
+    head = ("program", "status", "objective", "bound", "gap", *certified, "speedup", "seconds")
     solved = sum(record.exit_code == 0 for _, record in done)
     lines = [render(head, rows, left=2)] if rows else []
     lines += failures

@@ -81,6 +81,10 @@ def solve_command(
             "What little change may cost, of the best objective found: 1% or 0.01.  [default: 0]",
         ),
     ] = None,
+    certificate: Annotated[
+        Path | None,
+        option("--certificate", "FILE", "Write a certificate of the bound here: a proof for 'stowplan verify --bound'."),
+    ] = None,
     report: Report = None,
     png: Picture = None,
     config: Annotated[Path | None, option("--config", "FILE", "Write the tables of all tiles here, as JSON.")] = None,
@@ -97,8 +101,9 @@ def solve_command(
     """Find the best plan, verified, with a proven bound."""
     began = time.monotonic()
     settings, time_limit = search.settings(), search.time_limit
+    settings["certify"] |= certificate is not None
     wanted = emissions(output, emit)
-    others = tuple(path for path in (report, png, config) if path is not None)
+    others = tuple(path for path in (certificate, report, png, config) if path is not None)
     if depfile is not None and not (wanted.outputs or others):
         raise UsageError("--depfile says what outputs depend on, and none is asked for: expected -o FILE or another")
     inputs = (source, xla_plan, hint, hint_program, keep_close, *options.files)
@@ -144,6 +149,8 @@ def solve_command(
                 wanted.write(problem, result.plan, source)
                 if config is not None:
                     _presenter(problem).configuration(problem, result.plan).save(config)
+            if certificate is not None and result.certificate is not None:
+                result.certificate.save(certificate)
             if as_json:
                 say_json(result.to_dict(None if wanted.plan is None or result.plan is None else files.printable(wanted.plan)))
             else:

@@ -6,7 +6,7 @@ Every proof is checked here before it is handed out. What no form shows is state
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +29,8 @@ class Wish:
     """Whether they claim that there is no plan."""
     plan: Any = None
     """The best plan known."""
-    evidence: bytes | None = None
-    """What a candidate has said of its bound (:meth:`stowplan.portfolio.context.Context.evidence`)."""
+    evidence: Sequence[bytes] = ()
+    """What candidates said of their bounds (:meth:`stowplan.portfolio.context.Context.evidence`), the latest last."""
     end: float = float("inf")
     """Moment of ``time.monotonic()`` until which to look for better proofs."""
     rules: dict[str, Any] = field(default_factory=dict)
@@ -61,7 +61,7 @@ def certify(
     bound: int | None = None,
     infeasible: bool = False,
     plan: Any = None,
-    evidence: bytes | None = None,
+    evidence: Sequence[bytes] = (),
     seconds: float = 10.0,
     trusted: dict[str, Any] | None = None,
 ) -> Certificate:
@@ -76,7 +76,7 @@ def certify(
     plan
         The best plan known: it says where bounds are worth looking for.
     evidence
-        What a candidate has said of its bound.
+        What candidates said of their bounds.
     seconds
         Until which to look for better proofs. The first is made and checked in any case.
     trusted
@@ -89,7 +89,7 @@ def certify(
     """
     kind = kinds.of_problem(problem).name
     rules = checker.parse(files.encode(problem), "problem")
-    wish = Wish(problem, bound, infeasible, plan, evidence, time.monotonic() + seconds, rules)
+    wish = Wish(problem, bound, infeasible, plan, tuple(evidence), time.monotonic() + seconds, rules)
     digest = checker.digest(rules)
     best: Certificate | None = None
     for proof in kinds.load(_MAKERS[kind])(wish) if kind in _MAKERS else ():

@@ -18,9 +18,9 @@ def mapping(wish: Wish) -> Iterator[Proof]:
     """Everything free, which proves the floor; then the prices at hand, or, without any, those of a relaxation of our own."""
     problem: Problem = wish.problem
     yield proof_of(problem, Prices.none(problem.horizon, problem.use_count))
-    if wish.evidence is not None:
-        yield proof_of(problem, Prices.decode(wish.evidence))
-    elif not wish.is_over():
+    for each in reversed(wish.evidence):
+        yield proof_of(problem, Prices.decode(each))
+    if not wish.evidence and not wish.is_over():
         from stowplan.models.memory_mapping.milp.segments import SegmentBounds
         from stowplan.models.memory_mapping.milp.solve import Effort
 
