@@ -20,21 +20,20 @@ class Graph:
         self.writer = {tensor: number for number, op in enumerate(self.ops) for tensor in op["writes"]}
         self.size = [tensor["size"] if tensor["alias_of"] is None else 0 for tensor in self.tensors]
         stays = problem["outputs"] + ([] if problem["free_inputs"] else problem["inputs"])
-        self.given = {self.base(tensor) for tensor in problem["inputs"]}
-        self.kept = {self.base(tensor) for tensor in stays}
+        self.given, self.kept = ({self.base(tensor) for tensor in each} for each in (problem["inputs"], stays))
         self.reads: list[set[int]] = []
         """Storages that each operator reads or has a view of, without those it writes."""
         self.before: list[set[int]] = [set() for _ in self.ops]
+        self.after: list[set[int]] = [set() for _ in self.ops]
+        pairs = [*problem["precedences"]]
         for number, op in enumerate(self.ops):
             views = [tensor for tensor in op["writes"] if self.tensors[tensor]["alias_of"] is not None]
-            own = {tensor for tensor in op["writes"] if tensor not in views}
-            self.reads.append({self.base(tensor) for tensor in (*op["reads"], *views)} - own)
-            for tensor in (*op["reads"], *(self.tensors[view]["alias_of"] for view in views)):
-                source = self.source(tensor)
-                if source is not None and source != number:
-                    self.before[number].add(source)
-        for first, second in problem["precedences"]:
+            self.reads.append({self.base(tensor) for tensor in (*op["reads"], *views)}.difference(op["writes"]))
+            sources = {self.source(each) for each in (*op["reads"], *(self.tensors[view]["alias_of"] for view in views))}
+            pairs += [(source, number) for source in sources - {None, number}]
+        for first, second in pairs:
             self.before[second].add(first)
+            self.after[first].add(second)
 
     def base(self, tensor: int) -> int:
         """Storage whose bytes a tensor has."""
@@ -48,108 +47,96 @@ class Graph:
             tensor = self.tensors[tensor]["alias_of"]
         return None if tensor is None else self.writer[tensor]
 
-    def reached(self, op: int, links: list[set[int]]) -> set[int]:
-        """Operators that links lead to."""
-        found: set[int] = set()
-        waiting = [*links[op]]
+    @staticmethod
+    def reached(op: int, links: list[set[int]]) -> set[int]:
+        """Operators that links lead to, by one or several."""
+        found, waiting = set[int](), [*links[op]]
         while waiting:
             at = waiting.pop()
-            if at not in found:
-                found.add(at)
-                waiting += links[at]
+            waiting += () if at in found else links[at]
+            found.add(at)
         return found
-
-    def ancestors(self, op: int) -> set[int]:
-        """Operators that run before an operator's first run."""
-        return self.reached(op, self.before)
-
-    def descendants(self, op: int) -> set[int]:
-        """Operators that run only after it."""
-        after: list[set[int]] = [set() for _ in self.ops]
-        for number, befores in enumerate(self.before):
-            for each in befores:
-                after[each].add(number)
-        return self.reached(op, after)
 
     def replaced(self, op: int) -> set[int]:
         """Storages whose bytes a result of the operator may take."""
         return {self.base(operand) for operand, _ in self.ops[op]["in_place"]}
 
+    def held(self, proof: Part, most: list[int], barred: set[tuple[int, int]]) -> tuple[list[int], list[int], int, int]:
+        """What the rows ``held`` (tensor, user or -1 for the end, amount) add up to.
+
+        Of each storage no more than ``most``; pairs of storage and user that are ``barred`` do not count.
+
+        Returns
+        -------
+        tuple
+            For each operator what it uses and what it has made; what the end uses, and what inputs have made.
+        """
+        used, made, sent = [0] * len(self.ops), [0] * len(self.ops), [0] * len(self.tensors)
+        end = given = 0
+        for tensor, user, amount in proof.rows("held", 3, -1):
+            is_there = tensor in self.writer or tensor in self.given
+            is_used = tensor in self.kept if user < 0 else tensor in pick(self.reads, user, "proof.held")
+            need(is_there and is_used and (tensor, user) not in barred, "proof.held", f"{user} does not use tensor {tensor}")
+            sent[tensor] += amount
+            need(amount >= 0 and sent[tensor] <= most[tensor], "proof.held", f"more of tensor {tensor} than may count")
+            if user < 0:
+                end += amount
+            else:
+                used[user] += amount
+            if tensor in self.writer:
+                made[self.writer[tensor]] += amount
+            else:
+                given += amount
+        return used, made, end, given
+
+
+def least(slopes: list[int], fixed: dict[int, int]) -> int:
+    """Least of a linear function of numbers in [0, 1], some of which are fixed."""
+    return sum(slope * fixed[at] if at in fixed else min(0, slope) for at, slope in enumerate(slopes))
+
 
 def order(problem: dict[str, Any], proof: Part, bound: int | None) -> int:
-    """Least peak in bytes of operator order: x is 1 for what has run before the operator ``at``."""
+    """Least peak in bytes of operator order: x is 1 for what has run before the operator ``at``.
+
+    A storage is live where its writer has run and a user has not: amount * (x_writer - x_user) bytes at least. What has run has
+    everything before it: amount * (x_second - x_first) is no more than 0.
+    """
     graph = Graph(problem)
     at = proof.get("at")
-    users = set().union(*graph.reads)
     if at in ("start", "end"):
         # Inputs are there at once where they are ever used, and what stays is there at last.
-        some = {each for each in graph.given if each in users or each in graph.kept} if at == "start" else graph.kept
-        return sum(graph.size[each] for each in some if each in graph.given or each in graph.writer)
+        users = graph.kept.union(*graph.reads)
+        return sum(graph.size[each] for each in (graph.given & users if at == "start" else graph.kept))
     at = proof.whole("at")
-    op = pick(graph.ops, at, "proof.at")
-    fixed = dict.fromkeys(graph.ancestors(at), 1) | dict.fromkeys((*graph.descendants(at), at), 0)
-    total = sum(graph.size[each] for each in op["writes"])
-    slope, sent = [0] * len(graph.ops), dict[int, int]()
-    for tensor, user, amount in proof.rows("held", 3, -1):
-        # A storage is live where its writer has run and a user has not: amount * (x_writer - x_user) bytes at least.
-        pick(graph.tensors, tensor, "proof.held")
-        need(amount >= 0 and graph.writer.get(tensor) != at, "proof.held", f"amount {amount} of tensor {tensor}")
-        is_there = tensor in graph.writer or tensor in graph.given
-        need(is_there and graph.tensors[tensor]["alias_of"] is None, "proof.held", f"tensor {tensor} has no bytes")
-        if user < 0:
-            need(tensor in graph.kept, "proof.held", f"tensor {tensor} does not stay to the end")
-        else:
-            pick(graph.ops, user, "proof.held")
-            need(tensor in graph.reads[user], "proof.held", f"operator {user} does not use tensor {tensor}")
-            need(user != at or tensor not in graph.replaced(at), "proof.held", f"tensor {tensor} may be replaced")
-            slope[user] -= amount
-        sent[tensor] = sent.get(tensor, 0) + amount
-        need(sent[tensor] <= graph.size[tensor], "proof.held", f"more of tensor {tensor} than its bytes")
-        if tensor in graph.writer:
-            slope[graph.writer[tensor]] += amount
-        else:
-            total += amount
+    own = pick(graph.ops, at, "proof.at")["writes"]
+    fixed = dict.fromkeys(graph.reached(at, graph.before), 1) | dict.fromkeys((*graph.reached(at, graph.after), at), 0)
+    most = [0 if tensor in own else size for tensor, size in enumerate(graph.size)]
+    used, made, _, given = graph.held(proof, most, {(tensor, at) for tensor in graph.replaced(at)})
+    slopes = [one - other for one, other in zip(made, used, strict=True)]
     for first, second, amount in proof.rows("after", 3):
-        # What has run has everything before it: amount * (x_second - x_first) is no more than 0.
-        need(first in graph.before[pick([*range(len(slope))], second, "proof.after")], "proof.after", f"{first} need not come")
-        slope[second] += amount
-        slope[first] -= amount
-    return int(total + sum(min(0, each) if op not in fixed else each * fixed[op] for op, each in enumerate(slope)))
+        need(first in pick(graph.before, second, "proof.after"), "proof.after", f"{first} need not come before {second}")
+        slopes[second] += amount
+        slopes[first] -= amount
+    return int(sum(graph.size[each] for each in own) + given + least(slopes, fixed))
 
 
 def rematerialization(problem: dict[str, Any], proof: Part, bound: int | None) -> int | None:
-    """Least added cost: x is 1 for what runs after the first run of the operator ``at``; None where nothing fits."""
+    """Least added cost: x is 1 for what runs after the first run of the operator ``at``; None where nothing fits.
+
+    What runs later reads what is live now, or what is written later: amount * (x_user - x_writer) of its bytes at their price.
+    What the operator itself uses is live beside it, and leaves less room for that.
+    """
     graph, limit = Graph(problem), problem["limit"]
     at, scale, price = proof.whole("at"), proof.whole("scale"), proof.whole("price")
-    op = pick(graph.ops, at, "proof.at")
+    own = pick(graph.reads, at, "proof.at").difference(graph.replaced(at)).union(graph.ops[at]["writes"])
     need(limit is not None or not price, "proof.price", "bytes have a price, and the problem has no limit")
-    before = graph.ancestors(at)
-    own = (graph.reads[at] - graph.replaced(at)) | {each for each in op["writes"] if graph.size[each]}
     room = (limit or 0) - sum(graph.size[each] for each in own)
-    fixed = dict.fromkeys(graph.descendants(at), 1)
-    fixed |= {each: 0 for each in before if graph.ops[each]["once"]}
-    slope = [scale * each["cost"] if number in before else 0 for number, each in enumerate(graph.ops)]
-    total, sent = 0, dict[int, int]()
-    for tensor, user, amount in proof.rows("held", 3, -1):
-        # What runs later reads what is live now, or what is written later: amount * (x_user - x_writer).
-        pick(graph.tensors, tensor, "proof.held")
-        is_there = tensor in graph.writer or tensor in graph.given
-        need(is_there and graph.tensors[tensor]["alias_of"] is None, "proof.held", f"tensor {tensor} has no bytes")
-        if user < 0:
-            need(tensor in graph.kept, "proof.held", f"tensor {tensor} does not stay to the end")
-            total += amount
-        else:
-            pick(graph.ops, user, "proof.held")
-            need(tensor in graph.reads[user], "proof.held", f"operator {user} does not use tensor {tensor}")
-            slope[user] += amount
-        sent[tensor] = sent.get(tensor, 0) + amount
-        # What the operator itself uses is counted as its own.
-        most = 0 if tensor in own else price * graph.size[tensor]
-        need(amount >= 0 and sent[tensor] <= most, "proof.held", f"more of tensor {tensor} than its bytes at that price")
-        if tensor in graph.writer:
-            slope[graph.writer[tensor]] -= amount
-    total += sum(min(0, each) if op not in fixed else each * fixed[op] for op, each in enumerate(slope))
-    left = total - price * room
+    before = graph.reached(at, graph.before)
+    fixed = dict.fromkeys(graph.reached(at, graph.after), 1) | {each: 0 for each in before if graph.ops[each]["once"]}
+    most = [0 if tensor in own else price * size for tensor, size in enumerate(graph.size)]
+    used, made, end, _ = graph.held(proof, most, set())
+    costs = [scale * op["cost"] if number in before else 0 for number, op in enumerate(graph.ops)]
+    left = end + least([sum(each) - other for *each, other in zip(costs, used, made, strict=True)], fixed) - price * room
     if bound is None:
         need(scale == 0 and left > 0, "proof", f"what is live fits into {limit} bytes, as far as this shows")
         return None

@@ -29,7 +29,7 @@ def _resources(body: Body) -> Iterator[Proof]:
     sizes = {group: body.group.count(group) for group in set(body.group)}
     if sizes:
         yield {"over": "tile", "member": max(sizes, key=lambda group: sizes[group])}
-    for tiles in {frozenset(range(body.tiles)), *(frozenset(each) for each in body.allowed.values())}:
+    for tiles in {frozenset(body.tiles), *map(frozenset, body.allowed)}:
         if tiles:
             yield {"over": "tiles", "tiles": sorted(tiles)}
     interfaces = range(len(body.fabric["interfaces"]))

@@ -128,7 +128,7 @@ class Moments:
         )
         if flow.solve(source, sink) != flow.OPTIMAL:
             return _Cut(0, 0, 0)
-        self._flow = self._flow_of([amount << shift for amount in flow.flows(np.arange(len(arcs)))], arcs)
+        self._flow = self._flow_of([int(amount) << shift for amount in flow.flows(np.arange(len(arcs)))], arcs)
         inside = set(flow.get_source_side_min_cut())
         cost = sum(structure.cost[each] for each in _bits(self.before[op]) if each in inside)
         saved = sum(
