@@ -9,6 +9,7 @@ docs/reference/memory-mapping.md; what offsets and the order of copies forbid is
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -25,12 +26,12 @@ MOST_GAPS = 40
 class Free:
     """Boundaries that are not strictly inside one of some loops, and the nearest ones before and after each."""
 
-    def __init__(self, horizon: int, loops: list[dict[str, Any]]):
+    def __init__(self, horizon: int, loops: tuple[tuple[int, int], ...]):
         depth = [0] * (horizon + 2)
-        for loop in loops:
-            if loop["end"] - loop["start"] > 1:
-                depth[loop["start"] + 1] += 1
-                depth[loop["end"]] -= 1
+        for start, end in loops:
+            if end - start > 1:
+                depth[start + 1] += 1
+                depth[end] -= 1
         self.is_free = [each == 0 for each in accumulate(depth)][: horizon + 1]
         self.before = list(accumulate((at if free else 0 for at, free in enumerate(self.is_free)), max))
         back = (at if self.is_free[at] else horizon for at in range(horizon, -1, -1))
@@ -50,7 +51,6 @@ class Channel:
         price[::2] = waits or price[::2]
         price[1::2] = steps
         self.price = price
-        self.is_free = not any(steps) and not any(waits or ())
         self.left, self.right = self._smaller(range(len(price))), self._smaller(range(len(price) - 1, -1, -1))
         self.table = [price]
         while len(self.table[-1]) > 1 << len(self.table) - 1:
@@ -121,7 +121,9 @@ class Mapping:
     """A problem with prices; all of these are multiples of one over the denominator."""
 
     def __init__(self, problem: dict[str, Any], proof: Part):
-        self.problem, self.steps, self.loops = problem, problem["steps"], problem["loops"]
+        self.problem, self.steps = problem, problem["steps"]
+        self.loops = tuple((loop["start"], loop["end"]) for loop in problem["loops"])
+        self.free_of = lru_cache(maxsize=256)(Free)
         self.horizon = horizon = len(self.steps)
         self.unit = proof.whole("denominator", 1)
         self.memory = proof.list("memory", length=horizon)
@@ -130,10 +132,8 @@ class Mapping:
         self.time, waits = proof.list("channel", length=horizon), proof.list("wait", length=horizon + 1)
         self.stalls = problem["stalls"] == "allowed"
         self.floors = [step["weight"] * step_costs.floor(step) for step in self.steps]
-        channels = problem["channels"]
-        for name, prices in (("channel", self.time), ("wait", waits)):
-            at = next((at for at, each in enumerate(prices) if self.stalls and channels * each > self.unit), None)
-            need(at is None, f"proof.{name}[{at}]", "time of the channels is dearer than time itself")
+        dearest = max(*self.time, *waits) * problem["channels"]
+        need(not self.stalls or dearest <= self.unit, "proof.channel", "time of the channels is dearer than time itself")
         self.channel = Channel(self.time, waits if self.stalls else None, self.floors)
         self.until = [0, *accumulate(self.memory)]
         self.units = [-(-tensor["size"] // problem["alignment"]) for tensor in problem["tensors"]]
@@ -142,21 +142,22 @@ class Mapping:
         self.cuts = sorted(cuts, key=lambda cut: cut.step)
         self.cut_at = [cut.step for cut in self.cuts]
         need(not cuts or self.cut_at[-1] < horizon, "proof.cuts", "a step that is not there")
-        self.free = Free(horizon, self.loops)
-        self._free_of: dict[tuple[int, ...], Free] = {}
 
     def bound(self) -> int:
         """What no plan's objective is below, in ps."""
-        total = self._steps_cost()
+        total = first = 0
         used: list[list[tuple[int, int, int]]] = [[] for _ in self.units]
-        number = 0
-        for index, step in enumerate(self.steps):
+        for index, (step, time) in enumerate(zip(self.steps, self.time, strict=True)):
+            factor = self.unit - self.problem["channels"] * time if self.stalls else self.unit
+            earned = self.access[first : first + len(step["uses"])]
+            may = [self.units[use["tensor"]] <= self.room for use in step["uses"]]
+            total += step_costs.least(step, step["weight"] * factor, earned, may)
             here: dict[int, list[int]] = {}
-            for use in step["uses"]:
+            for number, use in enumerate(step["uses"], first):
                 here.setdefault(use["tensor"], [-1, -1])[use["is_output"]] = number
-                number += 1
             for tensor, (read, write) in here.items():
                 used[tensor].append((index, read, write))
+            first += len(earned)
         for tensor, accesses in enumerate(used):
             # With nothing to earn, slow memory is best, and costs nothing.
             if self.units[tensor] <= self.room and any(self.access[at] > 0 for each in accesses for at in each[1:] if at >= 0):
@@ -166,23 +167,6 @@ class Mapping:
         if not self.stalls:
             total -= self.problem["channels"] * sum(map(int.__mul__, self.time, self.floors))
         return int(-(-total // self.unit))
-
-    def _steps_cost(self) -> int:
-        total = first = 0
-        for step, time in zip(self.steps, self.time, strict=True):
-            factor = self.unit - self.problem["channels"] * time if self.stalls else self.unit
-            end = first + len(step["uses"])
-            may = [self.units[use["tensor"]] <= self.room for use in step["uses"]]
-            total += step_costs.least(step, step["weight"] * factor, self.access[first:end], may)
-            first = end
-        return total
-
-    def free_of(self, loops: list[int]) -> Free:
-        """Free boundaries where only some loops bind."""
-        key = tuple(loops)
-        if key not in self._free_of:
-            self._free_of[key] = Free(self.horizon, [self.loops[number] for number in loops])
-        return self._free_of[key]
 
 
 class Path:
@@ -200,10 +184,9 @@ class Path:
         first, last = accesses[0][0], accesses[-1][0]
         is_local = not (info["is_input"] or info["is_output"])
         # Loops that the tensor is outside of; those that hold all its accesses do not bind it.
-        outside = [n for n, e in enumerate(mapping.loops) if not (is_local and e["start"] <= first and last < e["end"])]
-        self.may_copy = len(outside) == len(mapping.loops)
-        self.free = mapping.free_of(outside)
-        self.copy = mapping.free
+        outside = tuple(each for each in mapping.loops if not (is_local and each[0] <= first and last < each[1]))
+        self.may_copy = outside == mapping.loops
+        self.copy, self.free = (mapping.free_of(mapping.horizon, each) for each in (mapping.loops, outside))
         self.sliced = mapping.problem["prefetches"] == "sliced"
         self.uniform = mapping.problem["alias_rule"] == "uniform" and len(info["members"]) > 1
 
@@ -264,21 +247,16 @@ class Path:
             slow = min(slow, clean + held)
         clean += 0 if is_end else stay
         if self.may_copy and end >= first and dirty < NEVER:
-            kept = dirty + stay + self._copied_out(end)
-            slow, clean = min(slow, dirty + self._evicted(first, end, last)), min(clean, kept)
+            begin, channel, duration = self.copy.after[self.since], self.mapping.channel, self.info["copy_out_ps"]
+            if channel.fits(begin, end, duration):
+                clean = min(clean, dirty + stay + duration * channel.least(begin, end))
+            slow = min(slow, dirty + self._evicted(first, end, last))
         dirty += 0 if is_end else stay
-        if self.may_copy and end >= first and not is_end and slow < NEVER:
+        if slow < NEVER:
             self.left.append((first, slow))
-            clean = min(clean, self._copied_in(last, end))
-        elif slow < NEVER:
-            self.left.append((first, slow))
+            if self.may_copy and end >= first and not is_end:
+                clean = min(clean, self._copied_in(last, end))
         return slow, lost, clean, dirty
-
-    def _copied_out(self, end: int) -> int:
-        """Least cost of a copy-out of the present content up to a boundary."""
-        channel, duration = self.mapping.channel, self.info["copy_out_ps"]
-        begin = self.copy.after[self.since]
-        return duration * channel.least(begin, end) if channel.fits(begin, end, duration) else NEVER
 
     def _evicted(self, first: int, end: int, last: int) -> int:
         """Least cost of a copy-out after which the tensor leaves in this gap: the place up to then, and the copy."""
