@@ -19,8 +19,8 @@ from stowplan.certificates.checker.reading import Part, listed, need, pick
 #: A cost that no path has.
 NEVER = 1 << 400
 
-#: Gaps that a copy in flight is followed back through one by one.
-MOST_GAPS = 40
+#: Boundaries at which a copy is looked at one by one; beyond them a bound that holds for all is taken.
+MOST_LOOKS = 200
 
 
 class Free:
@@ -50,22 +50,10 @@ class Channel:
         price = [NEVER] * (2 * len(steps) + 1)
         price[::2] = waits or price[::2]
         price[1::2] = steps
-        self.price = price
-        self.left, self.right = self._smaller(range(len(price))), self._smaller(range(len(price) - 1, -1, -1))
         self.table = [price]
         while len(self.table[-1]) > 1 << len(self.table) - 1:
             last, width = self.table[-1], 1 << len(self.table) - 1
             self.table.append(list(map(min, last, last[width:])))
-
-    def _smaller(self, order: range) -> list[int]:
-        """For each position the nearest one with a smaller price among those before it in the order; -1 where there is none."""
-        found, stack = [-1] * len(order), list[int]()
-        for at in order:
-            while stack and self.price[stack[-1]] >= self.price[at]:
-                stack.pop()
-            found[at] = stack[-1] if stack else -1
-            stack.append(at)
-        return found
 
     def least(self, start: int, end: int) -> int:
         """Least price in the window from boundary ``start`` to ``end``."""
@@ -77,12 +65,6 @@ class Channel:
     def fits(self, start: int, end: int, duration: int) -> bool:
         """Whether a copy can be made in a window."""
         return start <= end and (self.stalls or (start < end and self.floor[end] - self.floor[start] >= duration))
-
-    def next(self, at: int, links: list[int], price: int) -> int:
-        """Nearest position by the links with a price below this; -1 where there is none."""
-        while at >= 0 and self.price[at] >= price:
-            at = links[at]
-        return at
 
 
 class Cut:
@@ -260,57 +242,48 @@ class Path:
 
     def _evicted(self, first: int, end: int, last: int) -> int:
         """Least cost of a copy-out after which the tensor leaves in this gap: the place up to then, and the copy."""
-        channel, duration = self.mapping.channel, self.info["copy_out_ps"]
-        begin = self.copy.after[self.since]
+        channel, begin = self.mapping.channel, self.copy.after[self.since]
+        duration: int = self.info["copy_out_ps"]
         at = self.copy.after[max(first, begin)]
         while at <= end and not channel.fits(begin, at, duration):
             at = self.copy.after[at + 1] if at < end else end + 1
         # What has just been written stays for one more step, but not where evictions may be between steps.
         stays = self.since == first < last and self.mapping.problem["evictions"] == "whole_steps"
         found = NEVER
-        while at <= end:
-            price = channel.least(begin, at)
-            held = self.held(first, max(at, first + 1) if stays else at)
+        for _ in range(MOST_LOOKS):
+            if at > end:
+                return found
+            price, held = channel.least(begin, at), self.held(first, max(at, first + 1) if stays else at)
             found = min(found, held + duration * price)
             if price == 0 or held >= found:
-                break
-            place = channel.next(2 * at, channel.right, price)
-            if place < 0 or (place + 1) // 2 > end:
-                break
-            at = self.copy.after[(place + 1) // 2]
-        return found
+                return found
+            at = self.copy.after[at + 1] if at < end else end + 1
+        # It stays no shorter from here on, and its copy is no cheaper than in the longest window.
+        return min(found, held + duration * channel.least(begin, end))
 
     def _copied_in(self, last: int, end: int) -> int:
         """Least cost of a path that is slow until a copy-in starts, and landed at boundary ``last``.
 
         The copy may start in an earlier gap, and pass over slow reads.
         """
-        channel, duration = self.mapping.channel, self.info["copy_in_ps"]
-        begin, at = self.copy.after[self.since], end
+        channel, begin, at = self.mapping.channel, self.copy.after[self.since], end
+        duration: int = self.info["copy_in_ps"]
         while at >= begin and not channel.fits(at, end, duration):
             at = self.copy.before[at - 1] if at > begin else -1
         found, gap = NEVER, len(self.left) - 1
-        least = self.left[-1][1]
-        steps = 0
-        while at >= begin:
+        for _ in range(MOST_LOOKS):
+            if at < begin:
+                return found
             while gap and self.left[gap][0] > at:
                 gap -= 1
-            price = channel.least(at, end)
             # The slices of a sliced copy may come late, all but a first one that takes the time.
-            held = self.held(end if self.sliced else at, last)
+            price, held = channel.least(at, end), self.held(end if self.sliced else at, last)
             found = min(found, self.left[gap][1] + held + duration * price)
-            if price * duration == 0 or least + held >= found:
-                break
-            steps += 1
-            if steps > MOST_GAPS:
-                # Whatever it is, no start before is cheaper than this.
-                return int(min(found, least + held + duration * channel.least(begin, end)))
-            # Earlier is better only where time is cheaper, or in an earlier gap, where less has been earned.
-            place = channel.next(2 * at, channel.left, price)
-            cheaper = self.copy.before[place // 2] if place >= 0 else -1
-            earlier = self.copy.before[self.left[gap][0] - 1] if gap else -1
-            at = max(cheaper, earlier)
-        return found
+            if price * duration == 0 or self.left[-1][1] + held >= found:
+                return found
+            at = self.copy.before[at - 1] if at > begin else -1
+        # No earlier start holds less memory, has a cheaper copy, or comes after less that was paid.
+        return min(found, self.left[-1][1] + held + duration * channel.least(begin, end))
 
 
 def prices(problem: dict[str, Any], proof: Part, bound: int | None) -> int:

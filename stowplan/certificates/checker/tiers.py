@@ -12,10 +12,7 @@ from math import lcm
 from typing import Any
 
 from stowplan.certificates.checker.reading import Part, need, numbers, pick
-
-#: Choices of a layer of which each is looked at; beyond that mixtures of its two sides are taken.
-MOST_CHOICES = 5000
-PARTS = 8
+from stowplan.certificates.checker.steps import cheapest
 
 
 def tiers(problem: dict[str, Any], proof: Part, bound: int | None) -> int:
@@ -32,15 +29,13 @@ def tiers(problem: dict[str, Any], proof: Part, bound: int | None) -> int:
             last[source] = number
     # Of each tensor, what it costs in each tier: its place, less what its uses earn there.
     place: dict[tuple[int, bool], list[int]] = {}
+    fits: dict[tuple[int, bool], list[int]] = {}
     for number, layer in enumerate(layers):
-        for is_output, size, start, end in (
-            (False, layer["weight_bytes"], 0, count),
-            (True, layer["output_bytes"], number, last[number] + 1),
-        ):
-            fits = [size <= memory["capacity"] for memory in memories]
-            need(any(fits) or bound is None, f"layers[{number}]", "a tensor fits into no tier")
-            if size or is_output:
-                place[number, is_output] = [size * (until[k][end] - until[k][start]) if fits[k] else 1 << 400 for k in kinds]
+        outputs = (number, True), layer["output_bytes"], number, last[number] + 1
+        for tensor, size, start, end in (((number, False), layer["weight_bytes"], 0, count), outputs):
+            fits[tensor] = [k for k in kinds if size <= memories[k]["capacity"]]
+            need(bool(fits[tensor]), f"layers[{number}]", "a tensor fits into no tier")
+            place[tensor] = [size * (prices[end] - prices[start]) for prices in until]
     earned = iter(proof.rows("access", len(memories), -(1 << 200)))
     total = 0
     for number, layer in enumerate(layers):
@@ -48,17 +43,16 @@ def tiers(problem: dict[str, Any], proof: Part, bound: int | None) -> int:
         if layer["weight_bytes"]:
             read = layer["weight_read_bytes"]
             moved.append(((number, False), layer["weight_bytes"] if read is None else read))
-        moved.append(((number, True), layer["output_bytes"]))
         choices = []
-        for tensor, size in moved:
-            prices = next(earned, None)
-            need(prices is not None, "proof.access", "fewer rows than uses")
-            choices.append([(_move(memories[k], size), prices[k]) for k in kinds if place[tensor][k] < 1 << 400])  # type: ignore[index]
-            place[tensor] = [cost - price for cost, price in zip(place[tensor], prices, strict=True)]  # type: ignore[arg-type]
-        total += unit * layer["overhead_ps"]
-        total += _layer(unit, layer["compute_ps"], _move(memories[0], layer["external_bytes"]), choices)
+        for tensor, size in (*moved, ((number, True), layer["output_bytes"])):
+            prices = next(earned, [])
+            need(bool(prices), "proof.access", "fewer rows than uses")
+            choices.append([(prices[k], [0, _move(memories[k], size)]) for k in fits[tensor]])
+            place[tensor] = [cost - price for cost, price in zip(place[tensor], prices, strict=True)]
+        pieces = [layer["compute_ps"], _move(memories[0], layer["external_bytes"])]
+        total += unit * layer["overhead_ps"] + cheapest(unit, pieces, choices)
     need(next(earned, None) is None, "proof.access", "more rows than uses")
-    total += sum(map(min, place.values()))
+    total += sum(min(costs[k] for k in fits[tensor]) for tensor, costs in place.items())
     total -= sum(memory["capacity"] * prices[-1] for memory, prices in zip(memories, until, strict=True))
     return int(-(-total // unit))
 
@@ -66,29 +60,6 @@ def tiers(problem: dict[str, Any], proof: Part, bound: int | None) -> int:
 def _move(tier: dict[str, Any], size: int) -> int:
     """Picoseconds, to the nearest, halves up."""
     return int((2 * size * 10**12 + tier["bandwidth"]) // (2 * tier["bandwidth"]))
-
-
-def _layer(unit: int, compute: int, fixed: int, choices: list[list[tuple[int, int]]]) -> int:
-    """Least of the longer of computing and moving, and the prices of where all stand."""
-    sets = {fixed: 0}
-    for options in choices:
-        after: dict[int, int] = {}
-        for time, paid in sets.items():
-            for move, price in options:
-                after[time + move] = min(paid + price, after.get(time + move, paid + price))
-        sets = after
-        if len(sets) > MOST_CHOICES:
-            return _mixture(unit, compute, fixed, choices)
-    return min(unit * max(compute, time) + paid for time, paid in sets.items())
-
-
-def _mixture(unit: int, compute: int, fixed: int, choices: list[list[tuple[int, int]]]) -> int:
-    found = []
-    for part in range(PARTS + 1):
-        total = unit * ((PARTS - part) * compute + part * fixed)
-        total += sum(min(unit * part * move + PARTS * price for move, price in options) for options in choices)
-        found.append(total // PARTS)
-    return max(found)
 
 
 class Banks:
