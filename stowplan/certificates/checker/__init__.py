@@ -13,20 +13,11 @@ from typing import Any, NamedTuple
 
 from stowplan.certificates.checker import graphs, mapping, packing, schedules, tiers
 from stowplan.certificates.checker.reading import LARGEST as LARGEST
-from stowplan.certificates.checker.reading import MalformedError, Part, UnprovenError, digest, need, parse
-
-__all__ = [
-    "FORMAT",
-    "LARGEST",
-    "VERSION",
-    "MalformedError",
-    "UnprovenError",
-    "Verdict",
-    "check",
-    "check_parsed",
-    "digest",
-    "parse",
-]
+from stowplan.certificates.checker.reading import MalformedError as MalformedError
+from stowplan.certificates.checker.reading import Part, need
+from stowplan.certificates.checker.reading import UnprovenError as UnprovenError
+from stowplan.certificates.checker.reading import digest as digest
+from stowplan.certificates.checker.reading import parse as parse
 
 FORMAT, VERSION = "stowplan.certificate", 1
 
@@ -37,8 +28,8 @@ FORMS: dict[tuple[str, str], Checked] = {
     ("packing", "load"): packing.load,
     ("operator_order", "cut"): graphs.order,
     ("rematerialization", "cut"): graphs.rematerialization,
-    ("modulo_scheduling", "recurrence"): lambda problem, proof, bound: schedules.schedule(problem, proof, "recurrence", bound),
-    ("modulo_scheduling", "resource"): lambda problem, proof, bound: schedules.schedule(problem, proof, "resource", bound),
+    ("modulo_scheduling", "recurrence"): schedules.schedule,
+    ("modulo_scheduling", "resource"): schedules.schedule,
     ("memory_mapping", "prices"): mapping.prices,
     ("tier_placement", "prices"): tiers.tiers,
     ("banked_packing", "prices"): tiers.banks,
@@ -82,9 +73,7 @@ def check_parsed(rules: dict[str, Any], stated: dict[str, Any]) -> Verdict:
     kind, bound, proof = whole.get("kind"), whole.get("bound"), Part(whole.get("proof"), "proof")
     bound = None if bound is None else whole.whole("bound", -LARGEST)
     if rules.get("format") != f"stowplan.{kind}.problem":
-        raise UnprovenError(
-            f"kind: the certificate is for {str(kind)[:40]!r}, the problem is {str(rules.get('format'))[:60]!r}"
-        )
+        raise UnprovenError(f"kind: found {str(kind)[:40]!r}, the problem is a {str(rules.get('format'))[:60]!r}")
     need(whole.get("problem") == digest(rules), "problem", "the certificate is for another problem: the digests differ")
     whole.end()
     form = proof.get("form")
@@ -95,7 +84,7 @@ def check_parsed(rules: dict[str, Any], stated: dict[str, Any]) -> Verdict:
         raise MalformedError(f"proof.form: found {str(form)[:40]!r}, which is none of {kind}")
     try:
         shown = run(rules, proof, bound)
-    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, MemoryError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, ValueError, RecursionError) as error:
         raise MalformedError(f"proof: {type(error).__name__}: {str(error)[:100]}") from None
     proof.end()
     if bound is None or shown is None:

@@ -37,8 +37,10 @@ class Graph:
 
     def base(self, tensor: int) -> int:
         """Storage whose bytes a tensor has."""
-        while self.tensors[tensor]["alias_of"] is not None:
-            tensor = self.tensors[tensor]["alias_of"]
+        seen = {tensor}
+        while (below := self.tensors[tensor]["alias_of"]) is not None:
+            need(below not in seen, f"tensors[{tensor}]", "it is a view of itself")
+            seen.add(tensor := below)
         return tensor
 
     def source(self, tensor: int | None) -> int | None:

@@ -84,9 +84,9 @@ class Part:
             raise MalformedError(f"{self._place}: found the unknown field {min(self._left)[:40]!r}")
 
 
-def whole(value: object, place: str, least: int = 0) -> int:
-    """A whole number of at least ``least``."""
-    if type(value) is not int or not least <= value <= LARGEST:
+def whole(value: object, place: str, least: int = 0, most: int = LARGEST) -> int:
+    """A whole number of at least ``least`` and at most ``most``."""
+    if type(value) is not int or not least <= value <= most:
         raise MalformedError(f"{place}: found {str(value)[:40]}, expected a whole number of at least {least}")
     return value
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from stowplan.certificates.checker.reading import Part, need, pick
+from stowplan.certificates.checker.reading import Part, need, pick, whole
 
 #: Of the objective, II x SCALE + clocks of an iteration.
 SCALE = 1_000_000
@@ -21,7 +21,7 @@ class Body:
     def __init__(self, problem: dict[str, Any]):
         self.machine, self.rules = problem["machine"], problem["rules"]
         self.instructions: list[dict[str, Any]] = problem["instructions"]
-        self.tiles = set(range(self.machine["rows"] * self.machine["columns"]))
+        self.tiles = set(range(whole(self.machine["rows"] * self.machine["columns"], "machine", 1, 1 << 16)))
         every = range(len(self.instructions))
         number = {each["id"]: at for at, each in enumerate(self.instructions)}
         self.pins = {number[pin["instruction"]]: pin for pin in problem["pins"]}
@@ -110,10 +110,10 @@ def _joined(every: range, pairs: list[tuple[int, int]]) -> list[int]:
     return group
 
 
-def schedule(problem: dict[str, Any], proof: Part, form: str, bound: int | None) -> int | None:
+def schedule(problem: dict[str, Any], proof: Part, bound: int | None) -> int | None:
     """Least objective, or None where the proof shows that no II will do."""
     body = Body(problem)
-    least = recurrence(body, proof) if form == "recurrence" else resource(body, proof)
+    least = recurrence(body, proof) if proof.get("form") == "recurrence" else resource(body, proof)
     path = proof.rows("path", 3)
     length, iterations = body.chain(path, "proof.path")
     need(iterations == 0, "proof.path", "it is of more than one iteration")

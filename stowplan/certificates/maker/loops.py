@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from stowplan.certificates.checker.schedules import Body
+from stowplan.certificates.checker.reading import Part
+from stowplan.certificates.checker.schedules import Body, resource
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.modulo_scheduling.bounds import recurrence_mii
 
 
 def schedule(wish: Wish) -> Iterator[Proof]:
-    """The counts, then a cycle; each with the longest path."""
+    """The best count, then a cycle; each with the longest path."""
     body = Body(wish.rules)
     shared = _path(body)
-    for each in _resources(body):
-        yield {"form": "resource"} | each | shared
+    best = max(_resources(body), key=lambda each: resource(body, Part(each, "proof")), default=None)
+    if best is not None:
+        yield {"form": "resource"} | best | shared
     ii = recurrence_mii(wish.problem)
     while ii > 1:
         cycle = _cycle(body, ii - 1)

@@ -240,6 +240,8 @@ class RoundingCuts:
     def _round_tensors(self, columns: IntArray, coefficients: IntArray, side: int, values: FloatArray) -> _Found | None:
         """The same for a row of memory: the columns of a tensor are one."""
         tensors, first, place = np.unique(self._owner[columns], return_index=True, return_inverse=True)
+        if (coefficients != coefficients[first][place]).any():
+            return None
         together = np.bincount(place, weights=values).astype(np.float64)
         one = np.ones(len(tensors), dtype=np.int64)
         found = self._round(tensors, coefficients[first], side, together, 0 * one, one, is_binary=one > 0)
