@@ -15,11 +15,12 @@ DENOMINATOR = 1 << 32
 
 
 def mapping(wish: Wish) -> Iterator[Proof]:
-    """Everything free, which proves the floor; then the prices at hand, or, without any, those of a relaxation of our own."""
+    """The prices at hand, the latest first; without any the floor, then those of a relaxation of our own."""
     problem: Problem = wish.problem
-    yield proof_of(problem, Prices.none(problem.horizon, problem.use_count))
     for each in reversed(wish.evidence):
         yield proof_of(problem, Prices.decode(each))
+    if not wish.evidence:
+        yield proof_of(problem, Prices.none(problem.horizon, problem.use_count))
     if not wish.evidence and not wish.is_over():
         from stowplan.models.memory_mapping.milp.segments import SegmentBounds
         from stowplan.models.memory_mapping.milp.solve import Effort
