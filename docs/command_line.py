@@ -103,7 +103,8 @@ def _names(rows: list[Row], shared: set[Row]) -> list[str]:
     whole = Counter(row.heading for row in shared)
     found = Counter(row.heading for row in rows)
     names = [
-        f"*{row.heading.partition(' (')[0]}*" if 1 < found[row.heading] == whole[row.heading] else f"`{row.name}`" for row in rows
+        f"*{row.heading.partition(' (')[0]}*" if 1 < found[row.heading] == whole[row.heading] else f"`{row.name}`"
+        for row in rows
     ]
     return [*dict.fromkeys(names)]
 

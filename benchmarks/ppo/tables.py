@@ -46,12 +46,12 @@ def spread(values: Sequence[float], show: Callable[[float], str], unit: str = ""
     """The mean, with the least and the largest where they differ."""
     low, high = show(min(values)), show(max(values))
     mean = show(statistics.fmean(values)) + unit
-    return mean if low == high else f"{mean} ({low} to {high})"
+    return mean if low == high else f"{mean} ({low}–{high})"
 
 
 def percent(parts: Sequence[float]) -> str:
     """Mean and range of parts of a whole."""
-    return spread([100 * each for each in parts], lambda each: f"{each:.0f}", " %")
+    return spread([100 * each for each in parts], lambda each: f"{each:.0f}", "%")
 
 
 def shares(runs: Sequence[Run], least: dict[str, int], **limit: float) -> tuple[float, float, float]:
