@@ -59,8 +59,8 @@ def batch_command(
     """Solve a suite of inputs into a folder, maybe side by side.
 
     Each input gives NAME.plan.json and NAME.result.json, and a line in results.jsonl. A second run with the same options skips
-    what is finished, also after the first was killed; an input that fails is left out and named at the end. The exit code is 0
-    where all were solved, else the highest of theirs.
+    what is finished; an input that fails is named at the end. The exit code is 0 where all were solved, else the highest of
+    theirs.
     """
     from stowplan.portfolio.batch.records import CANCELLED, worst_code
     from stowplan.portfolio.batch.run import run_batch

@@ -166,20 +166,22 @@ def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assum
 def open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any, str | None]:
     """Problem, plan, and the target of the plan where it decided: an input that needs one is read for it if none is named.
 
+    A plan of a kind that knows no targets, such as offsets of an ONNX model, is for the one that the input has for its kind.
+
     Raises
     ------
     UsageError
         The plan was made for a target file: its name is none of those that come with the package.
     """
     from stowplan.frontends.formats import check_regular, format_of, look
-    from stowplan.frontends.read import open_input, read_plan
+    from stowplan.frontends.read import only_target, open_input, read_plan
 
     check_regular(plan)
     # Other tables are plans only for a problem that is known.
     given = read_plan(plan) if files.is_json(plan) else None
     assumed: str | None = None
     if given is not None and options.target is None and format_of(look(problem)).targets is not None:
-        assumed = given.target or None
+        assumed = given.target or only_target(problem, given.format.split(".")[1])
         options = msgspec.structs.replace(options, target=assumed)
     if assumed is not None and not _is_shipped(assumed):
         raise UsageError(f"{plan}: was made for target {assumed!r}, which does not come with stowplan: pass --target FILE")

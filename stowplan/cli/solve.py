@@ -53,7 +53,7 @@ def solve_command(
         option(
             "--hint",
             "FILE",
-            "What guides the search: a hint file, or a plan of this problem. A bad one costs a little time, nothing else.",
+            "What guides the search: a hint file, or a plan of this problem.",
         ),
     ] = None,
     hint_program: Annotated[
@@ -69,8 +69,7 @@ def solve_command(
         option(
             "--keep-close",
             "PLAN",
-            "An earlier plan: change as little of it as can be, and be never worse. Of an earlier version of INPUT "
-            "where its names say what it decides, or with --hint-program.",
+            "An earlier plan, maybe of an earlier version of INPUT: change as little of it as can be, and be never worse.",
         ),
     ] = None,
     keep_close_within: Annotated[
