@@ -54,7 +54,7 @@ def best_at(record: Record, evaluations: float) -> float:
 
 
 def _name(place: Place) -> list[str]:
-    return [*place]
+    return [" ".join(place)]
 
 
 def titles(methods: Sequence[str], known: Mapping[str, Method] = METHODS) -> list[str]:
@@ -75,25 +75,14 @@ def final(records: Records, methods: Sequence[str]) -> str:
         unproven = "" if best is None or best.bound_ps == best.latency_ps else " (not proven)"
         row.append("" if best is None else f"{best.speedup:.3f}{unproven}")
         rows.append(row)
-    return table(rows, ["network", "precision", *titles(methods), "optimum"])
+    return table(rows, ["network", *titles(methods), "optimum"])
 
 
 def attribution(records: Records, methods: Sequence[str]) -> str:
-    """Final speedups of the variants, and the mean difference to EGRL over networks and seeds."""
-    rows = []
-    for method in methods:
-        found = [(place, records.speedups(place, method)) for place in records.places]
-        if not any(speedups for _, speedups in found):
-            continue
-        rows.append(
-            [
-                *titles([method], VARIANTS),
-                *(mean_and_deviation(speedups) for _, speedups in found),
-                _difference(records, method),
-            ]
-        )
-    places = [" ".join(place) for place in records.places]
-    return table(rows, ["EGRL", *places, "difference to EGRL"])
+    """Mean difference of the variants to EGRL, over networks and seeds."""
+    found = [method for method in methods if any(records.speedups(place, method) for place in records.places)]
+    rows = [[*titles([method], VARIANTS), _difference(records, method)] for method in found]
+    return table(rows, ["EGRL", "difference to EGRL"])
 
 
 def at_equal(records: Records, shortest: str, methods: Sequence[str]) -> str:
@@ -103,10 +92,10 @@ def at_equal(records: Records, shortest: str, methods: Sequence[str]) -> str:
         found = records.of(place, shortest)
         if not found:
             continue
-        used, best = min(record.evaluations for record in found), records.optimum(place)
+        used = min(record.evaluations for record in found)
         cells = [mean_and_deviation([best_at(record, used) for record in records.of(place, method)]) for method in methods]
-        rows.append([*_name(place), f"{used:,}", *cells, "" if best is None else f"{best.speedup:.3f}"])
-    return table(rows, ["network", "precision", "evaluations", *titles(methods, METHODS | VARIANTS), "optimum"])
+        rows.append([*_name(place), f"{used:,}", *cells])
+    return table(rows, ["network", "evaluations", *titles(methods, METHODS | VARIANTS)])
 
 
 def differences(records: Records, method: str) -> list[float]:
@@ -137,4 +126,4 @@ def noisy(records: Records, methods: Sequence[str], noise: float) -> str:
         [*_name(place), *(mean_and_deviation(records.speedups(place, method, noise)) for method in methods)]
         for place in records.places
     ]
-    return table(rows, ["network", "precision", *titles(methods)])
+    return table(rows, ["network", *titles(methods)])

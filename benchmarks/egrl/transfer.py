@@ -140,15 +140,14 @@ def transfers(found: Sequence[Trial]) -> list[Transfer]:
 
 
 def summary(found: Sequence[Trial], records: Records) -> str:
-    """A row for each transfer: policies at the end of their training, beside what was found on the network itself."""
+    """A row for each transfer: policies at the end of their training, beside even odds."""
     rows = []
     kinds = [(policy, decoding) for policy in POLICIES for decoding in DECODINGS]
     for transfer in transfers(found):
         place = transfer[1:]
-        best, filled = records.optimum(place), even(*place)
+        filled = even(*place)
         cells = [mean_and_deviation(speedups_of(found, transfer, *kind, MOMENTS[-1])) for kind in kinds]
         cells.append("" if filled is None else f"{filled:.3f}")
-        cells += [mean_and_deviation(records.speedups(place, method)) for method in ("greedy_dp", "egrl")]
-        rows.append([*transfer, *cells, "" if best is None else f"{best.speedup:.3f}"])
-    head = [*(", ".join(kind) for kind in kinds), "even odds, filled", "Greedy-DP", "EGRL on it", "optimum"]
-    return table(rows, ["trained on", "tried on", "precision", *head])
+        rows.append([transfer[0], " ".join(place), *cells])
+    head = [*(", ".join(kind) for kind in kinds), "even odds, filled"]
+    return table(rows, ["trained on", "tried on", *head])

@@ -151,7 +151,7 @@ def test_tables_of_runs() -> None:
     records = tables.Records(found)
     methods = ["egrl", "ea", "pg"]
     assert tables.final(records, methods).splitlines()[2:] == [
-        "| resnet50 | int8 | 1.425 ± 0.247 (89.1%) | 1.000 ± 0.000 (62.5%) | 0.000 ± 0.000 (0.0%) | 1.600 |"
+        "| resnet50 int8 | 1.425 ± 0.247 (89.1%) | 1.000 ± 0.000 (62.5%) | 0.000 ± 0.000 (0.0%) | 1.600 |"
     ]
     # 1.0 / 1.25 - 1 and 1.0 / 1.6 - 1.
     assert tables.differences(records, "ea") == pytest.approx([-0.2, -0.375])
@@ -235,9 +235,9 @@ def test_a_run_that_is_cut_off_says_how_many_evaluations_it_made(tmp_path: Path)
     found, _ = methods.perform(cut)
     assert found.evaluations < 100
     records = [record("paper", seed, 1.6, evaluations=evaluations) for seed, evaluations in enumerate((50, 120))]
-    records += [record("egrl", 0, 1.2), record("optimum", 0, 1.6, bound_ps=625_000)]
+    records += [record("egrl", 0, 1.2)]
     row = tables.at_equal(tables.Records(records), "paper", ["paper", "egrl"]).splitlines()[-1]
-    assert row == "| resnet50 | int8 | 50 | 0.800 ± 0.000 | 0.600 | 1.600 |"
+    assert row == "| resnet50 int8 | 50 | 0.800 ± 0.000 | 0.600 |"
 
 
 def test_a_meter_keeps_the_map_that_measured_best() -> None:
