@@ -48,14 +48,9 @@ def _xla(name: str) -> Instance:
 INSTANCES = (
     Instance("memory mapping", EXAMPLES / "alexnet_train_b32.hlo.txt.gz", "tpu-v4"),
     _xla("gpt_decode_loop_b8"),
-    _xla("wavenet_inf_b32"),
-    _xla("resnet50_train_b32"),
     *(Instance("packing", SHARED / "dsa" / "minimalloc" / f"{name}.1048576.csv") for name in "AD"),
     *(Instance("operator order", CORPUS / "order" / f"{name}.graph.json.gz") for name in ("nasnet_cells", "bigru_unrolled")),
-    *(
-        Instance("tier placement", EXAMPLES / f"{name}.layers.json", "nnp-i")
-        for name in ("resnet50", "resnet101", "bert_base_s128")
-    ),
+    Instance("tier placement", EXAMPLES / "resnet50.layers.json", "nnp-i"),
     Instance("modulo scheduling", EXAMPLES / "fir.dfg.json", "se"),
     *(Instance("modulo scheduling", SHARED / "dfg" / name, "se") for name in ("genmap/dct4.json", "morpher/aes_encrypt.json")),
     Instance("bank mapping", EXAMPLES / "attention.hlo.txt", "inferentia"),
