@@ -2,7 +2,7 @@
 
 An operator is a node that makes tensors; parts of a tuple belong to it. A view is none: whoever reads it reads its base, and it
 is made anew wherever it is needed. Between the passes one more operator runs, the *border*: it reads what the forward pass
-returns, which stays from there on, and writes the tangents. What is live across it is saved for the backward pass. Inputs are
+returns, which stays from there on, and writes the tangents, which stay as well: autograd holds them. What is live across it is saved for the backward pass. Inputs are
 there from the start to the end.
 """
 
@@ -239,7 +239,7 @@ class _Builder:
             tensors=tuple(self.tensors),
             ops=tuple(self.ops[each] for each in range(len(self.ops))),
             inputs=tuple(resident),
-            outputs=tuple(dict.fromkeys([*stays, *(self.tensor[each] for each in gradients if each in self.tensor)])),
+            outputs=tuple(dict.fromkeys([*stays, *arrived, *(self.tensor[each] for each in gradients if each in self.tensor)])),
             free_inputs=False,
             precedences=tuple(self.precedences),
             name="torch",
