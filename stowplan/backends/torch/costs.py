@@ -6,16 +6,13 @@ products of their forward pass, and as the five of their backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import prod
 from typing import Any
 
 import torch
 from torch.utils import flop_counter
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from stowplan.backends.torch.errors import UnsupportedError
-from stowplan.frontends.torch_program import values
 
 #: Floating-point operations that run while a byte moves, by the type of device; else element-wise operators would cost nothing.
 FLOPS_PER_BYTE = {"cpu": 5}
@@ -53,24 +50,21 @@ def storage_bytes(tensor: Any) -> int:
 
 def moved_bytes(node: Any) -> int:
     """Bytes that a node reads and writes, each of its tensors once."""
-    tensors = [each for used in node.all_input_nodes for each in values(used)] + values(node)
-    return sum(prod(shape(each)) * int(each.element_size()) for each in tensors if isinstance(each, torch.Tensor))
+    tensors = [each for used in (*node.all_input_nodes, node) for each in tensors_of(used.meta.get("val"))]
+    return sum(prod(shape(each)) * int(each.element_size()) for each in tensors)
 
 
 def flops(node: Any) -> int:
     """Floating-point operations of a run; 0 where nothing is known."""
     packet = getattr(node.target, "overloadpacket", node.target)
     formula = flop_counter.flop_registry.get(packet)
+    if formula is None and "attention" not in str(packet):
+        return 0
     args, kwargs = _plain((node.args, node.kwargs))
-    out = _plain_values(node.meta.get("val"))
     try:
-        if formula is not None:
-            return int(formula(*args, **kwargs, out_val=out))
-        if "attention" in str(packet):
-            return _attention(node, args)
+        return _attention(node, args) if formula is None else int(formula(*args, **kwargs, out_val=_plain(node.meta["val"])))
     except (AssertionError, TypeError, ValueError, IndexError, AttributeError):
         return 0
-    return 0
 
 
 def _attention(node: Any, args: Any) -> int:
@@ -81,31 +75,32 @@ def _attention(node: Any, args: Any) -> int:
     return int(flop_counter.sdpa_flop_count(*four[:3]))
 
 
-def _plain(arguments: Any) -> Any:
-    """Arguments with tensors of known sizes, without data, in place of nodes."""
-    return tree_map_only(torch.fx.Node, lambda each: _plain_values(each.meta.get("val")), _unfrozen(arguments))
-
-
-def _plain_values(value: Any) -> Any:
-    value = tree_map_only(torch.Tensor, lambda each: torch.empty(shape(each), dtype=each.dtype, device="meta"), value)
-    return tree_map_only((torch.SymInt, torch.SymFloat), whole, value)
-
-
-def _unfrozen(value: Any) -> Any:
-    # Lists of a graph are immutable ones of its own, which tree_map need not know.
+def _plain(value: Any) -> Any:
+    """An argument or a value with tensors of known sizes in place of nodes."""
+    if isinstance(value, torch.fx.Node):
+        return _plain(value.meta.get("val"))
+    if isinstance(value, torch.Tensor):
+        if all(type(each) is int for each in value.shape):
+            return value
+        return torch.empty(shape(value), dtype=value.dtype, device="meta")
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        return whole(value)
     if isinstance(value, dict):
-        return {key: _unfrozen(each) for key, each in value.items()}
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(_unfrozen(each) for each in value) if isinstance(value, tuple) else [_unfrozen(e) for e in value]
+        return {key: _plain(each) for key, each in value.items()}
+    # Lists of a graph are of a type of their own.
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value)) if isinstance(value, tuple) else [*map(_plain, value)]
     return value
 
 
-def cost(node: Any) -> int:
-    """Of a run, in floating-point operations: those of the formula, and as many as take the time that its bytes take."""
+def cost(node: Any, operations: int) -> int:
+    """Of a run, in floating-point operations: its own, and as many as take the time that its bytes take."""
     device = next((each.device.type for each in tensors_of(node.meta.get("val"))), "cpu")
-    return flops(node) + FLOPS_PER_BYTE.get(device, OTHER_FLOPS_PER_BYTE) * moved_bytes(node)
+    return operations + FLOPS_PER_BYTE.get(device, OTHER_FLOPS_PER_BYTE) * moved_bytes(node)
 
 
-def tensors_of(value: Any) -> Iterable[Any]:
-    """All tensors of an argument or result."""
-    return (each for each in tree_leaves(value) if isinstance(each, torch.Tensor))
+def tensors_of(value: Any) -> list[Any]:
+    """All tensors of a value."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [each for each in value if isinstance(each, torch.Tensor)] if isinstance(value, list | tuple) else []

@@ -25,12 +25,12 @@ class _Storages(TorchDispatchMode):  # type: ignore[misc]
         """Compiled code runs as compiled: without this torch would run the model's own code instead."""
         return True
 
-    def add(self, tensor: Any) -> None:
-        """Count a tensor's storage, unless it is counted."""
+    def add(self, tensor: Any, is_counted: bool = True) -> None:
+        """Count a tensor's storage, or remember that it does not count, unless it is known."""
         if not isinstance(tensor, torch.Tensor):
             return
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
+        key, size = storage._cdata, storage.nbytes() if is_counted else 0
         if key in self.sizes:
             return
         self.sizes[key] = size
@@ -42,6 +42,10 @@ class _Storages(TorchDispatchMode):  # type: ignore[misc]
         self.live -= self.sizes.pop(key, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for each in tree_leaves((args, kwargs)):
+            # What was there before, and was not named, does not count; nor do views of it.
+            if isinstance(each, torch.Tensor):
+                self.add(each, is_counted=False)
         out = func(*args, **(kwargs or {}))
         for each in tree_leaves(out):
             self.add(each)

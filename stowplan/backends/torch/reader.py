@@ -88,8 +88,10 @@ def is_part(node: Any) -> bool:
 
 
 def is_random(node: Any) -> bool:
-    """Whether two runs of a node give different values."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    """Whether two runs of a node give different values. Attention without dropout draws no random numbers."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    return not any(argument.name == "dropout_p" and given in (0, None) for argument, given in arguments(node))
 
 
 def is_mutable(node: Any) -> bool:
@@ -128,7 +130,7 @@ def _classify(found: Reading, node: Any) -> None:
     if node.op not in ("placeholder", "call_function"):
         raise UnsupportedError(f"found a node of the kind {node.op}, expected a graph of operators")
     value = node.meta.get("val")
-    is_tensor = any(True for _ in costs.tensors_of(value))
+    is_tensor = bool(costs.tensors_of(value))
     if node.op == "placeholder":
         if "seed" in str(node.target) or "offset" in str(node.target):
             raise UnsupportedError("random numbers are functions of a seed that is an argument")
@@ -176,10 +178,10 @@ def _viewed(node: Any) -> Any:
         for argument, given in arguments(node):
             if argument.alias_info is not None and isinstance(given, torch.fx.Node):
                 return given
-    made = list(costs.tensors_of(node.meta.get("val")))
+    made = costs.tensors_of(node.meta.get("val"))
     for used in node.all_input_nodes:
         if made and all(_share(each, other) for each in made for other in costs.tensors_of(used.meta.get("val"))):
-            return used if any(True for _ in costs.tensors_of(used.meta.get("val"))) else None
+            return used if costs.tensors_of(used.meta.get("val")) else None
     return None
 
 
@@ -212,8 +214,8 @@ class _Builder:
         arrived = [self._add(node, costs.storage_bytes(node.meta["val"])) for node in found.tangents]
         reads = [self._read(node) for node in found.nodes[:-1]]
         self._order()
-        spent = [costs.cost(node) for node in found.nodes[:-1]]
         found.flops = [*(costs.flops(node) for node in found.nodes[:-1]), 0]
+        spent = [costs.cost(node, found.flops[number]) for number, node in enumerate(found.nodes[:-1])]
         found.unit = max(1, -(-sum(spent) // MOST_COST))
         returned = {found.root(each) for each in found.forward_outputs if isinstance(each, torch.fx.Node)}
         held = [self.tensor[each] for each in returned if each in self.tensor]
@@ -237,7 +239,7 @@ class _Builder:
         self.ops.append(Op(id="border", reads=tuple(held), writes=(*arrived, *stays), once=True, kind="border"))
         found.problem = Problem(
             tensors=tuple(self.tensors),
-            ops=tuple(self.ops[each] for each in range(len(self.ops))),
+            ops=tuple(self.ops),
             inputs=tuple(resident),
             outputs=tuple(dict.fromkeys([*stays, *arrived, *(self.tensor[each] for each in gradients if each in self.tensor)])),
             free_inputs=False,

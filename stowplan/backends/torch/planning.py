@@ -1,0 +1,234 @@
+"""A plan of one joint graph within a limit: what is at hand, what is found in time, and what is proven where nothing fits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from stowplan.backends.torch import stock
+from stowplan.backends.torch.errors import MemoryLimitError
+from stowplan.backends.torch.reader import Counted, Reading
+from stowplan.log import LOGGER
+from stowplan.models.rematerialization import bounds
+from stowplan.models.rematerialization.plan import Plan
+from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.structure import Structure, build
+from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.rematerialization.frontier import least_peak
+from stowplan.portfolio.rematerialization.greedy import Policy, simulate
+from stowplan.portfolio.solve import solve
+
+#: Part of the time left for the simulations, and then for torch's plans at lower budgets.
+QUICK_SHARE = 0.25
+
+#: Weights of the simulations.
+POLICIES = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=1.5), Policy(cost=0.5))
+
+#: Seconds below which no search begins: its processes would hardly have started.
+LEAST_SEARCH = 1.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the partitioner was asked for."""
+
+    limit: int
+    """Bytes."""
+    counted: Counted = Counted()
+    time_limit: float = 20.0
+    """Seconds for all graphs together."""
+    strict: bool = True
+    """Whether a limit that cannot be met is an error."""
+    graphs: int = 1
+    """How many graphs share the limit."""
+    workers: int = 2
+    seed: int = 0
+
+
+class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one graph. Peaks are bytes of tensors that are live at once, as far as they count."""
+
+    operators: int
+    limit: int
+    """Bytes: this graph's part of the limit."""
+    stock_peak: int
+    """Of torch's own plan at the budget that is set."""
+    peak: int
+    added_flops: int
+    """Floating-point operations beyond those of each operator once."""
+    added_runs: int
+    added_cost: int
+    """In floating-point operations; moved bytes count as those that take as long."""
+    bound: int
+    """No plan within the limit adds less."""
+    saved: int
+    """Bytes that live from the forward to the backward pass, with inputs and results."""
+    source: str
+    """What found the plan: ``stock`` where it stayed torch's own."""
+    seconds: float
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A plan of a graph, and what is said of it."""
+
+    sequence: tuple[int, ...]
+    report: GraphReport
+    is_stock: bool
+    """Whether torch's own modules at the budget that is set are this plan."""
+
+
+def choose(
+    found: Reading,
+    limit: int,
+    settings: Settings,
+    own: Sequence[int] | None,
+    others: Callable[[Callable[[], bool]], Iterator[stock.Stock]],
+    keep_own: bool = False,
+    began: float | None = None,
+) -> Choice:
+    """The plan that adds least within a limit.
+
+    Parameters
+    ----------
+    limit
+        Bytes.
+    own
+        Runs of torch's own plan at the budget that is set.
+    others
+        Its plans at other budgets, as long as what it is given says that there is time.
+    keep_own
+        Whether torch's own plan stays where it is within the limit.
+    began
+        When the time limit began, by ``time.monotonic``; now by default.
+
+    Raises
+    ------
+    MemoryLimitError
+        No plan was found; says whether it is proven that there is none.
+    """
+    return _Chooser(found, limit, settings, own, time.monotonic() if began is None else began).choose(others, keep_own)
+
+
+class _Chooser:
+    def __init__(self, found: Reading, limit: int, settings: Settings, own: Sequence[int] | None, began: float):
+        self.began = began
+        self.found, self.limit, self.settings = found, limit, settings
+        self.free: Structure = build(found.problem)
+        self.own = None if own is None else self.free.made(own)
+        if self.own is not None and not verify(self.free.problem, self.own).ok:
+            self.own = None
+        self.plans: dict[str, Plan] = {}
+
+    def choose(self, others: Callable[[Callable[[], bool]], Iterator[stock.Stock]], keep_own: bool) -> Choice:
+        if self.own is not None:
+            if keep_own and self.own.peak <= self.limit:
+                return self._choice(self.own, "stock", 0)
+            # Never above torch's own peak, however much is allowed.
+            self.limit = min(self.limit, max(self.own.peak, 1))
+        self._offer("given", self.free.order)
+        if self.own is not None:
+            self._offer("stock", self.own.sequence)
+        if self._best() is None or self._best_plan().objective:
+            self._look_around(others)
+        best = self._best()
+        if best is not None and self.plans[best].objective == 0:
+            return self._choice(self.plans[best], best, 0)
+        return self._search()
+
+    def _look_around(self, others: Callable[[Callable[[], bool]], Iterator[stock.Stock]]) -> None:
+        """What costs little time: simulations of two orders, and torch's plans at other budgets."""
+        orders = [self.free.order]
+        if self.own is not None:
+            orders.append(_first_runs(self.own.sequence))
+        until = time.monotonic() + QUICK_SHARE * self._left()
+        for policy in POLICIES:
+            for order in orders:
+                if not self.plans or time.monotonic() < until:
+                    self._offer("simulation", simulate(self.free, order, self.limit, policy, lambda: self._left() < 0))
+        until = time.monotonic() + QUICK_SHARE * self._left()
+        for each in others(lambda: time.monotonic() >= until):
+            self._offer(f"stock at {each.budget}", each.sequence)
+
+    def _search(self) -> Choice:
+        problem = msgspec.structs.replace(self.found.problem, limit=self.limit)
+        if not self.plans:
+            proven = self._proven()
+            if proven > self.limit:
+                raise self._none(proven)
+        left = self._left()
+        at_hand = {name: msgspec.structs.replace(plan, problem=problem.digest) for name, plan in self.plans.items()}
+        if left >= LEAST_SEARCH:
+            result = solve(problem, time_limit=left, plans=at_hand, workers=self.settings.workers, seed=self.settings.seed)
+            if result.plan is not None:
+                return self._choice(result.plan, result.provenance.candidate, int(result.bound or 0))
+            if result.status == "infeasible":
+                raise self._none(self._proven())
+        best = self._best()
+        if best is None:
+            raise self._none(self._proven())
+        return self._choice(self.plans[best], best, 0)
+
+    def _proven(self) -> int:
+        """Bytes that no peak is below; no more is proven than that nothing is within the limit."""
+        return bounds.least_peak(self.free, lambda: self._left() < 0, enough=self.limit + 1)
+
+    def _none(self, proven: int) -> MemoryLimitError:
+        """The error that says what is possible."""
+        until = time.monotonic() + max(2.0, self._left())
+        plan, bound = least_peak(self.found.problem, lambda: time.monotonic() >= until)
+        bound = max(bound, proven)
+        text = f"the least peak found is {plan.peak} bytes, and the limit is {self.limit}"
+        why = f"proven: no plan is below {bound}" if bound > self.limit else f"no plan found in time; none is below {bound}"
+        return MemoryLimitError(f"{text} ({why})", self.limit, plan.peak, bound)
+
+    def _left(self) -> float:
+        return self.settings.time_limit - (time.monotonic() - self.began)
+
+    def _offer(self, name: str, sequence: Sequence[int] | None) -> None:
+        if sequence is None:
+            return
+        plan = self.free.made(sequence)
+        if not verify(self.free.problem, plan).ok:
+            LOGGER.info("torch: the plan %s breaks a rule: %s", name, verify(self.free.problem, plan).violations[0])
+            return
+        known = self.plans.get(name)
+        if plan.peak <= self.limit and (known is None or (plan.objective, plan.peak) < (known.objective, known.peak)):
+            self.plans[name] = plan
+
+    def _best(self) -> str | None:
+        return min(self.plans, key=lambda each: (self.plans[each].objective, self.plans[each].peak), default=None)
+
+    def _best_plan(self) -> Plan:
+        return self.plans[self._best() or ""]
+
+    def _choice(self, plan: Plan, source: str, bound: int) -> Choice:
+        found = self.found
+        sequence = list(plan.sequence)
+        is_stock = self.own is not None and sequence == list(self.own.sequence)
+        report = GraphReport(
+            operators=len(found.nodes),
+            limit=self.limit,
+            stock_peak=self.own.peak if self.own is not None else 0,
+            peak=plan.peak,
+            added_flops=found.added_flops(sequence),
+            added_runs=len(sequence) - len(found.nodes),
+            added_cost=plan.objective * found.unit,
+            bound=min(bound, plan.objective) * found.unit,
+            saved=_held(found.problem, plan, found.border),
+            source="stock" if is_stock else source,
+            seconds=round(time.monotonic() - self.began, 3),
+        )
+        return Choice(tuple(sequence), report, is_stock)
+
+
+def _first_runs(sequence: Sequence[int]) -> list[int]:
+    return list(dict.fromkeys(sequence))
+
+
+def _held(problem: Problem, plan: Plan, border: int) -> int:
+    live = verify(msgspec.structs.replace(problem, limit=None), plan).live
+    return live[plan.sequence.index(border)] if live else 0
