@@ -28,6 +28,9 @@ QUICK_SHARE = 0.25
 #: Weights of the simulations.
 POLICIES = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=1.5), Policy(cost=0.5))
 
+#: Seconds for saying what is possible, at least.
+LEAST_LEFT = 3.0
+
 #: Seconds below which no search begins: its processes would hardly have started.
 LEAST_SEARCH = 1.0
 
@@ -55,8 +58,8 @@ class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
     operators: int
     limit: int
     """Bytes: this graph's part of the limit."""
-    stock_peak: int
-    """Of torch's own plan at the budget that is set."""
+    stock_peak: int | None
+    """Of torch's own plan at the budget that is set; None where that breaks a rule (it reads what was written over, say)."""
     peak: int
     added_flops: int
     """Floating-point operations beyond those of each operator once."""
@@ -155,35 +158,28 @@ class _Chooser:
 
     def _search(self) -> Choice:
         problem = msgspec.structs.replace(self.found.problem, limit=self.limit)
-        if not self.plans:
-            proven = self._proven()
-            if proven > self.limit:
-                raise self._none(proven)
-        left = self._left()
+        # Where a simulation failed there may be nothing to be found.
+        proven = 0 if self.plans else bounds.least_peak(self.free, lambda: self._left() < 0, enough=self.limit + 1)
         at_hand = {name: msgspec.structs.replace(plan, problem=problem.digest) for name, plan in self.plans.items()}
-        if left >= LEAST_SEARCH:
-            result = solve(problem, time_limit=left, plans=at_hand, workers=self.settings.workers, seed=self.settings.seed)
+        if proven <= self.limit and self._left() >= LEAST_SEARCH:
+            result = solve(
+                problem, time_limit=self._left(), plans=at_hand, workers=self.settings.workers, seed=self.settings.seed
+            )
             if result.plan is not None:
                 return self._choice(result.plan, result.provenance.candidate, int(result.bound or 0))
-            if result.status == "infeasible":
-                raise self._none(self._proven())
         best = self._best()
-        if best is None:
-            raise self._none(self._proven())
-        return self._choice(self.plans[best], best, 0)
+        return self._least(proven) if best is None else self._choice(self.plans[best], best, 0)
 
-    def _proven(self) -> int:
-        """Bytes that no peak is below; no more is proven than that nothing is within the limit."""
-        return bounds.least_peak(self.free, lambda: self._left() < 0, enough=self.limit + 1)
-
-    def _none(self, proven: int) -> MemoryLimitError:
-        """The error that says what is possible."""
-        until = time.monotonic() + max(2.0, self._left())
+    def _least(self, proven: int) -> Choice:
+        """A plan of small peak; raises the error that says what is possible where that is above the limit."""
+        until = time.monotonic() + max(LEAST_LEFT, self._left())
         plan, bound = least_peak(self.found.problem, lambda: time.monotonic() >= until)
+        if plan.peak <= self.limit:
+            return self._choice(plan, "least peak", 0)
         bound = max(bound, proven)
         text = f"the least peak found is {plan.peak} bytes, and the limit is {self.limit}"
         why = f"proven: no plan is below {bound}" if bound > self.limit else f"no plan found in time; none is below {bound}"
-        return MemoryLimitError(f"{text} ({why})", self.limit, plan.peak, bound)
+        raise MemoryLimitError(f"{text} ({why})", self.limit, plan.peak, bound)
 
     def _left(self) -> float:
         return self.settings.time_limit - (time.monotonic() - self.began)
@@ -212,7 +208,7 @@ class _Chooser:
         report = GraphReport(
             operators=len(found.nodes),
             limit=self.limit,
-            stock_peak=self.own.peak if self.own is not None else 0,
+            stock_peak=None if self.own is None else self.own.peak,
             peak=plan.peak,
             added_flops=found.added_flops(sequence),
             added_runs=len(sequence) - len(found.nodes),

@@ -8,7 +8,7 @@ from stowplan.backends.torch import MemoryLimitError, PlanningWarning, backend, 
 from stowplan.errors import UsageError
 from tests.backends.torch.training import Compiled, Decoder, assert_same, gradients, torch, words
 
-SECONDS = 3.0
+SECONDS = 2.5
 
 
 def peaks(model: Decoder, limits: list[int]) -> list[int]:
@@ -29,7 +29,7 @@ def peaks(model: Decoder, limits: list[int]) -> list[int]:
 
 def test_limits_are_met_and_a_smaller_one_is_not_higher() -> None:
     torch.manual_seed(0)
-    model = Decoder()
+    model = Decoder(2)
     given = words()
     eager = measure_peak(lambda: model(given).backward(), model, given)
     model.zero_grad(set_to_none=True)
@@ -39,7 +39,7 @@ def test_limits_are_met_and_a_smaller_one_is_not_higher() -> None:
     error = caught.value.inner_exception
     assert isinstance(error, MemoryLimitError)
     assert error.limit == 1 < error.bound <= error.least < eager
-    limits = [error.least + (eager - error.least) * part // 3 for part in range(4)]
+    limits = [error.least + (eager - error.least) * part // 2 for part in range(3)]
     found = peaks(model, limits)
     assert found == sorted(found)
     assert found[0] < 0.8 * eager
@@ -58,8 +58,8 @@ def test_nothing_is_recomputed_where_all_fits() -> None:
     planner = partitioner("1 GiB", time_limit=1.0)
     gradients(model, lambda: Compiled(model, planner)(words()))
     (report,) = planner.reports
-    assert report.peak <= report.stock_peak
-    assert report.added_cost == 0 == report.added_flops
+    assert report.peak <= report.stock_peak  # never above, however much is allowed
+    assert report.added_flops == 0
 
 
 def test_parameters_and_gradients_count_or_not() -> None:
@@ -72,7 +72,8 @@ def test_parameters_and_gradients_count_or_not() -> None:
             found[parameters, counted] = planner.reports[0].peak
     given = sum(each.numel() * each.element_size() for each in [*model.parameters(), words()])
     assert found[True, True] - found[False, True] == given
-    assert found[False, False] < found[False, True]
+    assert found[False, False] <= found[False, True]
+    assert found[True, False] <= found[True, True]
 
 
 def test_the_back_end_for_compile_takes_text() -> None:

@@ -82,6 +82,28 @@ def assert_same(one: list[Tensor], other: list[Tensor], **tolerance: float) -> N
         torch.testing.assert_close(first, second, **tolerance)
 
 
+def tight(part: float = 0.3, time_limit: float = 1.0) -> Any:
+    """A planner whose limit is so far from the least peak towards that of the order given; so little time that none searches."""
+    import msgspec
+
+    from stowplan.backends.torch.partitioner import Partitioner, prepared
+    from stowplan.backends.torch.planning import Settings
+    from stowplan.backends.torch.reader import read
+    from stowplan.models.rematerialization.structure import build
+    from stowplan.portfolio.rematerialization.frontier import least_peak
+
+    class Tight(Partitioner):
+        def __call__(self, gm: Any, joint_inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+            problem = read(prepared(gm).graph, kwargs["num_fwd_outputs"]).problem
+            structure = build(msgspec.structs.replace(problem, limit=None))
+            least, given = least_peak(problem)[0].peak, structure.made(structure.order).peak
+            limit = least + int((given - least) * part)
+            self.settings = Settings(limit=limit, time_limit=time_limit)
+            return super().__call__(gm, joint_inputs, **kwargs)
+
+    return Tight(Settings(limit=1))
+
+
 class Compiled:
     """A model compiled with a planner, operator by operator; keeps what the planner made."""
 
