@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from stowplan.backends.torch.errors import MemoryLimitError as MemoryLimitError
     from stowplan.backends.torch.errors import PlanningWarning as PlanningWarning
     from stowplan.backends.torch.errors import UnsupportedError as UnsupportedError
-    from stowplan.backends.torch.inductor_order import inductor_order as inductor_order
+    from stowplan.backends.torch.inductor import OrderReport as OrderReport
+    from stowplan.backends.torch.inductor import inductor_order as inductor_order
     from stowplan.backends.torch.measure import measure_peak as measure_peak
     from stowplan.backends.torch.planning import GraphReport as GraphReport
 
 _PLACES = {
     "entry": ["backend", "memory_limit", "partitioner"],
     "errors": ["MemoryLimitError", "PlanningWarning", "UnsupportedError"],
-    "inductor_order": ["inductor_order"],
+    "inductor": ["OrderReport", "inductor_order"],
     "measure": ["measure_peak"],
     "planning": ["GraphReport"],
 }

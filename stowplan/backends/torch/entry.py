@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from stowplan.errors import MissingDependencyError, UsageError
 
 if TYPE_CHECKING:
-    from stowplan.backends.torch.partitioner import Partitioner
+    from stowplan.backends.torch.partition import Partitioner
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
@@ -93,7 +93,7 @@ def partitioner(
         raise UsageError(f"time_limit: found {time_limit!r}, expected seconds above 0")
     if not isinstance(graphs, int) or graphs < 1:
         raise UsageError(f"graphs: found {graphs!r}, expected 1 or more")
-    from stowplan.backends.torch.partitioner import Partitioner
+    from stowplan.backends.torch.partition import Partitioner
     from stowplan.backends.torch.planning import Settings
     from stowplan.backends.torch.reader import Counted
 

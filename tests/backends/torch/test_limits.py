@@ -101,7 +101,7 @@ def test_bad_options_say_so() -> None:
 
 
 def test_an_unknown_version_keeps_torchs_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowplan.backends.torch.partitioner.VERSIONS", ("1.0",))
+    monkeypatch.setattr("stowplan.backends.torch.partition.VERSIONS", ("1.0",))
     model = Decoder(1)
     with pytest.warns(PlanningWarning, match=r"found torch .*, expected 1\.0: torch's own plan is kept"):
         gradients(model, lambda: Compiled(model, partitioner(1))(words()))

@@ -86,7 +86,7 @@ def tight(part: float = 0.3, time_limit: float = 1.0) -> Any:
     """A planner whose limit is so far from the least peak towards that of the order given; so little time that none searches."""
     import msgspec
 
-    from stowplan.backends.torch.partitioner import Partitioner, prepared
+    from stowplan.backends.torch.partition import Partitioner, prepared
     from stowplan.backends.torch.planning import Settings
     from stowplan.backends.torch.reader import read
     from stowplan.models.rematerialization.structure import build
