@@ -118,13 +118,19 @@ class Partitioner(CustomPartitionerFn):  # type: ignore[misc]
         return key, (self.settings.limit - sum(taken)) // left
 
 
-def prepared(gm: Any) -> Any:
-    """A copy of a joint module as torch's own partitioner would begin with it: no dead code, nothing computed twice."""
+def prepared(gm: Any, separate: bool = True) -> Any:
+    """A copy of a joint module as torch's own partitioner would begin with it: no dead code, nothing computed twice.
+
+    Parameters
+    ----------
+    separate
+        Whether what a user wants recomputed is there twice, once for each pass.
+    """
     module = torch.fx.GraphModule(gm, stock.copied(gm.graph))
     module.graph.eliminate_dead_code()
     if config.cse:
         module.graph = fx_graph_cse(module.graph)
-    if partitioners.has_recomputable_ops(module):
+    if separate and partitioners.has_recomputable_ops(module):
         partitioners.cleanup_recompute_tags(module, is_default_partition=False)
         module.graph = separated(module.graph)
     return module

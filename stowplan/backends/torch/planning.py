@@ -18,7 +18,6 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import verify
-from stowplan.portfolio.rematerialization.frontier import least_peak
 from stowplan.portfolio.rematerialization.greedy import Policy, simulate
 from stowplan.portfolio.solve import solve
 
@@ -28,8 +27,11 @@ QUICK_SHARE = 0.25
 #: Weights of the simulations.
 POLICIES = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=1.5), Policy(cost=0.5))
 
-#: Seconds for saying what is possible, at least.
-LEAST_LEFT = 3.0
+#: For saying what is possible, seconds and part of the time limit, at least.
+LEAST_LEFT, LEAST_SHARE = 3.0, 0.5
+
+#: Bisection for the least peak ends where so much of it is left.
+TOLERANCE = 0.005
 
 #: Seconds below which no search begins: its processes would hardly have started.
 LEAST_SEARCH = 1.0
@@ -172,8 +174,8 @@ class _Chooser:
 
     def _least(self, proven: int) -> Choice:
         """A plan of small peak; raises the error that says what is possible where that is above the limit."""
-        until = time.monotonic() + max(LEAST_LEFT, self._left())
-        plan, bound = least_peak(self.found.problem, lambda: time.monotonic() >= until)
+        orders = [self.free.order] if self.own is None else [self.free.order, _first_runs(self.own.sequence)]
+        plan, bound = least_peak(self.free, orders, max(LEAST_LEFT, self._left(), LEAST_SHARE * self.settings.time_limit))
         if plan.peak <= self.limit:
             return self._choice(plan, "least peak", 0)
         bound = max(bound, proven)
@@ -219,6 +221,41 @@ class _Chooser:
             seconds=round(time.monotonic() - self.began, 3),
         )
         return Choice(tuple(sequence), report, is_stock)
+
+
+def least_peak(free: Structure, orders: Sequence[Sequence[int]], seconds: float) -> tuple[Plan, int]:
+    """A plan of small peak, by simulations of these orders within limits by bisection, and a bound on the least.
+
+    Parameters
+    ----------
+    free
+        Of a problem without a limit.
+    seconds
+        Two thirds for the plan, the rest for the bound.
+
+    Returns
+    -------
+    (Plan, int)
+        Bound in bytes.
+    """
+    began = time.monotonic()
+    best = min((free.made(order) for order in orders), key=lambda plan: plan.peak)
+    low = load = bounds.load_bound(free)
+
+    def is_over(part: float) -> bool:
+        return time.monotonic() >= began + part * seconds
+
+    while best.peak - low > TOLERANCE * best.peak and not is_over(2 / 3):
+        limit = (low + best.peak) // 2
+        for policy in POLICIES[:2]:
+            sequences = (simulate(free, order, limit, policy, lambda: is_over(2 / 3)) for order in orders)
+            found = next((each for each in sequences if each is not None), None)
+            if found is not None:
+                best = free.made(found)
+                break
+        else:
+            low = limit + 1
+    return best, max(load, bounds.least_peak(free, lambda: is_over(1.0)))
 
 
 def _first_runs(sequence: Sequence[int]) -> list[int]:
