@@ -1,12 +1,13 @@
 """Training within five memory limits a model, beside torch's own partitioner at twenty budgets.
 
     pip install 'stowplan[learned]'
-    python -m benchmarks.torch_memory.limits [--models llama16,gpt8] [--time-limit 20] [--budgets 20] [-o out/torch_memory.jsonl]
+    python -m benchmarks.torch_memory.limits [--models llama16,gpt8] [--time-limit 20] [--budgets 20] [-o FILE.jsonl]
 
 Parameters and gradients count. Limits are even between the least peak found and eager's, both included. Every plan runs: peaks
-are measured during a step, gradients are compared with eager's. ``stock`` is the cheapest of torch's plans within the limit over
-all budgets and both solvers, by the same judge; ``greedy`` one simulation; ``checkpoints`` a checkpoint a layer. A line of JSON
-is written for each model; those that are there are not run again. ``--table`` prints what docs/results/torch-memory.md shows.
+are measured during a step, gradients are compared with eager's. ``stock`` is the cheapest of torch's plans within the limit,
+over all budgets and both solvers, by the same judge; ``greedy`` one simulation; ``checkpoints`` a checkpoint a layer. A line of
+JSON is written for each model; those that are there are not run again. ``--table`` prints what docs/results/torch-memory.md
+shows.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ import torch
 from torch._functorch import config
 
 from benchmarks.lib.tables import table
-from benchmarks.lib.training_models import MODELS, Decoder
+from benchmarks.torch_memory.models import MODELS, Decoder
 from stowplan.backends.torch import MemoryLimitError, backend, costs, measure_peak, stock
 from stowplan.backends.torch.partition import prepared
 from stowplan.backends.torch.planning import least_peak
-from stowplan.backends.torch.reader import Counted, Reading, read, sequence_of
+from stowplan.backends.torch.reader import Counted, Reading, read
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization.greedy import simulate
@@ -217,7 +218,17 @@ def tables(found: list[dict[str, Any]]) -> str:
         )
         for each in found
     ]
-    head = "model,operators,GFLOP,eager,stock at 1,stock's least,least,bound,a checkpoint a layer (MB / GF)".split(",")
+    head = [
+        "model",
+        "operators",
+        "GFLOP",
+        "eager",
+        "stock at 1",
+        "stock's least",
+        "least",
+        "bound",
+        "a checkpoint a layer (MB / GF)",
+    ]
     rows = []
     for each in found:
         for limit in each["limits"]:

@@ -1,7 +1,7 @@
 """What a run of a node of an ATen graph costs: floating-point operations, and bytes moved.
 
-Formulas of operations are those of ``torch.utils.flop_counter``. Attention kernels that it does not know count as the two matrix
-products of their forward pass, and as the five of their backward pass.
+Formulas of operations are those of ``torch.utils.flop_counter``. Attention kernels that it does not know count as the two
+matrix products of their forward pass, and as the five of their backward pass.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from stowplan.backends.torch.errors import UnsupportedError
 #: Floating-point operations that run while a byte moves, by the type of device; else element-wise operators would cost nothing.
 FLOPS_PER_BYTE = {"cpu": 5}
 OTHER_FLOPS_PER_BYTE = 100
+
+_FORMULAS: Any = flop_counter
 
 
 def whole(number: Any) -> int:
@@ -71,8 +73,8 @@ def _attention(node: Any, args: Any) -> int:
     is_backward = "backward" in str(node.target)
     four = [tuple(each.shape) for each in args if isinstance(each, torch.Tensor) and each.dim() == 4]
     if is_backward:
-        return int(flop_counter.sdpa_backward_flop_count(*four[:4]))
-    return int(flop_counter.sdpa_flop_count(*four[:3]))
+        return int(_FORMULAS.sdpa_backward_flop_count(*four[:4]))
+    return int(_FORMULAS.sdpa_flop_count(*four[:3]))
 
 
 def _plain(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """A plan's runs as the graphs of a forward and a backward pass.
 
-A new joint graph is written run by run: an operator that runs again is a node once more. Where its two passes are cut apart, and
-how a forward pass hands over what the backward pass needs, is AOTAutograd's business and left to torch's own function.
+A new joint graph is written run by run: an operator that runs again is a node once more. How its two passes are cut apart, and
+how the forward pass hands over what the backward pass needs, is AOTAutograd's business and left to torch's own function.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def split(
     joint = torch.fx.GraphModule(module, graph)
     primals = [node for node in graph.nodes if node.op == "placeholder" and "tangents" not in str(node.target)]
     static = set(static_lifetime_input_indices or ())
-    return partitioners._extract_fwd_bwd_modules(  # type: ignore[no-any-return]
+    return partitioners._extract_fwd_bwd_modules(
         joint,
         saved,
         saved_sym_nodes=symbols,
@@ -133,7 +133,7 @@ class _Writer:
             return node
         if node.op == "get_attr":
             if node not in self.now:
-                self.now[node] = self._constant(node)
+                self.now[node] = self.graph.node_copy(node)
             return self.now[node]
         if node in self.found.base:
             return self._view(node)
@@ -147,9 +147,3 @@ class _Writer:
         if (node, instance) not in self.views:
             self.views[node, instance] = self._copy(node)
         return self.views[node, instance]
-
-    def _constant(self, node: Any) -> Any:
-        made = self.graph.node_copy(node)
-        return made
-
-

@@ -126,7 +126,7 @@ def problem_of(nodes: Sequence[Any], outputs: set[str]) -> Problem:
 def inductor_order(
     time_limit: float = 10.0, *, deterministic: bool = False, seed: int = 0, workers: int = 2
 ) -> Iterator[list[OrderReport]]:
-    """What Inductor compiles inside runs in the order with the least peak by its own estimate, one of ours among those it tries.
+    """What Inductor compiles inside runs in the order of least peak by its own estimate, one of ours among those it tries.
 
     Nothing is taken from its caches meanwhile: they do not know of the order.
 

@@ -13,8 +13,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+_Mode: Any = TorchDispatchMode
 
-class _Storages(TorchDispatchMode):  # type: ignore[misc]
+
+class _Storages(_Mode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.sizes: dict[int, int] = {}

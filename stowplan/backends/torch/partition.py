@@ -31,7 +31,7 @@ def complaint() -> str:
     return "" if known else f"found torch {found}, expected {' or '.join(VERSIONS)}"
 
 
-class Partitioner(CustomPartitionerFn):  # type: ignore[misc]
+class Partitioner(CustomPartitionerFn):
     """A partitioner that stays within a memory limit; made by :func:`stowplan.backends.torch.partitioner`.
 
     Attributes

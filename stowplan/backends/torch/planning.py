@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
 
 from stowplan.backends.torch import stock
 from stowplan.backends.torch.errors import MemoryLimitError
@@ -18,6 +19,7 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.rematerialization import engine
 from stowplan.portfolio.rematerialization.greedy import Policy, simulate
 from stowplan.portfolio.solve import solve
 
@@ -43,7 +45,7 @@ class Settings:
 
     limit: int
     """Bytes."""
-    counted: Counted = Counted()
+    counted: Counted = field(default_factory=Counted)
     time_limit: float = 20.0
     """Seconds for all graphs together."""
     strict: bool = True
@@ -153,10 +155,36 @@ class _Chooser:
         for policy in POLICIES:
             for order in orders:
                 if not self.plans or time.monotonic() < until:
-                    self._offer("simulation", simulate(self.free, order, self.limit, policy, lambda: self._left() < 0))
+                    found = simulate(self.free, order, self.limit, policy, lambda: self._left() < 0)
+                    self._offer("simulation", found)
+                    if found is not None:
+                        self._offer("descent", self._trimmed(found))
         until = time.monotonic() + QUICK_SHARE * self._left()
         for each in others(lambda: time.monotonic() >= until):
             self._offer(f"stock at {each.budget}", each.sequence)
+
+    def _trimmed(self, sequence: Sequence[int]) -> list[int]:
+        """A sequence without the runs that it can do without within the limit, the dearest looked at first."""
+        graph = engine.make(self.free)
+        work = engine.scratch(graph, len(sequence))
+        runs = np.array(sequence, np.int64)
+        cost = self.free.cost
+        while True:
+            before = len(runs)
+            counts = Counter(runs.tolist())
+            again = sorted((at for at, op in enumerate(runs.tolist()) if counts[op] > 1), key=lambda at: -cost[runs[at]])
+            stays = np.ones(before, np.bool_)
+            for at in again:
+                if counts[int(runs[at])] < 2 or self._left() < 0:
+                    continue
+                stays[at] = False
+                if 0 <= engine.peak(graph, work, runs[stays]) <= self.limit:
+                    counts[int(runs[at])] -= 1
+                else:
+                    stays[at] = True
+            runs = runs[stays]
+            if len(runs) == before:
+                return [int(each) for each in runs]
 
     def _search(self) -> Choice:
         problem = msgspec.structs.replace(self.found.problem, limit=self.limit)

@@ -1,9 +1,9 @@
-"""The joint graph of a forward and a backward pass, as AOTAutograd hands it to a partitioner, as a problem of rematerialization.
+"""The joint graph of a forward and a backward pass, as AOTAutograd makes it, as a problem of rematerialization.
 
 An operator is a node that makes tensors; parts of a tuple belong to it. A view is none: whoever reads it reads its base, and it
 is made anew wherever it is needed. Between the passes one more operator runs, the *border*: it reads what the forward pass
-returns, which stays from there on, and writes the tangents, which stay as well: autograd holds them. What is live across it is saved for the backward pass. Inputs are
-there from the start to the end.
+returns, and writes the tangents. Both stay from there on: the caller holds them. What is live across it is saved for the
+backward pass. Inputs are there from the start to the end.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ def _half(node: Any) -> str | None:
 
 
 def _ignores_statistics(node: Any, root: Any) -> bool:
-    """Whether an operator's results that others need depend on this input: a batch norm's, of training, do not on statistics."""
+    """Whether what others need of an operator is the same whatever this input is: a batch norm in training, and statistics."""
     if str(node.target) != "aten._native_batch_norm_legit_functional.default" or not node.args[5]:
         return False
     return root in node.args[3:5] and root not in node.args[:3]

@@ -83,7 +83,7 @@ def assert_same(one: list[Tensor], other: list[Tensor], **tolerance: float) -> N
 
 
 def tight(part: float = 0.3, time_limit: float = 1.0) -> Any:
-    """A planner whose limit is so far from the least peak towards that of the order given; so little time that none searches."""
+    """A planner whose limit is a part of the way from the least peak to the order given's; too little time for a search."""
     import msgspec
 
     from stowplan.backends.torch.partition import Partitioner, prepared

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -128,7 +129,9 @@ class ResNet50(nn.Module):
 
     def __init__(self, is_pyramid: bool = False, blocks: tuple[int, ...] = (3, 4, 6, 3), base: int = 64):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, base, 7, 2, 3, bias=False), nn.BatchNorm2d(base), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, base, 7, 2, 3, bias=False), nn.BatchNorm2d(base), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+        )
         self.stages = nn.ModuleList()
         channels, widths = base, []
         for stage, count in enumerate(blocks):
@@ -189,7 +192,7 @@ class DenseNet(nn.Module):
     def forward(self, x: Tensor, classes: Tensor) -> Tensor:
         x = self.stem(x)
         for layers, transition in zip(self.blocks, self.transitions, strict=True):
-            for layer in layers:  # type: ignore[attr-defined]
+            for layer in layers:
                 x = torch.cat([x, layer(x)], 1)
             x = F.avg_pool2d(transition(x), 2)
         return F.cross_entropy(self.head(x.mean((2, 3))), classes)
@@ -235,7 +238,7 @@ class HrNet(nn.Module):
             return nn.Sequential(nn.Conv2d(inside, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out))
 
         self.stem = conv(3, width, 2)
-        self.begin = nn.ModuleList(conv(a, b, 2) for a, b in zip(widths, widths[1:], strict=False))
+        self.begin = nn.ModuleList(conv(a, b, 2) for a, b in pairwise(widths))
         self.steps = nn.ModuleList(nn.ModuleList(conv(w, w) for w in widths) for _ in range(2 * rounds))
         self.fuse = nn.ModuleList(nn.ModuleDict({
             f"{a}{b}": nn.Conv2d(widths[a], widths[b], 1) if a > b else conv(widths[a], widths[b], 1 << (b - a))
@@ -249,13 +252,13 @@ class HrNet(nn.Module):
             levels.append(F.relu(begin(levels[-1])))
         for at, fuse in enumerate(self.fuse):
             for steps in self.steps[2 * at : 2 * at + 2]:
-                levels = [F.relu(x + step(x)) for step, x in zip(steps, levels, strict=True)]  # type: ignore[arg-type]
+                levels = [F.relu(x + step(x)) for step, x in zip(steps, levels, strict=True)]
             mixed = []
             for b, own in enumerate(levels):
                 total = own
                 for a, other in enumerate(levels):
                     if a != b:
-                        moved = fuse[f"{a}{b}"](other)  # type: ignore[index]
+                        moved = fuse[f"{a}{b}"](other)
                         total = total + (F.interpolate(moved, size=own.shape[2:], mode="nearest") if a > b else moved)
                 mixed.append(F.relu(total))
             levels = mixed
