@@ -77,7 +77,9 @@ class Partitioner(CustomPartitionerFn):
         module = prepared(gm)
         count = kwargs["num_fwd_outputs"]
         found = read(module.graph, count, self.settings.counted)
+        before = time.monotonic()
         modules = stock.partition(gm, joint_inputs, kwargs)
+        stock_seconds = time.monotonic() - before
         key, limit = self._share()
         choice: Choice = choose(
             found,
@@ -87,6 +89,7 @@ class Partitioner(CustomPartitionerFn):
             lambda should_stop: stock.plans(gm, found, joint_inputs, kwargs, should_stop=should_stop),
             keep_own=kwargs.get("compiler") == "inductor",
             began=began,
+            stock_seconds=stock_seconds,
         )
         self._parts[key] = choice.report.peak
         self.reports.append(choice.report)

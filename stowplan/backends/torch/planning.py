@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +24,11 @@ from stowplan.portfolio.rematerialization import engine
 from stowplan.portfolio.rematerialization.greedy import Policy, simulate
 from stowplan.portfolio.solve import solve
 
-#: Part of the time left for the simulations, and then for torch's plans at lower budgets.
-QUICK_SHARE = 0.25
+#: Parts of the time left for the simulations, and then for torch's plans at lower budgets.
+SIMULATION_SHARE, STOCK_SHARE = 0.4, 0.3
 
 #: Weights of the simulations.
-POLICIES = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=1.5), Policy(cost=0.5))
+POLICIES = (Policy(), Policy(time=0.5, cost=1.5), Policy(cost=1.5), Policy(cost=0.5))
 
 #: For saying what is possible, seconds and part of the time limit, at least.
 LEAST_LEFT, LEAST_SHARE = 3.0, 0.5
@@ -96,6 +97,7 @@ def choose(
     others: Callable[[Callable[[], bool]], Iterator[stock.Stock]],
     keep_own: bool = False,
     began: float | None = None,
+    stock_seconds: float = 0.0,
 ) -> Choice:
     """The plan that adds least within a limit.
 
@@ -111,13 +113,17 @@ def choose(
         Whether torch's own plan stays where it is within the limit.
     began
         When the time limit began, by ``time.monotonic``; now by default.
+    stock_seconds
+        That each of torch's plans takes.
 
     Raises
     ------
     MemoryLimitError
         No plan was found; says whether it is proven that there is none.
     """
-    return _Chooser(found, limit, settings, own, time.monotonic() if began is None else began).choose(others, keep_own)
+    chooser = _Chooser(found, limit, settings, own, time.monotonic() if began is None else began)
+    chooser.stock_seconds = stock_seconds
+    return chooser.choose(others, keep_own)
 
 
 class _Chooser:
@@ -129,6 +135,7 @@ class _Chooser:
         if self.own is not None and not verify(self.free.problem, self.own).ok:
             self.own = None
         self.plans: dict[str, Plan] = {}
+        self.stock_seconds = 0.0
 
     def choose(self, others: Callable[[Callable[[], bool]], Iterator[stock.Stock]], keep_own: bool) -> Choice:
         if self.own is not None:
@@ -151,17 +158,27 @@ class _Chooser:
         orders = [self.free.order]
         if self.own is not None:
             orders.append(_first_runs(self.own.sequence))
-        until = time.monotonic() + QUICK_SHARE * self._left()
-        for policy in POLICIES:
-            for order in orders:
-                if not self.plans or time.monotonic() < until:
-                    found = simulate(self.free, order, self.limit, policy, lambda: self._left() < 0)
-                    self._offer("simulation", found)
-                    if found is not None:
-                        self._offer("descent", self._trimmed(found))
-        until = time.monotonic() + QUICK_SHARE * self._left()
-        for each in others(lambda: time.monotonic() >= until):
+        until = time.monotonic() + SIMULATION_SHARE * self._left()
+        tried = [(self._simulated(order, POLICIES[0]), order) for order in orders]
+        # The order that did better is simulated with other weights.
+        order = min(tried, key=lambda each: each[0])[1]
+        for policy in POLICIES[1:]:
+            if not self.plans or time.monotonic() < until:
+                self._simulated(order, policy)
+        until = time.monotonic() + STOCK_SHARE * self._left()
+        # Another plan of torch's takes as long as the one at hand did.
+        for each in others(lambda: time.monotonic() + self.stock_seconds >= until):
             self._offer(f"stock at {each.budget}", each.sequence)
+
+    def _simulated(self, order: Sequence[int], policy: Policy) -> float:
+        """Added cost of a simulation's plan, with and without what it can do without; infinite where it found none."""
+        found = simulate(self.free, order, self.limit, policy, lambda: self._left() < 0)
+        if found is None:
+            return math.inf
+        self._offer("simulation", found)
+        found = self._trimmed(found)
+        self._offer("descent", found)
+        return float(self.free.made(found).objective)
 
     def _trimmed(self, sequence: Sequence[int]) -> list[int]:
         """A sequence without the runs that it can do without within the limit, the dearest looked at first."""
