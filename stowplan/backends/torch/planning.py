@@ -48,7 +48,7 @@ class Settings:
     """Bytes."""
     counted: Counted = field(default_factory=Counted)
     time_limit: float = 20.0
-    """Seconds for all graphs together."""
+    """Seconds for each graph."""
     strict: bool = True
     """Whether a limit that cannot be met is an error."""
     graphs: int = 1
