@@ -151,6 +151,8 @@ def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Cal
             compiler = aot_autograd(fw_compiler=boxed_nop, partition_fn=planner, keep_inference_input_mutations=True)
             return compiler(graph_module, example_inputs, **others)
 
+    # What torch says of errors begins with this name.
+    compile_graph.__name__ = "stowplan"
     compile_graph.reports = planner.reports  # type: ignore[attr-defined]
     return compile_graph
 

@@ -28,7 +28,7 @@ from stowplan.portfolio.solve import solve
 SIMULATION_SHARE, STOCK_SHARE = 0.4, 0.3
 
 #: Weights of the simulations.
-POLICIES = (Policy(), Policy(time=0.5, cost=1.5), Policy(cost=1.5), Policy(cost=0.5))
+POLICIES = (Policy(), Policy(time=0.5, cost=1.5), Policy(cost=1.5))
 
 #: For saying what is possible, seconds and part of the time limit, at least.
 LEAST_LEFT, LEAST_SHARE = 3.0, 0.5
