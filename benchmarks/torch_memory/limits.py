@@ -46,6 +46,8 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of planning for each limit")
     parser.add_argument("--budgets", type=int, default=20, help="how many budgets of torch's, evenly from 0 to 1")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--limits", help="bytes in place of the five limits, separated by commas")
+    parser.add_argument("--without-parameters", action="store_true", help="inputs do not count: parameters and the batch")
     parser.add_argument("-o", "--output", type=Path, default=Path("out/torch_memory.jsonl"))
     parser.add_argument("--table", action="store_true", help="print tables of what the file has, and run nothing")
     options = parser.parse_args()
@@ -66,23 +68,25 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """All figures of one model."""
     model, inputs = MODELS[name]()
-    expected, eager = step(model, lambda: model(*inputs), inputs)
+    counted = Counted(parameters=not options.without_parameters)
+    present = (model, inputs) if counted.parameters else ()
+    expected, eager = step(model, lambda: model(*inputs), present)
     found: dict[str, Any] = {"model": name, "eager": eager, "torch": torch.__version__, "time_limit": options.time_limit}
     module, joint_inputs, kwargs = traced(model, inputs)
-    reading = read(prepared(module).graph, kwargs["num_fwd_outputs"], Counted())
+    reading = read(prepared(module).graph, kwargs["num_fwd_outputs"], counted)
     structure = build(reading.problem)
     found |= {"operators": len(reading.nodes), "flops": sum(reading.flops), "given": structure.made(structure.order).peak}
     plan, bound = least_peak(structure, [structure.order], 2 * options.time_limit)
     found |= {"least": plan.peak, "least_bound": bound}
     found["stock"] = sweep(module, joint_inputs, kwargs, reading, options.budgets)
     if isinstance(model, Decoder):
-        found["checkpoints"] = checkpoints(model, inputs)
+        found["checkpoints"] = checkpoints(model, inputs, present)
     report(name, f"{len(reading.nodes)} operators, least {plan.peak / 1e6:.1f} MB of {eager / 1e6:.1f}")
     found["limits"] = []
     least = plan.peak
-    for place in PLACES:
-        limit = least + int((eager - least) * place)
-        each = within(model, inputs, limit, expected, options)
+    limits = [least + int((eager - least) * place) for place in PLACES]
+    for limit in map(int, options.limits.split(",")) if options.limits else limits:
+        each = within(model, inputs, present, limit, expected, options)
         greedy = simulate(structure, structure.order, limit)
         each["greedy"] = None if greedy is None else judged(reading, structure, greedy)
         fitting = [one for one in found["stock"] if one["peak"] <= limit]
@@ -96,12 +100,12 @@ def report(name: str, text: str) -> None:
     print(f"# {name}: {text}", flush=True)
 
 
-def step(model: Any, function: Any, inputs: Any) -> tuple[list[torch.Tensor], int]:
+def step(model: Any, function: Any, present: Any) -> tuple[list[torch.Tensor], int]:
     """Gradients of a step, and the bytes that were live at its peak."""
     state = {key: value.clone() for key, value in model.state_dict().items()}
     model.zero_grad(set_to_none=True)
     torch.manual_seed(7)
-    peak = measure_peak(lambda: function().backward(), model, inputs)
+    peak = measure_peak(lambda: function().backward(), *present)
     made = [each.grad for each in model.parameters() if each.grad is not None]
     model.zero_grad(set_to_none=True)
     model.load_state_dict(state)
@@ -148,7 +152,7 @@ def sweep(module: Any, joint_inputs: Any, kwargs: Any, reading: Reading, budgets
     return found
 
 
-def checkpoints(model: Decoder, inputs: Any) -> dict[str, Any]:
+def checkpoints(model: Decoder, inputs: Any, present: Any) -> dict[str, Any]:
     """A checkpoint a layer: measured peak, and what runs more than without, by the formulas."""
     from torch.utils.checkpoint import checkpoint
 
@@ -158,8 +162,8 @@ def checkpoints(model: Decoder, inputs: Any) -> dict[str, Any]:
         halves = stock.partition(module, joint_inputs, kwargs, 1.0)
         torch._dynamo.reset()
         compiled = torch.compile(model, backend="aot_eager")
-        step(model, lambda: compiled(*inputs), inputs)
-        _, peak = step(model, lambda: compiled(*inputs), inputs)
+        step(model, lambda: compiled(*inputs), present)
+        _, peak = step(model, lambda: compiled(*inputs), present)
     finally:
         model.around = lambda block, x: block(x)
 
@@ -169,20 +173,20 @@ def checkpoints(model: Decoder, inputs: Any) -> dict[str, Any]:
     return {"peak": peak, "flops": sum(flops(half.graph) for half in halves) - flops(prepared(module, False).graph)}
 
 
-def within(model: Any, inputs: Any, limit: int, expected: Any, options: argparse.Namespace) -> dict[str, Any]:
+def within(model: Any, inputs: Any, present: Any, limit: int, expected: Any, options: argparse.Namespace) -> dict[str, Any]:
     """What comes of one limit when it is planned and run."""
     torch._dynamo.reset()
-    made = backend(limit, time_limit=options.time_limit, workers=options.workers)
+    made = backend(limit, parameters=bool(present), time_limit=options.time_limit, workers=options.workers)
     compiled = torch.compile(model, backend=made)
     began = time.monotonic()
     try:
-        step(model, lambda: compiled(*inputs), inputs)
+        step(model, lambda: compiled(*inputs), present)
     except torch._dynamo.exc.BackendCompilerFailed as error:
         if not isinstance(error.inner_exception, MemoryLimitError):
             raise
         return {"limit": limit, "error": str(error.inner_exception), "seconds": round(time.monotonic() - began, 1)}
     seconds = time.monotonic() - began
-    gradients, peak = step(model, lambda: compiled(*inputs), inputs)
+    gradients, peak = step(model, lambda: compiled(*inputs), present)
     error = max(
         float((one - other).abs().max() / other.abs().max().clamp(min=1e-12))
         for one, other in zip(gradients, expected, strict=True)
