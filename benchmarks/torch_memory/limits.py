@@ -36,6 +36,9 @@ from stowplan.portfolio.rematerialization.greedy import simulate
 #: Shares of the way from the least peak to eager's.
 PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
+#: What torch's own partitioner made of the model that was traced last.
+HALVES: list[Any] = []
+
 #: Budgets at which the integer program of torch's is run, too.
 ILP_BUDGETS = (0.3, 0.15)
 
@@ -121,7 +124,8 @@ def traced(model: Any, inputs: Any) -> tuple[Any, Any, dict[str, Any]]:
 
     def partition(module: Any, joint_inputs: Any, **kwargs: Any) -> Any:
         seen.append((torch.fx.GraphModule(module, stock.copied(module.graph)), joint_inputs, kwargs))
-        return stock.partition(module, joint_inputs, kwargs)
+        HALVES[:] = [stock.partition(module, joint_inputs, kwargs)]
+        return HALVES[-1]
 
     torch._dynamo.reset()
     compiled = aot_autograd(fw_compiler=boxed_nop, partition_fn=partition, keep_inference_input_mutations=True)
@@ -158,8 +162,7 @@ def checkpoints(model: Decoder, inputs: Any, present: Any) -> dict[str, Any]:
 
     model.around = lambda block, x: checkpoint(block, x, use_reentrant=False)
     try:
-        module, joint_inputs, kwargs = traced(model, inputs)
-        halves = stock.partition(module, joint_inputs, kwargs, 1.0)
+        module, halves = traced(model, inputs)[0], HALVES[-1]
         torch._dynamo.reset()
         compiled = torch.compile(model, backend="aot_eager")
         step(model, lambda: compiled(*inputs), present)

@@ -159,20 +159,21 @@ class _Chooser:
         if self.own is not None:
             orders.append(_first_runs(self.own.sequence))
         until = time.monotonic() + SIMULATION_SHARE * self._left()
-        tried = [(self._simulated(order, POLICIES[0]), order) for order in orders]
+        # Without a plan there is nothing to say: these take the time that they need.
+        tried = [(self._simulated(order, POLICIES[0], lambda: False), order) for order in orders]
         # The order that did better is simulated with other weights.
         order = min(tried, key=lambda each: each[0])[1]
         for policy in POLICIES[1:]:
             if not self.plans or time.monotonic() < until:
-                self._simulated(order, policy)
+                self._simulated(order, policy, lambda: self._left() < 0)
         until = time.monotonic() + STOCK_SHARE * self._left()
         # Another plan of torch's takes as long as the one at hand did.
         for each in others(lambda: time.monotonic() + self.stock_seconds >= until):
             self._offer(f"stock at {each.budget}", each.sequence)
 
-    def _simulated(self, order: Sequence[int], policy: Policy) -> float:
+    def _simulated(self, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> float:
         """Added cost of a simulation's plan, with and without what it can do without; infinite where it found none."""
-        found = simulate(self.free, order, self.limit, policy, lambda: self._left() < 0)
+        found = simulate(self.free, order, self.limit, policy, should_stop)
         if found is None:
             return math.inf
         self._offer("simulation", found)
