@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of planning for each limit")
     parser.add_argument("--budgets", type=int, default=20, help="how many budgets of torch's, evenly from 0 to 1")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--without-ilp", action="store_true", help="leave out torch's integer program: it may take minutes")
     parser.add_argument("--limits", help="bytes in place of the five limits, separated by commas")
     parser.add_argument("--without-parameters", action="store_true", help="inputs do not count: parameters and the batch")
     parser.add_argument("-o", "--output", type=Path, default=Path("out/torch_memory.jsonl"))
@@ -81,7 +82,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     found |= {"operators": len(reading.nodes), "flops": sum(reading.flops), "given": structure.made(structure.order).peak}
     plan, bound = least_peak(structure, [structure.order], 2 * options.time_limit)
     found |= {"least": plan.peak, "least_bound": bound}
-    found["stock"] = sweep(module, joint_inputs, kwargs, reading, options.budgets)
+    found["stock"] = sweep(module, joint_inputs, kwargs, reading, options.budgets, not options.without_ilp)
     if isinstance(model, Decoder):
         found["checkpoints"] = checkpoints(model, inputs, present)
     report(name, f"{len(reading.nodes)} operators, least {plan.peak / 1e6:.1f} MB of {eager / 1e6:.1f}")
@@ -142,11 +143,12 @@ def judged(reading: Reading, structure: Any, sequence: list[int]) -> dict[str, A
     return {"peak": plan.peak, "cost": plan.objective * reading.unit, "flops": reading.added_flops(sequence)}
 
 
-def sweep(module: Any, joint_inputs: Any, kwargs: Any, reading: Reading, budgets: int) -> list[dict[str, Any]]:
+def sweep(module: Any, joint_inputs: Any, kwargs: Any, reading: Reading, budgets: int, with_ilp: bool) -> list[dict[str, Any]]:
     """Torch's plans at budgets from 1 to 0 by its default solver, and at some by its integer program."""
     structure = build(reading.problem)
     found = []
-    tried = [("dp", 1 - at / max(1, budgets - 1)) for at in range(budgets)] + [("ilp", each) for each in ILP_BUDGETS]
+    tried = [("dp", 1 - at / max(1, budgets - 1)) for at in range(budgets)]
+    tried += [("ilp", each) for each in ILP_BUDGETS if with_ilp]
     for solver, budget in tried:
         with config.patch(activation_memory_budget_solver=solver):
             for each in stock.plans(module, reading, joint_inputs, kwargs, [budget]):

@@ -17,6 +17,8 @@ _Mode: Any = TorchDispatchMode
 
 
 class _Storages(_Mode):  # type: ignore[misc]
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self.sizes: dict[int, int] = {}
