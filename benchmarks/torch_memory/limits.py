@@ -247,7 +247,7 @@ def tables(found: list[dict[str, Any]]) -> str:
                 f"{limit['limit'] / mega:.1f}",
                 f"{limit['measured'] / mega:.1f}" if ours else limit["error"],
                 f"{ours['added_cost'] / giga:.2f}" if ours else "",
-                f"{ours['bound'] / giga:.2f}" if ours else "",
+                (f"{ours['bound'] / giga:.2f}" if ours["bound"] or not ours["added_cost"] else "") if ours else "",
                 f"{greedy['cost'] / giga:.2f}" if greedy else "none",
                 f"{own['cost'] / giga:.2f}" if own else "none",
                 f"{ours['added_flops'] / giga:.2f}" if ours else "",

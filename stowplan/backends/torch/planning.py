@@ -159,8 +159,10 @@ class _Chooser:
         if self.own is not None:
             orders.append(_first_runs(self.own.sequence))
         until = time.monotonic() + SIMULATION_SHARE * self._left()
-        # Without a plan there is nothing to say: these take the time that they need.
-        tried = [(self._simulated(order, POLICIES[0], lambda: False), order) for order in orders]
+        # Without a plan there is nothing to say: the first takes the time that it needs.
+        tried = [
+            (self._simulated(order, POLICIES[0], lambda: bool(self.plans) and self._left() < 0), order) for order in orders
+        ]
         # The order that did better is simulated with other weights.
         order = min(tried, key=lambda each: each[0])[1]
         for policy in POLICIES[1:]:
