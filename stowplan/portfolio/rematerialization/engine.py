@@ -54,13 +54,15 @@ def make(structure: Structure) -> Graph:
     for first, second in structure.problem.precedences:
         barred[second].append(first)
 
-    def lists(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-        start = np.array([0, *itertools.accumulate(len(each) for each in rows)], np.int64)
-        return start, np.array([item for each in rows for item in each], np.int64)
-
     rows = (lists(each) for each in (structure.needs, structure.writes, structure.pairs, barred))
     single = (structure.parent, structure.size, structure.writer, structure.kept, structure.cost, structure.once)
     return Graph(*(array for row in rows for array in row), *(np.array(each, np.int64) for each in single))
+
+
+def lists(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Lists as where each starts, and their items."""
+    start = np.array([0, *itertools.accumulate(len(each) for each in rows)], np.int64)
+    return start, np.array([item for each in rows for item in each], np.int64)
 
 
 class Scratch(NamedTuple):
@@ -91,7 +93,8 @@ def scratch(graph: Graph, room: int) -> Scratch:
 
 
 @njit_inner
-def _fill(array: Ints, count: int, number: int) -> None:
+def fill(array: Ints, count: int, number: int) -> None:
+    """Set the first ``count`` entries."""
     # A loop takes far less time to compile than an assignment to a slice.
     for at in range(count):
         array[at] = number
@@ -107,10 +110,10 @@ def _copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
 def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> bool:
     """Whether each of the first ``count`` runs can run; ``live[:count]`` then has the bytes that are live at each."""
     instance, size, begin, last, ran, barred, operand, taker = work
-    _fill(last, len(last), -1)
-    _fill(ran, len(ran), 0)
-    _fill(barred, len(barred), 0)
-    _fill(instance, len(instance), -1)
+    fill(last, len(last), -1)
+    fill(ran, len(ran), 0)
+    fill(barred, len(barred), 0)
+    fill(instance, len(instance), -1)
     made = pairs = 0
     for value in range(len(graph.size)):
         if graph.writer[value] < 0:
@@ -148,7 +151,7 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
     for value in range(len(graph.size)):
         if graph.kept[value]:
             last[instance[value]] = count
-    _fill(live, count + 1, 0)
+    fill(live, count + 1, 0)
     for each in range(made):
         if each >= given or last[each] >= 0:
             live[begin[each]] += size[each]
