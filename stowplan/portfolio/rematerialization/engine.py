@@ -101,7 +101,8 @@ def fill(array: Ints, count: int, number: int) -> None:
 
 
 @njit_inner
-def _copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
+def copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
+    """Copy a range of an array to a place in another."""
     for at in range(end - begin):
         target[place + at] = source[begin + at]
 
@@ -166,7 +167,8 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
 
 
 @njit_inner
-def _excess(live: Ints, count: int, limit: int) -> float:
+def excess(live: Ints, count: int, limit: int) -> float:
+    """Bytes above the limit, added up over all runs."""
     total = 0.0
     for at in range(count):
         if live[at] > limit:
@@ -220,7 +222,7 @@ def anneal(
         cost += graph.cost[runs[at]]
     profile(graph, work, runs, count, live)
     scale = heat[2] / max(1, limit)
-    energy = cost + scale * _excess(live, count, limit)
+    energy = cost + scale * excess(live, count, limit)
     found = 0
     for step in range(steps):
         warmth = heat[0] * (heat[1] / heat[0]) ** (step / steps)
@@ -235,8 +237,8 @@ def anneal(
                 tries += 1
             if times[runs[at]] < 2:
                 continue
-            _copy(runs, 0, at, trial, 0)
-            _copy(runs, at + 1, count, trial, at)
+            copy(runs, 0, at, trial, 0)
+            copy(runs, at + 1, count, trial, at)
             new_count, new_cost = count - 1, cost - graph.cost[runs[at]]
         elif kind < 5:
             # Once more, right before a run that needs it or somewhat earlier.
@@ -248,8 +250,8 @@ def anneal(
             if writer < 0 or graph.once[writer]:
                 continue
             place = max(0, at - random_below(chance, 4)) if random_below(chance, 2) else at
-            _copy(runs, 0, place, trial, 0)
-            _copy(runs, place, count, trial, place + 1)
+            copy(runs, 0, place, trial, 0)
+            copy(runs, place, count, trial, place + 1)
             trial[place] = writer
             new_count, new_cost = count + 1, cost + graph.cost[writer]
         else:
@@ -258,28 +260,28 @@ def anneal(
             if place < 0 or place >= count:
                 continue
             low, high = min(at, place), max(at, place)
-            _copy(runs, 0, low, trial, 0)
-            _copy(runs, high + 1, count, trial, high + 1)
+            copy(runs, 0, low, trial, 0)
+            copy(runs, high + 1, count, trial, high + 1)
             if place > at:
-                _copy(runs, low + 1, high + 1, trial, low)
+                copy(runs, low + 1, high + 1, trial, low)
             else:
-                _copy(runs, low, high, trial, low + 1)
+                copy(runs, low, high, trial, low + 1)
             trial[place] = runs[at]
         worst = energy - warmth * np.log((1 + random_below(chance, 1 << 30)) / (1 << 30))
         if new_cost > worst or not profile(graph, work, trial, new_count, other):
             continue
-        excess = _excess(other, new_count, limit)
-        new_energy = new_cost + scale * excess
+        above = excess(other, new_count, limit)
+        new_energy = new_cost + scale * above
         if new_energy > worst:
             continue
         if new_count < count:
             times[runs[at]] -= 1
         elif new_count > count:
             times[trial[place]] += 1
-        _copy(trial, 0, new_count, runs, 0)
+        copy(trial, 0, new_count, runs, 0)
         count, cost, energy = new_count, new_cost, new_energy
-        if excess == 0.0 and cost < best_cost:
-            _copy(runs, 0, count, best, 0)
+        if above == 0.0 and cost < best_cost:
+            copy(runs, 0, count, best, 0)
             best_cost, found = cost, count
     return count, found, best_cost
 
