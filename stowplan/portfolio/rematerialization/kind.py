@@ -49,6 +49,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         Candidate("cuts", "exact", f"{_PROOFS}:cuts", share=0.2, in_thread=len(problem.ops) <= SMALL),
         Candidate("search", "heuristic", f"{_SEARCH}:search", share=0.7, interpret=interpret),
         Candidate("stages", "exact", "stowplan.portfolio.rematerialization.staged:stages", share=0.5),
+        Candidate("neighbourhoods", "exact", "stowplan.portfolio.rematerialization.neighbourhoods:neighbourhoods", share=0.5),
         Candidate("cpsat", "exact", f"{_PROOFS}:cpsat", share=0.4),
     ]
 

@@ -48,3 +48,5 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(problem, hint=hint, **context.reporting("cpsat"))
     if outcome.bound is not None:
         context.bound(outcome.bound, "cpsat")
+    if outcome.status == "infeasible":
+        context.proven_infeasible("cpsat", {"explanation": "no order, with all runs that could be of use, is within the limit"})
