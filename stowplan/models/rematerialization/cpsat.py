@@ -38,7 +38,7 @@ RUNS = ((60, 3), (MOST_OPS, 2))
 FREE_RUNS = 6
 
 #: Runs of an operator at most where nothing fits with fewer.
-ENOUGH_RUNS = 12
+ENOUGH_RUNS = 8
 
 
 @dataclass(frozen=True)
@@ -202,11 +202,12 @@ class Model:
 
 def _run_counts(structure: Structure, most: int, upper: int | None) -> list[int]:
     """[operators] runs at most: none again that alone cost more than a plan at hand, more of what costs nothing."""
-    found = []
-    for op in range(structure.ops):
+    found = [1] * structure.ops
+    # Readers before what they read: nothing runs more often than it is read.
+    for op in reversed(structure.order):
         cost = structure.cost[op]
         count = max(FREE_RUNS, most) if not cost else most if upper is None else min(most, 1 + upper // cost)
-        found.append(1 if structure.once[op] else min(count, _reads(structure, op, [most] * structure.ops)))
+        found[op] = 1 if structure.once[op] else min(count, _reads(structure, op, found))
     return found
 
 

@@ -34,7 +34,7 @@ SLICE = 10_000_000
 FEWEST_STEPS, STEPS_PER_RUN = 20_000, 400
 
 #: Runs times rounds of ruin and recreate between two looks at the clock, how often that, and what a round counts for in steps.
-ROUNDS, RECREATIONS, ROUND_STEPS = 10_000, 40, 100
+ROUNDS, RECREATIONS, ROUND_STEPS = 3_000, 40, 100
 
 #: Weight of a limit's worth of bytes above the limit, in what all operators cost once.
 WEIGHT = 4.0
@@ -137,7 +137,7 @@ def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
     turn = 0
     while not run.is_done() and (left is None or left > 0):
         if run.best is not None and turn % 3:
-            spent = _recreated(run)
+            spent = _recreated(run, RECREATIONS if left is None else min(RECREATIONS, 1 + left // (ROUNDS * ROUND_STEPS)))
         else:
             # From an order of a low peak, too: a sequence that fits at a high cost has few good ones near.
             start: Sequence[int] | None = orders[0]
@@ -148,7 +148,7 @@ def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
         turn += 1
 
 
-def _recreated(run: _Search) -> int:
+def _recreated(run: _Search, slices: int) -> int:
     """Ruin and recreate from the best sequence, slice by slice; about the runs times steps that it took."""
     given, _ = run.context.incumbent()
     best = run.best
@@ -160,12 +160,12 @@ def _recreated(run: _Search) -> int:
     noise = int(run.chance.choice([50, 300, 1000]))
     rounds = max(1, ROUNDS // len(best.sequence))
     sequence = list(best.sequence)
-    for _ in range(RECREATIONS):
+    for _ in range(slices):
         sequence = run.insertion.recreated(sequence, run.limit, int(run.chance.integers(1, 1 << 62)), noise, warmth, rounds)
         run.offer(sequence, "ruin and recreate")
         if run.is_done():
             break
-    return RECREATIONS * ROUNDS * ROUND_STEPS
+    return slices * ROUNDS * ROUND_STEPS
 
 
 def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int:

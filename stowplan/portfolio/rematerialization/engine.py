@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit, njit_inner
+from stowplan.compiled import njit, njit_inner, njit_outer
 from stowplan.models.rematerialization.structure import Structure
 from stowplan.portfolio.random_numbers import random_below
 
@@ -107,7 +107,7 @@ def copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
         target[place + at] = source[begin + at]
 
 
-@njit_inner
+@njit_outer
 def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> bool:
     """Whether each of the first ``count`` runs can run; ``live[:count]`` then has the bytes that are live at each."""
     instance, size, begin, last, ran, barred, operand, taker = work
@@ -284,12 +284,3 @@ def anneal(
             copy(runs, 0, count, best, 0)
             best_cost, found = cost, count
     return count, found, best_cost
-
-
-@njit
-def peak(graph: Graph, work: Scratch, runs: Ints) -> int:
-    """Peak in bytes of a sequence; -1 where it cannot run."""
-    live = np.zeros(len(runs) + 1, np.int64)
-    if not profile(graph, work, runs, len(runs), live):
-        return -1
-    return int(live[: len(runs)].max()) if len(runs) else 0
