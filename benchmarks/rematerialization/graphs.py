@@ -141,10 +141,8 @@ def networkx(path: Path) -> Problem:
     before: dict[int, set[int]] = {at: set() for at in range(len(names))}
     for one, other in edges:
         before[other].add(one)
-    if "order" in found["graph"]:
-        order = [index[each] for each in found["graph"]["order"]]
-    else:
-        order = kahn(len(names), edges)
+    given = found["graph"].get("order")
+    order = kahn(len(names), edges) if given is None else [index[each] for each in given]
     place = {op: at for at, op in enumerate(order)}
     size, cost = ("out_cost", "duration") if is_layered else ("cost_ram", "cost_cpu")
     assert all(place[one] < place[other] for one, other in edges)

@@ -1,10 +1,11 @@
-"""Beside Moccasin's own code on the graphs that it published: added cost at 0.9 and 0.8 of the peak, same machine, same time.
+"""Beside Moccasin's own code on the graphs that it published: added cost at 0.9 and 0.8 of the peak, in the same time.
 
     python -m benchmarks.rematerialization.moccasin FOLDER [--code FOLDER --python PYTHON] [--seconds 30] -o results.json [--table]
 
-FOLDER has the graphs (``data`` of github.com/haoming-codes/moccasin); ``--code`` is a copy of that repository, whose
-``moccasin.cp.remat`` runs as its ``main.py`` calls it, in a process of its own, by an interpreter that has its requirements (OR-Tools
-9.8, networkx). Without it only ours runs. Results are kept in the file, and what is there is not run again. Neither graphs nor code are part of this project.
+FOLDER has the graphs (``data`` of github.com/haoming-codes/moccasin). ``--code`` is a copy of that repository: its
+``moccasin.cp.remat`` runs as its ``main.py`` calls it, in a process of its own, by an interpreter with its requirements
+(OR-Tools 9.8, networkx). Without it only ours runs. Results are kept in the file, and what is there is not run again. Neither
+graphs nor code are part of this project.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ if layered:
         node["cost_ram"], node["cost_cpu"] = node.pop("out_cost"), node.pop("duration")
 order = G.graph["order"] if "order" in G.graph else list(nx.topological_sort(G))
 seconds = float(sys.argv[4])
-found = cp.remat(G=G, B=int(sys.argv[3]), C=2, timeout=seconds if len(G) >= 500 else seconds / 2, topo_order=order, log_dir=sys.argv[5])
+timeout = seconds if len(G) >= 500 else seconds / 2
+found = cp.remat(G=G, B=int(sys.argv[3]), C=2, timeout=timeout, topo_order=order, log_dir=sys.argv[5])
 print("RESULT", json.dumps({key: found[key] for key in ("status", "obj_val", "mem_schedule", "cpu_schedule") if key in found}))
 """
 

@@ -256,9 +256,7 @@ def solve(
         ceiling = min((counts[op] * structure.cost[op] for op in capped), default=1 << 62)
         if order is not None:
             ceiling = 0
-        found = cpsat_runner.find_plan(
-            Model(structure, limit, counts, order), objective=partial(min, ceiling), **search
-        )
+        found = cpsat_runner.find_plan(Model(structure, limit, counts, order), objective=partial(min, ceiling), **search)
         if found.status != "infeasible":
             break
         if order is None and not capped:

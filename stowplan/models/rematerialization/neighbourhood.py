@@ -1,4 +1,4 @@
-"""What some operators of a plan run again, and how long what they write is retained, as a CP-SAT model; all else stays.
+"""Where some operators of a plan run again, and how long their results are retained, as a CP-SAT model; all else stays.
 
 The runs of a sequence stand, without those in which an operator that is *free* runs again. Before each of them there is a *slot*
 in which free operators may run again, in the order of their first runs. Storages of free operators are retained from event to
@@ -177,7 +177,7 @@ class Neighbourhood:
             for root in reads[op] & self.lives.keys():
                 self.lives[root].readers.append(op)
         self.slots: dict[int, list[int]] = {}
-        barred = {op: end + 1 for op in self.free}
+        barred = dict.fromkeys(self.free, end + 1)
         for first, second in structure.problem.precedences:
             if first in barred:
                 barred[first] = min(barred[first], self.base.index(second))

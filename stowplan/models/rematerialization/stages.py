@@ -131,7 +131,7 @@ class Stages:
                     self._is_there(stage, structure.root[value], structure.writer[value], column)
 
     def _afterwards(self, stage: int) -> None:
-        """What runs in this stage or a later one needs what was live at the moment, or is made by one of these stages.
+        """What runs in this stage or later needs what was live at the moment, or is made in one of these stages.
 
         Of whole numbers this says nothing new. Parts of an operator spread over stages would be content with a part of what they
         read in each; together they are not. So the linear relaxation is no weaker than that of any of its moments alone.
@@ -147,7 +147,9 @@ class Stages:
                 for each in own:
                     program.add_row([(columns[-1], 1.0), (each, -1.0)], lower=0)
         needs = {(value, columns[op]) for op in range(structure.ops) if op != moment for value in structure.needs[op]}
-        kept: set[tuple[int, int | None]] = {(structure.root[value], None) for value, stays in enumerate(structure.kept) if stays}
+        kept: set[tuple[int, int | None]] = {
+            (structure.root[value], None) for value, stays in enumerate(structure.kept) if stays
+        }
         for value, needed in sorted(needs) + sorted(kept):
             root, writer = structure.root[value], structure.writer[value]
             if root in self._own[stage - 1]:
@@ -201,7 +203,7 @@ class Stages:
         return Draft(bound, cost, self._sequence(stages))
 
     def _sequence(self, stages: Sequence[set[int]]) -> list[int]:
-        """The operators stage by stage: those that run for the first time in the order given, others right before they are needed."""
+        """The operators stage by stage: first runs in the order given, others right before they are needed."""
         rank = {op: at for at, op in enumerate(self.structure.order)}
         sequence: list[int] = []
         done: set[int] = set()

@@ -140,7 +140,7 @@ def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
             spent = _recreated(run, RECREATIONS if left is None else min(RECREATIONS, 1 + left // (ROUNDS * ROUND_STEPS)))
         else:
             # From an order of a low peak, too: a sequence that fits at a high cost has few good ones near.
-            start: Sequence[int] | None = orders[0]
+            start: Sequence[int] = orders[0]
             if turn % 6 == 3 and run.best is not None and len(run.best.sequence) < room - 4:
                 start = run.best.sequence
             spent = _cooled(run, start, weight, hot=turn > 0)

@@ -19,6 +19,7 @@ from stowplan.models.rematerialization.structure import Structure
 from stowplan.portfolio.rematerialization import simulation
 from stowplan.portfolio.rematerialization.engine import make
 
+
 @dataclass(frozen=True)
 class Policy:
     """What is evicted first: the largest ``size ** bytes * distance ** time / cost ** cost``."""

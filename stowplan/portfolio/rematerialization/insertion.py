@@ -47,8 +47,10 @@ class Tables(NamedTuple):
 
 
 class Desk(NamedTuple):
-    """What the search works with. Every array is int64."""
+    """What the search works with. Every array is int64 but ``promise``."""
 
+    promise: NDArray[np.float64]
+    """What each of ``ranked`` saves for its cost, at most."""
     live: Ints
     trial: Ints
     other: Ints
@@ -67,7 +69,6 @@ class Desk(NamedTuple):
     times: Ints
     """[operators] runs."""
     ranked: Ints
-    promise: NDArray[np.float64]
 
 
 def tables(structure: Structure) -> Tables:
@@ -84,7 +85,7 @@ def desk(graph: Graph, room: int) -> Desk:
     """For sequences of up to ``room`` runs."""
     values, ops = len(graph.size), len(graph.cost)
     sizes = (room + 1, room, room + 1, room, room, values, values, CLOSURE, CLOSURE, ops, values)
-    return Desk(*(np.zeros(each, np.int64) for each in sizes), np.zeros(values))
+    return Desk(np.zeros(values), *(np.zeros(each, np.int64) for each in sizes))
 
 
 @njit_inner
@@ -428,18 +429,14 @@ class Insertion:
         if len(sequence) > self.room:
             return None
         runs[: len(sequence)] = sequence
-        count = recreate(
-            self.graph, self.tables, self.work, self.desk, runs, len(sequence), limit, np.ones(1, np.int64)
-        )
+        count = recreate(self.graph, self.tables, self.work, self.desk, runs, len(sequence), limit, np.ones(1, np.int64))
         return runs[:count].tolist() if count else None
 
-    def recreated(
-        self, sequence: Sequence[int], limit: int, seed: int, noise: int, warmth: float, rounds: int
-    ) -> list[int]:
+    def recreated(self, sequence: Sequence[int], limit: int, seed: int, noise: int, warmth: float, rounds: int) -> list[int]:
         """A sequence within the limit after some rounds of :func:`ruin_and_recreate`."""
         runs = np.zeros(self.room, np.int64)
         runs[: len(sequence)] = sequence
         chance = np.array([seed], np.int64)
         arrays = self.graph, self.tables, self.work, self.desk
         count = ruin_and_recreate(*arrays, runs, len(sequence), limit, chance, noise, warmth, rounds)
-        return runs[:count].tolist()
+        return list(map(int, runs[:count]))

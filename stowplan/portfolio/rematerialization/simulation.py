@@ -1,4 +1,4 @@
-"""The greedy simulation, operator by operator. Compiled; :mod:`stowplan.portfolio.rematerialization.greedy` says what it does."""
+"""The greedy simulation (:mod:`stowplan.portfolio.rematerialization.greedy`), operator by operator. Compiled."""
 
 from __future__ import annotations
 
@@ -119,11 +119,10 @@ def plain(structure: Structure, order: Sequence[int], checkpoints: Collection[in
 def start(graph: Graph, tables: Plain, limit: int, weights: Sequence[float], reach: int) -> State:
     """Before the first operator: inputs are there."""
     values, ops = len(graph.size), len(graph.cost)
-    most = values + ops + len(graph.need) + 1
-    sizes = (values, values, values, values, values, values, values, ops, most, ops + 1, ops + 1, values, values, MOST_RUNS * ops + 1)
-    there, place, resident, following, pins, held, protected, seen, stack, again, queue, score, ranked, sequence = (
-        np.zeros(each, np.int64) for each in sizes
-    )
+    by_value = [np.zeros(values, np.int64) for _ in range(8)]
+    there, place, resident, following, pins, held, protected, ranked = by_value
+    seen, again, queue = (np.zeros(ops + 1, np.int64) for _ in range(3))
+    stack, sequence = np.zeros(values + ops + len(graph.need) + 1, np.int64), np.zeros(MOST_RUNS * ops + 1, np.int64)
     place[:] = -1
     following[:] = tables.use_start[:-1]
     head = np.array([limit, 0, -1, 0, 0, 0, reach], np.int64)
@@ -146,7 +145,7 @@ def start(graph: Graph, tables: Plain, limit: int, weights: Sequence[float], rea
         stack,
         again,
         queue,
-        score.astype(np.float64),
+        np.zeros(values),
         ranked,
         sequence,
     )
@@ -240,7 +239,7 @@ def _cost_again(graph: Graph, tables: Plain, state: State, root: int) -> float:
 
 @njit_inner
 def _protect(graph: Graph, tables: Plain, state: State) -> int:
-    """Mark storages from which something is computed again that is gone and will be needed: the stamp, -1 where it cannot be."""
+    """Mark storages from which what is gone and will be needed is computed again: the stamp, -1 where it cannot be."""
     waiting = 0
     for value in range(len(graph.size)):
         writer = graph.writer[value]
@@ -255,7 +254,7 @@ def _protect(graph: Graph, tables: Plain, state: State) -> int:
 
 @njit_inner
 def _make_room(graph: Graph, tables: Plain, state: State, size: int, hold: int) -> bool:
-    """Evict until so many bytes fit beside what is there, but nothing pinned or with the stamp ``hold``; False where that fails."""
+    """Evict until so many bytes fit, but nothing pinned or with the stamp ``hold``; False where that fails."""
     head = state.head
     if head[LIVE] + size <= head[LIMIT]:
         return True
@@ -353,9 +352,7 @@ def _run(graph: Graph, tables: Plain, state: State, op: int) -> bool:
         if protected == -2:
             protected = _protect(graph, tables, state)
         if state.place[root] >= 0 and not (
-            protected >= 0
-            and state.protected[root] == protected
-            and _cost_again(graph, tables, state, root) == ENDLESS
+            protected >= 0 and state.protected[root] == protected and _cost_again(graph, tables, state, root) == ENDLESS
         ):
             _drop(graph, tables, state, root)
         elif head[LIVE] > head[LIMIT]:
