@@ -1,6 +1,6 @@
 """Beside Moccasin's own code on the graphs that it published: added cost at 0.9 and 0.8 of the peak, in the same time.
 
-    python -m benchmarks.rematerialization.moccasin FOLDER [--code FOLDER --python PYTHON] [--seconds 30] -o results.json [--table]
+    python -m benchmarks.rematerialization.moccasin FOLDER [--code FOLDER --python PYTHON] [--seconds 30] -o results.json
 
 FOLDER has the graphs (``data`` of github.com/haoming-codes/moccasin). ``--code`` is a copy of that repository: its
 ``moccasin.cp.remat`` runs as its ``main.py`` calls it, in a process of its own, by an interpreter with its requirements

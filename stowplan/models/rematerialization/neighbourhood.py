@@ -1,7 +1,7 @@
 """Where some operators of a plan run again, and how long their results are retained, as a CP-SAT model; all else stays.
 
-The runs of a sequence stand, without those in which an operator that is *free* runs again. Before each of them there is a *slot*
-in which free operators may run again, in the order of their first runs. Storages of free operators are retained from event to
+The runs of a sequence stand, without those in which an operator that is *free* runs again. Before each there is a *slot* in
+which free operators may run again, in the order of their first runs. Storages of free operators are retained from event to
 event: the slots in which they may be made again or read, and the runs that read them. All others live as before, so that a free
 operator may read them where they live, and nowhere else.
 """

@@ -77,9 +77,14 @@ class Stages:
             self._is_there(len(chain), root, structure.writer[root], None)
 
     def _columns(self, stage: int) -> list[int]:
+        """Columns of what can run in a stage: not what the next moment is the first to have, nor what must be past."""
         cost, later = self.structure.cost, 0
         if stage < len(self.chain):
             later = self.moments.after[self.chain[stage]] | 1 << self.chain[stage]
+        if stage:
+            past = self.moments.before[self.chain[stage - 1]] | 1 << self.chain[stage - 1]
+            for first, second in self.structure.problem.precedences:
+                later |= (past >> second & 1) << first
         return [-1 if later >> op & 1 else self.program.column(cost=cost[op]) for op in range(self.structure.ops)]
 
     def _fit(self, at: int, room: int) -> dict[int, int]:
@@ -133,8 +138,8 @@ class Stages:
     def _afterwards(self, stage: int) -> None:
         """What runs in this stage or later needs what was live at the moment, or is made in one of these stages.
 
-        Of whole numbers this says nothing new. Parts of an operator spread over stages would be content with a part of what they
-        read in each; together they are not. So the linear relaxation is no weaker than that of any of its moments alone.
+        Of whole numbers this says nothing new. Parts of an operator spread over stages would be content with a part of what
+        they read in each; together they are not. So the linear relaxation is no weaker than that of any of its moments alone.
         """
         structure, program, moment = self.structure, self.program, self.chain[stage - 1]
         columns = []
@@ -226,7 +231,9 @@ class Stages:
         return sequence
 
     def _missing(self, op: int, left: set[int]) -> list[int]:
-        writers = (self.structure.writer[value] for value in self.structure.needs[op])
+        """What is left of what must run right before an operator."""
+        writers = [self.structure.writer[value] for value in self.structure.needs[op]]
+        writers += [first for first, second in self.structure.problem.precedences if second == op]
         return [writer for writer in writers if writer in left]
 
 
