@@ -16,9 +16,8 @@ from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.graph import make as make_ordering
 from stowplan.portfolio.operator_order.orders import BASELINES
 from stowplan.portfolio.rematerialization import engine
-from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate
+from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate, simulated
 from stowplan.portfolio.rematerialization.insertion import Insertion
-from stowplan.portfolio.rematerialization.proofs import simulated
 
 #: Work of deterministic runs for each second of the limit: runs times steps of local search, operators times simulations.
 STEPS = 3_000_000

@@ -61,6 +61,13 @@ def simulate(
     return [int(each) for each in state.sequence[: state.head[simulation.RUNS]]]
 
 
+def simulated(structure: Structure, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> list[int] | None:
+    """A sequence within the problem's limit, if the simulation finds one before it is to stop."""
+    limit = structure.problem.limit
+    # Without a limit the order itself is a plan.
+    return list(order) if limit is None else simulate(structure, order, limit, policy, should_stop)
+
+
 def checkpoint_policies(structure: Structure, order: Sequence[int]) -> list[Policy]:
     """Keep what is live between segments: square root of the number of operators, half and twice as many.
 
