@@ -2,8 +2,8 @@
 
     python -m benchmarks.rematerialization.limits [--layers 4 16] [--at 0.4 0.6] [--seconds 30] [--control]
 
-A limit is said as a part of the way from the largest operator's own bytes to the peak of the order given. Costs are in percent of
-what every operator costs once.
+A limit is said as a part of the way from the largest operator's own bytes to the peak of the order given. Costs are in percent
+of what every operator costs once.
 """
 
 from __future__ import annotations

@@ -25,6 +25,9 @@ from stowplan.models.rematerialization.structure import Structure
 #: Terms of a program at most: beyond that HiGHS takes minutes for its linear relaxation.
 MOST_TERMS = 1_500_000
 
+#: Of so many of the fullest moments one is tried.
+APART = 5
+
 #: First runs after a moment above the limit that are looked at for one that can join the chain.
 NEAR = 60
 
@@ -237,8 +240,8 @@ class Stages:
         return [writer for writer in writers if writer in left]
 
 
-def first_moment(structure: Structure) -> int:
-    """The fullest operator of the order given, of those on a longest path through the graph."""
+def first_moments(structure: Structure, most: int) -> list[int]:
+    """Some of the fullest operators of the order given, of those on a longest path through the graph."""
     start, pred = structure.ordering.pred_start.tolist(), structure.ordering.pred.tolist()
     length, before = [0] * structure.ops, [-1] * structure.ops
     for op in structure.order:
@@ -247,11 +250,12 @@ def first_moment(structure: Structure) -> int:
                 length[op], before[op] = length[each] + 1, each
     at = max(structure.order, key=length.__getitem__)
     profile = dict(zip(structure.order, structure.ordering.profile(structure.order).tolist(), strict=False))
-    best = at
+    path = []
     while at >= 0:
-        best = max(best, at, key=profile.__getitem__)
+        path.append(at)
         at = before[at]
-    return best
+    # The fullest are next to each other, and say much the same.
+    return sorted(path, key=lambda op: -profile[op])[: most * APART : APART]
 
 
 def more_moments(

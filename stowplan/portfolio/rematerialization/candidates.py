@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 
@@ -23,8 +22,8 @@ from stowplan.portfolio.rematerialization.insertion import Insertion
 STEPS = 3_000_000
 SIMULATIONS = 3_000
 
-#: Part of the time for the first simulations, all together.
-FIRST_SHARE = 0.3
+#: Part of the time for the first simulations, all together, and for one cooling.
+FIRST_SHARE, COOLING_SHARE = 0.2, 0.2
 
 #: Runs times steps of local search between two looks at the clock.
 SLICE = 10_000_000
@@ -179,19 +178,20 @@ def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int
     # From near the cost of an operator down to where no worse step is ever taken.
     mean = max(1.0, float(sum(structure.cost)) / max(1, structure.ops))
     top = mean * float(run.chance.choice([0.03, 0.1, 0.3, 1.0])) if hot else mean * 0.01
-    warmth = np.geomspace(top, 1e-3 * mean, slices + 1)
+    size, at, began = max(1, steps // slices), 0, time.monotonic()
     chance = np.array([int(run.chance.integers(1, 1 << 62))], np.int64)
-    for begin, end in itertools.pairwise(warmth.tolist()):
+    while at < slices and not run.is_done():
+        begin, end = (top * (1e-3 * mean / top) ** (each / slices) for each in (at, at + 1))
         best_cost = run.best.objective if run.best is not None else 1 << 62
         heat = np.array([begin, end, weight])
-        count, found, _ = engine.anneal(
-            graph, work, runs, count, run.limit, best, best_cost, chance, heat, max(1, steps // slices)
-        )
+        count, found, _ = engine.anneal(graph, work, runs, count, run.limit, best, best_cost, chance, heat, size)
         if found:
             run.offer(best[:found].tolist(), "local search")
-        if run.is_done():
-            break
-    return steps * len(start)
+        at += 1
+        if at == 1 and not run.context.options.deterministic:
+            # Cooled down within a part of the time, however slow this machine is.
+            slices = max(1, min(slices, int(run.context.seconds(COOLING_SHARE) / (time.monotonic() - began + 1e-9))))
+    return size * at * len(start)
 
 
 def warm_up() -> None:
