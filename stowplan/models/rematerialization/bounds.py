@@ -161,11 +161,7 @@ def load_bound(structure: Structure) -> int:
     return most
 
 
-def least_peak(
-    structure: Structure,
-    should_stop: Callable[[], bool] = lambda: False,
-    enough: int | None = None,
-) -> int:
+def least_peak(structure: Structure, should_stop: Callable[[], bool] = lambda: False, enough: int | None = None) -> int:
     """Bytes that no plan's peak is below, as far as there was time; no more is proven than ``enough``."""
     moments, best = Moments(structure), load_bound(structure)
     for op in _fullest_first(structure):

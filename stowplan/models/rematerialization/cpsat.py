@@ -219,11 +219,7 @@ def _reads(structure: Structure, op: int, runs: list[int]) -> int:
 
 
 def solve(
-    problem: Problem,
-    *,
-    order: list[int] | None = None,
-    runs: int | None = None,
-    **search: Unpack[Search[Plan]],
+    problem: Problem, *, order: list[int] | None = None, runs: int | None = None, **search: Unpack[Search[Plan]]
 ) -> Outcome[Plan]:
     """A plan of least added cost.
 

@@ -287,11 +287,7 @@ class Neighbourhood:
         hint = [(run, int(place in self._now[op])) for (op, place), run in self.runs.items()]
         cpsat_runner.add_hint(self.model, hint, complete=False)
         found = cpsat_runner.run(
-            self.model,
-            time_limit=time_limit,
-            deterministic_limit=deterministic_limit,
-            seed=seed,
-            should_stop=should_stop,
+            self.model, time_limit=time_limit, deterministic_limit=deterministic_limit, seed=seed, should_stop=should_stop
         )
         is_solved = found.status in ("optimal", "infeasible")
         if not found.is_found:

@@ -26,7 +26,7 @@ from stowplan.models.rematerialization.structure import Structure
 MOST_TERMS = 1_500_000
 
 #: Of so many of the fullest moments one is tried.
-APART = 5
+APART = 8
 
 #: First runs after a moment above the limit that are looked at for one that can join the chain.
 NEAR = 60

@@ -32,10 +32,7 @@ class Point(NamedTuple):
 
 
 def frontier(
-    problem: Problem,
-    limits: Sequence[int] | int = 8,
-    on_point: Callable[[Point], None] = lambda point: None,
-    **options: Any,
+    problem: Problem, limits: Sequence[int] | int = 8, on_point: Callable[[Point], None] = lambda point: None, **options: Any
 ) -> list[Point]:
     """Plans for several limits, the smallest first.
 

@@ -199,15 +199,7 @@ def _closure(graph: Graph, tables: Tables, at_hand: Desk, root: int, depth: int)
 
 @njit_inner
 def _add_best(
-    graph: Graph,
-    tables: Tables,
-    work: Scratch,
-    at_hand: Desk,
-    runs: Ints,
-    count: int,
-    limit: int,
-    chance: Ints,
-    noise: int,
+    graph: Graph, tables: Tables, work: Scratch, at_hand: Desk, runs: Ints, count: int, limit: int, chance: Ints, noise: int
 ) -> int:
     """Add what saves most for its cost at the fullest moment; the new number of runs, 0 where nothing helps."""
     live = at_hand.live

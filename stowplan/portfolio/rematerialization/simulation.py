@@ -54,9 +54,10 @@ class Plain(NamedTuple):
 class State(NamedTuple):
     """What is there, and what a step works with. Every array is int64 but ``weights`` and ``score``."""
 
-    head: Ints
     weights: Floats
     """Exponents of bytes, time and cost."""
+    score: Floats
+    head: Ints
     there: Ints
     """[values] 0 or 1; 2 while it is asked what it would cost if it were not there."""
     place: Ints
@@ -71,16 +72,15 @@ class State(NamedTuple):
     """[storages] stamp of the last run for which it must stay."""
     protected: Ints
     """[storages] stamp of the last time that something that is gone is computed from it."""
+    ranked: Ints
+    """Storages that may be evicted."""
     seen: Ints
     """[operators] stamp of the last search that met it."""
-    stack: Ints
     again: Ints
     """Operators that must run again, as a search found them."""
     queue: Ints
     """The same in their order, while they run."""
-    score: Floats
-    ranked: Ints
-    """Storages that may be evicted."""
+    stack: Ints
     sequence: Ints
 
 
@@ -119,36 +119,17 @@ def plain(structure: Structure, order: Sequence[int], checkpoints: Collection[in
 def start(graph: Graph, tables: Plain, limit: int, weights: Sequence[float], reach: int) -> State:
     """Before the first operator: inputs are there."""
     values, ops = len(graph.size), len(graph.cost)
-    by_value = [np.zeros(values, np.int64) for _ in range(8)]
-    there, place, resident, following, pins, held, protected, ranked = by_value
-    seen, again, queue = (np.zeros(ops + 1, np.int64) for _ in range(3))
-    stack, sequence = np.zeros(values + ops + len(graph.need) + 1, np.int64), np.zeros(MOST_RUNS * ops + 1, np.int64)
-    place[:] = -1
-    following[:] = tables.use_start[:-1]
     head = np.array([limit, 0, -1, 0, 0, 0, reach], np.int64)
+    sizes = (*[values] * 8, *[ops + 1] * 3, values + ops + len(graph.need) + 1, MOST_RUNS * ops + 1)
+    state = State(np.array(weights), np.zeros(values), head, *(np.zeros(each, np.int64) for each in sizes))
+    state.place[:] = -1
+    state.following[:] = tables.use_start[:-1]
     given = np.flatnonzero((graph.writer < 0) & (np.diff(tables.use_start)[tables.root] > 0))
-    there[given] = 1
+    state.there[given] = 1
     roots = np.unique(tables.root[given])
-    place[roots], resident[: len(roots)] = np.arange(len(roots)), roots
+    state.place[roots], state.resident[: len(roots)] = np.arange(len(roots)), roots
     head[LIVE], head[THERE] = graph.size[roots].sum(), len(roots)
-    return State(
-        head,
-        np.array(weights, np.float64),
-        there,
-        place,
-        resident,
-        following,
-        pins,
-        held,
-        protected,
-        seen,
-        stack,
-        again,
-        queue,
-        np.zeros(values),
-        ranked,
-        sequence,
-    )
+    return state
 
 
 @njit_inner

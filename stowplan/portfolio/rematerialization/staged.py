@@ -12,13 +12,13 @@ from stowplan.portfolio.context import Context
 from stowplan.portfolio.rematerialization.insertion import Insertion
 
 #: Part of the time for one program.
-SHARE = 0.15
+SHARE = 0.2
 
 #: Programs in deterministic runs for each second of the limit, times operators; and nodes of each.
 PROGRAMS, NODES = 400, 20
 
 #: Moments that are tried alone.
-FIRST = 8
+FIRST = 3
 
 #: Limits below that of the problem that are tried for one chain.
 AIMS = 6

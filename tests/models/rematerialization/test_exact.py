@@ -23,7 +23,7 @@ def check_model(seed: int) -> str:
     """Compare with brute force: both ways to order; what was proven."""
     problem = limited(seed)
     least = least_cost(problem)
-    found = cpsat.solve(problem, time_limit=HANG if least is not None else 2.0)
+    found = cpsat.solve(problem, time_limit=HANG if least is not None else 0.5)
     staged = cpsat.solve(problem, order=build(problem).order, time_limit=HANG)
     assert not staged.bound, seed
     if staged.plan is not None:
@@ -54,7 +54,7 @@ def test_the_model_on_some_graphs() -> None:
 def test_the_model_on_hundreds_of_graphs() -> None:
     found = Counter(check_model(seed) for seed in range(200))
     assert found["optimal"] > 150
-    assert found["none"] > 3
+    assert found["none"] + found["open"] > 5
 
 
 def check_bounds(seed: int) -> str:
