@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from stowplan.compiled import is_interpreted
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
@@ -33,6 +34,9 @@ FEWEST_STEPS, STEPS_PER_RUN = 20_000, 400
 
 #: Runs times rounds of ruin and recreate between two looks at the clock, how often that, and what a round counts for in steps.
 ROUNDS, RECREATIONS, ROUND_STEPS = 3_000, 40, 100
+
+#: So many times as long does all take where it is interpreted.
+SLOWER = 100
 
 #: Weight of a limit's worth of bytes above the limit, in what all operators cost once.
 WEIGHT = 4.0
@@ -156,7 +160,7 @@ def _recreated(run: _Search, slices: int) -> int:
     mean = float(sum(run.structure.cost)) / max(1, run.structure.ops)
     warmth = mean * float(run.chance.choice([0.0, 0.01, 0.1]))
     noise = int(run.chance.choice([50, 300, 1000]))
-    rounds = max(1, ROUNDS // len(best.sequence))
+    rounds = max(1, ROUNDS // len(best.sequence) // (SLOWER if is_interpreted() else 1))
     sequence = list(best.sequence)
     for _ in range(slices):
         sequence = run.insertion.recreated(sequence, run.limit, int(run.chance.integers(1, 1 << 62)), noise, warmth, rounds)
@@ -174,7 +178,7 @@ def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int
     count = len(start)
     runs[:count] = start
     steps = max(FEWEST_STEPS, STEPS_PER_RUN * count)
-    slices = max(1, steps * count // SLICE)
+    slices = max(1, steps * count * (SLOWER if is_interpreted() else 1) // SLICE)
     # From near the cost of an operator down to where no worse step is ever taken.
     mean = max(1.0, float(sum(structure.cost)) / max(1, structure.ops))
     top = mean * float(run.chance.choice([0.03, 0.1, 0.3, 1.0])) if hot else mean * 0.01
