@@ -55,7 +55,9 @@ def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str,
 
 #: Headings in the help of commands with more options than a few, and the parameters under each beside those of inputs.
 _HEADINGS: dict[str, tuple[str, ...]] = {
-    "What is written": ("output", "plans", "emit", "depfile", "report", "png", "as_json", "quiet"),
+    "What is written": (
+        *("output", "plans", "certificate", "certify", "emit", "depfile", "report", "png", "as_json", "quiet"),
+    ),
     "The search": (
         *("time_limit", "candidates", "gap", "deterministic", "seed", "workers", "memory_limit", "cache", "cache_bytes"),
     ),
