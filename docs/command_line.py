@@ -91,11 +91,22 @@ def generated() -> str:
         for each in group:
             told += [f"## {each.name}", f"`{each.usage}`", *(text for text in each.paragraphs if text not in said)]
             told += _lists(each.rows, {*each.rows} - common - shared)
-            elsewhere = ", ".join(f"`{row.name}`" for row in each.rows if row in shared)
+            elsewhere = ", ".join(_names([row for row in each.rows if row in shared], shared))
             told += [f"[Shared](#shared-options): {elsewhere}."] if elsewhere else []
     told += ["## Shared options", *_lists([row for _, group in groups for each in group for row in each.rows], shared)]
     told += ["## Exit codes", "\n".join(f"- {code}: {meaning}." for code, meaning in EXIT_CODES.items())]
     return "\n\n".join(told) + "\n"
+
+
+def _names(rows: list[Row], shared: set[Row]) -> list[str]:
+    """What a command shares: the name of a heading below which it has all, else its options one by one."""
+    whole = Counter(row.heading for row in shared)
+    found = Counter(row.heading for row in rows)
+    names = [
+        f"*{row.heading.partition(' (')[0]}*" if 1 < found[row.heading] == whole[row.heading] else f"`{row.name}`"
+        for row in rows
+    ]
+    return [*dict.fromkeys(names)]
 
 
 def _lists(rows: Iterable[Row], chosen: set[Row]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -101,15 +101,35 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     highlights: tuple[str, ...] = ()
     """Names of the details that the summary prints."""
     warnings: tuple[str, ...] = ()
+    certificate: Any = None
+    """What is shown of the bound (a :class:`stowplan.certificates.certificate.Certificate`), where that was asked for."""
     problem: Any = None
     """What was solved, for pictures of the plan; None where it is not at hand, as in results that were stored."""
 
     @property
     def gap(self) -> float | None:
         """(objective - bound) / objective: 0 where proven optimal, None where either is missing."""
-        if self.objective is None or self.bound is None:
+        return self._gap_to(self.bound)
+
+    @property
+    def certified_bound(self) -> int | None:
+        """The bound that the certificate proves; None where there is none, or it proves that there is no plan."""
+        return self.certificate.bound if self.proof else None
+
+    @property
+    def proof(self) -> str:
+        """Form of the certificate's proof; empty where it has none, and a solver must be trusted."""
+        return self.certificate.form if self.certificate is not None and self.certificate.is_proof else ""
+
+    @property
+    def certified_gap(self) -> float | None:
+        """As :attr:`gap`, of the certified bound."""
+        return self._gap_to(self.certified_bound)
+
+    def _gap_to(self, bound: int | None) -> float | None:
+        if self.objective is None or bound is None:
             return None
-        return max(0.0, (self.objective - self.bound) / self.objective) if self.objective else 0.0
+        return max(0.0, (self.objective - bound) / self.objective) if self.objective else 0.0
 
     @property
     def speedup(self) -> float | None:
@@ -162,15 +182,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_dict(self, plan_path: str | None = None) -> dict[str, Any]:
         """Plain values, the plan by its path; what ``--json`` prints."""
-        names = [field for field in self.__struct_fields__ if field not in ("plan", "problem", "highlights")]
+        names = [field for field in self.__struct_fields__ if field not in ("plan", "problem", "highlights", "certificate")]
         values: dict[str, Any] = {"plan": plan_path}
         values.update((name, msgspec.to_builtins(getattr(self, name))) for name in names)
-        return values | {name: getattr(self, name) for name in ("gap", "speedup", "gain_percent", "is_baseline")}
+        certified = () if self.certificate is None else ("certified_bound", "certified_gap", "proof")
+        derived = ("gap", "speedup", "gain_percent", "is_baseline", *certified)
+        return values | {name: getattr(self, name) for name in derived}
 
     def summary(self) -> str:
         """A few lines for people."""
         lines = [f"{self.provenance.program} on {self.provenance.target} ({self.provenance.cost_model})"]
-        values = (self.objective, self.bound, *self.baselines.values())
+        values = (self.objective, self.bound, self.certified_bound, *self.baselines.values())
         shown = format_apart(values, lambda value, digits: format_quantity(value, self.unit, digits))
         if self.objective is None:
             lines.append(f"  no plan ({self.status}, stopped by {self.stop_reason})")
@@ -180,6 +202,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         if self.bound is not None and two_numbers(self.unit) is None:
             gap = "" if self.gap is None else f"  gap {format_gap(self.gap)}"
             lines.append(f"  bound      {shown[self.bound]}{gap}")
+        if self.certificate is not None:
+            lines.append(f"  certified  {self.certified(shown)}")
         lines.append(f"  status     {self.status}, stopped by {self.stop_reason} after {self.seconds:.1f} s")
         lines.extend(f"  {name:<9}  {self.details[name]}" for name in self.highlights if name in self.details)
         if "explanation" in self.details:
@@ -196,6 +220,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"  gain       {gained}")
         lines.extend(f"  warning    {warning}" for warning in self.warnings)
         return "\n".join(lines)
+
+    def certified(self, shown: Mapping[Any, str]) -> str:
+        """What the certificate proves, for people; ``shown`` has values as they are written."""
+        if not self.proof:
+            return f"nothing: {self.certificate.proof.get('solver') or 'a solver'} is trusted"
+        if self.certificate.bound is None:
+            return f"no plan exists  (by {self.proof})"
+        is_one = two_numbers(self.unit) is None
+        gap = f"  gap {format_gap(self.certified_gap)}" if is_one and self.certified_gap is not None else ""
+        return f"{shown[self.certificate.bound]}{gap}  (by {self.proof})"
 
     def gained(self) -> str:
         """What the plan gains over the baseline, for people; empty where there is nothing to compare."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.house.words import by_page
 from tests.paths import ROOT
 from tests.patience import HANG
 
@@ -77,6 +78,12 @@ def test_the_check_sees_dead_links(tmp_path: Path) -> None:
 def test_the_site_has_every_page() -> None:
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert sorted(listed) == sorted(["index.md", *(page.relative_to(DOCS).as_posix() for page in SITE)])
+
+
+def test_it_stays_short() -> None:
+    assert sum(words for words, _ in by_page().values()) <= 50_000
+    lines = {page.name: len(page.read_text(encoding="utf-8").splitlines()) for page in (DOCS / "guide").glob("*.md")}
+    assert {name for name, count in lines.items() if count > 150} == set()
 
 
 @pytest.mark.parametrize("shelf", ["guide", "reference", "results"])

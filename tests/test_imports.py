@@ -22,7 +22,7 @@ FLOORS = {
     for floor, names in enumerate(
         [
             ["models"],
-            ["hardware"],
+            ["hardware", "certificates"],
             ["transforms"],
             ["frontends"],
             ["learned_guidance"],
@@ -173,6 +173,21 @@ def test_verifier_stands_alone() -> None:
             is_own = target[:2] == ("models", "memory_mapping") and target[2] in allowed
             is_shape = target in [("models",), ("models", "verification")]
             assert is_own or is_shape or target == ("errors",), f"{path}:{line} imports {target}"
+
+
+def test_the_checker_of_certificates_stands_alone() -> None:
+    """It shares no code with what makes certificates, and needs nothing but the standard library."""
+    for path in sorted((ROOT / "certificates" / "checker").glob("*.py")):
+        name = () if path.stem == "__init__" else (path.stem,)
+        for line, target in imported(path, ("certificates", "checker", *name)):
+            assert target[:2] == ("certificates", "checker"), f"{path}:{line} imports {target}"
+        modules = {
+            name.split(".")[0]
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
+        }
+        assert modules <= {*sys.stdlib_module_names, "stowplan"}, f"{path} imports {modules}"
 
 
 def run_python(code: str) -> str:

@@ -13,8 +13,8 @@ from stowplan.errors import InputError
 
 def table(rows: Iterable[Sequence[object]], head: Sequence[str]) -> str:
     """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+    first, *others = ("| " + " | ".join(str(cell) for cell in line) + " |" for line in (head, *rows))
+    return "\n".join([first, "|" + "---|" * len(head), *others])
 
 
 def mean_and_deviation(values: Sequence[float], digits: int = 3) -> str:

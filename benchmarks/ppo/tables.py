@@ -46,12 +46,12 @@ def spread(values: Sequence[float], show: Callable[[float], str], unit: str = ""
     """The mean, with the least and the largest where they differ."""
     low, high = show(min(values)), show(max(values))
     mean = show(statistics.fmean(values)) + unit
-    return mean if low == high else f"{mean} ({low} to {high})"
+    return mean if low == high else f"{mean} ({low}–{high})"
 
 
 def percent(parts: Sequence[float]) -> str:
     """Mean and range of parts of a whole."""
-    return spread([100 * each for each in parts], lambda each: f"{each:.0f}", " %")
+    return spread([100 * each for each in parts], lambda each: f"{each:.0f}", "%")
 
 
 def shares(runs: Sequence[Run], least: dict[str, int], **limit: float) -> tuple[float, float, float]:
@@ -68,13 +68,14 @@ def _repetitions(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def by_budget(runs: Sequence[Run], least: dict[str, int], what: str, budgets: Sequence[float]) -> str:
-    """Rows of methods and budgets."""
+    """Rows of methods and budgets, which are not named where there is one."""
+    several = len(budgets) > 1
     rows = []
     for budget in budgets:
         for method in named(runs):
             each = [shares(own, least, **{what: budget}) for own in _repetitions([run for run in runs if run.name == method])]
-            rows.append([budget, method, *(percent(values) for values in zip(*each, strict=True))])
-    return table(rows, [what, "method", "a plan", "within 1 of the proven II", "at the proven II"])
+            rows.append([*[budget] * several, method, *(percent(values) for values in zip(*each, strict=True))])
+    return table(rows, [*[what] * several, "method", "a plan", "within 1 of the proven II", "at the proven II"])
 
 
 def by_graph(runs: Sequence[Run]) -> str:

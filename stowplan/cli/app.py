@@ -55,7 +55,9 @@ def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str,
 
 #: Headings in the help of commands with more options than a few, and the parameters under each beside those of inputs.
 _HEADINGS: dict[str, tuple[str, ...]] = {
-    "What is written": ("output", "plans", "emit", "depfile", "report", "png", "as_json", "quiet"),
+    "What is written": (
+        *("output", "plans", "certificate", "certify", "emit", "depfile", "report", "png", "as_json", "quiet"),
+    ),
     "The search": (
         *("time_limit", "candidates", "gap", "deterministic", "seed", "workers", "memory_limit", "cache", "cache_bytes"),
     ),
@@ -77,6 +79,7 @@ def _heading(name: str) -> str:
 #: ``module:function`` of each command.
 _COMMANDS = {
     "solve": "stowplan.cli.solve:solve_command",
+    "frontier": "stowplan.cli.frontier:frontier_command",
     "verify": "stowplan.cli.inspect:verify_command",
     "convert": "stowplan.cli.convert:convert_command",
     "export": "stowplan.cli.convert:export_command",

@@ -59,8 +59,8 @@ def batch_command(
     """Solve a suite of inputs into a folder, maybe side by side.
 
     Each input gives NAME.plan.json and NAME.result.json, and a line in results.jsonl. A second run with the same options skips
-    what is finished, also after the first was killed; an input that fails is left out and named at the end. The exit code is 0
-    where all were solved, else the highest of theirs.
+    what is finished; an input that fails is named at the end. The exit code is 0 where all were solved, else the highest of
+    theirs.
     """
     from stowplan.portfolio.batch.records import CANCELLED, worst_code
     from stowplan.portfolio.batch.run import run_batch
@@ -146,12 +146,14 @@ def _outcome(record: Record) -> str:
 def _summary(done: list[tuple[Item, Record]], total: int) -> str:
     rows = []
     failures = []
+    is_certified = any(record.settings.certify for _, record in done)
     for item, record in done:
         name, result = files.printable(item.name), record.result
         if result is None:
             failures.append(f"failed (exit code {record.exit_code}): {name}: {record.error}")
             continue
         unit = result["unit"]
+        own = (as_quantity(result["certified_bound"], unit), result["proof"] or "none") if "proof" in result else ("", "")
         rows.append(
             (
                 name,
@@ -159,11 +161,13 @@ def _summary(done: list[tuple[Item, Record]], total: int) -> str:
                 as_quantity(result["objective"], unit),
                 as_quantity(result["bound"], unit),
                 as_gap(result["gap"]),
+                *(own if is_certified else ()),
                 as_ratio(result["speedup"]),
                 f"{result['seconds']:.1f}",
             )
         )
-    head = ("program", "status", "objective", "bound", "gap", "speedup", "seconds")
+    certified = ("certified", "proof") if is_certified else ()
+    head = ("program", "status", "objective", "bound", "gap", *certified, "speedup", "seconds")
     solved = sum(record.exit_code == 0 for _, record in done)
     lines = [render(head, rows, left=2)] if rows else []
     lines += failures

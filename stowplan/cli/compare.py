@@ -57,8 +57,8 @@ def compare_command(
     """Tables of batch results, or what two plans do differently.
 
     One folder: objective, bound, gap and the speedup over every baseline. Two folders: the ratio first / second of the
-    objectives, which is the second's speedup over the first, with the second's wins, losses and ties, the mean and median
-    difference with confidence intervals, and p-values of the signed-rank and sign tests.
+    objectives, the second's wins, losses and ties, the mean and median difference with confidence intervals, and p-values of
+    the signed-rank and sign tests.
 
     Two plans and their INPUT: what the second moves, adds and drops, and what it costs. Both are verified first. The options
     that change how an input is read are for this form; without --target the first plan's own is taken.

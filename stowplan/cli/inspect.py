@@ -14,9 +14,10 @@ from stowplan.cli.output import note, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture, emissions
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.options import ReadOptions
-from stowplan.result import format_quantity
+from stowplan.result import format_gap, format_quantity, two_numbers
 
 if TYPE_CHECKING:
+    from stowplan.certificates.checker import Verdict
     from stowplan.portfolio.plan_cache import PlanCache
     from stowplan.report.presenter import Presenter
 
@@ -28,13 +29,17 @@ def verify_command(
     emit: Annotated[
         list[str] | None, option("--emit", "FORMAT=FILE", "Write the offsets of a valid plan as c-header, json, csv or tflite.")
     ] = None,
+    bound: Annotated[
+        Path | None,
+        option("--bound", "PROOF", "Also check this certificate of a bound, as 'stowplan solve --certificate' writes it."),
+    ] = None,
     as_json: Annotated[bool, option("--json", "", "Print the findings as JSON.")] = False,
     *,
     options: ReadOptions,
 ) -> None:
     """Check a plan against its problem, without any solver.
 
-    Lists every broken rule on standard output; the exit code is 4 where there is one.
+    Lists every broken rule on standard output; the exit code is 4 where there is one, or where the proof of a bound fails.
     """
     wanted = emissions(None, emit)
     check_outputs(wanted.outputs, inputs=(problem, plan, *options.files))
@@ -45,8 +50,11 @@ def verify_command(
 
     kind = kind_of(found)
     check = check_plan(kind, found, given)
+    proven, failure = (None, "") if bound is None else _check_bound(bound, found, check.objective if check.ok else None)
     if as_json:
-        say_json({"ok": check.ok, "objective": check.objective, "violations": check.violations})
+        values = {"ok": check.ok and not failure, "objective": check.objective, "violations": check.violations}
+        said = {} if proven is None else {"bound": proven.bound, "proof": proven.form}
+        say_json(values | said | ({"bound_failure": failure} if failure else {}))
     elif check.ok and check.objective is not None:
         exact = f" ({check.objective} {kind.unit})" if kind.unit == "ps" else ""
         say(f"valid: {format_quantity(check.objective, kind.unit)}{exact}")
@@ -57,7 +65,32 @@ def verify_command(
         more = f" (and {others} more)" if others > 0 else ""
         hint = target_hint(assumed) if given.problem != found.digest else ""
         raise VerificationError(f"{plan}: not a valid plan: {''.join(check.violations[:1])}{more}{hint}")
+    if failure:
+        raise VerificationError(f"{bound}: the bound is not proven: {failure}")
+    if proven is not None and proven.bound is not None and check.objective is not None and not as_json:
+        gap = (check.objective - proven.bound) / check.objective if check.objective else 0.0
+        is_one = two_numbers(kind.unit) is None
+        exact = f" ({proven.bound} {kind.unit})" if kind.unit == "ps" else ""
+        shown = f"{format_quantity(proven.bound, kind.unit)}{exact}, by {proven.form}"
+        say(f"proven bound: {shown}" + (f": within {format_gap(gap)} of the optimum" if is_one else ""))
     wanted.write(found, given, problem)
+
+
+def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdict | None, str]:
+    """What a certificate proves; and where its proof fails, empty where it does not."""
+    from stowplan.certificates.checker import MalformedError, UnprovenError, check
+
+    data = files.read_bytes(path)
+    try:
+        found = check(files.encode(problem), data)
+    except UnprovenError as error:
+        return None, str(error)
+    except MalformedError as error:
+        raise InputError(str(error), source=path) from None
+    if objective is not None and (found.bound is None or found.bound > objective):
+        # Either the verifier or the checker is wrong then.
+        return None, f"it proves that no plan is as good as this one, of {objective}"
+    return found, ""
 
 
 @with_input_options()
@@ -133,20 +166,22 @@ def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assum
 def open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any, str | None]:
     """Problem, plan, and the target of the plan where it decided: an input that needs one is read for it if none is named.
 
+    A plan of a kind that knows no targets, such as offsets of an ONNX model, is for the one that the input has for its kind.
+
     Raises
     ------
     UsageError
         The plan was made for a target file: its name is none of those that come with the package.
     """
     from stowplan.frontends.formats import check_regular, format_of, look
-    from stowplan.frontends.read import open_input, read_plan
+    from stowplan.frontends.read import only_target, open_input, read_plan
 
     check_regular(plan)
     # Other tables are plans only for a problem that is known.
     given = read_plan(plan) if files.is_json(plan) else None
     assumed: str | None = None
     if given is not None and options.target is None and format_of(look(problem)).targets is not None:
-        assumed = given.target or None
+        assumed = given.target or only_target(problem, given.format.split(".")[1])
         options = msgspec.structs.replace(options, target=assumed)
     if assumed is not None and not _is_shipped(assumed):
         raise UsageError(f"{plan}: was made for target {assumed!r}, which does not come with stowplan: pass --target FILE")

@@ -85,6 +85,9 @@ MemoryLimit = Annotated[
         parser=size,
     ),
 ]
+Certify = Annotated[
+    bool, option("--certify", "", "Also prove the bound in a way that is checked without solvers (see --certificate of solve).")
+]
 Seed = Annotated[int, option("--seed", "N", "Seed of everything random.")]
 Workers = Annotated[int, option("--workers", "N", "Processes side by side, at most.")]
 Quiet = Annotated[bool, option("-q --quiet", "", "No progress on standard error.")]
@@ -135,6 +138,7 @@ class Search:
     seed: Seed = 0
     workers: Workers = DEFAULT_WORKERS
     memory_limit: MemoryLimit = None
+    certify: Certify = False
 
     def settings(self) -> dict[str, Any]:
         """They by name, as :func:`stowplan.solve` takes them; raises UsageError where two baselines are named."""

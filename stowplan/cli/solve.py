@@ -53,7 +53,7 @@ def solve_command(
         option(
             "--hint",
             "FILE",
-            "What guides the search: a hint file, or a plan of this problem. A bad one costs a little time, nothing else.",
+            "What guides the search: a hint file, or a plan of this problem.",
         ),
     ] = None,
     hint_program: Annotated[
@@ -69,8 +69,7 @@ def solve_command(
         option(
             "--keep-close",
             "PLAN",
-            "An earlier plan: change as little of it as can be, and be never worse. Of an earlier version of INPUT "
-            "where its names say what it decides, or with --hint-program.",
+            "An earlier plan, maybe of an earlier version of INPUT: change as little of it as can be, and be never worse.",
         ),
     ] = None,
     keep_close_within: Annotated[
@@ -80,6 +79,10 @@ def solve_command(
             "PERCENT",
             "What little change may cost, of the best objective found: 1% or 0.01.  [default: 0]",
         ),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        option("--certificate", "FILE", "Write a certificate of the bound here: a proof for 'stowplan verify --bound'."),
     ] = None,
     report: Report = None,
     png: Picture = None,
@@ -97,8 +100,9 @@ def solve_command(
     """Find the best plan, verified, with a proven bound."""
     began = time.monotonic()
     settings, time_limit = search.settings(), search.time_limit
+    settings["certify"] |= certificate is not None
     wanted = emissions(output, emit)
-    others = tuple(path for path in (report, png, config) if path is not None)
+    others = tuple(path for path in (certificate, report, png, config) if path is not None)
     if depfile is not None and not (wanted.outputs or others):
         raise UsageError("--depfile says what outputs depend on, and none is asked for: expected -o FILE or another")
     inputs = (source, xla_plan, hint, hint_program, keep_close, *options.files)
@@ -144,6 +148,8 @@ def solve_command(
                 wanted.write(problem, result.plan, source)
                 if config is not None:
                     _presenter(problem).configuration(problem, result.plan).save(config)
+            if certificate is not None and result.certificate is not None:
+                result.certificate.save(certificate)
             if as_json:
                 say_json(result.to_dict(None if wanted.plan is None or result.plan is None else files.printable(wanted.plan)))
             else:

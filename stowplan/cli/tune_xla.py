@@ -94,10 +94,8 @@ def tune_xla_command(
 ) -> None:
     """Find compiler options that make XLA's programs faster.
 
-    A JAX function is compiled ahead of time, again and again, and judged by the cycles that XLA itself estimates.
-
-    Nothing runs on a TPU, and none is needed. XLA's default is one of the candidates: the result is never worse. Needs jax and
-    libtpu: pip install 'stowplan[xla]'.
+    A JAX function is compiled ahead of time, again and again, and judged by the cycles that XLA itself estimates. No TPU is
+    needed. XLA's default is one of the candidates: the result is never worse. Needs jax and libtpu, the extra 'xla'.
     """
     own = _read_options(options or ())
     if factory_arguments and not factory:

@@ -144,6 +144,15 @@ def _fitting(source: Source, own: TargetFamily) -> list[TargetFamily]:
     return sorted((each for each in fitting if each is not None), key=lambda each: each is not own)
 
 
+def only_target(path: str | Path, kind: str) -> str | None:
+    """The one target for which a file is read as a problem of a kind; None where there is none, or a choice of several."""
+    source = look(path)
+    own = format_of(source).targets
+    fitting = [] if own is None else _fitting(source, own)
+    names = [name for each in fitting if each.kind == kind.replace("_", " ") for name in each.names()]
+    return names[0] if len(names) == 1 else None
+
+
 def read_plan(path: str | Path, problem: Any = None) -> Any:
     """Plan of whatever kind from a plan file.
 

@@ -70,6 +70,7 @@ def check_options(options: Options) -> Options:
         deterministic=flag("deterministic {}", options.deterministic),
         gap=number("a gap of {}", options.gap, 0.0, 1.0),
         memory_limit=limit,
+        certify=flag("certify {}", options.certify),
     )
 
 

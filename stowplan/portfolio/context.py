@@ -32,6 +32,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Stop once (objective - bound) / objective is no more than this."""
     memory_limit: int | None = None
     """Bytes that the process of a candidate may hold, with what it has started; threads cannot be held to it."""
+    certify: bool = False
+    """Whether the result is to have a certificate of its bound."""
 
 
 class SolverLimits(TypedDict):
@@ -137,6 +139,12 @@ class Context:
 
     def bound(self, bound: int, source: str) -> None:
         """Report a proven lower bound; may be called again and again, each time with a better one."""
+
+    def evidence(self, data: bytes) -> None:
+        """Say what a bound rests on, for its certificate; better evidence takes the place of what was said before.
+
+        Wanted where :attr:`Options.certify` is set. What the bytes mean is a matter of the kind's maker of certificates.
+        """
 
     def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
         """Report a proof that there is no plan. ``why`` joins the result's details; its ``explanation`` is for people."""

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from stowplan.certificates.certificate import Certificate
 from stowplan.deadline import Deadline
 from stowplan.errors import StowplanError, UsageError
 from stowplan.file_lock import try_lock
@@ -339,6 +340,8 @@ def key_of(call: Call) -> str:
         "hint": None if call.hint is None else digest(call.hint),
         "problem": digest(call.problem),
     }
+    if options.certify:
+        said["certify"] = True
     if call.keeper is not None:
         said["keep_close"] = digest(call.keeper.given)
     return digest(said)
@@ -365,10 +368,12 @@ def _decoded(kind: Kind, problem: Any, data: bytes, plan_data: bytes | None, dig
         if _digest(data, plan_data) != digest:
             return None
         found = msgspec.msgpack.decode(data, type=Result)
+        if found.certificate is not None:
+            found = msgspec.structs.replace(found, certificate=msgspec.convert(found.certificate, Certificate))
         if plan_data is None:
             return found if found.objective is None else None
         plan = kind.modules.decode_plan(plan_data)
-    except (msgspec.DecodeError, StowplanError, TypeError, ValueError):
+    except (msgspec.MsgspecError, StowplanError, TypeError, ValueError):
         return None
     verified = check(kind, problem, plan)
     if not verified.ok or verified.objective != found.objective:

@@ -12,6 +12,7 @@ import msgspec
 
 from stowplan.deadline import Deadline
 from stowplan.portfolio.arguments import FAMILIES, Call, check_call, check_options, check_others
+from stowplan.portfolio.certification import certified, seconds_for
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import kind_of
 from stowplan.portfolio.plan_cache import PlanCache
@@ -41,6 +42,7 @@ def solve(
     on_progress: Callable[[Progress], None] | None = None,
     cancel: threading.Event | None = None,
     cache: str | os.PathLike[str] | PlanCache | None = None,
+    certify: bool = False,
 ) -> Result:
     """Best verified plan for a problem within a time limit, with a proven bound.
 
@@ -89,6 +91,10 @@ def solve(
         Folder of a plan cache: a result that is there for the same problem, options and versions, and is proven or had at least
         this time limit, is returned, once its plan is verified; else what is found is kept there. None keeps nothing.
 
+    certify
+        Make a certificate of the bound, ``Result.certificate``: a proof that is checked without solvers and models
+        (docs/reference/certificates.md). A twentieth of the time limit is for this.
+
     Returns
     -------
     Result
@@ -113,12 +119,15 @@ def solve(
             deterministic=deterministic,
             gap=gap,
             memory_limit=memory_limit,
+            certify=certify,
         )
     )
     check_others(plans, baseline, on_progress, cancel)
     kind = kind_of(problem)
     # The kind's modules may just have been imported; that is part of the time.
     limit = NET[0] * options.time_limit + NET[1] if options.deterministic else options.time_limit
+    if options.certify and not options.deterministic:
+        limit -= min(seconds_for(limit), limit / 2)
     deadline = Deadline(limit - (time.monotonic() - began), cancel)
     call = check_call(kind, problem, options, plans=plans or {}, hint=hint, keep_close=keep_close, baseline=baseline)
     kept = PlanCache.of(cache)
@@ -151,4 +160,6 @@ def run_call(call: Call, deadline: Deadline, on_progress: Callable[[Progress], N
     if keeper is not None and keeper.finish(state):
         stop_reason = "cancelled"
     result = result_of(run, call, stop_reason)
+    if call.options.certify:
+        result = certified(result, call.problem, state)
     return result if keeper is None else keeper.described(result)

@@ -93,6 +93,10 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
     gap = "" if result.gap is None or not presenter.has_ratios else f"gap {format_gap(result.gap)}"
     gap = "no gap without a plan" if result.objective is None else gap
     cards.append(("Proven bound", shown[result.bound], escape(gap) if result.bound is not None else "none proven"))
+    if result.certificate is not None:
+        written = presenter.written((result.objective, result.bound, result.certified_bound), result.unit)
+        name, _, note = result.certified(written).partition("  ")
+        cards.append(("Certified bound", name, escape(note)))
     overview = presenter.overview(problem, result)
     cards += [(name, value, escape(note)) for name, value, note in overview.cards]
     stop = result.stop_reason.replace("_", " ")

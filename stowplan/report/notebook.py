@@ -26,7 +26,7 @@ _NONE = "–"
 def result_html(result: Result) -> str:
     """Figures, candidates and warnings of a result; its plan drawn, if its problem is known."""
     presenter = Presenter() if result.problem is None else presenter_for(result.problem)
-    values = [result.objective, result.bound, *result.baselines.values()]
+    values = [result.objective, result.bound, result.certified_bound, *result.baselines.values()]
     values += [value for each in result.candidates for value in (each.objective, each.bound)]
     shown = presenter.written(values, result.unit)
     who = result.provenance
@@ -36,6 +36,7 @@ def result_html(result: Result) -> str:
         ("verified", "yes" if result.verified else "no"),
         ("bound", shown[result.bound]),
         ("gap", _NONE if result.gap is None or two_numbers(result.unit) is not None else format_gap(result.gap)),
+        *([] if result.certificate is None else [("certified", result.certified(presenter.written(values, result.unit)))]),
         *((f"baseline {name}", shown[value]) for name, value in result.baselines.items()),
     ]
     if "explanation" in result.details:

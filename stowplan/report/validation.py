@@ -129,12 +129,14 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
     for each in problems:
         exact = each.exact
         bound = _NOTHING if exact is None else "proven" if exact.is_proven else format_value(exact.bound, each.unit)
+        shown = _NOTHING if exact is None or not exact.proof else format_value(exact.certified_bound, each.unit)
         policy, control = each.policy, each.control
         rows.append(
             (
                 each.name,
                 format_value(None if exact is None else exact.objective, each.unit),
                 bound,
+                f"{shown} ({exact.proof})" if exact is not None and exact.proof else shown,
                 _outcome(None if policy is None else policy.likeliest, each.unit),
                 _outcome(None if policy is None else policy.best, each.unit),
                 _outcome(None if control is None else control.likeliest, each.unit),
@@ -142,7 +144,8 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
                 _outcome(each.baseline, each.unit),
             )
         )
-    head = ("Problem:n", "Best known:r", "Bound:r", "Policy:r", "Best sample:r", "Untrained:r", "Best sample:r", "Baseline:r")
+    others = ("Policy:r", "Best sample:r", "Untrained:r", "Best sample:r", "Baseline:r")
+    head = ("Problem:n", "Best known:r", "Bound:r", "Certified:r", *others)
     return table(
         "Objectives, with the gap to the optimum or, where that is not proven, to the best plan known and to the bound",
         head,

@@ -72,7 +72,7 @@ def test_settings_lie_side_by_side_and_old_names_stay(graphs: Path, capsys: pyte
     assert "| suite | chain | 2 | 1 | 1 |" in capsys.readouterr().out
     assert benchmarks.ppo.paper.main([*options, "--first", "latency"]) == 0
     # At an interval of 2 both stand on one tile, which saves the clock of a link.
-    assert "| list | 100 % | 1.000 | 2.000 |" in capsys.readouterr().out
+    assert "| list | 100% | 1.000 | 2.000 |" in capsys.readouterr().out
 
 
 def test_runs_from_before_there_were_settings() -> None:
@@ -138,7 +138,7 @@ def test_a_candidate_of_the_portfolio_by_itself(graphs: Path, monkeypatch: pytes
 def test_seeds_of_a_training_share_a_row() -> None:
     runs = [made(ii, f"small@{seed}") for seed, ii in ((5, 1), (6, 2))]
     rows = benchmarks.ppo.tables.by_budget(runs, {"d": 1}, "evaluations", [64]).splitlines()[2:]
-    assert rows == ["| 64 | small | 100 % | 100 % | 50 % (0 to 100) |"]
+    assert rows == ["| small | 100% | 100% | 50% (0–100) |"]
 
 
 @pytest.mark.parametrize(

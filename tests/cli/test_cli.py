@@ -160,7 +160,7 @@ def test_solve_writes_what_it_says(tmp_path: Path, cli: Cli) -> None:
     )  # fmt: skip
     assert code == 0
     values = json.loads(out)
-    for name in {*Result.__struct_fields__, "gap", "speedup"} - {"highlights", "problem"}:
+    for name in {*Result.__struct_fields__, "gap", "speedup"} - {"highlights", "problem", "certificate"}:
         assert name in values
     assert values["plan"] == str(plan)
     assert values["verified"] is True

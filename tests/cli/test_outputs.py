@@ -16,7 +16,7 @@ from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.read import read_plan
 from tests.cli.conftest import ALEXNET, BRIEF, Cli, Solved, error_line
-from tests.paths import TARGETS
+from tests.paths import EXAMPLES, TARGETS
 
 TARGET = TARGETS / "teaching.toml"
 
@@ -201,6 +201,14 @@ def test_a_plan_for_an_own_target_of_a_known_name(cli: Cli, tmp_path: Path) -> N
     outcome = cli("verify", ALEXNET, plan, "--target", "teaching")
     assert outcome.code == 4
     assert "pass --target" not in outcome.err
+
+
+@pytest.mark.parametrize("target", ["arena", "order"])
+def test_a_plan_of_a_kind_without_targets_says_what_its_input_is_read_for(cli: Cli, tmp_path: Path, target: str) -> None:
+    source, plan = EXAMPLES / "attention.hlo.txt", tmp_path / "plan.json"
+    assert cli("solve", source, "--target", target, "--candidates", "heuristic", "-q", "-o", plan).code == 0
+    assert cli("verify", source, plan).code == 0
+    assert cli("show", plan, source).code == 0
 
 
 # -------------------------------------------------------------------------------------------------- plans of other kinds

@@ -121,8 +121,10 @@ class Cuts:
         self._add(n + storage[reads], structure.user[reads], np.full(int(reads.sum()), _ENDLESS))
         pairs = zip(storage[reads].tolist(), structure.user[reads].tolist(), strict=True)
         self._read = {pair: first + at for at, pair in enumerate(pairs)}
+        self._kept = dict(enumerate(kept.tolist(), self._flow.num_arcs()))
         self._add(n + kept, np.full(len(kept), self._sink), np.full(len(kept), _ENDLESS))
         # With each operator all that it needs.
+        self._needs = dict(enumerate(zip(structure.pred.tolist(), owner.tolist(), strict=True), self._flow.num_arcs()))
         self._add(owner, structure.pred, np.full(len(owner), _ENDLESS))
         self._begin = self._flow.num_arcs()
         self._add(np.full(n, self._source), every, np.zeros(n, np.int64))
@@ -157,6 +159,20 @@ class Cuts:
         for arc in freed:
             self._flow.set_arc_capacity(arc, _ENDLESS)
         return found + int(structure.allocated[op]), ran
+
+    def flow(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+        """The flow of the last cut, which proves it.
+
+        Returns
+        -------
+        tuple
+            (tensor, operator that uses it or -1 for the end, bytes), and (operator before, operator after, bytes).
+        """
+        tensor, amount = self._structure.tensor, self._flow.flow
+        held = [(int(tensor[storage]), user, amount(arc)) for (storage, user), arc in self._read.items()]
+        held += [(int(tensor[storage]), -1, amount(arc)) for arc, storage in self._kept.items()]
+        after = [(*pair, amount(arc)) for arc, pair in self._needs.items()]
+        return [each for each in held if each[2]], [each for each in after if each[2]]
 
 
 def cut_bound(

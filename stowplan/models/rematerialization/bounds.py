@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -43,21 +44,36 @@ class Moments:
 
     def __init__(self, structure: Structure):
         self.structure = structure
-        self.before = ancestors(structure.ordering)
-        after = [0] * structure.ops
-        for op in range(structure.ops):
-            for each in _bits(self.before[op]):
-                after[each] |= 1 << op
-        self.after = after
         roots = structure.root
         self.read = [sorted({roots[value] for value in each}) for each in structure.needs]
+        """[operators] storages that it reads."""
         self.storages = [value for value, parent in enumerate(structure.parent) if parent < 0]
+        self.proof: tuple[int, int, list[tuple[int, int, int]]] = (1, 0, [])
+        """Weights of costs and of bytes, and the flow (:meth:`_flow_of`), that prove the last result of :meth:`added_cost`."""
+        self._flow: list[tuple[int, int, int]] = []
+
+    @cached_property
+    def before(self) -> list[int]:
+        """[operators] those that must have run before it, as bits."""
+        return ancestors(self.structure.ordering)
+
+    @cached_property
+    def after(self) -> list[int]:
+        """[operators] those that it must have run before, as bits."""
+        ordering = self.structure.ordering
+        found = [0] * self.structure.ops
+        start, successors = ordering.succ_start.tolist(), ordering.succ.tolist()
+        for op in reversed(self.structure.order):
+            for each in successors[start[op] : start[op + 1]]:
+                found[op] |= found[each] | 1 << each
+        return found
 
     def own_bytes(self, op: int) -> int:
         """What is live for the operator itself while it runs: what it writes, and what it reads and no result replaces."""
-        return sum(self.structure.size[each] for each in {*self.structure.writes[op], *self._held(op)})
+        return sum(self.structure.size[each] for each in {*self.structure.writes[op], *self.held(op)})
 
-    def _held(self, op: int) -> set[int]:
+    def held(self, op: int) -> set[int]:
+        """Storages that it reads, and whose place no result takes."""
         structure = self.structure
         return {*self.read[op]} - {structure.root[value] for value in structure.pairs[op]}
 
@@ -68,9 +84,12 @@ class Moments:
     def added_cost(self, op: int, limit: int) -> int | None:
         """Cost that a plan within the limit adds, at least, by this operator's first run; None where nothing fits."""
         room = limit - self.own_bytes(op)
-        fewest, dearest = self._cut(op, 0, 1), self._cut(op, 1, 0)
+        fewest = self._cut(op, 0, 1)
+        self.proof = 0, 1, self._flow
         if fewest.bytes > room:
             return None
+        dearest = self._cut(op, 1, 0)
+        self.proof = 1, 0, []
         if dearest.bytes <= room:
             return 0
         best = 0
@@ -80,7 +99,9 @@ class Moments:
             if price <= 0 or scale <= 0:
                 break
             found = self._cut(op, scale, price)
-            best = max(best, -(-(found.value - price * room) // scale))
+            proven = -(-(found.value - price * room) // scale)
+            if proven > best:
+                best, self.proof = proven, (scale, price, self._flow)
             if scale * found.cost + price * found.bytes >= scale * low.cost + price * low.bytes:
                 break
             if found.bytes > room:
@@ -98,7 +119,7 @@ class Moments:
         total = cost_weight * sum(structure.cost) + byte_weight * sum(structure.size)
         shift = max(0, total.bit_length() - _ENDLESS.bit_length() + 1)
         arcs: list[tuple[int, int, int]] = []
-        held = self._held(op) | set(structure.writes[op])
+        held = self.held(op) | set(structure.writes[op])
         for other in range(n):
             if self.after[op] >> other & 1:
                 arcs.append((source, other, _ENDLESS))
@@ -120,6 +141,7 @@ class Moments:
         )
         if flow.solve(source, sink) != flow.OPTIMAL:
             return _Cut(0, 0, 0)
+        self._flow = self._flow_of([int(amount) << shift for amount in flow.flows(np.arange(len(arcs)))], arcs)
         inside = set(flow.get_source_side_min_cut())
         cost = sum(structure.cost[each] for each in _bits(self.before[op]) if each in inside)
         saved = sum(
@@ -128,6 +150,16 @@ class Moments:
             if n + each in inside and each not in held and structure.writer[each] not in inside
         )
         return _Cut(int(flow.optimal_flow()) << shift, cost, saved)
+
+    def _flow_of(self, amounts: list[int], arcs: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        """(tensor, operator that reads it or -1 for the end, amount) of a flow."""
+        n, tensor = self.structure.ops, self.structure.tensor
+        storages = range(n, n + len(tensor))
+        return [
+            (tensor[head - n], tail if tail < n else -1, amount)
+            for (tail, head, _), amount in zip(arcs, amounts, strict=True)
+            if amount and head in storages
+        ]
 
 
 def _bits(number: int) -> Iterable[int]:
@@ -148,14 +180,10 @@ def load_bound(structure: Structure) -> int:
     return most
 
 
-def least_peak(
-    structure: Structure,
-    should_stop: Callable[[], bool] = lambda: False,
-    enough: int | None = None,
-) -> int:
+def least_peak(structure: Structure, should_stop: Callable[[], bool] = lambda: False, enough: int | None = None) -> int:
     """Bytes that no plan's peak is below, as far as there was time; no more is proven than ``enough``."""
     moments, best = Moments(structure), load_bound(structure)
-    for op in _fullest_first(structure):
+    for op in fullest_first(structure):
         if should_stop() or (enough is not None and best >= enough):
             break
         best = max(best, moments.least_bytes(op))
@@ -188,7 +216,7 @@ def added_cost(
     moments, best = Moments(structure), 0
     if load_bound(structure) > limit:
         return None
-    for op in _fullest_first(structure)[:most]:
+    for op in fullest_first(structure)[:most]:
         if should_stop():
             break
         found = moments.added_cost(op, limit)
@@ -200,7 +228,7 @@ def added_cost(
     return best
 
 
-def _fullest_first(structure: Structure) -> list[int]:
+def fullest_first(structure: Structure) -> list[int]:
     """Operators by the bytes that are live at them in the order given, most first."""
     profile = structure.ordering.profile(structure.order)
     return [structure.order[at] for at in np.argsort(-profile[: structure.ops], kind="stable")]

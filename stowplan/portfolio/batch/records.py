@@ -52,6 +52,8 @@ class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     gap: float = 0.0
     memory_limit: int | None = None
     """Bytes for the process of each candidate."""
+    certify: bool = False
+    """Whether bounds are certified."""
     baseline: str | None = None
     xla_plans: tuple[str, ...] = ()
     """Folders with XLA's own plans of compiled programs: modules after memory-space assignment, under the inputs' file names.

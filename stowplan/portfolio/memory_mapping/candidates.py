@@ -166,7 +166,8 @@ def relaxation(problem: Problem, context: Context) -> None:
         node_limit=context.work(SEGMENT_NODES),
         should_stop=context.closed,
     )
-    SegmentBounds(problem, effort, on_bound=lambda bound: context.bound(bound, "relaxation")).run()
+    on_prices = (lambda prices: context.evidence(prices.encode())) if context.options.certify else None
+    SegmentBounds(problem, effort, lambda bound: context.bound(bound, "relaxation"), on_prices).run()
 
 
 def complete(problem: Problem, context: Context) -> None:

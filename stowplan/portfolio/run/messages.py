@@ -65,8 +65,8 @@ class Report(msgspec.Struct):
     """Worker to parent."""
 
     what: str
-    """First ``started``, when the candidate is loaded; then ``plan``, ``bound``, ``infeasible``, ``hint``, ``follows``,
-    ``note``; the last one: ``done``, ``stopped`` (by time) or ``failed``."""
+    """First ``started``, when the candidate is loaded; then ``plan``, ``bound``, ``evidence``, ``infeasible``, ``hint``,
+    ``follows``, ``note``; the last one: ``done``, ``stopped`` (by time) or ``failed``."""
     source: str = ""
     plan: bytes | None = None
     bound: int | None = None
@@ -74,6 +74,7 @@ class Report(msgspec.Struct):
     why: dict[str, Any] | None = None
     """With ``infeasible``: details for the result."""
     hint: bytes | None = None
+    evidence: bytes | None = None
     waits: bool = False
     """With the last one: the worker is as it was before the job, and takes another."""
 
@@ -137,6 +138,10 @@ class WorkerContext(Context):
     def bound(self, bound: int, source: str) -> None:
         """Report a bound."""
         self._send(Report("bound", source, bound=bound))
+
+    def evidence(self, data: bytes) -> None:
+        """Report what a bound rests on."""
+        self._send(Report("evidence", evidence=data))
 
     def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
         """Report a proof that there is no plan."""

@@ -63,6 +63,8 @@ class RunState:
     """Hints for the problem, checked: the caller's, then those of candidates."""
     guides: dict[str, None] = field(default_factory=dict)
     """Learned guides whose values candidates took up, the first come first."""
+    evidence: deque[bytes] = field(default_factory=lambda: deque(maxlen=2))
+    """What candidates last said that bounds rest on."""
     infeasible: bool = False
     why: dict[str, Any] = field(default_factory=dict)
     """Details of a proof that there is no plan."""

@@ -323,6 +323,8 @@ class WorkerPool:
             worker.bound = report.bound if worker.bound is None else max(worker.bound, report.bound)
             if self._state.bound != before:
                 self._tell_others(worker, Incumbent(bound=self._state.bound))
+        elif report.what == "evidence":
+            self._state.evidence.append(report.evidence or b"")
         elif report.what == "infeasible":
             if not self._state.offer_infeasibility(report.source, report.why):
                 worker.outcome = "rejected"

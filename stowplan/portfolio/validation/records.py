@@ -29,6 +29,10 @@ class Exact(msgspec.Struct, frozen=True, kw_only=True):
     candidate: str
     stop_reason: str
     seconds: float
+    certified_bound: int | None = None
+    """What a certificate shows of the bound."""
+    proof: str = ""
+    """Form of its proof; empty where the solver must be trusted."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

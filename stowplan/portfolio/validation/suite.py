@@ -185,6 +185,7 @@ class _Run(NamedTuple):
             gap=settings.gap,
             baseline=settings.baseline,
             cancel=self.cancel,
+            certify=True,
         )
 
     def _baseline(self, opened: Opened, problem: Any, result: Result, deadline: Deadline) -> tuple[str, int | None]:
@@ -266,6 +267,8 @@ class Judge:
             candidate=result.provenance.candidate,
             stop_reason=result.stop_reason,
             seconds=result.seconds,
+            certified_bound=result.certified_bound,
+            proof=result.proof,
         )
 
     def game(self, game: Game | None) -> Outcome:

@@ -244,6 +244,31 @@ def test_cuts_hold_wherever_the_rows_do(seed: int) -> None:
     assert np.all(cuts @ values > np.array(found.upper))
 
 
+@settings(max_examples=150)
+@given(st.integers(0, 2**32 - 1))
+def test_cuts_of_memory_hold_where_a_tensor_is_there_once(seed: int) -> None:
+    """Columns of one tensor count as one: no point in which at most one of each tensor is 1 is cut off, nor by cuts of cuts."""
+    rng = np.random.default_rng(seed)
+    owner = np.sort(rng.integers(0, 4, int(rng.integers(2, 7))))
+    count = len(owner)
+    units = rng.integers(1, 13, 4)[owner]
+    room = int(rng.integers(1, 25))
+    matrix, low, high = sparse.csr_matrix(units[None, :].astype(np.int64)), np.array([-INFINITE]), np.array([room])
+    finder = RoundingCuts(np.zeros(count, np.int64), np.ones(count, np.int64), np.ones(count, bool), owner, [0])
+    points = np.array([each for each in product((0, 1), repeat=count) if np.bincount(owner, weights=each).max() <= 1])
+    inside = points[points @ units <= room]
+    for _ in range(2):
+        values = rng.random(count)
+        values /= np.maximum(1.0, np.bincount(owner, weights=values)[owner])
+        found = finder.find(matrix, low, high, values, limit=10)
+        if not found.lower:
+            return
+        assert np.all(inside @ found.matrix(count).T.toarray() <= np.array(found.upper))
+        finder.added(matrix.shape[0])
+        matrix = sparse.vstack([matrix, found.matrix(count)], format="csr", dtype=np.int64)
+        low, high = np.concatenate([low, found.lower]), np.concatenate([high, found.upper])
+
+
 def test_a_cover_is_cut() -> None:
     """Two tensors of three fifths of the memory do not stand there together, nor does one and two thirds of another."""
     matrix = sparse.csr_matrix(np.array([[6, 6]], dtype=np.int64))

@@ -91,6 +91,7 @@ def test_random_problems(function: Any) -> None:
     assert found > 10
 
 
+@pytest.mark.slow
 def test_the_search_reaches_most_optima() -> None:
     reached = possible = 0
     for seed in range(60):

@@ -99,10 +99,19 @@ class RelaxationModel(Program):
         """Column of the occupied units from a step on, by that step."""
         self.latency_columns: list[range] = []
         """For each step: the columns that its latency alone brought."""
+        self.latency_rows: list[range] = []
+        """For each step: the rows that its latency brought."""
+        self.memory_rows: dict[int, int] = {}
+        """Rows that limit memory during one step, and that step; empty where there are ``levels``."""
         self.savings = Savings(problem)
+        self.first_column: list[int] = []
+        """Of each tensor."""
         for sequence in self.sequences:
+            self.first_column.append(len(self.cost))
             self._columns_of(sequence).build()
+        self.preload_row: int | None = None
         if len(self._preloads) > problem.max_preloads:
+            self.preload_row = len(self.rows.lower)
             self.rows.add([(column, 1) for column in self._preloads], upper=problem.max_preloads)
         self._add_capacity()
         self._add_time()
@@ -147,9 +156,10 @@ class RelaxationModel(Program):
         self.step_terms: list[tuple[int, list[tuple[int, int]]]] = []
         """For each step: constant, and terms, of ``weight * latency`` in ps."""
         for step, latency, fast in zip(problem.steps, self.savings.latencies, problem.by_step(self.fast), strict=True):
-            first = len(self.cost)
+            first, first_row = len(self.cost), len(self.rows.lower)
             self.step_terms.append(latency.add_to(self, fast, step.weight))
             self.latency_columns.append(range(first, len(self.cost)))
+            self.latency_rows.append(range(first_row, len(self.rows.lower)))
         for constant, terms in self.step_terms:
             self.offset_ps += constant
             for column, value in terms:

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from stowplan.models.memory_mapping.accesses import Boundaries, accesses_of
+from stowplan.models.memory_mapping.milp.prices import PriceBook
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
-from stowplan.models.memory_mapping.milp.tightening import DetailedModel
+from stowplan.models.memory_mapping.milp.tightening import DetailedModel, Window
+from stowplan.models.memory_mapping.prices import Prices
 from stowplan.models.memory_mapping.problem import Problem, border_step, loops_within, restricted, sub_problem
 from stowplan.models.mip.matrix import INFINITE
 
@@ -120,11 +122,14 @@ class SegmentBounds:
         long as time does not bind.
     on_bound
         Called with every better bound of the whole program, in ps.
+    on_prices
+        Called with what linear relaxations say that memory and time are worth, whenever that may prove more.
     """
 
     problem: Problem
     effort: Effort
     on_bound: Callable[[int], None] | None = None
+    on_prices: Callable[[Prices], None] | None = None
     bound: int = field(init=False)
     segments: list[Segment] = field(init=False, default_factory=list)
     """Every segment that was bounded."""
@@ -135,6 +140,7 @@ class SegmentBounds:
         self._floor_until, self._first_use = problem.floor_until, problem.first_use
         self._negligible_ps = NEGLIGIBLE * max(0, problem.all_slow_ps - problem.floor_ps)
         self.bound = problem.floor_ps
+        self._book = PriceBook(problem.floor_until, problem.use_count)
 
     def run(self, *, integer: bool = True) -> None:
         """Work until nothing is left to do, or time is up; without ``integer`` by linear programs only."""
@@ -174,10 +180,25 @@ class SegmentBounds:
                 return long
             searches.append((segment, self._open(segment, self.effort.left)))
             searches[-1][1].linear()
+            self._price(*searches[-1])
+        self._hand_on()
         for segment, search in sorted(searches, key=lambda item: item[0].loss_ps, reverse=True):
             if segment.loss_ps > self._negligible_ps:
                 search.cut()
+                self._price(segment, search)
+        self._hand_on()
         return long
+
+    def _price(self, segment: Segment, search: RelaxationSearch) -> None:
+        """Keep the prices of a segment's last linear program."""
+        if self.on_prices is not None:
+            first, end = self._first_use[segment.start], self._first_use[segment.end]
+            tensors = [*dict.fromkeys(self.problem.tensor_of_use[first:end])]
+            self._book.take(search, segment.start, segment.end, first, end - first, tensors)
+
+    def _hand_on(self) -> None:
+        if self.on_prices is not None:
+            self.on_prices(self._book.total())
 
     def _divide(self, uses: int) -> list[Segment]:
         """The program in segments of about so many uses each, divided outside loops."""
@@ -227,27 +248,34 @@ class SegmentBounds:
             share = SHARES * (level_end - time.monotonic()) / (len(todo) - place)
             search = self._open(segment, min(self.effort.left, max(LEAST_SECONDS, share)))
             search.linear()
+            self._price(segment, search)
             search.cut()
+            self._price(segment, search)
             if integer:
                 search.integral()
+        self._hand_on()
 
     def _open(self, segment: Segment, seconds: float) -> RelaxationSearch:
         model = DetailedModel(self._problems.between(segment.start, segment.end))
-        self._add_parts(model, segment)
+        parts = self._add_parts(model, segment)
         effort = replace(self.effort, end=time.monotonic() + seconds)
         search = RelaxationSearch(model, effort, lambda bound: self._note(segment, bound))
+        search.part_rows = parts
         self.segments.append(segment)
         self._note(segment, search.bound)
         return search
 
-    def _add_parts(self, model: DetailedModel, segment: Segment) -> None:
-        """Rows: the parts of a segment take no less than is known of each (B6)."""
+    def _add_parts(self, model: DetailedModel, segment: Segment) -> dict[int, Window]:
+        """Rows: the parts of a segment take no less than is known of each (B6); their boundaries."""
+        rows: dict[int, Window] = {}
         for part in self.segments:
             is_inside = segment.start <= part.start and part.end <= segment.end
             if is_inside and part is not segment and part.loss_ps > self._negligible_ps:
                 span = part.start - segment.start, part.end - segment.start
                 constant, terms = model.elapsed(*span) if model.stall else model.between(*span)
+                rows[len(model.rows.lower)] = span
                 model.add_row(terms, part.bound_ps - constant, INFINITE)
+        return rows
 
     def _note(self, segment: Segment, bound_ps: int) -> None:
         if bound_ps <= segment.bound_ps:

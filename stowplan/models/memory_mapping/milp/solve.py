@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
-from stowplan.models.memory_mapping.milp.tightening import RoundingCuts, WindowSeparator
+from stowplan.models.memory_mapping.milp.tightening import Rounding, RoundingCuts, Window, WindowSeparator
 from stowplan.models.mip.matrix import FloatArray, IntArray, MatrixModel, Rows, proven_bound, row_scales, sides
 from stowplan.models.mip.outcome import proven
 from stowplan.models.mip.with_highs import TIGHT, interrupt_when, one_thread, pass_model, tighten
@@ -58,6 +58,11 @@ class ScaledHighs:
         interrupt_when(self._highs, should_stop)
         self._pass_model()
 
+    @property
+    def matrix(self) -> sparse.csr_matrix:
+        """All rows, in whole numbers."""
+        return self._matrix
+
     def set_option(self, name: str, value: Any) -> None:
         """Set an option of HiGHS."""
         self._highs.setOptionValue(name, value)
@@ -85,8 +90,8 @@ class ScaledHighs:
         )
         pass_model(self._highs, model)
 
-    def add_rows(self, rows: Rows) -> None:
-        """Add rows to the model that is being solved."""
+    def add_rows(self, rows: Rows) -> int:
+        """Add rows to the model that is being solved; the number of the first."""
         matrix = rows.matrix(len(self._cost))
         lower, upper = np.array(rows.lower, dtype=np.int64), np.array(rows.upper, dtype=np.int64)
         scale = self._scales(matrix)
@@ -97,6 +102,7 @@ class ScaledHighs:
         self._row_lower = np.concatenate([self._row_lower, lower])
         self._row_upper = np.concatenate([self._row_upper, upper])
         self._row_scale = np.concatenate([self._row_scale, scale])
+        return len(self._row_lower) - count
 
     def require_integers(self) -> None:
         """From now on solve the MILP."""
@@ -217,6 +223,12 @@ class RelaxationSearch:
         self._gain = max(1, problem.all_slow_ps - model.floor_until[-1])
         self._tolerance_ps = WINDOW_TOLERANCE * max(1, problem.all_slow_ps)
         self.bound = model.least_ps
+        self.window_rows: dict[int, Window] = {}
+        """Windows of the rows that were added for them."""
+        self.cut_rows: dict[int, Rounding] = {}
+        """What the rows of cuts were made from."""
+        self.part_rows: dict[int, Window] = {}
+        """Boundaries of the parts of which rows say what they take at least."""
         self.values: FloatArray | None = None
         self.solution: FloatArray | None = None
         self.rounds = 0
@@ -238,7 +250,8 @@ class RelaxationSearch:
         assert self.values is not None
         found = self.windows.find(self.values, tolerance_ps=self._tolerance_ps, limit=MAX_WINDOWS)
         if found:
-            self.solver.add_rows(self.windows.rows(found))
+            first = self.solver.add_rows(self.windows.rows(found))
+            self.window_rows |= dict(enumerate(found, first))
         return bool(found)
 
     def linear(self, patience: int = MAX_IDLE) -> None:
@@ -266,6 +279,8 @@ class RelaxationSearch:
             np.array(model.lower, dtype=np.int64),
             np.array(model.upper, dtype=np.int64),
             np.array(model.is_integer, dtype=bool),
+            np.searchsorted(model.first_column, np.arange(len(model.cost)), side="right") - 1,
+            model.memory_rows,
         )
         idle = 0
         while self.values is not None and idle < MAX_IDLE and not self.effort.is_over():
@@ -273,7 +288,9 @@ class RelaxationSearch:
             if not rows.lower:
                 return
             self.optimal = False
-            self.solver.add_rows(rows)
+            first = self.solver.add_rows(rows)
+            self.cut_rows |= dict(enumerate(finder.origins, first))
+            finder.added(first)
             self.add_windows()
             before = self.bound
             status = self._run()

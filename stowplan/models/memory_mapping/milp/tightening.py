@@ -21,6 +21,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -149,6 +150,19 @@ LEAST_VIOLATION = 1e-3
 LARGEST = 1 << 50
 
 
+class Rounding(NamedTuple):
+    """How a cut was made."""
+
+    row: int
+    """The row that was rounded."""
+    divisor: int
+    turned: IntArray
+    """Columns x that were replaced by 1 - x; of a row of memory tensors, whose columns count together."""
+
+
+_Found = tuple[float, IntArray, IntArray, int, int, IntArray]
+
+
 class RoundingCuts:
     """Finds violated cuts of one relaxation.
 
@@ -156,13 +170,28 @@ class RoundingCuts:
     ----------
     lower, upper, is_integer : shape ``[columns]``
         Integer columns are 0/1 in every plan.
+    owner : shape ``[columns]``
+        Tensor of each column, for rows of memory.
+    memory_rows
+        Rows in which at most one column of each tensor is 1, all with one coefficient: they are rounded as one.
     """
 
-    def __init__(self, lower: IntArray, upper: IntArray, is_integer: npt.NDArray[np.bool_]):
+    def __init__(
+        self,
+        lower: IntArray,
+        upper: IntArray,
+        is_integer: npt.NDArray[np.bool_],
+        owner: IntArray | None = None,
+        memory_rows: Iterable[int] = (),
+    ):
+        self._owner = np.arange(len(lower)) if owner is None else owner
+        self._memory_rows = set(memory_rows)
         self._lower = lower
         self._upper = upper
         self._is_binary = is_integer & (lower == 0) & (upper == 1)
         self._found: set[tuple[bytes, bytes]] = set()
+        self.origins: list[Rounding] = []
+        """Where the cuts that were found last come from, in their order."""
 
     def find(
         self,
@@ -176,7 +205,7 @@ class RoundingCuts:
         """The most violated cuts from rows of a matrix, at most ``limit``, none found before."""
         activity = matrix @ values
         fractional = self._is_binary & (values > 1e-5) & (values < 1 - 1e-5)
-        candidates: list[tuple[float, IntArray, IntArray, int]] = []
+        candidates: list[tuple[float, IntArray, IntArray, int, Rounding]] = []
         for row in np.flatnonzero(abs(matrix) @ fractional.astype(np.int64)).tolist():
             if should_stop():
                 break
@@ -185,25 +214,56 @@ class RoundingCuts:
             for sign, side in ((1, int(row_upper[row])), (-1, -int(row_lower[row]))):
                 slack = side - sign * activity[row]
                 if side < INFINITE and slack <= MOST_SLACK * abs(coefficients).max():
-                    best = self._round(columns, sign * coefficients, side, values[columns])
+                    if row in self._memory_rows:
+                        best = self._round_tensors(columns, sign * coefficients, side, values[columns])
+                    else:
+                        best = self._round(
+                            columns, sign * coefficients, side, values[columns], self._lower[columns], self._upper[columns]
+                        )
                     if best is not None:
-                        candidates.append(best)
+                        candidates.append((*best[:4], Rounding(row, *best[4:])))
         candidates.sort(key=lambda each: -each[0])
         rows = Rows()
-        for _, columns, coefficients, side in candidates[:limit]:
+        self.origins = []
+        for _, columns, coefficients, side, origin in candidates[:limit]:
             key = columns.tobytes(), coefficients.tobytes()
             if key not in self._found:
                 self._found.add(key)
+                self.origins.append(origin)
                 rows.add(list(zip(columns.tolist(), coefficients.tolist(), strict=True)), upper=side)
         return rows
 
+    def added(self, first: int) -> None:
+        """The cuts that were found last are now rows, from this number on: cuts of memory are rows of memory."""
+        self._memory_rows |= {at for at, origin in enumerate(self.origins, first) if origin.row in self._memory_rows}
+
+    def _round_tensors(self, columns: IntArray, coefficients: IntArray, side: int, values: FloatArray) -> _Found | None:
+        """The same for a row of memory: the columns of a tensor are one."""
+        tensors, first, place = np.unique(self._owner[columns], return_index=True, return_inverse=True)
+        if (coefficients != coefficients[first][place]).any():
+            return None
+        together = np.bincount(place, weights=values).astype(np.float64)
+        one = np.ones(len(tensors), dtype=np.int64)
+        found = self._round(tensors, coefficients[first], side, together, 0 * one, one, is_binary=one > 0)
+        if found is None:
+            return None
+        taken = dict(zip(found[1].tolist(), found[2].tolist(), strict=True))
+        own = np.array([taken.get(tensor, 0) for tensor in tensors.tolist()], dtype=np.int64)[place]
+        return found[0], columns[own != 0], own[own != 0], *found[3:]
+
     def _round(
-        self, columns: IntArray, coefficients: IntArray, side: int, values: FloatArray
-    ) -> tuple[float, IntArray, IntArray, int] | None:
-        """The most violated cut of one row ``<= side``: violation, columns, coefficients and its own side."""
-        binary = self._is_binary[columns]
+        self,
+        columns: IntArray,
+        coefficients: IntArray,
+        side: int,
+        values: FloatArray,
+        low: IntArray,
+        high: IntArray,
+        is_binary: npt.NDArray[np.bool_] | None = None,
+    ) -> _Found | None:
+        """The most violated cut of one row ``<= side``: violation, columns, coefficients, side; divisor, turned columns."""
+        binary = self._is_binary[columns] if is_binary is None else is_binary
         # Distance of continuous columns from the nearer bound; of binary ones above one half likewise.
-        low, high = self._lower[columns], self._upper[columns]
         flipped = (values - low) > (high - values)
         shift = int(sum((coefficients * np.where(flipped, high, low)).astype(object)))
         turned = np.where(flipped, -coefficients, coefficients)
@@ -231,7 +291,7 @@ class RoundingCuts:
         kept = final != 0
         if not kept.any() or abs(final).max() > LARGEST or abs(own_side) > LARGEST:
             return None
-        return best[0], columns[kept], final[kept], own_side
+        return best[0], columns[kept], final[kept], own_side, divisor, columns[flipped & binary]
 
     def _divisors(self, a: IntArray, x: FloatArray) -> list[int]:
         open_places = np.flatnonzero((x > 1e-5) & (a != 0))
@@ -276,16 +336,17 @@ class DetailedModel(RelaxationModel):
         for step in sorted(by_step):
             # What is there just before something leaves contains all that was there since something last left.
             if has_grown and any(units < 0 for _, units in by_step[step]):
-                self._limit(present)
+                self._limit(present, step - 1)
                 has_grown = False
             for column, units in by_step[step]:
                 present[column] = present.get(column, 0) + units
                 has_grown |= units > 0
         # Everything leaves at the end of the program at the latest.
 
-    def _limit(self, present: dict[int, int]) -> None:
+    def _limit(self, present: dict[int, int], step: int) -> None:
         terms = [(column, units) for column, units in present.items() if units]
         if sum(units for _, units in terms) > self.units:
+            self.memory_rows[len(self.rows.lower)] = step
             self.rows.add(terms, upper=self.units)
 
 

@@ -1,0 +1,119 @@
+"""Makes certificates: of what bounds and solvers found, the proofs that the checker can check.
+
+Every proof is checked here before it is handed out. What no form shows is stated as ``trusted``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stowplan import files, kinds
+from stowplan.certificates import checker
+from stowplan.certificates.certificate import Certificate
+from stowplan.models.document import Document
+
+Proof = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be proven, and what helps."""
+
+    problem: Any
+    bound: int | None = None
+    """A bound that solvers claim: no more need be proven."""
+    infeasible: bool = False
+    """Whether they claim that there is no plan."""
+    plan: Any = None
+    """The best plan known."""
+    evidence: Sequence[bytes] = ()
+    """What candidates said of their bounds (:meth:`stowplan.portfolio.context.Context.evidence`), the latest last."""
+    end: float = float("inf")
+    """Moment of ``time.monotonic()`` until which to look for better proofs."""
+    rules: dict[str, Any] = field(default_factory=dict)
+    """The problem as the checker reads it."""
+
+    def is_over(self) -> bool:
+        """Whether time is up."""
+        return time.monotonic() >= self.end
+
+
+#: For each kind ``module:function`` of ``(wish) -> iterator of proofs``, the cheapest first.
+_MAKERS = {
+    "packing": "stowplan.certificates.maker.loads:packing",
+    "banked_packing": "stowplan.certificates.maker.linear:banks",
+    "tier_placement": "stowplan.certificates.maker.linear:tiers",
+    "operator_order": "stowplan.certificates.maker.cuts:order",
+    "rematerialization": "stowplan.certificates.maker.cuts:rematerialization",
+    "modulo_scheduling": "stowplan.certificates.maker.loops:schedule",
+    "memory_mapping": "stowplan.certificates.maker.mapping:mapping",
+}
+
+Maker = Callable[[Wish], Iterator[Proof]]
+
+
+def certify(
+    problem: Document,
+    *,
+    bound: int | None = None,
+    infeasible: bool = False,
+    plan: Any = None,
+    evidence: Sequence[bytes] = (),
+    seconds: float = 10.0,
+    trusted: dict[str, Any] | None = None,
+) -> Certificate:
+    """The best certificate that is found for a problem.
+
+    Parameters
+    ----------
+    problem
+        Of any kind.
+    bound, infeasible
+        What solvers claim. No more need be proven; where nothing is claimed, as much as can be is.
+    plan
+        The best plan known: it says where bounds are worth looking for.
+    evidence
+        What candidates said of their bounds.
+    seconds
+        Until which to look for better proofs. The first is made and checked in any case.
+    trusted
+        What is trusted where nothing is shown: names and versions of solvers, tolerances.
+
+    Returns
+    -------
+    Certificate
+        Its claim is what its proof shows; where there is none, what is trusted.
+    """
+    kind = kinds.of_problem(problem).name
+    rules = checker.parse(files.encode(problem), "problem")
+    wish = Wish(problem, bound, infeasible, plan, tuple(evidence), time.monotonic() + seconds, rules)
+    digest = checker.digest(rules)
+    best: Certificate | None = None
+    for proof in kinds.load(_MAKERS[kind])(wish) if kind in _MAKERS else ():
+        found = _shown(kind, digest, rules, proof, bound, infeasible)
+        if found is not None and (best is None or (found.bound or 0) > (best.bound or 0)):
+            best = found
+            if infeasible or (bound is not None and found.bound is not None and found.bound >= bound):
+                break
+        if wish.is_over():
+            break
+    if best is None:
+        return Certificate(kind=kind, problem=digest, bound=bound, proof={"form": "trusted"} | (trusted or {}))
+    return best
+
+
+def _shown(
+    kind: str, digest: str, rules: dict[str, Any], proof: Proof, goal: int | None, infeasible: bool
+) -> Certificate | None:
+    """The certificate of a proof with the largest claim that it shows; None where it shows nothing."""
+    stated = {"format": checker.FORMAT, "version": checker.VERSION, "kind": kind, "problem": digest, "proof": proof}
+    try:
+        # More than this any proof shows.
+        shown = checker.check_parsed(rules, stated | {"bound": None if infeasible else -checker.LARGEST}).shown
+    except (checker.UnprovenError, checker.MalformedError):
+        return None
+    bound = shown if goal is None or shown is None else min(goal, shown)
+    return Certificate(kind=kind, problem=digest, bound=bound, proof=proof)

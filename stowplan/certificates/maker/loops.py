@@ -1,0 +1,85 @@
+"""Proofs of modulo scheduling: a critical cycle, or a count over tiles or ports; and the longest path of an iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from stowplan.certificates.checker.reading import Part
+from stowplan.certificates.checker.schedules import Body, resource
+from stowplan.certificates.maker import Proof, Wish
+from stowplan.models.modulo_scheduling.bounds import recurrence_mii
+
+
+def schedule(wish: Wish) -> Iterator[Proof]:
+    """The best count, then a cycle; each with the longest path."""
+    body = Body(wish.rules)
+    shared = _path(body)
+    best = max(_resources(body), key=lambda each: resource(body, Part(each, "proof")), default=None)
+    if best is not None:
+        yield {"form": "resource"} | best | shared
+    ii = recurrence_mii(wish.problem)
+    while ii > 1:
+        cycle = _cycle(body, ii - 1)
+        if cycle:
+            yield {"form": "recurrence", "cycle": cycle} | shared
+            return
+        ii -= 1
+
+
+def _resources(body: Body) -> Iterator[Proof]:
+    sizes = {group: body.group.count(group) for group in set(body.group)}
+    if sizes:
+        yield {"over": "tile", "member": max(sizes, key=lambda group: sizes[group])}
+    for tiles in {frozenset(body.tiles), *map(frozenset, body.allowed)}:
+        if tiles:
+            yield {"over": "tiles", "tiles": sorted(tiles)}
+    interfaces = range(len(body.fabric["interfaces"]))
+    for count in range(1, len(interfaces) + 1 if len(interfaces) <= 8 else 2):
+        for chosen in combinations(interfaces, count):
+            yield {"over": "ports", "interfaces": [*chosen]}
+
+
+def _path(body: Body) -> Proof:
+    """Longest chain within an iteration; or the instruction that ends last by itself."""
+    late = [body.pins.get(number, {}).get("time") or 0 for number in range(len(body.instructions))]
+    came: dict[int, int] = {}
+    links = [(source, target, clocks) for (source, target, distance), clocks in body.waits.items() if distance == 0]
+    for _ in late:
+        before = [*late]
+        for source, target, clocks in links:
+            if late[source] + clocks > late[target]:
+                late[target], came[target] = late[source] + clocks, source
+        if before == late:
+            break
+    if not late:
+        return {}
+    at = max(range(len(late)), key=lambda number: late[number] + body.latency[number])
+    path: list[list[int]] = []
+    while at in came and len(path) <= len(late):
+        path.append([came[at], at, 0])
+        at = came[at]
+    return {"path": path[::-1]} if path else {"first": at}
+
+
+def _cycle(body: Body, ii: int) -> list[list[int]]:
+    """A cycle that needs more than ``ii`` clocks for each of its iterations, by the method of Bellman and Ford."""
+    links = [(source, target, distance, clocks - ii * distance) for (source, target, distance), clocks in body.waits.items()]
+    late = [0] * len(body.instructions)
+    came: dict[int, tuple[int, int]] = {}
+    changed = -1
+    for _ in range(len(late) + 1):
+        changed = -1
+        for source, target, distance, clocks in links:
+            if late[source] + clocks > late[target]:
+                late[target], came[target], changed = late[source] + clocks, (source, distance), target
+        if changed < 0:
+            return []
+    for _ in late:
+        changed = came[changed][0]
+    cycle, at = list[list[int]](), changed
+    while not cycle or at != changed:
+        source, distance = came[at]
+        cycle.append([source, at, distance])
+        at = source
+    return cycle[::-1]
