@@ -4,6 +4,7 @@
 # make check      lint, types, all tests: what continuous integration runs (.ci/run)
 # make test-versions  a part of the tests with the lowest and the highest versions of the dependencies; needs a network
 # make docs       the documentation as a site, in out/site; fails at any dead link
+# make torch-memory  train twelve models within memory limits beside torch's own partitioner (about an hour)
 # make executorch  export a small model with plans of this package, run it, compare; installs executorch
 # make gallery    the pictures of docs/guide/gallery.md anew, with the commands that the page names
 #
@@ -23,7 +24,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # Each worker takes neighbouring tests and, once it is done, half of what the other has left.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-.PHONY: plan executorch test test-slow test-versions lint types check docs gallery install clean
+.PHONY: plan executorch torch-memory test test-slow test-versions lint types check docs gallery install clean
 
 install: $(VENV)/.installed
 
@@ -49,6 +50,10 @@ $(VENV)/.executorch: $(VENV)/.installed
 
 executorch: $(VENV)/.executorch
 	$(BIN)/python examples/plan_for_executorch.py
+
+torch-memory: $(VENV)/.learned
+	$(BIN)/python -m stowplan.portfolio.warm_up
+	$(BIN)/python -m benchmarks.torch_memory.limits -o $(OUT)/torch_memory.jsonl
 
 plan: install
 	mkdir -p $(OUT)

@@ -79,6 +79,7 @@ def _heading(name: str) -> str:
 #: ``module:function`` of each command.
 _COMMANDS = {
     "solve": "stowplan.cli.solve:solve_command",
+    "frontier": "stowplan.cli.frontier:frontier_command",
     "verify": "stowplan.cli.inspect:verify_command",
     "convert": "stowplan.cli.convert:convert_command",
     "export": "stowplan.cli.convert:export_command",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -43,24 +44,36 @@ class Moments:
 
     def __init__(self, structure: Structure):
         self.structure = structure
-        self.before = ancestors(structure.ordering)
-        after = [0] * structure.ops
-        for op in range(structure.ops):
-            for each in _bits(self.before[op]):
-                after[each] |= 1 << op
-        self.after = after
         roots = structure.root
         self.read = [sorted({roots[value] for value in each}) for each in structure.needs]
+        """[operators] storages that it reads."""
         self.storages = [value for value, parent in enumerate(structure.parent) if parent < 0]
         self.proof: tuple[int, int, list[tuple[int, int, int]]] = (1, 0, [])
         """Weights of costs and of bytes, and the flow (:meth:`_flow_of`), that prove the last result of :meth:`added_cost`."""
         self._flow: list[tuple[int, int, int]] = []
 
+    @cached_property
+    def before(self) -> list[int]:
+        """[operators] those that must have run before it, as bits."""
+        return ancestors(self.structure.ordering)
+
+    @cached_property
+    def after(self) -> list[int]:
+        """[operators] those that it must have run before, as bits."""
+        ordering = self.structure.ordering
+        found = [0] * self.structure.ops
+        start, successors = ordering.succ_start.tolist(), ordering.succ.tolist()
+        for op in reversed(self.structure.order):
+            for each in successors[start[op] : start[op + 1]]:
+                found[op] |= found[each] | 1 << each
+        return found
+
     def own_bytes(self, op: int) -> int:
         """What is live for the operator itself while it runs: what it writes, and what it reads and no result replaces."""
-        return sum(self.structure.size[each] for each in {*self.structure.writes[op], *self._held(op)})
+        return sum(self.structure.size[each] for each in {*self.structure.writes[op], *self.held(op)})
 
-    def _held(self, op: int) -> set[int]:
+    def held(self, op: int) -> set[int]:
+        """Storages that it reads, and whose place no result takes."""
         structure = self.structure
         return {*self.read[op]} - {structure.root[value] for value in structure.pairs[op]}
 
@@ -106,7 +119,7 @@ class Moments:
         total = cost_weight * sum(structure.cost) + byte_weight * sum(structure.size)
         shift = max(0, total.bit_length() - _ENDLESS.bit_length() + 1)
         arcs: list[tuple[int, int, int]] = []
-        held = self._held(op) | set(structure.writes[op])
+        held = self.held(op) | set(structure.writes[op])
         for other in range(n):
             if self.after[op] >> other & 1:
                 arcs.append((source, other, _ENDLESS))
@@ -167,11 +180,7 @@ def load_bound(structure: Structure) -> int:
     return most
 
 
-def least_peak(
-    structure: Structure,
-    should_stop: Callable[[], bool] = lambda: False,
-    enough: int | None = None,
-) -> int:
+def least_peak(structure: Structure, should_stop: Callable[[], bool] = lambda: False, enough: int | None = None) -> int:
     """Bytes that no plan's peak is below, as far as there was time; no more is proven than ``enough``."""
     moments, best = Moments(structure), load_bound(structure)
     for op in fullest_first(structure):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
 from typing import Unpack
 
@@ -35,6 +36,9 @@ RUNS = ((60, 3), (MOST_OPS, 2))
 
 #: Runs at most of an operator that costs nothing.
 FREE_RUNS = 6
+
+#: Runs of an operator at most where nothing fits with fewer.
+ENOUGH_RUNS = 8
 
 
 @dataclass(frozen=True)
@@ -198,11 +202,12 @@ class Model:
 
 def _run_counts(structure: Structure, most: int, upper: int | None) -> list[int]:
     """[operators] runs at most: none again that alone cost more than a plan at hand, more of what costs nothing."""
-    found = []
-    for op in range(structure.ops):
+    found = [1] * structure.ops
+    # Readers before what they read: nothing runs more often than it is read.
+    for op in reversed(structure.order):
         cost = structure.cost[op]
-        count = FREE_RUNS if not cost else most if upper is None else min(most, 1 + upper // cost)
-        found.append(1 if structure.once[op] else min(count, _reads(structure, op, [most] * structure.ops)))
+        count = max(FREE_RUNS, most) if not cost else most if upper is None else min(most, 1 + upper // cost)
+        found[op] = 1 if structure.once[op] else min(count, _reads(structure, op, found))
     return found
 
 
@@ -214,11 +219,7 @@ def _reads(structure: Structure, op: int, runs: list[int]) -> int:
 
 
 def solve(
-    problem: Problem,
-    *,
-    order: list[int] | None = None,
-    runs: int | None = None,
-    **search: Unpack[Search[Plan]],
+    problem: Problem, *, order: list[int] | None = None, runs: int | None = None, **search: Unpack[Search[Plan]]
 ) -> Outcome[Plan]:
     """A plan of least added cost.
 
@@ -234,25 +235,31 @@ def solve(
     Returns
     -------
     Outcome
-        ``infeasible`` is never proven here; ``optimal`` where the bound says so.
+        ``infeasible`` where the order is free and no operator could be of use more often than it may run; ``optimal`` where
+        the bound says so.
     """
     structure = build(problem)
     if structure.ops > MOST_OPS:
         return Outcome("unknown", None, None, f"found {structure.ops} operators, the model takes up to {MOST_OPS}")
     if order is None and structure.ops > FREE_OPS:
         order = structure.order
-    most = runs or next(count for ops, count in RUNS if structure.ops <= ops)
     hint = search.get("hint")
-    counts = _run_counts(structure, most, None if hint is None else hint.objective)
-    limit = sum(structure.size) * (max(counts, default=1) + 1) if problem.limit is None else problem.limit
-    capped = [op for op in range(structure.ops) if not structure.once[op] and counts[op] < _reads(structure, op, counts)]
-    ceiling = min((counts[op] * structure.cost[op] for op in capped), default=1 << 62)
-    if order is not None:
-        ceiling = 0
-    found = cpsat_runner.find_plan(
-        Model(structure, limit, counts, order), objective=lambda value: min(value, ceiling), **search
-    )
-    if found.status == "infeasible":
-        return Outcome("unknown", None, None)
+    most = runs or next(count for ops, count in RUNS if structure.ops <= ops)
+    while True:
+        counts = _run_counts(structure, most, None if hint is None else hint.objective)
+        limit = sum(structure.size) * (max(counts, default=1) + 1) if problem.limit is None else problem.limit
+        capped = [op for op in range(structure.ops) if not structure.once[op] and counts[op] < _reads(structure, op, counts)]
+        ceiling = min((counts[op] * structure.cost[op] for op in capped), default=1 << 62)
+        if order is not None:
+            ceiling = 0
+        found = cpsat_runner.find_plan(Model(structure, limit, counts, order), objective=partial(min, ceiling), **search)
+        if found.status != "infeasible":
+            break
+        if order is None and not capped:
+            return found
+        if order is not None or runs is not None or most >= ENOUGH_RUNS:
+            return Outcome("unknown", None, None)
+        # Nothing fits with so few runs: nothing is proven yet.
+        most = ENOUGH_RUNS
     proven = found.plan is not None and found.bound is not None and found.plan.objective <= found.bound
     return Outcome("optimal" if proven else found.status if found.status != "optimal" else "feasible", found.plan, found.bound)

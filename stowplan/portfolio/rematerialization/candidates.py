@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from stowplan.compiled import is_interpreted
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
@@ -16,15 +16,15 @@ from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.graph import make as make_ordering
 from stowplan.portfolio.operator_order.orders import BASELINES
 from stowplan.portfolio.rematerialization import engine
-from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies
-from stowplan.portfolio.rematerialization.proofs import simulated
+from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate, simulated
+from stowplan.portfolio.rematerialization.insertion import Insertion
 
 #: Work of deterministic runs for each second of the limit: runs times steps of local search, operators times simulations.
 STEPS = 3_000_000
 SIMULATIONS = 3_000
 
-#: Part of the time for the first simulations, all together.
-FIRST_SHARE = 0.3
+#: Part of the time for the first simulations, all together, and for one cooling.
+FIRST_SHARE, COOLING_SHARE = 0.2, 0.2
 
 #: Runs times steps of local search between two looks at the clock.
 SLICE = 10_000_000
@@ -32,8 +32,11 @@ SLICE = 10_000_000
 #: Steps of one cooling: at least, and for each run of the sequence.
 FEWEST_STEPS, STEPS_PER_RUN = 20_000, 400
 
-#: The sequence of local search has room for so many times the operators.
-ROOM = 4
+#: Runs times rounds of ruin and recreate between two looks at the clock, how often that, and what a round counts for in steps.
+ROUNDS, RECREATIONS, ROUND_STEPS = 3_000, 40, 100
+
+#: So many times as long does all take where it is interpreted.
+SLOWER = 100
 
 #: Weight of a limit's worth of bytes above the limit, in what all operators cost once.
 WEIGHT = 4.0
@@ -47,6 +50,7 @@ class _Search:
         self.limit = problem.limit if problem.limit is not None else 1 << 60
         self.best: Plan | None = None
         self.chance = context.rng()
+        self.insertion = Insertion(self.structure)
         self._simulations = context.work(SIMULATIONS, max(1, self.structure.ops), least=1)
 
     def offer(self, sequence: Sequence[int] | None, source: str) -> bool:
@@ -95,7 +99,7 @@ class _Search:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """Orders that fit as they are; else simulations of several orders, and local search from the best of them."""
+    """Orders that fit as they are; else insertions into several orders, simulations of them, and local search from the best."""
     run = _Search(problem, context)
     structure = run.structure
     if not structure.ops:
@@ -113,6 +117,10 @@ def search(problem: Problem, context: Context) -> None:
     until = time.monotonic() + context.seconds(FIRST_SHARE)
     jobs = [(order, Policy()) for order in orders]
     jobs += [(order, policy) for order in orders for policy in checkpoint_policies(structure, order)]
+    for order in orders:
+        run.offer(run.insertion.mended(order, run.limit), "insertion")
+        if run.is_done():
+            return
     for order, policy in jobs:
         run.simulate(order, policy, FIRST_SHARE / 4)
         if run.is_done():
@@ -123,52 +131,71 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
-    """Local search from the best sequence and from those of policies by chance, in turn."""
+    """Ruin and recreate from the best sequence; coolings, from it and from those of policies by chance, in turn."""
     context, structure = run.context, run.structure
-    graph = engine.make(structure)
-    room = ROOM * structure.ops + 8
-    work = engine.scratch(graph, room)
+    room = run.insertion.room
     left = context.work(STEPS, least=SLICE // 10)
     weight = WEIGHT * max(1.0, float(sum(structure.cost)))
     turn = 0
     while not run.is_done() and (left is None or left > 0):
-        start: Sequence[int] | None = None
-        if turn % 2:
-            order = orders[int(run.chance.integers(len(orders)))]
-            exponents = run.chance.uniform(0.2, 1.6, 3).tolist()
-            start = run.simulate(order, Policy(*exponents), FIRST_SHARE / 4)
-        if start is None or len(start) > room - 4:
-            start = orders[0] if run.best is None or len(run.best.sequence) > room - 4 else run.best.sequence
-        spent = _cooled(run, graph, work, start, weight, hot=turn % 2 == 0 and turn > 0)
+        if run.best is not None and turn % 3:
+            spent = _recreated(run, RECREATIONS if left is None else min(RECREATIONS, 1 + left // (ROUNDS * ROUND_STEPS)))
+        else:
+            # From an order of a low peak, too: a sequence that fits at a high cost has few good ones near.
+            start: Sequence[int] = orders[0]
+            if turn % 6 == 3 and run.best is not None and len(run.best.sequence) < room - 4:
+                start = run.best.sequence
+            spent = _cooled(run, start, weight, hot=turn > 0)
         left = None if left is None else left - spent
         turn += 1
 
 
-def _cooled(run: _Search, graph: engine.Graph, work: engine.Scratch, start: Sequence[int], weight: float, hot: bool) -> int:
+def _recreated(run: _Search, slices: int) -> int:
+    """Ruin and recreate from the best sequence, slice by slice; about the runs times steps that it took."""
+    given, _ = run.context.incumbent()
+    best = run.best
+    assert best is not None
+    if given is not None and given.objective < best.objective and len(given.sequence) <= run.insertion.room:
+        run.best = best = given
+    mean = float(sum(run.structure.cost)) / max(1, run.structure.ops)
+    warmth = mean * float(run.chance.choice([0.0, 0.01, 0.1]))
+    noise = int(run.chance.choice([50, 300, 1000]))
+    rounds = max(1, ROUNDS // len(best.sequence) // (SLOWER if is_interpreted() else 1))
+    sequence = list(best.sequence)
+    for _ in range(slices):
+        sequence = run.insertion.recreated(sequence, run.limit, int(run.chance.integers(1, 1 << 62)), noise, warmth, rounds)
+        run.offer(sequence, "ruin and recreate")
+        if run.is_done():
+            break
+    return slices * ROUNDS * ROUND_STEPS
+
+
+def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int:
     """One cooling from a sequence, slice by slice; the runs times steps that it took."""
-    structure = run.structure
-    runs = np.zeros(ROOM * structure.ops + 8, np.int64)
+    structure, graph, work = run.structure, run.insertion.graph, run.insertion.work
+    runs = np.zeros(run.insertion.room, np.int64)
     best = np.zeros_like(runs)
     count = len(start)
     runs[:count] = start
     steps = max(FEWEST_STEPS, STEPS_PER_RUN * count)
-    slices = max(1, steps * count // SLICE)
+    slices = max(1, steps * count * (SLOWER if is_interpreted() else 1) // SLICE)
     # From near the cost of an operator down to where no worse step is ever taken.
     mean = max(1.0, float(sum(structure.cost)) / max(1, structure.ops))
     top = mean * float(run.chance.choice([0.03, 0.1, 0.3, 1.0])) if hot else mean * 0.01
-    warmth = np.geomspace(top, 1e-3 * mean, slices + 1)
+    size, at, began = max(1, steps // slices), 0, time.monotonic()
     chance = np.array([int(run.chance.integers(1, 1 << 62))], np.int64)
-    for begin, end in itertools.pairwise(warmth.tolist()):
+    while at < slices and not run.is_done():
+        begin, end = (top * (1e-3 * mean / top) ** (each / slices) for each in (at, at + 1))
         best_cost = run.best.objective if run.best is not None else 1 << 62
         heat = np.array([begin, end, weight])
-        count, found, _ = engine.anneal(
-            graph, work, runs, count, run.limit, best, best_cost, chance, heat, max(1, steps // slices)
-        )
+        count, found, _ = engine.anneal(graph, work, runs, count, run.limit, best, best_cost, chance, heat, size)
         if found:
             run.offer(best[:found].tolist(), "local search")
-        if run.is_done():
-            break
-    return steps * len(start)
+        at += 1
+        if at == 1 and not run.context.options.deterministic:
+            # Cooled down within a part of the time, however slow this machine is.
+            slices = max(1, min(slices, int(run.context.seconds(COOLING_SHARE) / (time.monotonic() - began + 1e-9))))
+    return size * at * len(start)
 
 
 def warm_up() -> None:
@@ -180,8 +207,10 @@ def warm_up() -> None:
         limit=5,
     )
     structure = build(problem)
-    graph = engine.make(structure)
-    work = engine.scratch(graph, 4)
+    insertion = Insertion(structure)
     runs, best = np.array([0, 1, 2, 0], np.int64), np.zeros(4, np.int64)
-    engine.anneal(graph, work, runs, 3, 5, best, 1, np.ones(1, np.int64), np.ones(3), 1)
+    engine.anneal(insertion.graph, insertion.work, runs, 3, 5, best, 1, np.ones(1, np.int64), np.ones(3), 1)
+    insertion.mended(structure.order, 5)
+    insertion.recreated(structure.order, 5, 1, 1, 0.0, 1)
+    simulate(structure, structure.order, 5)
     beam.search(make_ordering(structure.ordering), 0, 100, 2, None, lambda: False)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit, njit_inner
+from stowplan.compiled import njit, njit_inner, njit_outer
 from stowplan.models.rematerialization.structure import Structure
 from stowplan.portfolio.random_numbers import random_below
 
@@ -54,13 +54,15 @@ def make(structure: Structure) -> Graph:
     for first, second in structure.problem.precedences:
         barred[second].append(first)
 
-    def lists(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-        start = np.array([0, *itertools.accumulate(len(each) for each in rows)], np.int64)
-        return start, np.array([item for each in rows for item in each], np.int64)
-
     rows = (lists(each) for each in (structure.needs, structure.writes, structure.pairs, barred))
     single = (structure.parent, structure.size, structure.writer, structure.kept, structure.cost, structure.once)
     return Graph(*(array for row in rows for array in row), *(np.array(each, np.int64) for each in single))
+
+
+def lists(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Lists as where each starts, and their items."""
+    start = np.array([0, *itertools.accumulate(len(each) for each in rows)], np.int64)
+    return start, np.array([item for each in rows for item in each], np.int64)
 
 
 class Scratch(NamedTuple):
@@ -91,26 +93,28 @@ def scratch(graph: Graph, room: int) -> Scratch:
 
 
 @njit_inner
-def _fill(array: Ints, count: int, number: int) -> None:
+def fill(array: Ints, count: int, number: int) -> None:
+    """Set the first ``count`` entries."""
     # A loop takes far less time to compile than an assignment to a slice.
     for at in range(count):
         array[at] = number
 
 
 @njit_inner
-def _copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
+def copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
+    """Copy a range of an array to a place in another."""
     for at in range(end - begin):
         target[place + at] = source[begin + at]
 
 
-@njit_inner
+@njit_outer
 def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> bool:
     """Whether each of the first ``count`` runs can run; ``live[:count]`` then has the bytes that are live at each."""
     instance, size, begin, last, ran, barred, operand, taker = work
-    _fill(last, len(last), -1)
-    _fill(ran, len(ran), 0)
-    _fill(barred, len(barred), 0)
-    _fill(instance, len(instance), -1)
+    fill(last, len(last), -1)
+    fill(ran, len(ran), 0)
+    fill(barred, len(barred), 0)
+    fill(instance, len(instance), -1)
     made = pairs = 0
     for value in range(len(graph.size)):
         if graph.writer[value] < 0:
@@ -148,7 +152,7 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
     for value in range(len(graph.size)):
         if graph.kept[value]:
             last[instance[value]] = count
-    _fill(live, count + 1, 0)
+    fill(live, count + 1, 0)
     for each in range(made):
         if each >= given or last[each] >= 0:
             live[begin[each]] += size[each]
@@ -162,8 +166,18 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
     return True
 
 
+@njit
+def peak(graph: Graph, work: Scratch, runs: Ints) -> int:
+    """Peak in bytes of a sequence; -1 where it cannot run."""
+    live = np.zeros(len(runs) + 1, np.int64)
+    if not profile(graph, work, runs, len(runs), live):
+        return -1
+    return int(live[: len(runs)].max()) if len(runs) else 0
+
+
 @njit_inner
-def _excess(live: Ints, count: int, limit: int) -> float:
+def excess(live: Ints, count: int, limit: int) -> float:
+    """Bytes above the limit, added up over all runs."""
     total = 0.0
     for at in range(count):
         if live[at] > limit:
@@ -217,7 +231,7 @@ def anneal(
         cost += graph.cost[runs[at]]
     profile(graph, work, runs, count, live)
     scale = heat[2] / max(1, limit)
-    energy = cost + scale * _excess(live, count, limit)
+    energy = cost + scale * excess(live, count, limit)
     found = 0
     for step in range(steps):
         warmth = heat[0] * (heat[1] / heat[0]) ** (step / steps)
@@ -232,8 +246,8 @@ def anneal(
                 tries += 1
             if times[runs[at]] < 2:
                 continue
-            _copy(runs, 0, at, trial, 0)
-            _copy(runs, at + 1, count, trial, at)
+            copy(runs, 0, at, trial, 0)
+            copy(runs, at + 1, count, trial, at)
             new_count, new_cost = count - 1, cost - graph.cost[runs[at]]
         elif kind < 5:
             # Once more, right before a run that needs it or somewhat earlier.
@@ -245,8 +259,8 @@ def anneal(
             if writer < 0 or graph.once[writer]:
                 continue
             place = max(0, at - random_below(chance, 4)) if random_below(chance, 2) else at
-            _copy(runs, 0, place, trial, 0)
-            _copy(runs, place, count, trial, place + 1)
+            copy(runs, 0, place, trial, 0)
+            copy(runs, place, count, trial, place + 1)
             trial[place] = writer
             new_count, new_cost = count + 1, cost + graph.cost[writer]
         else:
@@ -255,36 +269,27 @@ def anneal(
             if place < 0 or place >= count:
                 continue
             low, high = min(at, place), max(at, place)
-            _copy(runs, 0, low, trial, 0)
-            _copy(runs, high + 1, count, trial, high + 1)
+            copy(runs, 0, low, trial, 0)
+            copy(runs, high + 1, count, trial, high + 1)
             if place > at:
-                _copy(runs, low + 1, high + 1, trial, low)
+                copy(runs, low + 1, high + 1, trial, low)
             else:
-                _copy(runs, low, high, trial, low + 1)
+                copy(runs, low, high, trial, low + 1)
             trial[place] = runs[at]
         worst = energy - warmth * np.log((1 + random_below(chance, 1 << 30)) / (1 << 30))
         if new_cost > worst or not profile(graph, work, trial, new_count, other):
             continue
-        excess = _excess(other, new_count, limit)
-        new_energy = new_cost + scale * excess
+        above = excess(other, new_count, limit)
+        new_energy = new_cost + scale * above
         if new_energy > worst:
             continue
         if new_count < count:
             times[runs[at]] -= 1
         elif new_count > count:
             times[trial[place]] += 1
-        _copy(trial, 0, new_count, runs, 0)
+        copy(trial, 0, new_count, runs, 0)
         count, cost, energy = new_count, new_cost, new_energy
-        if excess == 0.0 and cost < best_cost:
-            _copy(runs, 0, count, best, 0)
+        if above == 0.0 and cost < best_cost:
+            copy(runs, 0, count, best, 0)
             best_cost, found = cost, count
     return count, found, best_cost
-
-
-@njit
-def peak(graph: Graph, work: Scratch, runs: Ints) -> int:
-    """Peak in bytes of a sequence; -1 where it cannot run."""
-    live = np.zeros(len(runs) + 1, np.int64)
-    if not profile(graph, work, runs, len(runs), live):
-        return -1
-    return int(live[: len(runs)].max()) if len(runs) else 0

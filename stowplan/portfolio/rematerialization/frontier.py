@@ -27,9 +27,13 @@ class Point(NamedTuple):
     """Added cost that no plan within the limit is below; None where it is proven that there is no such plan."""
     plan: Plan | None
     """For the problem with that limit."""
+    is_infeasible: bool = False
+    """It is proven that no plan is within the limit."""
 
 
-def frontier(problem: Problem, limits: Sequence[int] | int = 8, **options: Any) -> list[Point]:
+def frontier(
+    problem: Problem, limits: Sequence[int] | int = 8, on_point: Callable[[Point], None] = lambda point: None, **options: Any
+) -> list[Point]:
     """Plans for several limits, the smallest first.
 
     Parameters
@@ -38,8 +42,10 @@ def frontier(problem: Problem, limits: Sequence[int] | int = 8, **options: Any) 
         Its own limit counts for nothing.
     limits
         Bytes; or how many limits, evenly from the bound on the least peak to the peak of the order given.
+    on_point
+        Called with what was found for each limit, in turn; its bound may rise afterwards.
     options
-        As :func:`stowplan.solve` takes them, for each limit.
+        As :func:`stowplan.solve` takes them, for each limit. Where ``cancel`` is set, limits that are left are left out.
 
     Returns
     -------
@@ -60,9 +66,12 @@ def frontier(problem: Problem, limits: Sequence[int] | int = 8, **options: Any) 
         plan = result.plan
         none = result.status == "infeasible"
         if plan is None:
-            found.append(Point(limit, None, None, None if none else result.bound, None))
+            found.append(Point(limit, None, None, None if none else result.bound, None, none))
         else:
             found.append(Point(limit, plan.peak, plan.objective, result.bound, plan))
+        on_point(found[-1])
+        if options.get("cancel") is not None and options["cancel"].is_set():
+            break
     best = 0
     for at in range(len(found) - 1, -1, -1):
         bound = found[at].bound

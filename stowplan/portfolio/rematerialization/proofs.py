@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.problem import Problem
-from stowplan.models.rematerialization.structure import Structure, build
+from stowplan.models.rematerialization.structure import build
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.rematerialization.greedy import Policy, simulate
 
 #: Operators whose cuts are looked at in deterministic runs, times operators, for each second of the limit.
 CUTS = 20_000
@@ -16,6 +13,9 @@ CUTS = 20_000
 
 def greedy(problem: Problem, context: Context) -> None:
     """The baseline alone: the order given, one simulation."""
+    # Loads numba, but where it is interpreted.
+    from stowplan.portfolio.rematerialization.greedy import Policy, simulated
+
     structure = build(problem)
     found = simulated(structure, structure.order, Policy(), context.closed)
     if found is not None:
@@ -33,13 +33,6 @@ def cuts(problem: Problem, context: Context) -> None:
         context.proven_infeasible("cuts", {"explanation": "what one operator needs to run is more than the limit"})
 
 
-def simulated(structure: Structure, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> list[int] | None:
-    """A sequence within the problem's limit, if the simulation finds one before it is to stop."""
-    limit = structure.problem.limit
-    # Without a limit the order itself is a plan.
-    return list(order) if limit is None else simulate(structure, order, limit, policy, should_stop)
-
-
 def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model: orders free on small graphs, else the order given; hinted with the best plan known."""
     from stowplan.models.rematerialization import cpsat as model
@@ -48,3 +41,5 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(problem, hint=hint, **context.reporting("cpsat"))
     if outcome.bound is not None:
         context.bound(outcome.bound, "cpsat")
+    if outcome.status == "infeasible":
+        context.proven_infeasible("cpsat", {"explanation": "no order, with all runs that could be of use, is within the limit"})

@@ -6,6 +6,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import msgspec
 
@@ -71,6 +72,7 @@ def training(seed: int, most: int = 4) -> Problem:
     )
 
 
+@cache
 def limited(seed: int) -> Problem:
     """One of either with a limit between the least and the given order's peak, or just below the least."""
     problem = random_problem(seed) if seed % 3 == 2 else training(seed)
@@ -84,6 +86,7 @@ def peak_once(problem: Problem) -> int:
     return operator_order.least_peak(problem.graph)
 
 
+@cache
 def least_peak(problem: Problem) -> int:
     """Least peak in bytes, whatever it costs."""
     found = _search(problem, lambda key, cost, live: max(key, live))
@@ -91,6 +94,7 @@ def least_peak(problem: Problem) -> int:
     return found
 
 
+@cache
 def least_cost(problem: Problem) -> int | None:
     """Least added cost within the limit; None where there is no plan."""
     limit = problem.limit
@@ -162,7 +166,8 @@ def _runs(
         base = source(tensors[tensor].alias_of or 0)
         # The last of them is the newest instance.
         next(group for _, group in reversed(every) if base in group).add(tensor)
-    free = sorted({each for _, group in every for each in group} - held)
+    # What the operator has nothing to do with could have been dropped before.
+    free = sorted((needs | {*op.writes}) - held)
     for count in range(len(free) + 1):
         for dropped in itertools.combinations(free, count):
             after = [group - {*dropped} for _, group in every]

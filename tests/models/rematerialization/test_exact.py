@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import msgspec
 import pytest
 
 from stowplan.models.rematerialization import bounds, cpsat
+from stowplan.models.rematerialization.neighbourhood import Neighbourhood
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
-from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.stages import Stages
+from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.rematerialization.greedy import simulate
 from tests.models.rematerialization.cases import least_cost, least_peak, limited, peak_once
 from tests.patience import HANG
 
@@ -19,14 +23,15 @@ def check_model(seed: int) -> str:
     """Compare with brute force: both ways to order; what was proven."""
     problem = limited(seed)
     least = least_cost(problem)
-    found = cpsat.solve(problem, time_limit=HANG)
+    found = cpsat.solve(problem, time_limit=HANG if least is not None else 0.5)
     staged = cpsat.solve(problem, order=build(problem).order, time_limit=HANG)
     assert not staged.bound, seed
     if staged.plan is not None:
         assert verify(problem, staged.plan).ok, seed
     if least is None:
         assert found.plan is staged.plan is None, seed
-        return "none"
+        return "none" if found.status == "infeasible" else "open"
+    assert found.status != "infeasible", seed
     assert found.plan is not None, seed
     assert verify(problem, found.plan).ok, seed
     assert found.plan.objective == least, seed
@@ -34,9 +39,10 @@ def check_model(seed: int) -> str:
     assert found.bound <= least, seed
     assert (found.status == "optimal") == (found.bound == least), seed
     assert staged.plan is None or staged.plan.objective >= least, seed
-    again = cpsat.solve(problem, hint=found.plan, time_limit=HANG)
-    assert again.plan is not None, seed
-    assert again.plan.objective == least, seed
+    if seed % 10 == 0:
+        again = cpsat.solve(problem, hint=found.plan, time_limit=HANG)
+        assert again.plan is not None, seed
+        assert again.plan.objective == least, seed
     return found.status
 
 
@@ -48,7 +54,7 @@ def test_the_model_on_some_graphs() -> None:
 def test_the_model_on_hundreds_of_graphs() -> None:
     found = Counter(check_model(seed) for seed in range(200))
     assert found["optimal"] > 150
-    assert found["none"] > 5
+    assert found["none"] + found["open"] > 5
 
 
 def check_bounds(seed: int) -> str:
@@ -67,6 +73,88 @@ def check_bounds(seed: int) -> str:
     bound = bounds.added_cost(structure, problem.limit or 0)
     least = least_cost(problem)
     return "none" if least is None else "tight" if bound == least else "loose"
+
+
+def chain_of(structure: Structure, moments: bounds.Moments, seed: int) -> list[int]:
+    """Some operators, each of which needs the one before."""
+    order = structure.order.copy()
+    random.Random(seed).shuffle(order)
+    chain: list[int] = []
+    for op in order[: 1 + seed % 5]:
+        if all((moments.before[op] >> each | moments.before[each] >> op) & 1 for each in chain):
+            chain.append(op)
+    return sorted(chain, key=structure.order.index)
+
+
+def check_stages(seed: int) -> str:
+    """Compare with brute force: several limits; no relaxation is weaker than that of its last moment alone."""
+    problem = limited(seed)
+    structure, peak, once = build(problem), least_peak(problem), peak_once(problem)
+    moments = bounds.Moments(structure)
+    chain = chain_of(structure, moments, seed)
+    for limit in {max(0, peak - 1), peak, (peak + once) // 2, problem.limit or 0}:
+        within = msgspec.structs.replace(problem, limit=limit)
+        least = least_cost(within)
+        found = Stages(structure, moments, limit, chain).solve(time_limit=HANG)
+        assert least is None or not found.is_infeasible, (seed, limit)
+        assert least is None or found.bound is None or found.bound <= least, (seed, limit)
+        assert found.is_infeasible or found.bound is not None, (seed, limit)
+        one = Stages(structure, moments, limit, chain[-1:]).solve(time_limit=HANG)
+        assert found.is_infeasible or one.bound is not None, (seed, limit)
+        assert found.bound is None or one.bound is None or one.bound <= found.bound, (seed, limit)
+        if found.sequence and not problem.precedences:
+            free = msgspec.structs.replace(problem, limit=None)
+            assert verify(free, build(free).made(found.sequence)).ok, (seed, limit)
+    least, found = least_cost(problem), Stages(structure, moments, problem.limit or 0, chain).solve(time_limit=HANG)
+    return "none" if least is None else "tight" if found.bound == least else "loose"
+
+
+def test_stages_on_some_graphs() -> None:
+    assert {check_stages(seed) for seed in range(0, 40, 4)} >= {"tight"}
+
+
+@pytest.mark.slow
+def test_stages_on_hundreds_of_graphs() -> None:
+    found = Counter(check_stages(seed) for seed in range(300))
+    assert found["tight"] > 2 * found["loose"]
+
+
+def check_neighbourhood(seed: int) -> bool | None:
+    """Whether the plan of a simulation gets better where some operators, or all, are free; None without such a plan."""
+    problem = limited(seed)
+    structure = build(problem)
+    sequence = simulate(structure, structure.order, problem.limit or 0)
+    plan = None if sequence is None else structure.made(sequence)
+    if plan is None or not plan.objective:
+        return None
+    chance = random.Random(seed)
+    free = [
+        op
+        for op in range(structure.ops)
+        if not structure.once[op]
+        and any(structure.parent[value] < 0 for value in structure.writes[op])
+        and (seed % 2 or chance.random() < 0.6)
+    ]
+    model = Neighbourhood(structure, problem.limit or 0, plan.sequence, verify(problem, plan).live, free)
+    found, _ = model.solve(time_limit=HANG, deterministic_limit=None, seed=0, should_stop=lambda: False)
+    assert found is not None, seed
+    better = structure.made(found)
+    assert verify(problem, better).ok, seed
+    least = least_cost(problem)
+    assert least is not None
+    assert least <= better.objective <= plan.objective, seed
+    return better.objective < plan.objective
+
+
+def test_neighbourhoods_of_some_plans() -> None:
+    assert any(check_neighbourhood(seed) for seed in range(40))
+
+
+@pytest.mark.slow
+def test_neighbourhoods_of_hundreds_of_plans() -> None:
+    found = Counter(check_neighbourhood(seed) for seed in range(400))
+    assert found[True] + found[False] > 80
+    assert found[True] > 5
 
 
 def test_bounds_on_some_graphs() -> None:

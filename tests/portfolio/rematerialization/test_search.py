@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
-from stowplan.portfolio.rematerialization import candidates, engine, proofs
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.rematerialization import candidates, engine, neighbourhoods, proofs, staged
 from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate
+from stowplan.portfolio.rematerialization.insertion import Insertion
 from tests.models.rematerialization.cases import least_cost, limited, random_problem, training
 from tests.portfolio.recorder import Recorder
 
@@ -68,8 +71,7 @@ def test_the_compiled_replay_is_the_verifiers(part: int) -> None:
                 one, other = chance.randrange(len(runs)), chance.randrange(len(runs))
                 runs[one], runs[other] = runs[other], runs[one]
             found = verify(problem, structure.made(runs))
-            peak = engine.peak(graph, work, np.array(runs, np.int64))
-            assert peak == (found.peak if found.ok else -1), (seed, runs)
+            assert engine.peak(graph, work, np.array(runs, np.int64)) == (found.peak if found.ok else -1), (seed, runs)
 
 
 @pytest.mark.parametrize("seed", range(0, 40, 2))
@@ -90,6 +92,49 @@ def test_local_search_gives_valid_sequences_and_never_worse_ones(seed: int) -> N
         assert verify(problem, plan).ok
         assert least is not None
         assert plan.objective == cost >= least
+
+
+def check_insertions(seed: int) -> bool:
+    """Whether insertions into the order given, and ruin and recreate, reach the optimum."""
+    problem = limited(seed)
+    structure, least, limit = build(problem), least_cost(problem), problem.limit or 0
+    insertion = Insertion(structure)
+    first = insertion.mended(structure.order, limit)
+    if first is None:
+        return least is None
+    assert verify(problem, structure.made(first)).ok, seed
+    second = insertion.recreated(first, limit, seed + 1, 300, 0.1, 30)
+    plan = structure.made(second)
+    assert verify(problem, plan).ok, seed
+    assert least is not None, seed
+    assert plan.objective >= least, seed
+    return plan.objective == least
+
+
+def test_insertions_into_some_orders() -> None:
+    assert sum(map(check_insertions, range(40))) > 25
+
+
+@pytest.mark.slow
+def test_insertions_into_hundreds_of_orders() -> None:
+    assert sum(map(check_insertions, range(300))) > 200
+
+
+@pytest.mark.parametrize("function", [staged.stages, neighbourhoods.neighbourhoods])
+def test_other_candidates_give_valid_plans_and_bounds(function: Callable[[Problem, Context], None]) -> None:
+    for seed in range(12):
+        problem = limited(seed)
+        structure, least = build(problem), least_cost(problem)
+        first = simulate(structure, structure.order, problem.limit or 0)
+        start = None if first is None else structure.made(first)
+        context = Recorder(start_plan=start, deterministic=True, time_limit=0.1)
+        function(problem, context)
+        assert not context.infeasible or least is None, seed
+        assert all(least is not None and bound <= least for bound in context.bounds), seed
+        for plan, _ in context.plans:
+            assert verify(problem, plan).ok, seed
+            assert least is not None
+            assert plan.objective >= least, seed
 
 
 def test_the_search_reaches_the_optimum_of_small_graphs() -> None:

@@ -1,0 +1,1 @@
+"""Memory limits of training steps, beside torch's own partitioner."""

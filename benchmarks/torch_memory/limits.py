@@ -1,0 +1,264 @@
+"""Training within five memory limits a model, beside torch's own partitioner at twenty budgets.
+
+    pip install 'stowplan[learned]'
+    python -m benchmarks.torch_memory.limits [--models llama16,gpt8] [--time-limit 20] [--budgets 20] [-o FILE.jsonl]
+
+Parameters and gradients count. Limits are even between the least peak found and eager's, both included. Every plan runs: peaks
+are measured during a step, gradients are compared with eager's. ``stock`` is the cheapest of torch's plans within the limit,
+over all budgets and both solvers, by the same judge; ``greedy`` one simulation; ``checkpoints`` a checkpoint a layer. A line of
+JSON is written for each model; those that are there are not run again. ``--table`` prints what docs/results/torch-memory.md
+shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch._functorch import config
+
+from benchmarks.lib.tables import table
+from benchmarks.torch_memory.models import MODELS, Decoder
+from stowplan.backends.torch import MemoryLimitError, backend, costs, measure_peak, stock
+from stowplan.backends.torch.partition import prepared
+from stowplan.backends.torch.planning import least_peak
+from stowplan.backends.torch.reader import Counted, Reading, read
+from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.rematerialization.greedy import simulate
+
+#: Shares of the way from the least peak to eager's.
+PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+#: What torch's own partitioner made of the model that was traced last.
+HALVES: list[Any] = []
+
+#: Budgets at which the integer program of torch's is run, too.
+ILP_BUDGETS = (0.3, 0.15)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(MODELS), help="names, separated by commas")
+    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of planning for each limit")
+    parser.add_argument("--budgets", type=int, default=20, help="how many budgets of torch's, evenly from 0 to 1")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--without-ilp", action="store_true", help="leave out torch's integer program: it may take minutes")
+    parser.add_argument("--limits", help="bytes in place of the five limits, separated by commas")
+    parser.add_argument("--without-parameters", action="store_true", help="inputs do not count: parameters and the batch")
+    parser.add_argument("-o", "--output", type=Path, default=Path("out/torch_memory.jsonl"))
+    parser.add_argument("--table", action="store_true", help="print tables of what the file has, and run nothing")
+    options = parser.parse_args()
+    if not options.table:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        known = {each["model"] for each in lines(options.output)}
+        for name in options.models.split(","):
+            if name not in known:
+                with options.output.open("a") as file:
+                    file.write(json.dumps(run(name, options)) + "\n")
+    print(tables(lines(options.output)))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """All figures of one model."""
+    model, inputs = MODELS[name]()
+    counted = Counted(parameters=not options.without_parameters)
+    present = (model, inputs) if counted.parameters else ()
+    expected, eager = step(model, lambda: model(*inputs), present)
+    found: dict[str, Any] = {"model": name, "eager": eager, "torch": torch.__version__, "time_limit": options.time_limit}
+    module, joint_inputs, kwargs = traced(model, inputs)
+    reading = read(prepared(module).graph, kwargs["num_fwd_outputs"], counted)
+    structure = build(reading.problem)
+    found |= {"operators": len(reading.nodes), "flops": sum(reading.flops), "given": structure.made(structure.order).peak}
+    plan, bound = least_peak(structure, [structure.order], 2 * options.time_limit)
+    found |= {"least": plan.peak, "least_bound": bound}
+    found["stock"] = sweep(module, joint_inputs, kwargs, reading, options.budgets, not options.without_ilp)
+    if isinstance(model, Decoder):
+        found["checkpoints"] = checkpoints(model, inputs, present)
+    report(name, f"{len(reading.nodes)} operators, least {plan.peak / 1e6:.1f} MB of {eager / 1e6:.1f}")
+    found["limits"] = []
+    least = plan.peak
+    limits = [least + int((eager - least) * place) for place in PLACES]
+    for limit in map(int, options.limits.split(",")) if options.limits else limits:
+        each = within(model, inputs, present, limit, expected, options)
+        greedy = simulate(structure, structure.order, limit)
+        each["greedy"] = None if greedy is None else judged(reading, structure, greedy)
+        fitting = [one for one in found["stock"] if one["peak"] <= limit]
+        each["stock"] = min(fitting, key=lambda one: one["cost"], default=None)
+        found["limits"].append(each)
+        report(name, json.dumps(each))
+    return found
+
+
+def report(name: str, text: str) -> None:
+    print(f"# {name}: {text}", flush=True)
+
+
+def step(model: Any, function: Any, present: Any) -> tuple[list[torch.Tensor], int]:
+    """Gradients of a step, and the bytes that were live at its peak."""
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(7)
+    peak = measure_peak(lambda: function().backward(), *present)
+    made = [each.grad for each in model.parameters() if each.grad is not None]
+    model.zero_grad(set_to_none=True)
+    model.load_state_dict(state)
+    return made, peak
+
+
+def traced(model: Any, inputs: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """The joint module of a model, and what else its partitioner is given."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    seen: list[Any] = []
+
+    def partition(module: Any, joint_inputs: Any, **kwargs: Any) -> Any:
+        seen.append((torch.fx.GraphModule(module, stock.copied(module.graph)), joint_inputs, kwargs))
+        HALVES[:] = [stock.partition(module, joint_inputs, kwargs)]
+        return HALVES[-1]
+
+    torch._dynamo.reset()
+    compiled = aot_autograd(fw_compiler=boxed_nop, partition_fn=partition, keep_inference_input_mutations=True)
+    torch.compile(model, backend=compiled)(*inputs)
+    (only,) = seen
+    return only  # type: ignore[no-any-return]
+
+
+def judged(reading: Reading, structure: Any, sequence: list[int]) -> dict[str, Any] | None:
+    """Peak, added cost and added floating-point operations of a sequence; None where it breaks a rule."""
+    plan = structure.made(sequence)
+    if not verify(structure.problem, plan).ok:
+        return None
+    return {"peak": plan.peak, "cost": plan.objective * reading.unit, "flops": reading.added_flops(sequence)}
+
+
+def sweep(module: Any, joint_inputs: Any, kwargs: Any, reading: Reading, budgets: int, with_ilp: bool) -> list[dict[str, Any]]:
+    """Torch's plans at budgets from 1 to 0 by its default solver, and at some by its integer program."""
+    structure = build(reading.problem)
+    found = []
+    tried = [("dp", 1 - at / max(1, budgets - 1)) for at in range(budgets)]
+    tried += [("ilp", each) for each in ILP_BUDGETS if with_ilp]
+    for solver, budget in tried:
+        with config.patch(activation_memory_budget_solver=solver):
+            for each in stock.plans(module, reading, joint_inputs, kwargs, [budget]):
+                made = None if each.sequence is None else judged(reading, structure, each.sequence)
+                if made is not None:
+                    found.append({"solver": solver, "budget": budget, **made})
+    return found
+
+
+def checkpoints(model: Decoder, inputs: Any, present: Any) -> dict[str, Any]:
+    """A checkpoint a layer: measured peak, and what runs more than without, by the formulas."""
+    from torch.utils.checkpoint import checkpoint
+
+    model.around = lambda block, x: checkpoint(block, x, use_reentrant=False)
+    try:
+        module, halves = traced(model, inputs)[0], HALVES[-1]
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="aot_eager")
+        step(model, lambda: compiled(*inputs), present)
+        _, peak = step(model, lambda: compiled(*inputs), present)
+    finally:
+        model.around = lambda block, x: block(x)
+
+    def flops(graph: Any) -> int:
+        return sum(costs.flops(node) for node in graph.nodes if node.op == "call_function")
+
+    return {"peak": peak, "flops": sum(flops(half.graph) for half in halves) - flops(prepared(module, False).graph)}
+
+
+def within(model: Any, inputs: Any, present: Any, limit: int, expected: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """What comes of one limit when it is planned and run."""
+    torch._dynamo.reset()
+    made = backend(limit, parameters=bool(present), time_limit=options.time_limit, workers=options.workers)
+    compiled = torch.compile(model, backend=made)
+    began = time.monotonic()
+    try:
+        step(model, lambda: compiled(*inputs), present)
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        if not isinstance(error.inner_exception, MemoryLimitError):
+            raise
+        return {"limit": limit, "error": str(error.inner_exception), "seconds": round(time.monotonic() - began, 1)}
+    seconds = time.monotonic() - began
+    gradients, peak = step(model, lambda: compiled(*inputs), present)
+    error = max(
+        float((one - other).abs().max() / other.abs().max().clamp(min=1e-12))
+        for one, other in zip(gradients, expected, strict=True)
+    )
+    (only,) = made.reports  # type: ignore[attr-defined]
+    return {
+        "limit": limit,
+        "measured": peak,
+        "error": error,
+        "first_step": round(seconds, 1),
+        "ours": msgspec.structs.asdict(only),
+    }
+
+
+def tables(found: list[dict[str, Any]]) -> str:
+    """Two tables in Markdown: models, and limits."""
+    mega, giga = 1e6, 1e9
+    models = [
+        (
+            each["model"],
+            each["operators"],
+            f"{each['flops'] / giga:.1f}",
+            f"{each['eager'] / mega:.1f}",
+            f"{max((s['peak'] for s in each['stock'] if s['budget'] == 1.0), default=0) / mega:.1f}",
+            f"{min((s['peak'] for s in each['stock']), default=0) / mega:.1f}",
+            f"{each['least'] / mega:.1f}",
+            f"{each['least_bound'] / mega:.1f}",
+            "{peak:.1f} / {flops:.1f}".format(
+                peak=each["checkpoints"]["peak"] / mega, flops=each["checkpoints"]["flops"] / giga
+            )
+            if "checkpoints" in each
+            else "",
+        )
+        for each in found
+    ]
+    head = [
+        "model",
+        "operators",
+        "GFLOP",
+        "eager",
+        "stock at 1",
+        "stock's least",
+        "least",
+        "bound",
+        "a checkpoint a layer (MB / GF)",
+    ]
+    rows = []
+    for each in found:
+        for limit in each["limits"]:
+            ours, own, greedy = limit.get("ours"), limit["stock"], limit["greedy"]
+            rows.append((
+                each["model"],
+                f"{limit['limit'] / mega:.1f}",
+                f"{limit['measured'] / mega:.1f}" if ours else limit["error"],
+                f"{ours['added_cost'] / giga:.2f}" if ours else "",
+                (f"{ours['bound'] / giga:.2f}" if ours["bound"] or not ours["added_cost"] else "") if ours else "",
+                f"{greedy['cost'] / giga:.2f}" if greedy else "none",
+                f"{own['cost'] / giga:.2f}" if own else "none",
+                f"{ours['added_flops'] / giga:.2f}" if ours else "",
+                f"{own['flops'] / giga:.2f}" if own else "none",
+                f"{limit['error']:.0e}" if ours else "",
+            ))  # fmt: skip
+    names = "model,limit,measured,added,bound,greedy,stock,GF,stock's GF,gradients differ"
+    return f"{table(models, head)}\n\n{table(rows, names.split(','))}"
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    main()

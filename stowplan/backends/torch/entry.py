@@ -1,0 +1,178 @@
+"""What users call: a back end for ``torch.compile``, a context for their own settings, and the partitioner alone.
+
+Importing it loads no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from stowplan.errors import MissingDependencyError, UsageError
+
+if TYPE_CHECKING:
+    from stowplan.backends.torch.partition import Partitioner
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+def require() -> None:
+    """Raise MissingDependencyError, naming the extra that brings it, where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingDependencyError("planning for torch needs torch, not installed here: pip install 'stowplan[learned]'")
+
+
+def to_bytes(memory: int | str) -> int:
+    """A number of bytes, or text such as ``"4 GiB"`` or ``"500 MB"``.
+
+    Raises
+    ------
+    UsageError
+        Anything else, or less than one byte.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory) if isinstance(memory, str) else None
+    if found and found[2].upper() in _UNITS:
+        size = math.floor(float(found[1]) * _UNITS[found[2].upper()])
+    elif isinstance(memory, int) and not isinstance(memory, bool):
+        size = memory
+    else:
+        raise UsageError(f"memory: found {memory!r}, expected bytes or text such as '4 GiB'")
+    if size < 1:
+        raise UsageError(f"memory: found {memory!r}, expected at least one byte")
+    return size
+
+
+def partitioner(
+    memory: int | str,
+    *,
+    parameters: bool = True,
+    gradients: bool = True,
+    time_limit: float = 20.0,
+    strict: bool = True,
+    graphs: int = 1,
+    workers: int = 2,
+    seed: int = 0,
+) -> Partitioner:
+    """A partitioner for AOTAutograd: what is saved, what runs again and in which order, within a memory limit.
+
+    It is a ``partition_fn``, and a value of ``torch._inductor.config.custom_partitioner_fn``.
+
+    Parameters
+    ----------
+    memory
+        Limit on the bytes of tensors that are live at once in a forward and backward pass, or text such as ``"4 GiB"``.
+    parameters
+        Whether inputs of the graph count: parameters, buffers, and what the model is called with.
+    gradients
+        Whether the gradients that the backward pass returns count.
+    time_limit
+        Seconds of planning for each graph.
+    strict
+        Whether a limit that cannot be met is an error; else a warning, and torch's own plan.
+    graphs
+        How many graphs share the limit: graph breaks make several. Each gets as much of what those before it left as each to
+        come, so that all together stay within the limit.
+    workers, seed
+        As :func:`stowplan.solve` takes them.
+
+    Raises
+    ------
+    MissingDependencyError
+        Without torch.
+    UsageError
+        An argument of a wrong type or out of range.
+    """
+    require()
+    size = to_bytes(memory)
+    if not isinstance(time_limit, int | float) or not time_limit > 0 or not math.isfinite(time_limit):
+        raise UsageError(f"time_limit: found {time_limit!r}, expected seconds above 0")
+    if not isinstance(graphs, int) or graphs < 1:
+        raise UsageError(f"graphs: found {graphs!r}, expected 1 or more")
+    from stowplan.backends.torch.partition import Partitioner
+    from stowplan.backends.torch.planning import Settings
+    from stowplan.backends.torch.reader import Counted
+
+    return Partitioner(
+        Settings(
+            limit=size,
+            counted=Counted(parameters, gradients),
+            time_limit=float(time_limit),
+            strict=strict,
+            graphs=graphs,
+            workers=workers,
+            seed=seed,
+        )
+    )
+
+
+def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Callable[..., Any]:
+    """A back end for ``torch.compile`` that trains within a memory limit.
+
+    Parameters
+    ----------
+    memory
+        Limit, as :func:`partitioner` takes it.
+    inductor
+        Whether Inductor compiles both passes; else they run operator by operator, as ``aot_eager`` does. Inductor fuses
+        operators and may order them anew: the limit then is one of the graphs that it is given.
+    options
+        As :func:`partitioner` takes them.
+
+    Returns
+    -------
+    callable
+        For ``torch.compile(model, backend=...)``; its ``reports`` say what came of each graph.
+
+    Raises
+    ------
+    MissingDependencyError, UsageError
+        As :func:`partitioner` raises them. Compiling raises MemoryLimitError where the limit cannot be met.
+    """
+    planner = partitioner(memory, **options)
+    if inductor:
+
+        def compile_graph(graph_module: Any, example_inputs: Any, **others: Any) -> Any:
+            from torch._inductor import config
+            from torch._inductor.compile_fx import compile_fx
+
+            with config.patch(custom_partitioner_fn=planner):
+                return compile_fx(graph_module, example_inputs, **others)
+    else:
+
+        def compile_graph(graph_module: Any, example_inputs: Any, **others: Any) -> Any:
+            from torch._dynamo.backends.common import aot_autograd
+            from torch._dynamo.backends.debugging import boxed_nop
+
+            compiler = aot_autograd(fw_compiler=boxed_nop, partition_fn=planner, keep_inference_input_mutations=True)
+            return compiler(graph_module, example_inputs, **others)
+
+    # What torch says of errors begins with this name.
+    compile_graph.__name__ = "stowplan"
+    compile_graph.reports = planner.reports  # type: ignore[attr-defined]
+    return compile_graph
+
+
+@contextlib.contextmanager
+def memory_limit(memory: int | str, **options: Any) -> Iterator[Partitioner]:
+    """Inductor plans what is compiled inside within a memory limit; its own settings stay.
+
+    Parameters
+    ----------
+    memory, options
+        As :func:`partitioner` takes them. A compiled model is compiled when it is first called: call it inside.
+
+    Yields
+    ------
+    Partitioner
+        With ``reports``.
+    """
+    planner = partitioner(memory, **options)
+    from torch._inductor import config
+
+    with config.patch(custom_partitioner_fn=planner):
+        yield planner

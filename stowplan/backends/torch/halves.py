@@ -1,0 +1,149 @@
+"""A plan's runs as the graphs of a forward and a backward pass.
+
+A new joint graph is written run by run: an operator that runs again is a node once more. How its two passes are cut apart, and
+how the forward pass hands over what the backward pass needs, is AOTAutograd's business and left to torch's own function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch._functorch import partitioners
+
+from stowplan.backends.torch.reader import Reading, is_part
+
+
+def split(
+    module: Any,
+    found: Reading,
+    sequence: Sequence[int],
+    *,
+    num_fwd_outputs: int,
+    static_lifetime_input_indices: Iterable[int] | None = None,
+) -> tuple[Any, Any]:
+    """Modules of the forward and the backward pass.
+
+    Parameters
+    ----------
+    module
+        The joint module that the reading is of.
+    sequence
+        Numbers of operators in the order in which they run; the border is among them.
+    num_fwd_outputs, static_lifetime_input_indices
+        As the partitioner was given them.
+
+    Returns
+    -------
+    (torch.fx.GraphModule, torch.fx.GraphModule)
+        As AOTAutograd expects them of a partitioner.
+    """
+    writer = _Writer(found)
+    for number in sequence:
+        writer.run(number)
+    graph, saved, symbols = writer.finish()
+    joint = torch.fx.GraphModule(module, graph)
+    primals = [node for node in graph.nodes if node.op == "placeholder" and "tangents" not in str(node.target)]
+    static = set(static_lifetime_input_indices or ())
+    return partitioners._extract_fwd_bwd_modules(
+        joint,
+        saved,
+        saved_sym_nodes=symbols,
+        saved_opaque_nodes=[],
+        num_fwd_outputs=num_fwd_outputs,
+        static_lifetime_input_nodes=torch.utils._ordered_set.OrderedSet(
+            node for at, node in enumerate(primals) if at in static
+        ),
+    )
+
+
+class _Writer:
+    """The new graph while it is written."""
+
+    def __init__(self, found: Reading):
+        self.found = found
+        self.graph = torch.fx.Graph()
+        self.now: dict[Any, Any] = {}
+        """New node of the latest instance of a value that is no view."""
+        self.views: dict[tuple[Any, Any], Any] = {}
+        """New node of a view of an instance, of those made in this pass."""
+        self.early: set[Any] = set()
+        """New nodes of the forward pass."""
+        self.saved: dict[Any, None] = {}
+        self.symbols: dict[Any, None] = {}
+        self.is_backward = False
+        self.forward_outputs: list[Any] = []
+        self.parts: dict[Any, list[Any]] = {}
+        self.sizes: dict[int, list[Any]] = {}
+        """Symbols that can be made once an operator has run."""
+        for node in found.graph.nodes:
+            if node.op == "placeholder":
+                self.now[node] = self._copy(node)
+            elif is_part(node) and node not in found.base and node not in found.symbols:
+                self.parts.setdefault(node.args[0], []).append(node)
+        self._prepare_symbols()
+
+    def _prepare_symbols(self) -> None:
+        after: dict[Any, int] = {}
+        for node in self.found.graph.nodes:
+            if node not in self.found.symbols or node.op == "placeholder":
+                continue
+            ready = -1
+            for used in node.all_input_nodes:
+                owner = after.get(used) if used in after else self.found.owner(used)
+                ready = max(ready, -1 if owner is None else owner)
+            after[node] = ready
+            if ready < 0:
+                self.now[node] = self._copy(node)
+            else:
+                self.sizes.setdefault(ready, []).append(node)
+
+    def run(self, number: int) -> None:
+        """Write a run of an operator, or go from the forward to the backward pass."""
+        if number == self.found.border:
+            self.forward_outputs = [self._value(each) for each in self.found.forward_outputs]
+            self.is_backward = True
+            self.views = {}
+            return
+        node = self.found.nodes[number]
+        made = self._copy(node)
+        self.now[node] = made
+        for part in self.parts.get(node, ()):
+            self.now[part] = self._copy(part)
+        for symbol in self.sizes.pop(number, ()):
+            self.now[symbol] = self._copy(symbol)
+
+    def finish(self) -> tuple[Any, list[Any], list[Any]]:
+        """The graph with its outputs, and what is saved of tensors and of sizes."""
+        outputs = [*self.forward_outputs, *(self._value(each) for each in self.found.backward_outputs)]
+        (last,) = (node for node in self.found.graph.nodes if node.op == "output")
+        self.graph.output(tuple(outputs)).meta = dict(last.meta)
+        return self.graph, list(self.saved), list(self.symbols)
+
+    def _copy(self, node: Any) -> Any:
+        made = self.graph.node_copy(node, self._value)
+        if not self.is_backward:
+            self.early.add(made)
+        return made
+
+    def _value(self, node: Any) -> Any:
+        """New node that a reader of a node's value reads, right now."""
+        if not isinstance(node, torch.fx.Node):
+            return node
+        if node.op == "get_attr":
+            if node not in self.now:
+                self.now[node] = self.graph.node_copy(node)
+            return self.now[node]
+        if node in self.found.base:
+            return self._view(node)
+        made = self.now[node]
+        if self.is_backward and made in self.early and not (made.op == "placeholder" and "tangents" in str(made.target)):
+            (self.symbols if node in self.found.symbols else self.saved)[made] = None
+        return made
+
+    def _view(self, node: Any) -> Any:
+        instance = self._value(self.found.root(node))
+        if (node, instance) not in self.views:
+            self.views[node, instance] = self._copy(node)
+        return self.views[node, instance]

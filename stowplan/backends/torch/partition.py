@@ -1,0 +1,149 @@
+"""The partitioner that AOTAutograd and Inductor call with a joint graph."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import torch
+from torch._functorch import config, partitioners
+from torch._functorch.compile_utils import fx_graph_cse
+from torch._guards import CompileContext
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+
+from stowplan.backends.torch import stock
+from stowplan.backends.torch.checkpoints import separated
+from stowplan.backends.torch.errors import MemoryLimitError, PlanningWarning, UnsupportedError
+from stowplan.backends.torch.halves import split
+from stowplan.backends.torch.planning import Choice, GraphReport, Settings, choose
+from stowplan.backends.torch.reader import read, sequence_of
+from stowplan.errors import brief
+
+#: Versions of torch whose partitioner this back end was written and tested for.
+VERSIONS = ("2.13",)
+
+
+def complaint() -> str:
+    """What is wrong with the installed version of torch, in one line; empty where it is one that is known."""
+    found = str(torch.__version__)
+    known = ".".join(found.split(".")[:2]) in VERSIONS
+    return "" if known else f"found torch {found}, expected {' or '.join(VERSIONS)}"
+
+
+class Partitioner(CustomPartitionerFn):
+    """A partitioner that stays within a memory limit; made by :func:`stowplan.backends.torch.partitioner`.
+
+    Attributes
+    ----------
+    reports
+        Of each graph planned so far.
+    """
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.reports: list[GraphReport] = []
+        self._parts: dict[Any, int] = {}
+        """Bytes that each graph of those that share the limit takes."""
+
+    def uuid(self) -> Any:
+        """None: plans depend on time, so that nothing compiled is taken from a cache."""
+        return None
+
+    def __call__(self, gm: Any, joint_inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Forward and backward module of a joint module.
+
+        Raises
+        ------
+        MemoryLimitError
+            The limit cannot be met, or no plan was found in time; unless a warning was asked for.
+        """
+        wrong = complaint()
+        if wrong:
+            warn(wrong)
+            return _stock(gm, joint_inputs, kwargs)
+        try:
+            return self._plan(gm, joint_inputs, kwargs)
+        except MemoryLimitError as error:
+            if self.settings.strict:
+                raise
+            warn(str(error))
+        except Exception as error:  # whatever is wrong with this graph, torch has a plan for it
+            warn(str(error) if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {error}")
+        return _stock(gm, joint_inputs, kwargs)
+
+    def _plan(self, gm: Any, joint_inputs: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        began = time.monotonic()
+        module = prepared(gm)
+        count = kwargs["num_fwd_outputs"]
+        found = read(module.graph, count, self.settings.counted)
+        before = time.monotonic()
+        modules = stock.partition(gm, joint_inputs, kwargs)
+        stock_seconds = time.monotonic() - before
+        key, limit = self._share()
+        choice: Choice = choose(
+            found,
+            limit,
+            self.settings,
+            sequence_of(found, [each.graph for each in modules]),
+            lambda should_stop: stock.plans(gm, found, joint_inputs, kwargs, should_stop=should_stop),
+            keep_own=kwargs.get("compiler") == "inductor",
+            began=began,
+            stock_seconds=stock_seconds,
+        )
+        self._parts[key] = choice.report.peak
+        self.reports.append(choice.report)
+        if choice.is_stock:
+            return modules
+        return split(
+            module,
+            found,
+            choice.sequence,
+            num_fwd_outputs=count,
+            static_lifetime_input_indices=kwargs.get("static_lifetime_input_indices"),
+        )
+
+    def _share(self) -> tuple[Any, int]:
+        """What tells graphs apart, and this one's part of the limit: of what others left, as much as each to come."""
+        context = CompileContext.current_compile_id()
+        # The same code compiled again, for other sizes, say, takes the place of what it was.
+        key = getattr(context, "frame_id", None)
+        taken = [peak for each, peak in self._parts.items() if each != key]
+        left = self.settings.graphs - len(taken)
+        if left < 1:
+            raise MemoryLimitError(
+                f"the model is compiled as {len(taken) + 1} graphs or more, expected {self.settings.graphs}: "
+                f"say how many share the limit, graphs={len(taken) + 1}",
+                self.settings.limit,
+                0,
+                0,
+            )
+        return key, (self.settings.limit - sum(taken)) // left
+
+
+def prepared(gm: Any, separate: bool = True) -> Any:
+    """A copy of a joint module as torch's own partitioner would begin with it: no dead code, nothing computed twice.
+
+    Parameters
+    ----------
+    separate
+        Whether what a user wants recomputed is there twice, once for each pass.
+    """
+    module = torch.fx.GraphModule(gm, stock.copied(gm.graph))
+    module.graph.eliminate_dead_code()
+    if config.cse:
+        module.graph = fx_graph_cse(module.graph)
+    if separate and partitioners.has_recomputable_ops(module):
+        partitioners.cleanup_recompute_tags(module, is_default_partition=False)
+        module.graph = separated(module.graph)
+    return module
+
+
+def _stock(gm: Any, joint_inputs: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    halves: tuple[Any, Any] = partitioners.min_cut_rematerialization_partition(gm, joint_inputs, **kwargs)
+    return halves
+
+
+def warn(text: str) -> None:
+    """Say in one line that a plan is torch's own, and why."""
+    warnings.warn(brief(f"{text}: torch's own plan is kept"), PlanningWarning, stacklevel=4)

@@ -1,0 +1,315 @@
+"""A plan of one joint graph within a limit: what is at hand, what is found in time, and what is proven where nothing fits."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from stowplan.backends.torch import stock
+from stowplan.backends.torch.errors import MemoryLimitError
+from stowplan.backends.torch.reader import Counted, Reading
+from stowplan.log import LOGGER
+from stowplan.models.rematerialization import bounds
+from stowplan.models.rematerialization.plan import Plan
+from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.structure import Structure, build
+from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.rematerialization import engine
+from stowplan.portfolio.rematerialization.greedy import Policy, simulate
+from stowplan.portfolio.solve import solve
+
+#: Parts of the time left for the simulations, and then for torch's plans at lower budgets.
+SIMULATION_SHARE, STOCK_SHARE = 0.4, 0.3
+
+#: Weights of the simulations.
+POLICIES = (Policy(), Policy(time=0.5, cost=1.5), Policy(cost=1.5))
+
+#: For saying what is possible, seconds and part of the time limit, at least.
+LEAST_LEFT, LEAST_SHARE = 3.0, 0.5
+
+#: Bisection for the least peak ends where so much of it is left.
+TOLERANCE = 0.005
+
+#: Seconds below which no search begins: its processes would hardly have started.
+LEAST_SEARCH = 1.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the partitioner was asked for."""
+
+    limit: int
+    """Bytes."""
+    counted: Counted = field(default_factory=Counted)
+    time_limit: float = 20.0
+    """Seconds for each graph."""
+    strict: bool = True
+    """Whether a limit that cannot be met is an error."""
+    graphs: int = 1
+    """How many graphs share the limit."""
+    workers: int = 2
+    seed: int = 0
+
+
+class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one graph. Peaks are bytes of tensors that are live at once, as far as they count."""
+
+    operators: int
+    limit: int
+    """Bytes: this graph's part of the limit."""
+    stock_peak: int | None
+    """Of torch's own plan at the budget that is set; None where that breaks a rule (it reads what was written over, say)."""
+    peak: int
+    added_flops: int
+    """Floating-point operations beyond those of each operator once."""
+    added_runs: int
+    added_cost: int
+    """In floating-point operations; moved bytes count as those that take as long."""
+    bound: int
+    """No plan within the limit adds less."""
+    saved: int
+    """Bytes that live from the forward to the backward pass, with inputs and results."""
+    source: str
+    """What found the plan: ``stock`` where it stayed torch's own."""
+    seconds: float
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A plan of a graph, and what is said of it."""
+
+    sequence: tuple[int, ...]
+    report: GraphReport
+    is_stock: bool
+    """Whether torch's own modules at the budget that is set are this plan."""
+
+
+def choose(
+    found: Reading,
+    limit: int,
+    settings: Settings,
+    own: Sequence[int] | None,
+    others: Callable[[Callable[[], bool]], Iterator[stock.Stock]],
+    keep_own: bool = False,
+    began: float | None = None,
+    stock_seconds: float = 0.0,
+) -> Choice:
+    """The plan that adds least within a limit.
+
+    Parameters
+    ----------
+    limit
+        Bytes.
+    own
+        Runs of torch's own plan at the budget that is set.
+    others
+        Its plans at other budgets, as long as what it is given says that there is time.
+    keep_own
+        Whether torch's own plan stays where it is within the limit.
+    began
+        When the time limit began, by ``time.monotonic``; now by default.
+    stock_seconds
+        That each of torch's plans takes.
+
+    Raises
+    ------
+    MemoryLimitError
+        No plan was found; says whether it is proven that there is none.
+    """
+    chooser = _Chooser(found, limit, settings, own, time.monotonic() if began is None else began)
+    chooser.stock_seconds = stock_seconds
+    return chooser.choose(others, keep_own)
+
+
+class _Chooser:
+    def __init__(self, found: Reading, limit: int, settings: Settings, own: Sequence[int] | None, began: float):
+        self.began = began
+        self.found, self.limit, self.settings = found, limit, settings
+        self.free: Structure = build(found.problem)
+        self.own = None if own is None else self.free.made(own)
+        if self.own is not None and not verify(self.free.problem, self.own).ok:
+            self.own = None
+        self.plans: dict[str, Plan] = {}
+        self.stock_seconds = 0.0
+
+    def choose(self, others: Callable[[Callable[[], bool]], Iterator[stock.Stock]], keep_own: bool) -> Choice:
+        if self.own is not None:
+            if keep_own and self.own.peak <= self.limit:
+                return self._choice(self.own, "stock", 0)
+            # Never above torch's own peak, however much is allowed.
+            self.limit = min(self.limit, max(self.own.peak, 1))
+        self._offer("given", self.free.order)
+        if self.own is not None:
+            self._offer("stock", self.own.sequence)
+        if self._best() is None or self._best_plan().objective:
+            self._look_around(others)
+        best = self._best()
+        if best is not None and self.plans[best].objective == 0:
+            return self._choice(self.plans[best], best, 0)
+        return self._search()
+
+    def _look_around(self, others: Callable[[Callable[[], bool]], Iterator[stock.Stock]]) -> None:
+        """What costs little time: simulations of two orders, and torch's plans at other budgets."""
+        orders = [self.free.order]
+        if self.own is not None:
+            orders.append(_first_runs(self.own.sequence))
+        until = time.monotonic() + SIMULATION_SHARE * self._left()
+        # Without a plan there is nothing to say: the first takes the time that it needs.
+        tried = [
+            (self._simulated(order, POLICIES[0], lambda: bool(self.plans) and self._left() < 0), order) for order in orders
+        ]
+        # The order that did better is simulated with other weights.
+        order = min(tried, key=lambda each: each[0])[1]
+        for policy in POLICIES[1:]:
+            if not self.plans or time.monotonic() < until:
+                self._simulated(order, policy, lambda: self._left() < 0)
+        until = time.monotonic() + STOCK_SHARE * self._left()
+        # Another plan of torch's takes as long as the one at hand did.
+        for each in others(lambda: time.monotonic() + self.stock_seconds >= until):
+            self._offer(f"stock at {each.budget}", each.sequence)
+
+    def _simulated(self, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> float:
+        """Added cost of a simulation's plan, with and without what it can do without; infinite where it found none."""
+        found = simulate(self.free, order, self.limit, policy, should_stop)
+        if found is None:
+            return math.inf
+        self._offer("simulation", found)
+        found = self._trimmed(found)
+        self._offer("descent", found)
+        return float(self.free.made(found).objective)
+
+    def _trimmed(self, sequence: Sequence[int]) -> list[int]:
+        """A sequence without the runs that it can do without within the limit, the dearest looked at first."""
+        graph = engine.make(self.free)
+        work = engine.scratch(graph, len(sequence))
+        runs = np.array(sequence, np.int64)
+        cost = self.free.cost
+        while True:
+            before = len(runs)
+            counts = Counter(runs.tolist())
+            again = sorted((at for at, op in enumerate(runs.tolist()) if counts[op] > 1), key=lambda at: -cost[runs[at]])
+            stays = np.ones(before, np.bool_)
+            for at in again:
+                if counts[int(runs[at])] < 2 or self._left() < 0:
+                    continue
+                stays[at] = False
+                if 0 <= engine.peak(graph, work, runs[stays]) <= self.limit:
+                    counts[int(runs[at])] -= 1
+                else:
+                    stays[at] = True
+            runs = runs[stays]
+            if len(runs) == before:
+                return [int(each) for each in runs]
+
+    def _search(self) -> Choice:
+        problem = msgspec.structs.replace(self.found.problem, limit=self.limit)
+        # Where a simulation failed there may be nothing to be found.
+        proven = 0 if self.plans else bounds.least_peak(self.free, lambda: self._left() < 0, enough=self.limit + 1)
+        at_hand = {name: msgspec.structs.replace(plan, problem=problem.digest) for name, plan in self.plans.items()}
+        if proven <= self.limit and self._left() >= LEAST_SEARCH:
+            result = solve(
+                problem, time_limit=self._left(), plans=at_hand, workers=self.settings.workers, seed=self.settings.seed
+            )
+            if result.plan is not None:
+                return self._choice(result.plan, result.provenance.candidate, int(result.bound or 0))
+        best = self._best()
+        return self._least(proven) if best is None else self._choice(self.plans[best], best, 0)
+
+    def _least(self, proven: int) -> Choice:
+        """A plan of small peak; raises the error that says what is possible where that is above the limit."""
+        orders = [self.free.order] if self.own is None else [self.free.order, _first_runs(self.own.sequence)]
+        plan, bound = least_peak(self.free, orders, max(LEAST_LEFT, self._left(), LEAST_SHARE * self.settings.time_limit))
+        if plan.peak <= self.limit:
+            return self._choice(plan, "least peak", 0)
+        bound = max(bound, proven)
+        text = f"the least peak found is {plan.peak} bytes, and the limit is {self.limit}"
+        why = f"proven: no plan is below {bound}" if bound > self.limit else f"no plan found in time; none is below {bound}"
+        raise MemoryLimitError(f"{text} ({why})", self.limit, plan.peak, bound)
+
+    def _left(self) -> float:
+        return self.settings.time_limit - (time.monotonic() - self.began)
+
+    def _offer(self, name: str, sequence: Sequence[int] | None) -> None:
+        if sequence is None:
+            return
+        plan = self.free.made(sequence)
+        if not verify(self.free.problem, plan).ok:
+            LOGGER.info("torch: the plan %s breaks a rule: %s", name, verify(self.free.problem, plan).violations[0])
+            return
+        known = self.plans.get(name)
+        if plan.peak <= self.limit and (known is None or (plan.objective, plan.peak) < (known.objective, known.peak)):
+            self.plans[name] = plan
+
+    def _best(self) -> str | None:
+        return min(self.plans, key=lambda each: (self.plans[each].objective, self.plans[each].peak), default=None)
+
+    def _best_plan(self) -> Plan:
+        return self.plans[self._best() or ""]
+
+    def _choice(self, plan: Plan, source: str, bound: int) -> Choice:
+        found = self.found
+        sequence = list(plan.sequence)
+        is_stock = self.own is not None and sequence == list(self.own.sequence)
+        report = GraphReport(
+            operators=len(found.nodes),
+            limit=self.limit,
+            stock_peak=None if self.own is None else self.own.peak,
+            peak=plan.peak,
+            added_flops=found.added_flops(sequence),
+            added_runs=len(sequence) - len(found.nodes),
+            added_cost=plan.objective * found.unit,
+            bound=min(bound, plan.objective) * found.unit,
+            saved=_held(found.problem, plan, found.border),
+            source="stock" if is_stock else source,
+            seconds=round(time.monotonic() - self.began, 3),
+        )
+        return Choice(tuple(sequence), report, is_stock)
+
+
+def least_peak(free: Structure, orders: Sequence[Sequence[int]], seconds: float) -> tuple[Plan, int]:
+    """A plan of small peak, by simulations of these orders within limits by bisection, and a bound on the least.
+
+    Parameters
+    ----------
+    free
+        Of a problem without a limit.
+    seconds
+        Two thirds for the plan, the rest for the bound.
+
+    Returns
+    -------
+    (Plan, int)
+        Bound in bytes.
+    """
+    began = time.monotonic()
+    best = min((free.made(order) for order in orders), key=lambda plan: plan.peak)
+    low = load = bounds.load_bound(free)
+
+    def is_over(part: float) -> bool:
+        return time.monotonic() >= began + part * seconds
+
+    while best.peak - low > TOLERANCE * best.peak and not is_over(2 / 3):
+        limit = (low + best.peak) // 2
+        for policy in POLICIES[:2]:
+            sequences = (simulate(free, order, limit, policy, lambda: is_over(2 / 3)) for order in orders)
+            found = next((each for each in sequences if each is not None), None)
+            if found is not None:
+                best = free.made(found)
+                break
+        else:
+            low = limit + 1
+    return best, max(load, bounds.least_peak(free, lambda: is_over(1.0)))
+
+
+def _first_runs(sequence: Sequence[int]) -> list[int]:
+    return list(dict.fromkeys(sequence))
+
+
+def _held(problem: Problem, plan: Plan, border: int) -> int:
+    live = verify(msgspec.structs.replace(problem, limit=None), plan).live
+    return live[plan.sequence.index(border)] if live else 0

@@ -1,0 +1,397 @@
+"""The joint graph of a forward and a backward pass, as AOTAutograd makes it, as a problem of rematerialization.
+
+An operator is a node that makes tensors; parts of a tuple belong to it. A view is none: whoever reads it reads its base, and it
+is made anew wherever it is needed. Between the passes one more operator runs, the *border*: it reads what the forward pass
+returns, and writes the tangents. Both stay from there on: the caller holds them. What is live across it is saved for the
+backward pass. Inputs are there from the start to the end.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stowplan.backends.torch import costs
+from stowplan.backends.torch.errors import UnsupportedError
+from stowplan.frontends.torch_program import arguments, is_written, schema_of
+from stowplan.models.rematerialization.problem import Op, Problem, Tensor
+
+#: All costs together stay below this; those of larger graphs are counted in a larger unit.
+MOST_COST = 1 << 46
+
+#: Higher-order operators that compute, and do nothing else.
+_PLAIN_HIGHER_ORDER = ("flex_attention", "flex_attention_backward", "triton_kernel_wrapper_functional")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a limit is a limit of."""
+
+    parameters: bool = True
+    """Whether inputs of the graph count: parameters, buffers, and what the model is called with."""
+    gradients: bool = True
+    """Whether what the backward pass returns counts."""
+
+
+@dataclass
+class Reading:
+    """A joint graph and its problem."""
+
+    graph: Any
+    """``torch.fx.Graph``."""
+    forward_outputs: list[Any]
+    backward_outputs: list[Any]
+    problem: Problem = field(init=False)
+    unit: int = 1
+    """Costs of the problem are in so many floating-point operations."""
+    nodes: list[Any] = field(default_factory=list)
+    """[operators] node; None for the border."""
+    flops: list[int] = field(default_factory=list)
+    """[operators] floating-point operations, without those that stand for moved bytes."""
+    number: dict[Any, int] = field(default_factory=dict)
+    """Operator of a node."""
+    base: dict[Any, Any] = field(default_factory=dict)
+    """Of a view the node that it is a view of."""
+    symbols: set[Any] = field(default_factory=set)
+    """Nodes whose values are sizes, not tensors."""
+    inputs: list[Any] = field(default_factory=list)
+    """Placeholders that are there from the start."""
+    tangents: list[Any] = field(default_factory=list)
+    border: int = 0
+    """Number of the border among the operators."""
+
+    def root(self, node: Any) -> Any:
+        """The node whose bytes a node's value has: an operator, a part of one, or an input."""
+        while node in self.base:
+            node = self.base[node]
+        return node
+
+    def owner(self, node: Any) -> int | None:
+        """Operator that makes a value; None for inputs and constants."""
+        node = self.root(node)
+        if is_part(node):
+            node = node.args[0]
+        return self.number.get(node)
+
+    def added_flops(self, sequence: Iterable[int]) -> int:
+        """Floating-point operations of a sequence beyond those of each operator once."""
+        return sum(self.flops[each] for each in sequence) - sum(self.flops)
+
+
+def is_part(node: Any) -> bool:
+    """Whether a node is a part of a tuple."""
+    return node.op == "call_function" and node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node)
+
+
+def is_random(node: Any) -> bool:
+    """Whether two runs of a node give different values. Attention without dropout draws no random numbers."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    return not any(argument.name == "dropout_p" and given in (0, None) for argument, given in arguments(node))
+
+
+def is_mutable(node: Any) -> bool:
+    """Whether a node writes over one of its arguments."""
+    return bool(getattr(schema_of(node), "is_mutable", False))
+
+
+def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted()) -> Reading:
+    """The problem of a joint graph.
+
+    Parameters
+    ----------
+    graph
+        ``torch.fx.Graph`` of ATen operators with values in ``meta["val"]``: primals and tangents in, outputs of the forward
+        pass and then gradients out.
+    num_fwd_outputs
+        How many of its outputs are the forward pass's.
+
+    Raises
+    ------
+    UnsupportedError
+        It has effects that cannot be moved, or sizes that depend on data.
+    """
+    (last,) = (node for node in graph.nodes if node.op == "output")
+    outputs = list(last.args[0])
+    found = Reading(graph, outputs[:num_fwd_outputs], outputs[num_fwd_outputs:])
+    for node in graph.nodes:
+        _classify(found, node)
+    _Builder(found, counted).build()
+    return found
+
+
+def _classify(found: Reading, node: Any) -> None:
+    if node.op in ("get_attr", "output"):
+        return
+    if node.op not in ("placeholder", "call_function"):
+        raise UnsupportedError(f"found a node of the kind {node.op}, expected a graph of operators")
+    value = node.meta.get("val")
+    is_tensor = bool(costs.tensors_of(value))
+    if node.op == "placeholder":
+        if "seed" in str(node.target) or "offset" in str(node.target):
+            raise UnsupportedError("random numbers are functions of a seed that is an argument")
+        if not is_tensor and value is not None and not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int):
+            raise UnsupportedError(f"found an input of the type {type(value).__name__}, expected tensors and sizes")
+        if not is_tensor:
+            found.symbols.add(node)
+        elif "tangents" in str(node.target):
+            found.tangents.append(node)
+        else:
+            found.inputs.append(node)
+        return
+    if is_part(node):
+        whole = node.args[0]
+        if whole in found.base:
+            found.base[node] = found.base[whole]
+        elif whole in found.symbols:
+            found.symbols.add(node)
+        return
+    _check(node)
+    if not is_tensor and value is not None and not isinstance(value, tuple | list):
+        found.symbols.add(node)
+        return
+    base = None if is_mutable(node) else _viewed(node)
+    if base is not None:
+        found.base[node] = base
+        return
+    found.number[node] = len(found.nodes)
+    found.nodes.append(node)
+
+
+def _check(node: Any) -> None:
+    name = str(node.target)
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and not name.endswith(_PLAIN_HIGHER_ORDER):
+        raise UnsupportedError(f"{name} cannot be moved")
+    if name.startswith("aten._local_scalar_dense"):
+        raise UnsupportedError("a number is read out of a tensor")
+
+
+def _viewed(node: Any) -> Any:
+    """The argument that all of a node's value is a view of; None where it has bytes of its own."""
+    schema = schema_of(node)
+    returns = getattr(schema, "returns", ())
+    if returns and all(each.alias_info is not None for each in returns):
+        for argument, given in arguments(node):
+            if argument.alias_info is not None and isinstance(given, torch.fx.Node):
+                return given
+    made = costs.tensors_of(node.meta.get("val"))
+    for used in node.all_input_nodes:
+        if made and all(_share(each, other) for each in made for other in costs.tensors_of(used.meta.get("val"))):
+            return used if costs.tensors_of(used.meta.get("val")) else None
+    return None
+
+
+def _share(one: Any, other: Any) -> bool:
+    try:
+        return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return False
+
+
+class _Builder:
+    """Makes the tensors, operators and precedences of a reading's problem."""
+
+    def __init__(self, found: Reading, counted: Counted):
+        self.found, self.counted = found, counted
+        self.tensors: list[Tensor] = []
+        self.tensor: dict[Any, int] = {}
+        """Number of the tensor of a root."""
+        self.ops: list[Op] = []
+        self.precedences: dict[tuple[int, int], None] = {}
+
+    def build(self) -> None:
+        found = self.found
+        found.border = len(found.nodes)
+        found.nodes.append(None)
+        gradients = {found.root(each) for each in found.backward_outputs if isinstance(each, torch.fx.Node)}
+        free = set() if self.counted.gradients else gradients
+        resident = self._inputs()
+        writes = [self._written(node, free) for node in found.nodes[:-1]]
+        arrived = [self._add(node, costs.storage_bytes(node.meta["val"])) for node in found.tangents]
+        reads = [self._read(node) for node in found.nodes[:-1]]
+        self._order()
+        found.flops = [*(costs.flops(node) for node in found.nodes[:-1]), 0]
+        spent = [costs.cost(node, found.flops[number]) for number, node in enumerate(found.nodes[:-1])]
+        found.unit = max(1, -(-sum(spent) // MOST_COST))
+        returned = {found.root(each) for each in found.forward_outputs if isinstance(each, torch.fx.Node)}
+        held = [self.tensor[each] for each in returned if each in self.tensor]
+        stays = []
+        for each in held:
+            base = self.tensors[each]
+            self.tensors.append(Tensor(id=f"{base.id} returned", size=0, alias_of=each))
+            stays.append(len(self.tensors) - 1)
+        for number, node in enumerate(found.nodes[:-1]):
+            is_fixed = self._is_fixed(node)
+            self.ops.append(
+                Op(
+                    id=node.name,
+                    reads=tuple(reads[number]),
+                    writes=tuple(writes[number]),
+                    cost=-(-spent[number] // found.unit),
+                    once=is_fixed,
+                    kind=str(node.target),
+                )
+            )
+        self.ops.append(Op(id="border", reads=tuple(held), writes=(*arrived, *stays), once=True, kind="border"))
+        found.problem = Problem(
+            tensors=tuple(self.tensors),
+            ops=tuple(self.ops),
+            inputs=tuple(resident),
+            outputs=tuple(dict.fromkeys([*stays, *arrived, *(self.tensor[each] for each in gradients if each in self.tensor)])),
+            free_inputs=False,
+            precedences=tuple(self.precedences),
+            name="torch",
+        )
+
+    def _add(self, root: Any, size: int) -> int:
+        self.tensors.append(Tensor(id=root if isinstance(root, str) else root.name, size=size))
+        self.tensor[root] = len(self.tensors) - 1
+        return self.tensor[root]
+
+    def _inputs(self) -> list[int]:
+        """One tensor for all inputs: they are there all the time, so that nothing depends on who reads them."""
+        sizes = {}
+        for node in self.found.inputs:
+            value = node.meta["val"]
+            sizes[_storage_key(value, node)] = costs.storage_bytes(value)
+        total = sum(sizes.values()) if self.counted.parameters else 0
+        return [self._add("inputs", total)]
+
+    def _written(self, node: Any, free: set[Any]) -> list[int]:
+        """Tensors of an operator: of a tuple one for each part, also of those that nobody takes."""
+        value = node.meta.get("val")
+        if is_mutable(node) or value is None:
+            return []
+        if not isinstance(value, tuple | list):
+            return [self._add(node, 0 if node in free else costs.storage_bytes(value))]
+        parts: dict[int, list[Any]] = {}
+        for user in node.users:
+            if is_part(user):
+                parts.setdefault(user.args[1], []).append(user)
+        found = []
+        for at, each in enumerate(value):
+            if not isinstance(each, torch.Tensor):
+                continue
+            named = parts.get(at, [])
+            size = 0 if any(part in free for part in named) else costs.storage_bytes(each)
+            found.append(self._add(f"{node.name}#{at}" if not named else named[0], size))
+            for part in named[1:]:
+                self.tensor[part] = found[-1]
+        return found
+
+    def _read(self, node: Any) -> list[int]:
+        found: dict[int, None] = {}
+        for used in node.all_input_nodes:
+            root = self.found.root(used)
+            if root in self.tensor:
+                found[self.tensor[root]] = None
+            elif root in self.found.number:
+                # A whole tuple is read, or the token of an operator without results.
+                raise UnsupportedError(f"{node.name} reads all results of {root.name} at once")
+        return list(found)
+
+    # ------------------------------------------------------------------------------------------------ effects and their order
+
+    def _is_fixed(self, node: Any) -> bool:
+        """Whether an operator may not run again."""
+        policy = str(node.meta.get("recompute", ""))
+        return (
+            is_random(node)
+            or is_mutable(node)
+            or node.meta.get("val") is None
+            or is_collective(node)
+            or policy.endswith("MUST_SAVE")
+        )
+
+    def _order(self) -> None:
+        found = self.found
+        behind = self._behind_tangents()
+        chains: dict[str, int] = {}
+        for number, node in enumerate(found.nodes[:-1]):
+            half = node.meta.get("stowplan_half") or _half(node)
+            if half is None and (is_random(node) or is_mutable(node)):
+                half = "backward" if number in behind else "forward"
+            if half == "forward":
+                self.precedences[number, found.border] = None
+            elif half == "backward":
+                self.precedences[found.border, number] = None
+            for kind, is_one in (("random", is_random(node)), ("collective", is_collective(node))):
+                if is_one:
+                    if kind in chains:
+                        self.precedences[chains[kind], number] = None
+                    chains[kind] = number
+        self._order_writes()
+
+    def _order_writes(self) -> None:
+        """Who reads what is written over does so before, or after, as in the graph."""
+        found = self.found
+        written: dict[Any, list[int]] = {}
+        for number, node in enumerate(found.nodes[:-1]):
+            for argument, given in arguments(node):
+                if is_written(argument) and isinstance(given, torch.fx.Node):
+                    written.setdefault(found.root(given), []).append(number)
+        for number, node in enumerate(found.nodes[:-1]):
+            for root in {found.root(each) for each in node.all_input_nodes} & written.keys():
+                for other in written[root]:
+                    if number < other and not _ignores_statistics(node, root):
+                        self.precedences[number, other] = None
+                    elif number > other:
+                        self.precedences[other, number] = None
+
+    def _behind_tangents(self) -> set[int]:
+        """Operators that need a tangent."""
+        seen = set(self.found.tangents)
+        found = set()
+        for node in self.found.graph.nodes:
+            if any(each in seen for each in node.all_input_nodes):
+                seen.add(node)
+                if node in self.found.number:
+                    found.add(self.found.number[node])
+        return found
+
+
+def _half(node: Any) -> str | None:
+    """The pass that a node has to be in, where AOTAutograd or its user says so."""
+    tag = str(node.meta.get("partitioner_tag"))
+    if tag in ("must_be_in_forward", "must_be_in_backward"):
+        return tag.removeprefix("must_be_in_")
+    if is_mutable(node):
+        return "backward" if tag == "is_backward" else "forward"
+    return None
+
+
+def _ignores_statistics(node: Any, root: Any) -> bool:
+    """Whether what others need of an operator is the same whatever this input is: a batch norm in training, and statistics."""
+    if str(node.target) != "aten._native_batch_norm_legit_functional.default" or not node.args[5]:
+        return False
+    return root in node.args[3:5] and root not in node.args[:3]
+
+
+def is_collective(node: Any) -> bool:
+    """Whether all processes of a job have to run a node in one order."""
+    return str(getattr(node.target, "namespace", "")).startswith("_c10d")
+
+
+def _storage_key(value: Any, node: Any) -> Any:
+    try:
+        return value.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return node
+
+
+def sequence_of(found: Reading, halves: Sequence[Any]) -> list[int] | None:
+    """The runs of a forward and a backward graph that a partitioner made of this joint graph; None where one never runs.
+
+    Parameters
+    ----------
+    halves
+        Two ``torch.fx.Graph`` whose nodes have the names of those of the joint graph.
+    """
+    named = {node.name: number for node, number in found.number.items()}
+    runs = [[named[node.name] for node in half.nodes if node.op == "call_function" and node.name in named] for half in halves]
+    sequence = [*runs[0], found.border, *runs[1]]
+    return sequence if len(set(sequence)) == len(found.nodes) else None

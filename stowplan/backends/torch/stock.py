@@ -1,0 +1,68 @@
+"""What torch's own partitioner would do: its plans at several budgets, as sequences of a reading's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._functorch import config, partitioners
+
+from stowplan.backends.torch.reader import Reading, sequence_of
+
+#: Budgets that are tried below the one that is set, the most promising first.
+BUDGETS = (0.15, 0.3, 0.1, 0.5, 0.2, 0.05, 0.7)
+
+
+class Stock(NamedTuple):
+    """A plan of torch's own."""
+
+    budget: float
+    modules: tuple[Any, Any]
+    """Forward and backward."""
+    sequence: list[int] | None
+    """Runs of operators; None where the reading does not know them all."""
+
+
+def copied(graph: Any) -> Any:
+    """A graph of the same nodes; what they know is shared."""
+    new = torch.fx.Graph()
+    output = new.graph_copy(graph, {})
+    (last,) = (node for node in graph.nodes if node.op == "output")
+    new.output(output).meta = dict(last.meta)
+    return new
+
+
+def partition(module: Any, joint_inputs: Any, kwargs: dict[str, Any], budget: float | None = None) -> tuple[Any, Any]:
+    """Forward and backward module of torch's own partitioner; the joint module stays as it is.
+
+    Parameters
+    ----------
+    budget
+        Part of the activations to save; None takes the one that is set.
+    """
+    # The partitioner writes into the nodes.
+    own = torch.fx.GraphModule(module, copied(module.graph))
+    changes = {} if budget is None else {"activation_memory_budget": budget}
+    with config.patch(changes):
+        halves: tuple[Any, Any] = partitioners.min_cut_rematerialization_partition(own, joint_inputs, **kwargs)
+    return halves
+
+
+def plans(
+    module: Any,
+    found: Reading,
+    joint_inputs: Any,
+    kwargs: dict[str, Any],
+    budgets: Sequence[float] = BUDGETS,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Stock]:
+    """Its plans at these budgets, as long as there is time."""
+    for budget in budgets:
+        if should_stop():
+            return
+        try:
+            modules = partition(module, joint_inputs, kwargs, budget)
+        except Exception:  # its solvers fail on some graphs; then there is no plan of theirs to compare with
+            continue
+        yield Stock(budget, modules, sequence_of(found, [each.graph for each in modules]))

@@ -1,0 +1,118 @@
+"""``stowplan frontier``: peak against added cost of a problem of rematerialization."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stowplan import files
+from stowplan.cli import stopping
+from stowplan.cli.options import Input, Quiet, Search, option, size, with_input_options
+from stowplan.cli.output import LinePrinter, note, say, say_json
+from stowplan.cli.outputs import check_outputs, check_picture
+from stowplan.errors import UsageError
+from stowplan.frontends.options import ReadOptions
+
+if TYPE_CHECKING:
+    from stowplan.portfolio.rematerialization.frontier import Point
+
+FORMAT = "stowplan.rematerialization.frontier"
+VERSION = 1
+
+
+@with_input_options()
+def frontier_command(
+    source: Input,
+    limits: Annotated[
+        str,
+        option(
+            "--limits",
+            "N",
+            "How many limits, evenly from the bound on the least peak to the peak of the order given; or sizes, separated by "
+            "commas: 2GB,3GB.",
+        ),
+    ] = "8",
+    output: Annotated[Path | None, option("-o --output", "FILE", "Write limits, bounds and plans here, as JSON.")] = None,
+    png: Annotated[Path | None, option("--png", "FILE", "Draw added cost over limits here: .png, .svg or .pdf.")] = None,
+    as_json: Annotated[bool, option("--json", "", "Print what -o writes, but the plans.")] = False,
+    quiet: Quiet = False,
+    *,
+    search: Search,
+    options: ReadOptions,
+) -> None:
+    """Find the least added cost within each of several limits on the peak, for a problem of rematerialization.
+
+    The time limit is for all limits together.
+    """
+    began = time.monotonic()
+    check_outputs((output, png), inputs=(source, *options.files))
+    wanted = _limits(limits)
+    settings = search.settings()
+    from stowplan.frontends.read import open_input
+    from stowplan.models.rematerialization.problem import Problem
+    from stowplan.portfolio.rematerialization.frontier import frontier
+
+    problem = open_input(source, options).problem
+    if not isinstance(problem, Problem):
+        raise UsageError(
+            f"{files.printable(source)}: found no problem of rematerialization, expected one: operators with costs"
+        )
+    check_picture(problem, png)
+    count = wanted if isinstance(wanted, int) else len(wanted)
+    settings["time_limit"] = max(0.1, search.time_limit - (time.monotonic() - began)) / count
+    with stopping() as cancel, LinePrinter(quiet) as progress:
+        points = frontier(problem, wanted, on_point=lambda point: progress.show(_line(point)), cancel=cancel, **settings)
+    rows: list[dict[str, Any]] = [
+        {"limit": each.limit, "peak": each.peak, "added_cost": each.added_cost, "bound": each.bound, "fits": _fits(each)}
+        for each in points
+    ]
+    found: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": problem.name, "points": rows}
+    if as_json:
+        say_json(found)
+    else:
+        say("\n".join(map(_line, points)))
+    if output is not None:
+        plans = [None if each.plan is None else each.plan.sequence for each in points]
+        whole = found | {"points": [row | {"sequence": plan} for row, plan in zip(rows, plans, strict=True)]}
+        files.write_atomic(output, files.encode(whole))
+        note(str(output))
+    if png is not None:
+        from stowplan.report.figures import save_picture
+        from stowplan.report.rematerialization.frontier import picture
+
+        save_picture(picture(problem, points), png)
+        note(str(png))
+    if cancel.is_set():
+        raise typer.Exit(130)
+
+
+def _limits(text: str) -> int | list[int]:
+    """A number of limits, or their bytes."""
+    if "," not in text and text.strip().isdecimal() and 1 <= int(text) <= 1000:
+        return int(text)
+    try:
+        found = [size(each.strip()) for each in text.split(",")]
+    except typer.BadParameter:
+        found = []
+    if len(found) < 2 and not (found and not text.strip().isdecimal()):
+        raise UsageError(f"--limits: found {text!r}, expected a number from 1 to 1000, or sizes separated by commas")
+    return found
+
+
+def _fits(point: Point) -> bool | None:
+    """Whether a plan fits; None where that is open."""
+    return True if point.plan is not None else False if point.is_infeasible else None
+
+
+def _line(point: Point) -> str:
+    head = f"limit {point.limit:>16,}"
+    if point.plan is None:
+        return f"{head}  {'no plan is within it' if point.is_infeasible else 'no plan found'}"
+    assert point.added_cost is not None
+    gap = (point.added_cost - (point.bound or 0)) / point.added_cost if point.added_cost else 0.0
+    told = "proven" if gap <= 0 else f"bound {point.bound or 0:,}, at most {math.ceil(1000 * gap) / 10:.1f} % above the least"
+    return f"{head}  peak {point.peak:>16,}  added cost {point.added_cost:>16,}  {told}"

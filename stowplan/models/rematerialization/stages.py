@@ -1,0 +1,279 @@
+"""The added cost as a MILP in stages, whose order is free: bounds from several moments together, and drafts of plans.
+
+Take a *chain* of operators of which each needs the one before. In every plan they run for the first time one after the other;
+what runs from one of these moments to the next is a *stage*. A stage has each operator or has it not. What a stage reads it
+makes itself, or it was live when the stage began; what is live then was live when the stage before began, or is made in that.
+At each beginning what is live fits. Every plan gives a point of this program whose cost is no larger, since a stage pays for an
+operator once: the bound holds for every plan.
+
+With a stage for each operator of a fixed order, and memory within the stages too, this would be Checkmate's program (Jain et
+al. 2020). Here few moments say most, and a draft of a plan shows which one is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stowplan.models.mip import outcome
+from stowplan.models.mip.matrix import Program
+from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.structure import Structure
+
+#: Terms of a program at most: beyond that HiGHS takes minutes for its linear relaxation.
+MOST_TERMS = 1_500_000
+
+#: Of so many of the fullest moments one is tried.
+APART = 8
+
+#: First runs after a moment above the limit that are looked at for one that can join the chain.
+NEAR = 60
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What came of one program."""
+
+    bound: int | None
+    """Added cost that no plan within the limit is below; None where nothing is proven."""
+    cost: int | None
+    """Added cost of the best point; None where there is none."""
+    sequence: list[int]
+    """The operators of that point's stages, so that each can run: what runs again as late as can be. It need not fit."""
+    is_infeasible: bool = False
+    """No plan is within the limit."""
+
+
+class Stages:
+    """The program of a chain.
+
+    Parameters
+    ----------
+    limit
+        Bytes that may be live at the first run of each operator of the chain.
+    chain
+        Operators, each of which needs the one before.
+    """
+
+    def __init__(self, structure: Structure, moments: Moments, limit: int, chain: Sequence[int]):
+        self.structure, self.moments, self.chain = structure, moments, chain
+        self.program = Program()
+        self.runs = [self._columns(stage) for stage in range(len(chain) + 1)]
+        """[stages][operators] column, -1 where an operator cannot run."""
+        self._own = [moments.held(op) | {*structure.writes[op]} for op in chain]
+        self._live = [self._fit(at, limit - moments.own_bytes(op)) for at, op in enumerate(chain)]
+        """[moments] column of each storage that may be live beside what the operator itself reads and writes."""
+        self._every_operator()
+        kept = [structure.root[value] for value, stays in enumerate(structure.kept) if stays]
+        for at, op in enumerate(chain):
+            for root in moments.read[op]:
+                self._is_there(at, root, structure.writer[root], None)
+            for root, column in self._live[at].items():
+                self._is_there(at, root, structure.writer[root], column)
+        for stage, row in enumerate(self.runs):
+            self._needs(stage, row)
+            if 1 <= stage < len(chain):
+                self._afterwards(stage)
+        for root in kept:
+            self._is_there(len(chain), root, structure.writer[root], None)
+
+    def _columns(self, stage: int) -> list[int]:
+        """Columns of what can run in a stage: not what the next moment is the first to have, nor what must be past."""
+        cost, later = self.structure.cost, 0
+        if stage < len(self.chain):
+            later = self.moments.after[self.chain[stage]] | 1 << self.chain[stage]
+        if stage:
+            past = self.moments.before[self.chain[stage - 1]] | 1 << self.chain[stage - 1]
+            for first, second in self.structure.problem.precedences:
+                later |= (past >> second & 1) << first
+        return [-1 if later >> op & 1 else self.program.column(cost=cost[op]) for op in range(self.structure.ops)]
+
+    def _fit(self, at: int, room: int) -> dict[int, int]:
+        structure, op = self.structure, self.chain[at]
+        stays = {structure.root[value] for value, kept in enumerate(structure.kept) if kept}
+        columns, terms = {}, []
+        for root in self.moments.storages:
+            writer = structure.writer[root]
+            if root in self._own[at] or (writer >= 0 and self.moments.after[op] >> writer & 1):
+                continue
+            # An input that stays is live all the time.
+            columns[root] = self.program.column(lower=float(writer < 0 and root in stays))
+            terms.append((columns[root], structure.size[root]))
+        self.program.add_row(terms, upper=room)
+        return columns
+
+    def _every_operator(self) -> None:
+        """Each runs, before the first moment that needs it; those that may run once run in one stage."""
+        for op in range(self.structure.ops):
+            columns = [row[op] for row in self.runs if row[op] >= 0]
+            until = next((at for at, each in enumerate(self.chain) if self.moments.before[each] >> op & 1), len(self.chain))
+            first = [row[op] for row in self.runs[: until + 1] if row[op] >= 0]
+            self.program.add_row(((each, 1.0) for each in first), lower=1)
+            if self.structure.once[op] and len(columns) > 1:
+                self.program.add_row(((each, 1.0) for each in columns), upper=1)
+
+    def _is_there(self, stage: int, root: int, writer: int, needed: int | None) -> None:
+        """A storage is live as the stage begins, or ``writer`` runs in it: where column ``needed`` says so, None for always."""
+        terms = []
+        if stage == 0 and self.structure.writer[root] < 0:
+            return
+        if stage:
+            if root in self._own[stage - 1]:
+                return
+            if root in self._live[stage - 1]:
+                terms.append((self._live[stage - 1][root], 1.0))
+        if writer >= 0 and self.runs[stage][writer] >= 0:
+            terms.append((self.runs[stage][writer], 1.0))
+        if needed is not None:
+            terms.append((needed, -1.0))
+        self.program.add_row(terms, lower=float(needed is None))
+
+    def _needs(self, stage: int, columns: Sequence[int]) -> None:
+        structure = self.structure
+        for op, column in enumerate(columns):
+            # What the operator of the moment needs is seen to already.
+            if column >= 0 and not (stage and op == self.chain[stage - 1]):
+                for value in structure.needs[op]:
+                    self._is_there(stage, structure.root[value], structure.writer[value], column)
+
+    def _afterwards(self, stage: int) -> None:
+        """What runs in this stage or later needs what was live at the moment, or is made in one of these stages.
+
+        Of whole numbers this says nothing new. Parts of an operator spread over stages would be content with a part of what
+        they read in each; together they are not. So the linear relaxation is no weaker than that of any of its moments alone.
+        """
+        structure, program, moment = self.structure, self.program, self.chain[stage - 1]
+        columns = []
+        for op in range(structure.ops):
+            own = [row[op] for row in self.runs[stage:] if row[op] >= 0]
+            must = op == moment or self.moments.after[moment] >> op & 1
+            columns.append(program.column(lower=float(must), integer=False))
+            program.add_row([*((each, 1.0) for each in own), (columns[-1], -1.0)], lower=0)
+            if not must:
+                for each in own:
+                    program.add_row([(columns[-1], 1.0), (each, -1.0)], lower=0)
+        needs = {(value, columns[op]) for op in range(structure.ops) if op != moment for value in structure.needs[op]}
+        kept: set[tuple[int, int | None]] = {
+            (structure.root[value], None) for value, stays in enumerate(structure.kept) if stays
+        }
+        for value, needed in sorted(needs) + sorted(kept):
+            root, writer = structure.root[value], structure.writer[value]
+            if root in self._own[stage - 1]:
+                continue
+            terms = [(columns[writer], 1.0)] if writer >= 0 else []
+            if root in self._live[stage - 1]:
+                terms.append((self._live[stage - 1][root], 1.0))
+            if needed is not None:
+                terms.append((needed, -1.0))
+            program.add_row(terms, lower=float(needed is None))
+
+    def solve(
+        self,
+        *,
+        time_limit: float,
+        seed: int = 0,
+        gap: float = 0.0,
+        node_limit: int | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Draft:
+        """Minimise the added cost with HiGHS.
+
+        Parameters
+        ----------
+        time_limit
+            Seconds.
+        gap
+            Added cost that the draft may be above the bound.
+        node_limit
+            Nodes of branch and bound; with it, and a time limit that does not bind, equal calls give equal results.
+        """
+        from stowplan.models.mip import with_highs
+
+        structure, program = self.structure, self.program
+        if len(program.rows.columns) > MOST_TERMS:
+            return Draft(None, None, [])
+        once, unit = sum(structure.cost), float(max(1, *structure.cost))
+        matrix, _ = program.scaled("stages", np.ones(len(program.cost)), unit)
+        options = outcome.Options(time_limit, seed, None, node_limit, None, should_stop)
+        found = with_highs.solve(matrix, options, settings={"mip_abs_gap": max(1e-9, gap / unit)})
+        if found.status == "infeasible":
+            return Draft(None, None, [], is_infeasible=True)
+        bound = None
+        if found.bound is not None:
+            spread = once * (len(self.chain) + 1) / unit
+            bound = max(0, outcome.proven(found.bound, spread, unit=unit) - once)
+        if found.values is None:
+            return Draft(bound, None, [])
+        stages = [{op for op, column in enumerate(row) if column >= 0 and found.values[column] > 0.5} for row in self.runs]
+        cost = sum(structure.cost[op] for ops in stages for op in ops) - once
+        return Draft(bound, cost, self._sequence(stages))
+
+    def _sequence(self, stages: Sequence[set[int]]) -> list[int]:
+        """The operators stage by stage: first runs in the order given, others right before they are needed."""
+        rank = {op: at for at, op in enumerate(self.structure.order)}
+        sequence: list[int] = []
+        done: set[int] = set()
+        for stage, ops in enumerate(stages):
+            head = [self.chain[stage - 1]] if stage else []
+            left = {*ops, *head}
+            for first in [*head, *sorted(left - done, key=rank.__getitem__), *sorted(left & done, key=rank.__getitem__)]:
+                stack = [first]
+                while stack:
+                    op = stack[-1]
+                    missing = self._missing(op, left) if op in left else []
+                    if missing:
+                        stack += reversed(missing)
+                        continue
+                    stack.pop()
+                    if op in left:
+                        left.remove(op)
+                        sequence.append(op)
+            done |= ops | {*head}
+        return sequence
+
+    def _missing(self, op: int, left: set[int]) -> list[int]:
+        """What is left of what must run right before an operator."""
+        writers = [self.structure.writer[value] for value in self.structure.needs[op]]
+        writers += [first for first, second in self.structure.problem.precedences if second == op]
+        return [writer for writer in writers if writer in left]
+
+
+def first_moments(structure: Structure, most: int) -> list[int]:
+    """Some of the fullest operators of the order given, of those on a longest path through the graph."""
+    start, pred = structure.ordering.pred_start.tolist(), structure.ordering.pred.tolist()
+    length, before = [0] * structure.ops, [-1] * structure.ops
+    for op in structure.order:
+        for each in pred[start[op] : start[op + 1]]:
+            if length[each] >= length[op]:
+                length[op], before[op] = length[each] + 1, each
+    at = max(structure.order, key=length.__getitem__)
+    profile = dict(zip(structure.order, structure.ordering.profile(structure.order).tolist(), strict=False))
+    path = []
+    while at >= 0:
+        path.append(at)
+        at = before[at]
+    # The fullest are next to each other, and say much the same.
+    return sorted(path, key=lambda op: -profile[op])[: most * APART : APART]
+
+
+def more_moments(
+    moments: Moments, chain: Sequence[int], sequence: Sequence[int], live: Sequence[int], limit: int, most: int
+) -> list[int]:
+    """The chain with first runs at or after the fullest moments of a sequence above the limit, up to ``most`` more of them."""
+    first: dict[int, int] = {}
+    for at, op in enumerate(sequence):
+        first.setdefault(op, at)
+    firsts = sorted(first.values())
+    following = np.searchsorted(firsts, np.arange(len(sequence)))
+    found = [*chain]
+    for at in sorted((at for at, each in enumerate(live) if each > limit), key=lambda at: -live[at]):
+        for place in firsts[following[at] : following[at] + NEAR]:
+            op = sequence[place]
+            if op not in found and all((moments.before[op] >> each | moments.before[each] >> op) & 1 for each in found):
+                found.append(op)
+                break
+        if len(found) >= len(chain) + most:
+            break
+    return sorted(found, key=first.__getitem__)

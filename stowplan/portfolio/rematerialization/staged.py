@@ -1,0 +1,113 @@
+"""Bounds and plans from the MILP in stages, as a function of (problem, context); it runs in a process of its own."""
+
+from __future__ import annotations
+
+from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.plan import Plan
+from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.stages import Stages, first_moments, more_moments
+from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.rematerialization.insertion import Insertion
+
+#: Part of the time for one program.
+SHARE = 0.2
+
+#: Programs in deterministic runs for each second of the limit, times operators; and nodes of each.
+PROGRAMS, NODES = 400, 20
+
+#: Moments that are tried alone.
+FIRST = 3
+
+#: Limits below that of the problem that are tried for one chain.
+AIMS = 6
+
+#: A draft may be above its bound by this part of the added cost: for bounds, and for plans.
+BOUND_GAP, DRAFT_GAP = 0.01, 0.03
+
+
+class _Staged:
+    def __init__(self, problem: Problem, context: Context, limit: int):
+        self.problem, self.context, self.limit = problem, context, limit
+        self.structure = build(problem)
+        self.moments = Moments(self.structure)
+        self.insertion = Insertion(self.structure)
+        self.chain: list[int] = []
+        self.best: Plan | None = None
+        self.bound = 0
+        self.programs = context.work(PROGRAMS, max(1, self.structure.ops), least=2)
+        self.is_short = False
+        """The last program was not solved in its time."""
+
+    def is_done(self) -> bool:
+        """Nothing is left to find, or no time."""
+        if self.best is not None and self.best.objective <= self.bound:
+            return True
+        return self.context.closed() or self.programs == 0
+
+    def draft(self, aim: int, gap: float, share: float = SHARE) -> tuple[list[int], list[int]] | None:
+        """A draft for a limit of ``aim``, and the live bytes of each run. None where there is none that could be of use.
+
+        Mended, it is told where it is the best plan so far.
+        """
+        context = self.context
+        self.programs = None if self.programs is None else self.programs - 1
+        seconds = min(context.remaining(), context.seconds(share))
+        found = Stages(self.structure, self.moments, aim, self.chain).solve(
+            time_limit=1e6 if context.options.deterministic else seconds,
+            seed=context.seed(),
+            gap=gap * max(self.bound, 1e-4 * sum(self.structure.cost)),
+            node_limit=NODES if context.options.deterministic else None,
+            should_stop=context.closed,
+        )
+        if found.is_infeasible and aim == self.limit:
+            context.proven_infeasible("stages", {"explanation": "no plan keeps the limit at the first runs of some operators"})
+        if aim == self.limit and found.bound is not None and found.bound > self.bound:
+            self.bound = found.bound
+            context.bound(found.bound, "stages")
+        self.is_short = found.cost is None or found.bound is None or found.cost - found.bound > 2 * gap * max(1, found.cost)
+        if not found.sequence or (aim < self.limit and self.best is not None and (found.cost or 0) >= self.best.objective):
+            return None
+        live = verify(self.problem, self.structure.made(found.sequence)).live
+        mended = self.insertion.mended(found.sequence, self.limit)
+        plan = None if mended is None else self.structure.made(mended)
+        if plan is not None and plan.peak <= self.limit and (self.best is None or plan.objective < self.best.objective):
+            self.best = plan
+            context.plan(plan, "stages")
+        return found.sequence, list(live)
+
+
+def stages(problem: Problem, context: Context) -> None:
+    """Programs of more and more moments; for each chain, of lower and lower limits until a draft fits as it is."""
+    if problem.limit is None or not problem.ops:
+        return
+    run = _Staged(problem, context, problem.limit)
+    best: list[int] = []
+    for op in first_moments(run.structure, FIRST):
+        before, run.chain = run.bound, [op]
+        if run.is_done() or run.draft(run.limit, BOUND_GAP) is None:
+            break
+        if not best or run.bound > before:
+            best = [op]
+    run.chain = best or run.chain
+    while not run.is_done():
+        found = run.draft(run.limit, BOUND_GAP)
+        if found is None:
+            return
+        sequence, live = found
+        peak, aim, is_short = max(live), run.limit, run.is_short
+        for _ in range(AIMS):
+            if peak <= run.limit or run.is_done():
+                break
+            aim -= max(1, (peak - run.limit) // 2)
+            lower = run.draft(aim, DRAFT_GAP)
+            if lower is None:
+                break
+            peak = max(lower[1])
+        longer = more_moments(run.moments, run.chain, sequence, live, run.limit, max(1, len(run.chain) // 2))
+        if is_short or len(longer) == len(run.chain):
+            # What time is left is for the bound.
+            run.draft(run.limit, 0.0, 1.0)
+            return
+        run.chain = longer

@@ -1,0 +1,41 @@
+"""``stowplan frontier``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Cli, cli
+from tests.models.rematerialization.cases import training
+
+__all__ = ["cli"]
+
+
+def test_a_frontier_falls_and_is_written(cli: Cli, tmp_path: Path) -> None:
+    problem = training(7)
+    source, output, picture = (tmp_path / name for name in ("in.json", "out.json", "out.svg"))
+    problem.save(source)
+    found = cli("frontier", source, "--limits", 3, "--time-limit", 9, "-o", output, "--png", picture, "-q")
+    assert found.code == 0
+    assert found.out.count("\n") == 3
+    points = json.loads(output.read_text())["points"]
+    costs = [each["added_cost"] for each in points if each["fits"]]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == 0
+    assert picture.read_text().startswith("<")
+    for each in points:
+        if each["fits"]:
+            assert each["peak"] <= each["limit"]
+            assert each["bound"] <= each["added_cost"]
+            assert set(each["sequence"]) == set(range(len(problem.ops)))
+
+
+def test_bad_input_is_one_line(cli: Cli, tmp_path: Path) -> None:
+    source = tmp_path / "in.json"
+    training(7).save(source)
+    for limits in ("x", "0", "1,y", ""):
+        found = cli("frontier", source, "--limits", limits)
+        assert (found.code, found.err.count("\n")) == (2, 1), limits
+    table = tmp_path / "buffers.csv"
+    table.write_text("id,lower,upper,size\na,0,1,2\n")
+    assert "no problem of rematerialization" in cli("frontier", table).err
