@@ -105,24 +105,24 @@ def main() -> None:
             if not given.skip_ours and "ours" not in row:
                 row["ours"] = ours(path, limit, given.seconds)
             given.output.write_text(json.dumps(known, indent=1))
-    print(table(list(map(_row, known.items())), ["graph", "ops", "limit", "theirs", "ours", "bound", "ours took"]))
+    print(table(list(map(_row, known.items())), ["graph", "ops", "limit", "theirs", "ours", "bound"]))
 
 
 def _row(item: tuple[str, dict[str, Any]]) -> list[object]:
     name, row = item
 
     def percent(cost: int | None) -> str:
-        return "none" if cost is None else f"{100 * cost / row['once']:.2f} %"
+        return "none" if cost is None else f"{100 * cost / row['once']:.2f}"
 
     their, our = row.get("theirs", {}), row.get("ours", {})
     cost = their.get("cpu_schedule")
     text = percent(None if cost is None else cost - row["once"])
     if their and cost is None:
-        text = f"none ({their['status'].lower()})"
+        text = "none fits" if their["status"] == "INFEASIBLE" else "none"
     name, factor = name.rsplit(" ", 1)
     bound = "none fits" if our.get("status") == "infeasible" else percent(our.get("bound"))
     return [name.split("(")[0].split("_w")[0].strip() + (" train" if "train" in name else ""), row["ops"], factor, text,
-            percent(our.get("added")), bound, f"{our.get('seconds', 0):.1f} s"]  # fmt: skip
+            percent(our.get("added")), bound]  # fmt: skip
 
 
 if __name__ == "__main__":
