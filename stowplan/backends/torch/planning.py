@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-import numpy as np
 
 from stowplan.backends.torch import stock
 from stowplan.backends.torch.errors import MemoryLimitError
@@ -20,8 +18,8 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import verify
-from stowplan.portfolio.rematerialization import engine
 from stowplan.portfolio.rematerialization.greedy import Policy, simulate
+from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.solve import solve
 
 #: Parts of the time left for the simulations, and then for torch's plans at lower budgets.
@@ -135,6 +133,7 @@ class _Chooser:
         if self.own is not None and not verify(self.free.problem, self.own).ok:
             self.own = None
         self.plans: dict[str, Plan] = {}
+        self.insertion = Insertion(self.free)
         self.stock_seconds = 0.0
 
     def choose(self, others: Callable[[Callable[[], bool]], Iterator[stock.Stock]], keep_own: bool) -> Choice:
@@ -174,37 +173,20 @@ class _Chooser:
             self._offer(f"stock at {each.budget}", each.sequence)
 
     def _simulated(self, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> float:
-        """Added cost of a simulation's plan, with and without what it can do without; infinite where it found none."""
+        """Added cost of a simulation's plan without what it can do without; infinite where it found none."""
         found = simulate(self.free, order, self.limit, policy, should_stop)
         if found is None:
             return math.inf
         self._offer("simulation", found)
-        found = self._trimmed(found)
-        self._offer("descent", found)
-        return float(self.free.made(found).objective)
+        return self._mended("descent", found)
 
-    def _trimmed(self, sequence: Sequence[int]) -> list[int]:
-        """A sequence without the runs that it can do without within the limit, the dearest looked at first."""
-        graph = engine.make(self.free)
-        work = engine.scratch(graph, len(sequence))
-        runs = np.array(sequence, np.int64)
-        cost = self.free.cost
-        while True:
-            before = len(runs)
-            counts = Counter(runs.tolist())
-            again = sorted((at for at, op in enumerate(runs.tolist()) if counts[op] > 1), key=lambda at: -cost[runs[at]])
-            stays = np.ones(before, np.bool_)
-            for at in again:
-                if counts[int(runs[at])] < 2 or self._left() < 0:
-                    continue
-                stays[at] = False
-                if 0 <= engine.peak(graph, work, runs[stays]) <= self.limit:
-                    counts[int(runs[at])] -= 1
-                else:
-                    stays[at] = True
-            runs = runs[stays]
-            if len(runs) == before:
-                return [int(each) for each in runs]
+    def _mended(self, name: str, sequence: Sequence[int]) -> float:
+        """Added cost of a sequence with the runs that make it fit, and without those that it does not need."""
+        found = self.insertion.mended(sequence, self.limit)
+        if found is None:
+            return math.inf
+        self._offer(name, found)
+        return float(self.free.made(found).objective)
 
     def _search(self) -> Choice:
         problem = msgspec.structs.replace(self.found.problem, limit=self.limit)

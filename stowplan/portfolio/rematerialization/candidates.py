@@ -76,7 +76,10 @@ class _Search:
             return self.context.closed() or (self._simulations is None and time.monotonic() >= until)
 
         found = simulated(self.structure, order, policy, should_stop)
-        self.offer(found, "greedy" if policy.checkpoints is None else "checkpoints")
+        name = "greedy" if policy.checkpoints is None else "checkpoints"
+        self.offer(found, name)
+        # A simulation runs much again that turns out not to be needed.
+        self.offer(None if found is None else self.insertion.mended(found, self.limit), name)
         return found
 
     def is_done(self) -> bool:

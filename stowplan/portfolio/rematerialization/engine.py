@@ -166,15 +166,6 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
     return True
 
 
-@njit
-def peak(graph: Graph, work: Scratch, runs: Ints) -> int:
-    """Peak in bytes of a sequence; -1 where it cannot run."""
-    live = np.zeros(len(runs) + 1, np.int64)
-    if not profile(graph, work, runs, len(runs), live):
-        return -1
-    return int(live[: len(runs)].max()) if len(runs) else 0
-
-
 @njit_inner
 def excess(live: Ints, count: int, limit: int) -> float:
     """Bytes above the limit, added up over all runs."""
