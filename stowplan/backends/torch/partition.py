@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 import warnings
 from typing import Any
 
@@ -47,8 +48,8 @@ class Partitioner(CustomPartitionerFn):
         """Bytes that each graph of those that share the limit takes."""
 
     def uuid(self) -> Any:
-        """None: plans depend on time, so that nothing compiled is taken from a cache."""
-        return None
+        """Never the same: plans depend on time and on other graphs, so that nothing compiled is taken from a cache."""
+        return uuid.uuid4().hex
 
     def __call__(self, gm: Any, joint_inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Forward and backward module of a joint module.

@@ -31,12 +31,15 @@ def test_inductor_within_a_limit_and_in_our_order() -> None:
 @pytest.mark.slow
 @needs_compiler
 def test_a_plan_of_inductors_that_fits_stays() -> None:
-    torch._dynamo.reset()
     model = Decoder(1)
-    made = backend("1 GiB", inductor=True, time_limit=1.0)
-    compiled = torch.compile(model, backend=made)
-    assert_same(gradients(model, lambda: compiled(words())), gradients(model, lambda: model(words())), rtol=1e-4, atol=1e-5)
-    assert [each.source for each in made.reports] == ["stock"]
+    expected = gradients(model, lambda: model(words()))
+    # The second time Inductor has the first one's code in its cache, which may be of another limit.
+    for _ in range(2):
+        torch._dynamo.reset()
+        made = backend("1 GiB", inductor=True, time_limit=1.0)
+        compiled = torch.compile(model, backend=made)
+        assert_same(gradients(model, lambda: compiled(words())), expected, rtol=1e-4, atol=1e-5)  # noqa: B023
+        assert [each.source for each in made.reports] == ["stock"]
 
 
 def test_an_order_that_fails_is_the_one_given(caplog: pytest.LogCaptureFixture) -> None:
