@@ -46,7 +46,7 @@ HEURISTICS = "portfolio"
 _IMPORT = re.compile(rb"^from (stowplan[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 
 #: Names of this module that have no part in what is compiled.
-_AROUND = {b"INTERPRET", b"cache_folder", b"is_warm", b"mark_warm"}
+_AROUND = {b"INTERPRET", b"cache_folder", b"is_interpreted", b"is_warm", b"mark_warm"}
 
 
 @cache

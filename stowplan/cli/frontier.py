@@ -44,9 +44,9 @@ def frontier_command(
     search: Search,
     options: ReadOptions,
 ) -> None:
-    """Find the least added cost within each of several limits on the peak, for a problem of rematerialization.
+    """Find the least added cost within several limits.
 
-    The time limit is for all limits together.
+    For a problem of rematerialization; limits are on the peak. The time limit is for all limits together.
     """
     began = time.monotonic()
     check_outputs((output, png), inputs=(source, *options.files))
