@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stowplan.errors import MissingDependencyError, UsageError
+from stowplan.hardware.targets.toml_files import Bytes
 
 if TYPE_CHECKING:
     from stowplan.backends.torch.partition import Partitioner
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+#: Those of target files, in capital letters.
+_UNITS = {unit.upper(): size for unit, size in Bytes.units.items()} | {"": 1, "TIB": 1 << 40}
 
 
 def require() -> None:
