@@ -35,6 +35,10 @@ PREVIEWS_OF_A_COMPILE = 20
 #: Compiles' worth of time between two compiles of steers, that one included: the rest goes to previews.
 _ROUND = 1.6
 
+#: The first compiles, the default's among them, and how many previews each of the others takes: what is found early counts
+#: for those who compile little, and tells what to make of the rest. Flags are looked at after them.
+_FIRST, _FIRST_PREVIEWS = 3, 8
+
 #: Where no preview promises this part of the incumbent's cycles, so many more are made.
 _LEAST_GAIN, _MORE = 0.001, 8
 #: What a flag may promise to lose, of the default's cycles by itself, and of the incumbent's with steers found for it.
@@ -159,12 +163,17 @@ class Run:
         if self._chip.harm and self._left >= 1:
             fast = planned(program.evidence, "table", self._chance).tensors
             given.append(Proposal("plan_first", plan_first(program.evidence, fast)))
-        self._flags = self._known_flags(program, default, experience)
+        are_flags_known = False
         while self._left >= 1 and not self._deadline.expired:
             before = self._best_program.evidence.incumbent.score.total
-            chosen = self._chosen(given)
+            chosen = self._chosen(given) if self._is_opening else []
+            promises = self._promise([each for _, each in chosen])
+            if not chosen or (not promises and self._left >= 1):
+                if not are_flags_known:
+                    self._flags, are_flags_known = self._known_flags(program, default, experience), True
+                chosen = self._chosen(given)
+                promises = self._promise([each for _, each in chosen])
             given = []
-            promises = any(proposal.gain >= _LEAST_GAIN * before for _, proposal in chosen)
             if not promises and (reason := self._why_nothing):
                 self._notes.append(f"nothing to gain here: {reason}")
                 self._stop = "nothing_to_gain"
@@ -209,6 +218,11 @@ class Run:
         return flags
 
     @property
+    def _is_opening(self) -> bool:
+        """Whether compiles go to steers alone. Where they run side by side, flags take places from the start."""
+        return self._jobs == 1 and len(self._records) < _FIRST
+
+    @property
     def _why_nothing(self) -> str:
         """Why there is nothing to gain, after two compiles or more: nearly all traffic is in fast memory, nothing waits, and
         what was tried gave nothing. Where fast memory may harm that does not say it."""
@@ -230,6 +244,7 @@ class Run:
                 break
             rounds = max(1, int(self._left / _ROUND))
             most = max(BATCH, int(PREVIEWS_OF_A_COMPILE * (self._left - rounds) / rounds))
+            most = min(most, _FIRST_PREVIEWS) if self._is_opening else most
             if arm is self._steering:
                 steered, least = self._steered(best, most, given), _LEAST_GAIN
             else:
@@ -244,14 +259,15 @@ class Run:
         """The best previews of the best program; where even more of them promise nothing, those of which least is known."""
         now = best.evidence.incumbent.score.total
         best.preview(most, self._make_previews, given)
-        if not self._flags and not self._promises(best.worth_compiling(now)):
+        if not self._flags and not self._is_opening and not self._promise(best.worth_compiling(now)[:1]):
             best.preview(min(_MORE, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))), self._make_previews)
         found = best.worth_compiling(now)
-        return found if self._promises(found) or self._why_nothing else best.worth_compiling(now, _OPTIMISM)
+        return found if self._promise(found[:1]) or self._why_nothing else best.worth_compiling(now, _OPTIMISM)
 
-    def _promises(self, found: list[Proposal]) -> bool:
-        """Whether the best of some previews is worth a compile."""
-        return bool(found) and found[0].gain >= _LEAST_GAIN * self._best_program.evidence.incumbent.score.total
+    def _promise(self, found: list[Proposal]) -> bool:
+        """Whether one of some previews is worth a compile."""
+        least = _LEAST_GAIN * self._best_program.evidence.incumbent.score.total
+        return any(each.gain >= least for each in found)
 
     def _flagged(self, arm: Arm, best: Search) -> list[Proposal]:
         """Steers of the program that a flag makes beside the incumbent's flags, by their previews.
@@ -265,10 +281,11 @@ class Run:
             self._notes.append(f"{arm.name}: {preview.error}")
             return []
         program = self._program_of(plain, preview)
+        program.take(Proposal(arm.name, plain), preview)
         is_same = program.evidence.program_text == best.evidence.program_text
         named = [msgspec.structs.replace(incumbent.steer, flags=plain.flags)] if is_same else []
-        count = max(2, min(_MORE, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))))
-        program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in (plain, *named)])
+        count = max(1, min(_MORE, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
+        program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in named])
         now = incumbent.score.total
         toll = TOLLS.get(arm.name, 0.0) * now
         found = (each for each in program.worth_compiling(now) if each.steer.flags == plain.flags)

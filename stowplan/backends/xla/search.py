@@ -91,7 +91,7 @@ class Search:
                 break
             made += len(chosen)
             for (tried, proposal), compiled in zip(chosen.values(), make([*chosen]), strict=True):
-                trial = self._take(proposal, compiled)
+                trial = self.take(proposal, compiled)
                 if tried is not None:
                     tried.tries += 1
                     tried.wins += trial is not None and best is not None and trial.score.total < best.score.total
@@ -107,7 +107,7 @@ class Search:
             if len(chosen) >= size:
                 return
 
-    def _take(self, proposal: Proposal, compiled: Compiled) -> Trial | None:
+    def take(self, proposal: Proposal, compiled: Compiled) -> Trial | None:
         """Note a preview; None where the compiler refuses the steer, or another has its assignment."""
         self._tried.add(proposal.steer)
         if compiled.error not in ("", *self.refusals):
