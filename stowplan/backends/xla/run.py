@@ -36,8 +36,8 @@ PREVIEWS_OF_A_COMPILE = 20
 _ROUND = 1.6
 
 #: The first compiles, the default's among them, and how many previews each of the others takes: what is found early counts
-#: for those who compile little, and tells what to make of the rest. Flags are looked at after them.
-_FIRST, _FIRST_PREVIEWS = 3, 8
+#: for those who compile little, and tells what to make of the rest.
+_FIRST, _FIRST_PREVIEWS = 3, 7
 
 #: Where no preview promises this part of the incumbent's cycles, so many more are made.
 _LEAST_GAIN, _MORE = 0.001, 8
@@ -76,6 +76,8 @@ class Run:
     _steering: Arm = field(default_factory=lambda: Arm("steer", PRIOR_TRIES * _STEERING_WORTH))
     _flags: dict[Arm, Mapping[str, Option]] = field(default_factory=dict)
     """Flags not tried yet."""
+    _promised: dict[Arm, float] = field(default_factory=dict)
+    """What each flag's preview saves of the default's cycles."""
 
     def all(self, table: LatencyTable | None, predictor: Predictor | None, experience: Experience) -> None:
         """The opening, then the loop."""
@@ -163,16 +165,11 @@ class Run:
         if self._chip.harm and self._left >= 1:
             fast = planned(program.evidence, "table", self._chance).tensors
             given.append(Proposal("plan_first", plan_first(program.evidence, fast)))
-        are_flags_known = False
+        self._flags = self._known_flags(program, default, experience)
         while self._left >= 1 and not self._deadline.expired:
             before = self._best_program.evidence.incumbent.score.total
-            chosen = self._chosen(given) if self._is_opening else []
+            chosen = self._chosen(given)
             promises = self._promise([each for _, each in chosen])
-            if not chosen or (not promises and self._left >= 1):
-                if not are_flags_known:
-                    self._flags, are_flags_known = self._known_flags(program, default, experience), True
-                chosen = self._chosen(given)
-                promises = self._promise([each for _, each in chosen])
             given = []
             if not promises and (reason := self._why_nothing):
                 self._notes.append(f"nothing to gain here: {reason}")
@@ -211,16 +208,17 @@ class Run:
             expected = self._program_of(steer, preview).evidence.preview(steer, preview).score.total
             promised = 1 - expected / default.score.total - TOLLS.get(name, 0.0)
             if promised >= -_MOST_LOST:
-                flags[Arm(name, PRIOR_TRIES * min(max(0.0, _FLAG_WORTH + _WORTH_OF_A_GAIN * promised), 1.0))] = each
+                arm = Arm(name, PRIOR_TRIES * min(max(0.0, _FLAG_WORTH + _WORTH_OF_A_GAIN * promised), 1.0))
+                flags[arm], self._promised[arm] = each, promised
         for arm in (self._steering, *flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
         return flags
 
     @property
-    def _is_opening(self) -> bool:
-        """Whether compiles go to steers alone. Where they run side by side, flags take places from the start."""
-        return self._jobs == 1 and len(self._records) < _FIRST
+    def _most_previews(self) -> int:
+        """Of one round."""
+        return _FIRST_PREVIEWS if len(self._records) < _FIRST else PREVIEWS_OF_A_COMPILE * self._budget
 
     @property
     def _why_nothing(self) -> str:
@@ -237,6 +235,10 @@ class Run:
         unlikely: list[tuple[Arm, Proposal]] = []
         count = min(self._jobs, int(self._left))
         promise = by_promise([self._steering, *self._flags])
+        # What a flag promises by itself may be more than all that steers have given.
+        given_so_far = 1 - now / self._records[0].total
+        promised = {arm: each for arm, each in self._promised.items() if each > given_so_far + _LEAST_GAIN}
+        promise.sort(key=lambda arm: -promised.get(arm, 0.0))
         # Few at a time: each of them takes previews.
         steering = promise.index(self._steering)
         for arm in promise[: max(steering, count) + 1]:
@@ -244,7 +246,7 @@ class Run:
                 break
             rounds = max(1, int(self._left / _ROUND))
             most = max(BATCH, int(PREVIEWS_OF_A_COMPILE * (self._left - rounds) / rounds))
-            most = min(most, _FIRST_PREVIEWS) if self._is_opening else most
+            most = min(most, self._most_previews)
             if arm is self._steering:
                 steered, least = self._steered(best, most, given), _LEAST_GAIN
             else:
@@ -259,7 +261,7 @@ class Run:
         """The best previews of the best program; where even more of them promise nothing, those of which least is known."""
         now = best.evidence.incumbent.score.total
         best.preview(most, self._make_previews, given)
-        if not self._flags and not self._is_opening and not self._promise(best.worth_compiling(now)[:1]):
+        if not self._flags and not self._promise(best.worth_compiling(now)[:1]):
             best.preview(min(_MORE, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))), self._make_previews)
         found = best.worth_compiling(now)
         return found if self._promise(found[:1]) or self._why_nothing else best.worth_compiling(now, _OPTIMISM)
@@ -284,7 +286,7 @@ class Run:
         program.take(Proposal(arm.name, plain), preview)
         is_same = program.evidence.program_text == best.evidence.program_text
         named = [msgspec.structs.replace(incumbent.steer, flags=plain.flags)] if is_same else []
-        count = max(1, min(_MORE, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
+        count = max(1, min(_MORE, self._most_previews, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
         program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in named])
         now = incumbent.score.total
         toll = TOLLS.get(arm.name, 0.0) * now
