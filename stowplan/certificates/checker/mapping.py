@@ -14,7 +14,9 @@ from itertools import accumulate
 from typing import Any
 
 from stowplan.certificates.checker import steps as step_costs
-from stowplan.certificates.checker.reading import Part, listed, need, pick
+from stowplan.certificates.checker.cut import Cut
+from stowplan.certificates.checker.reading import Fields, listed, need, numbers, whole
+from stowplan.certificates.checker.tree import Splits
 
 #: A cost that no path has.
 NEVER = 1 << 400
@@ -67,73 +69,42 @@ class Channel:
         return start <= end and (self.stalls or (start < end and self.floor[end] - self.floor[start] >= duration))
 
 
-class Cut:
-    """Memory at one step, rounded: no set of tensors that fits takes more than ``room`` of what each takes.
-
-    Mixed-integer rounding of sum(takes x) <= room, in which x of some tensors was replaced by 1 - x before (Marchand and Wolsey
-    2001; lemma B4 of docs/reference/memory-mapping-models.md); at first of units of memory, then perhaps of what came of it.
-    """
-
-    def __init__(self, part: Part, units: list[int], room: int):
-        self.step, self.price = part.whole("step"), part.whole("price")
-        self.rounds: list[tuple[int, int, set[int]]] = []
-        self.room = room
-        for each in listed(part.get("rounds"), "proof.cuts"):
-            one = Part(each, "proof.cuts")
-            divisor, turned = one.whole("divisor", 1), set(one.list("turned"))
-            one.end()
-            taken = [-self.takes(tensor, pick(units, tensor, "proof.cuts")) for tensor in turned]
-            whole, rest = divmod(self.room + sum(taken), divisor)
-            self.room = (divisor - rest) * whole - sum(_rounded(each, divisor, rest) for each in taken)
-            self.rounds.append((divisor, rest, turned))
-        part.end()
-
-    def takes(self, tensor: int, units: int) -> int:
-        """What a tensor takes of the room."""
-        for divisor, rest, turned in self.rounds:
-            units = -_rounded(-units, divisor, rest) if tensor in turned else _rounded(units, divisor, rest)
-        return units
-
-
-def _rounded(units: int, divisor: int, rest: int) -> int:
-    return (divisor - rest) * (units // divisor) + max(0, units % divisor - rest)
-
-
 class Mapping:
     """A problem with prices; all of these are multiples of one over the denominator."""
 
-    def __init__(self, problem: dict[str, Any], proof: Part):
+    def __init__(self, problem: Fields, proof: Fields):
         self.problem, self.steps = problem, problem["steps"]
         self.loops = tuple((loop["start"], loop["end"]) for loop in problem["loops"])
         self.free_of = lru_cache(maxsize=256)(Free)
         self.horizon = horizon = len(self.steps)
-        self.unit = proof.whole("denominator", 1)
-        self.memory = proof.list("memory", length=horizon)
-        self.preload = proof.whole("preload", default=0)
-        self.access = proof.list("access", -(1 << 200), sum(len(step["uses"]) for step in self.steps))
-        self.time, waits = proof.list("channel", length=horizon), proof.list("wait", length=horizon + 1)
+        self.unit = whole(proof, "denominator", 1)
+        memory = numbers(proof, "memory", length=horizon)
+        self.preload = whole(proof, "preload", default=0)
+        self.access = numbers(proof, "access", -(1 << 200), sum(len(step["uses"]) for step in self.steps))
+        self.time, waits = numbers(proof, "channel", length=horizon), numbers(proof, "wait", length=horizon + 1)
         self.stalls = problem["stalls"] == "allowed"
         self.floors = [step["weight"] * step_costs.floor(step) for step in self.steps]
         dearest = max(*self.time, *waits) * problem["channels"]
         need(not self.stalls or dearest <= self.unit, "proof.channel", "time of the channels is dearer than time itself")
         self.channel = Channel(self.time, waits if self.stalls else None, self.floors)
-        self.until = [0, *accumulate(self.memory)]
+        self.until = [0, *accumulate(memory)]
         self.units = [-(-tensor["size"] // problem["alignment"]) for tensor in problem["tensors"]]
         self.room = -(-problem["capacity"] // problem["alignment"])
-        cuts = [Cut(Part(each, "proof.cuts"), self.units, self.room) for each in listed(proof.get("cuts", []), "proof.cuts")]
-        self.cuts = sorted(cuts, key=lambda cut: cut.step)
-        self.cut_at = [cut.step for cut in self.cuts]
-        need(not cuts or self.cut_at[-1] < horizon, "proof.cuts", "a step that is not there")
+        cuts = ((whole(part, "step"), Cut(part, self.units, self.room)) for part in listed(proof, "cuts"))
+        self.cuts = sorted(cuts, key=lambda cut: cut[0])
+        self.cut_at = [step for step, _ in self.cuts]
+        need(max(self.cut_at, default=-1) < horizon, "proof.cuts", "a step that is not there")
 
-    def bound(self) -> int:
+    def bound(self, splits: Splits) -> int:
         """What no plan's objective is below, in ps."""
-        total = first = 0
+        total, first = -splits.total, 0
         used: list[list[tuple[int, int, int]]] = [[] for _ in self.units]
         for index, (step, time) in enumerate(zip(self.steps, self.time, strict=True)):
             factor = self.unit - self.problem["channels"] * time if self.stalls else self.unit
             earned = self.access[first : first + len(step["uses"])]
             may = [self.units[use["tensor"]] <= self.room for use in step["uses"]]
-            total += step_costs.least(step, step["weight"] * factor, earned, may)
+            priced = [price + splits.price.get((number,), 0) for number, price in enumerate(earned, first)]
+            total += step_costs.least(step, step["weight"] * factor, priced, may)
             here: dict[int, list[int]] = {}
             for number, use in enumerate(step["uses"], first):
                 here.setdefault(use["tensor"], [-1, -1])[use["is_output"]] = number
@@ -144,7 +115,7 @@ class Mapping:
             # With nothing to earn, slow memory is best, and costs nothing.
             if self.units[tensor] <= self.room and any(self.access[at] > 0 for each in accesses for at in each[1:] if at >= 0):
                 total += min(0, Path(self, tensor, accesses).least())
-        total -= sum(cut.room * cut.price for cut in self.cuts)
+        total -= sum(cut.room * cut.price for _, cut in self.cuts)
         total -= self.room * self.until[-1] + self.preload * self.problem["max_preloads"]
         if not self.stalls:
             total -= self.problem["channels"] * sum(map(int.__mul__, self.time, self.floors))
@@ -162,7 +133,7 @@ class Path:
         self.mapping, self.accesses = mapping, accesses
         self.info = info = mapping.problem["tensors"][tensor]
         self.units = units = mapping.units[tensor]
-        self.paid = [0, *accumulate(cut.price * cut.takes(tensor, units) for cut in mapping.cuts)]
+        self.paid = [0, *accumulate(cut.price * cut.takes(tensor, units) for _, cut in mapping.cuts)]
         first, last = accesses[0][0], accesses[-1][0]
         is_local = not (info["is_input"] or info["is_output"])
         # Loops that the tensor is outside of; those that hold all its accesses do not bind it.
@@ -286,6 +257,6 @@ class Path:
         return min(found, self.left[-1][1] + held + duration * channel.least(begin, end))
 
 
-def prices(problem: dict[str, Any], proof: Part, bound: int | None) -> int:
-    """Least objective in ps."""
-    return Mapping(problem, proof).bound()
+def prices(problem: Fields, proof: Fields, splits: Splits) -> int:
+    """Least objective in ps. A decision of a split is the number of a use: whether it is fast."""
+    return Mapping(problem, proof).bound(splits)

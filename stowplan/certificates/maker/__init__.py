@@ -94,7 +94,7 @@ def certify(
     best: Certificate | None = None
     for proof in kinds.load(_MAKERS[kind])(wish) if kind in _MAKERS else ():
         found = _shown(kind, digest, rules, proof, bound, infeasible)
-        if found is not None and (best is None or (found.bound or 0) > (best.bound or 0)):
+        if found is not None and (best is None or found.bound is None or found.bound > (best.bound or 0)):
             best = found
             if infeasible or (bound is not None and found.bound is not None and found.bound >= bound):
                 break

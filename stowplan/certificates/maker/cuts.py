@@ -13,7 +13,7 @@ from stowplan.models.rematerialization import bounds, structure
 
 
 def order(wish: Wish) -> Iterator[Proof]:
-    """What is live at the start and at the end; then cuts, first at operators where most is live in the best order known."""
+    """What is live at the start and at the end; cuts, first where most is live in the best order known; a search from both ends."""
     known = order_structure.build(wish.problem)
     yield {"form": "cut", "at": "start"}
     yield {"form": "cut", "at": "end"}
@@ -25,12 +25,15 @@ def order(wish: Wish) -> Iterator[Proof]:
     cuts, best = order_bounds.Cuts(known), -1
     for op in np.argsort(-ceilings, kind="stable").tolist():
         if ceilings[op] <= best or wish.is_over():
-            return
+            break
         found = cuts.least(op)
         if found > best:
             best = found
             held, after = cuts.flow()
             yield {"form": "cut", "at": op, "held": [[*each] for each in held], "after": [[*each] for each in after]}
+    if wish.bound is not None and not wish.is_over():
+        for side in ("end", "start"):
+            yield {"form": "search", "from": side, "below": wish.bound}
 
 
 def rematerialization(wish: Wish) -> Iterator[Proof]:
