@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from stowplan.certificates.checker import graphs, mapping, packing, places, schedules
 from stowplan.certificates.checker.reading import LARGEST as LARGEST
-from stowplan.certificates.checker.reading import MalformedError as MalformedError
 from stowplan.certificates.checker.reading import Fields, fields, need, whole
+from stowplan.certificates.checker.reading import MalformedError as MalformedError
 from stowplan.certificates.checker.reading import UnprovenError as UnprovenError
 from stowplan.certificates.checker.reading import digest as digest
 from stowplan.certificates.checker.reading import parse as parse
@@ -99,4 +99,4 @@ def _shown(rules: Fields, proof: Fields, kind: str, splits: Splits | None) -> in
         return tree(proof, lambda leaf, above: _shown(rules, leaf, kind, above), TREES[kind])
     if not isinstance(form, str) or (kind, form) not in FORMS:
         raise MalformedError(f"proof.form: found {str(form)[:40]!r}, which is none of {kind}")
-    return FORMS[kind, form](rules, proof, splits or Splits())
+    return FORMS[kind, form](rules, proof, splits or Splits({}, 0))

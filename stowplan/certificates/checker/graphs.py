@@ -62,11 +62,11 @@ class Graph:
 def cut(problem: Fields, proof: Fields, splits: Splits) -> int | None:
     """Least peak in bytes of operator order. Of rematerialization the least added cost, or None where nothing fits.
 
-    Each operator has a number x in [0, 1], 1 where it runs once ``at`` has begun its first run. What runs then reads what is live
-    now, or what is written then: amount * (x_user - x_writer) bytes are live beside what ``at`` itself writes (or, where it may
-    run again, uses). Where operators run once, what follows on one that runs then does so as well: amount * (x_first - x_second)
-    is no more than 0. The sum is linear, so that its least value is found operator by operator. Amounts are a flow of the network
-    whose least cut they bound (Ford, Fulkerson).
+    Each operator has a number x in [0, 1], 1 where it runs once ``at`` has begun its first run. What runs then reads what is
+    live now, or what is written then: amount * (x_user - x_writer) bytes are live beside what ``at`` itself writes (or uses,
+    where it may run again). Where operators run once, what follows on one that runs then does so, too: amount times
+    x_first - x_second is no more than 0. The sum is linear, so that its least value is found operator by operator. Amounts are
+    a flow of the network whose least cut they bound (Ford, Fulkerson).
     """
     graph, again = Graph(problem), "limit" in problem
     if proof.get("at") in ("start", "end") and not again:
@@ -103,19 +103,19 @@ def cut(problem: Fields, proof: Fields, splits: Splits) -> int | None:
         slopes[second] -= amount
     live += sum(slope * fixed[op] if op in fixed else min(0, slope) for op, slope in enumerate(slopes))
     if not again:
-        return live
+        return int(live)
     limit = problem["limit"]
     need(limit is not None or not price, "proof.price", "bytes have a price, and the problem has no limit")
     left = live - price * (limit or 0)
     need(scale > 0 or left > 0, "proof", f"what is live fits into {limit} bytes, as far as this shows")
-    return -(-left // scale) if scale else None
+    return int(-(-left // scale)) if scale else None
 
 
 def search(problem: Fields, proof: Fields, splits: Splits) -> int:
     """Peak ``below`` which no order stays: all sets of operators that may have run are looked at, from either end.
 
-    What is live after a set is submodular. So an operator that leaves no more live, and stays below, may be taken at once: every
-    order goes on no worse after it.
+    What is live after a set is submodular. So an operator that leaves no more live, and stays below, may be taken at once:
+    every order goes on no worse after it.
     """
     graph, below = Graph(problem), whole(proof, "below")
     is_back = proof.get("from") == "end"

@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
 
 from stowplan.certificates.checker import steps as step_costs
 from stowplan.certificates.checker.cut import Cut
@@ -141,7 +140,6 @@ class Path:
         self.may_copy = outside == mapping.loops
         self.copy, self.free = (mapping.free_of(mapping.horizon, each) for each in (mapping.loops, outside))
         self.sliced = mapping.problem["prefetches"] == "sliced"
-        self.uniform = mapping.problem["alias_rule"] == "uniform" and len(info["members"]) > 1
 
     def least(self) -> int:
         """Its cost."""
@@ -150,20 +148,18 @@ class Path:
         clean = mapping.preload if self.info["is_input"] and mapping.problem["max_preloads"] else NEVER
         dirty = NEVER
         self.since, self.left = 0, list[tuple[int, int]]()
-        tied = self._tied()
         first = 0
-        for at, (step, read, write) in enumerate(self.accesses):
+        for step, read, write in self.accesses:
             slow, lost, clean, dirty = self._gap(first, step, slow, lost, clean, dirty)
             held = self.held(step, step + 1)
             earned = (mapping.access[read] if read >= 0 else 0) + (mapping.access[write] if write >= 0 else 0)
             if write < 0:
                 lost, dirty = NEVER, dirty + held - earned
-                clean += held - (earned if tied[at] or self.uniform else max(0, earned))
-                slow = NEVER if self.uniform else slow
+                clean += held - max(0, earned)
             else:
                 begun = min(slow, lost) if read < 0 and free.is_free[step] else NEVER
                 dirty = min(begun, clean, dirty) + held - earned
-                slow = NEVER if self.uniform else slow if read >= 0 else min(slow, lost)
+                slow = slow if read >= 0 else min(slow, lost)
                 lost, clean = NEVER, NEVER
                 self.since, self.left = step + 1, []
             first = step + 1
@@ -176,16 +172,6 @@ class Path:
         cost = self.units * (until[end] - until[start])
         cuts = self.paid[bisect_left(cut_at, end)] - self.paid[bisect_left(cut_at, start)] if cut_at else 0
         return int(cost + cuts)
-
-    def _tied(self) -> list[bool]:
-        """Accesses in a loop, from outside of which the tensor is, that writes it: all fast, or all slow."""
-        chains: list[list[int]] = []
-        for at, (step, _, _) in enumerate(self.accesses):
-            if at and self.free.after[self.accesses[at - 1][0] + 1] > step:
-                chains[-1].append(at)
-            else:
-                chains.append([at])
-        return [any(self.accesses[each][2] >= 0 for each in chain) and len(chain) > 1 for chain in chains for _ in chain]
 
     def _gap(
         self, first: int, last: int, slow: int, lost: int, clean: int, dirty: int, *, is_end: bool = False
@@ -203,7 +189,7 @@ class Path:
             begin, channel, duration = self.copy.after[self.since], self.mapping.channel, self.info["copy_out_ps"]
             if channel.fits(begin, end, duration):
                 clean = min(clean, dirty + stay + duration * channel.least(begin, end))
-            slow = min(slow, dirty + self._evicted(first, end, last))
+            slow = min(slow, dirty + self._evicted(first, end))
         dirty += 0 if is_end else stay
         if slow < NEVER:
             self.left.append((first, slow))
@@ -211,26 +197,13 @@ class Path:
                 clean = min(clean, self._copied_in(last, end))
         return slow, lost, clean, dirty
 
-    def _evicted(self, first: int, end: int, last: int) -> int:
-        """Least cost of a copy-out after which the tensor leaves in this gap: the place up to then, and the copy."""
-        channel, begin = self.mapping.channel, self.copy.after[self.since]
-        duration: int = self.info["copy_out_ps"]
+    def _evicted(self, first: int, end: int) -> int:
+        """Cost, or less, of a copy-out after which the tensor leaves in this gap: the shortest stay, the cheapest time."""
+        begin, duration = self.copy.after[self.since], self.info["copy_out_ps"]
         at = self.copy.after[max(first, begin)]
-        while at <= end and not channel.fits(begin, at, duration):
+        while at <= end and not self.mapping.channel.fits(begin, at, duration):
             at = self.copy.after[at + 1] if at < end else end + 1
-        # What has just been written stays for one more step, but not where evictions may be between steps.
-        stays = self.since == first < last and self.mapping.problem["evictions"] == "whole_steps"
-        found = NEVER
-        for _ in range(MOST_LOOKS):
-            if at > end:
-                return found
-            price, held = channel.least(begin, at), self.held(first, max(at, first + 1) if stays else at)
-            found = min(found, held + duration * price)
-            if price == 0 or held >= found:
-                return found
-            at = self.copy.after[at + 1] if at < end else end + 1
-        # It stays no shorter from here on, and its copy is no cheaper than in the longest window.
-        return min(found, held + duration * channel.least(begin, end))
+        return NEVER if at > end else self.held(first, at) + int(duration) * self.mapping.channel.least(begin, end)
 
     def _copied_in(self, last: int, end: int) -> int:
         """Least cost of a path that is slow until a copy-in starts, and landed at boundary ``last``.

@@ -18,17 +18,17 @@ MOST_NODES = 2000
 class Splits(NamedTuple):
     """What the rows above a leaf cost at its prices, as multiples of one over its denominator."""
 
-    price: dict[tuple[int, ...], int] = {}
+    price: dict[tuple[int, ...], int]
     """Of each decision that is 1."""
-    total: int = 0
+    total: int
     """To be taken off."""
 
 
 def tree(proof: Fields, run: Callable[[Fields, Splits], int | None], width: int) -> int | None:
     """The least of what all leaves show; None where there is no plan at any of them.
 
-    ``nodes`` are in preorder, a node before what is below it: first where the sum of the ``split`` is at most ``most``, then where
-    it is more. ``width`` is how many numbers name a decision.
+    ``nodes`` are in preorder, a node before what is below it: first where the sum of the ``split`` is at most ``most``, then
+    where it is more. ``width`` is how many numbers name a decision.
     """
     nodes = listed(proof, "nodes")
     need(len(nodes) <= MOST_NODES, "proof.nodes", f"found {len(nodes)}, expected at most {MOST_NODES}")

@@ -13,7 +13,7 @@ from stowplan.models.rematerialization import bounds, structure
 
 
 def order(wish: Wish) -> Iterator[Proof]:
-    """What is live at the start and at the end; cuts, first where most is live in the best order known; a search from both ends."""
+    """What is live at the start and at the end; cuts, first where most is live in the best order known; searches."""
     known = order_structure.build(wish.problem)
     yield {"form": "cut", "at": "start"}
     yield {"form": "cut", "at": "end"}

@@ -54,7 +54,10 @@ def tiers(wish: Wish) -> Iterator[Proof]:
     if not all(each.taken for each in items):
         return
     weights = [2 * layer for layer, tensor in enumerate(known.weights) if tensor is not None]
-    live = [(max(known.tensors[each].first for each in some), [*weights, *(number[each] for each in some)]) for some in known.moments]
+    live = [
+        (max(known.tensors[each].first for each in some), [*weights, *(number[each] for each in some)])
+        for some in known.moments
+    ]
     relaxation = Relaxation(items, [each.capacity for each in memories], live, [dict.fromkeys(each.taken, 0) for each in items])
     earning: list[tuple[int, int, list[tuple[int, int, int]]]] = []
     """(row, layer, its savings) of the rows that define how long layers take."""

@@ -14,9 +14,10 @@ def packing(wish: Wish) -> Iterator[Proof]:
     """The load; then that a search finds nothing lower than what is claimed."""
     problem: Problem = wish.problem
     yield {"form": "load", "moment": peak_moment(problem)}
-    below = (problem.capacity or 0) + 1 if wish.infeasible else wish.bound
-    if below:
-        yield {"form": "search", "below": below}
+    if wish.infeasible:
+        yield {"form": "search"}
+    elif wish.bound is not None:
+        yield {"form": "search", "below": wish.bound}
 
 
 def peak_moment(problem: Problem) -> int:

@@ -75,8 +75,8 @@ class Relaxation:
     def __init__(self, items: list[Item], room: list[int], moments: list[tuple[int, list[int]]], cost: list[dict[int, int]]):
         self.items, self.room, self.program = items, room, Program()
         self.column = [{memory: self.program.column(cost=each[memory]) for memory in each} for each in cost]
-        for each in self.column:
-            self.program.add_row([(column, 1) for column in each.values()], 1, 1)
+        for own in self.column:
+            self.program.add_row([(column, 1) for column in own.values()], 1, 1)
         self.rows: list[Row] = []
         self._priced: list[tuple[int, int, int]] = []
         """(row, memory, moment)"""
@@ -100,8 +100,8 @@ class Relaxation:
         self._taken: tuple[Side, ...] = ()
         self.groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         """Decisions on items that take as much in a memory, and live as short or always."""
-        for item, each in enumerate(items):
-            for memory, size in each.taken.items():
+        for item, thing in enumerate(items):
+            for memory, size in thing.taken.items():
                 self.groups.setdefault((memory, size, item in always), []).append((item, memory))
 
     def start(self) -> None:
@@ -168,7 +168,7 @@ class Relaxation:
 
     def separate(self, most: int) -> int:
         """Add so many rounded rows of memory that the point breaks most; how many were added."""
-        point, found, seen = self.point(), [], set[bytes]()
+        point, found, seen = self.point(), list[Any](), set[bytes]()
         for row in self.rows:
             cut = _rounded(row, point[row.columns], self.room[row.memory], seen)
             if cut is not None:
