@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import combinations
 
-from stowplan.certificates.checker.schedules import SCALE, Body, resource
+from stowplan.certificates.checker.reading import UnprovenError
+from stowplan.certificates.checker.schedules import SCALE, Body, resource, search
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.modulo_scheduling.bounds import recurrence_mii
 
 
 def schedule(wish: Wish) -> Iterator[Proof]:
-    """The best count, then a cycle, then a search for the interval that is claimed; each with the longest path."""
+    """The best count, then a cycle, then searches from the interval that is claimed on down; each with the longest path."""
     body = Body(wish.rules)
     shared = _path(body)
     best = max(_resources(body), key=lambda each: resource(body, each), default=None)
     if best is not None:
         yield {"form": "resource"} | best | shared
     ii = recurrence_mii(wish.problem)
-    while ii > 1:
-        cycle = _cycle(body, ii - 1)
-        if cycle:
-            yield {"form": "recurrence", "cycle": cycle} | shared
-            break
+    while ii > 1 and not (cycle := _cycle(body, ii - 1)):
         ii -= 1
-    least = wish.problem.machine.spoke_depth + 1 if wish.infeasible else (wish.bound or 0) // SCALE
-    if least > 0:
-        yield {"form": "search", "least": least} | shared
+    if ii > 1:
+        yield {"form": "recurrence", "cycle": cycle} | shared
+    known = max(ii, 0 if best is None else resource(body, best))
+    depth = wish.problem.machine.spoke_depth
+    for least in range(depth + 1 if wish.infeasible else (wish.bound or 0) // SCALE, depth if wish.infeasible else known, -1):
+        with suppress(UnprovenError):
+            if not wish.is_over() and search(body, {"least": least}):
+                yield {"form": "search", "least": least} | shared
+                return
 
 
 def _resources(body: Body) -> Iterator[Proof]:
