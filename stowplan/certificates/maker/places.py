@@ -25,13 +25,13 @@ from stowplan.models.mip.with_highs import TIGHT, one_thread, pass_model
 DENOMINATOR = 1 << 60
 
 #: Rounds of cuts at the root and at other leaves; cuts of each; rounds that bring little, this part of the gap, until they end.
-ROUNDS, CUTS, PATIENCE, LITTLE = (40, 2), (40, 8), 4, 0.02
+ROUNDS, CUTS, PATIENCE, LITTLE = (40, 2), (40, 8), 8, 0.02
 
 #: Splits that are tried before one is taken, with so many steps of the simplex method each.
 TRIED, STEPS = 6, 60
 
 #: Leaves times items, so that a tree is checked in about a second.
-MOST = 15_000
+MOST = 30_000
 
 #: A fraction is farther than this from whole numbers.
 FRACTION = 1e-6
@@ -183,21 +183,18 @@ class Relaxation:
         return min(most, len(found))
 
     def splits(self) -> list[tuple[tuple[tuple[int, int], ...], int]]:
-        """(decisions, most) of sums that are fractional: those nearest the middle, of several first."""
+        """(decisions, most) of sums that are fractional: of these the largest parts of what there is of them, of several first."""
         point = self.point()
-        several = [tuple(each) for each in self.groups.values() if len(each) > 1]
-        singles = [(each,) for group in self.groups.values() for each in group]
-        found = []
-        for sums in (several, singles):
-            near = []
-            for each in sums:
-                total = sum(float(point[self.column[item][memory]]) for item, memory in each)
-                rest = total - math.floor(total)
+        found: list[list[tuple[float, tuple[tuple[int, int], ...], int]]] = [[], []]
+        for (_, size, _), group in self.groups.items():
+            values = [float(point[self.column[item][memory]]) for item, memory in group]
+            sums = [*(((each,), value) for each, value in zip(group, values, strict=True)), (tuple(group), sum(values))]
+            for decisions, value in sums if len(group) > 1 else sums[:1]:
+                rest = value - math.floor(value)
                 if FRACTION < rest < 1 - FRACTION:
-                    near.append((abs(rest - 0.5), each, math.floor(total)))
-            near.sort(key=lambda each: each[0])
-            found += [(each, most) for _, each, most in near[: TRIED - len(found) if sums is singles else TRIED - 2]]
-        return found
+                    found[len(decisions) == 1].append((-size * min(rest, 1 - rest), decisions, math.floor(value)))
+        several, single = (sorted(each, key=lambda split: split[0]) for each in found)
+        return [(decisions, most) for _, decisions, most in (several[: TRIED - 2] + single)[:TRIED]]
 
 
 def _whole(price: float) -> int:
