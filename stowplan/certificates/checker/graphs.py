@@ -111,7 +111,7 @@ def cut(problem: Fields, proof: Fields, splits: Splits) -> int | None:
     return int(-(-left // scale)) if scale else None
 
 
-def search(problem: Fields, proof: Fields, splits: Splits) -> int:
+def search(problem: Fields, proof: Fields, splits: Splits, looks: int = LOOKS // 4) -> int:
     """Peak ``below`` which no order stays: all sets of operators that may have run are looked at, from either end.
 
     What is live after a set is submodular. So an operator that leaves no more live, and stays below, may be taken at once:
@@ -126,31 +126,33 @@ def search(problem: Fields, proof: Fields, splits: Splits) -> int:
     for op in every:
         for tensor in touched[op]:
             users[tensor] |= 1 << op
-    needs = [sum(1 << each for each in (graph.after if is_back else graph.before)[op]) for op in every]
-    first = end if is_back else start
-    live = sum(size for size, mask in zip(graph.size, users, strict=True) if mask & first and mask & ~first)
-    waiting, seen = [(first, live)], {first}
-    for _ in range(LOOKS // (4 * len(every) + 1)):
-        if not waiting:
-            return below
-        done, live = waiting.pop()
-        moves: list[tuple[int, int]] = []
-        for op in every:
-            bit = 1 << op
-            if done & bit or needs[op] & ~done:
-                continue
+    needed, next_ = (graph.after, graph.before) if is_back else (graph.before, graph.after)
+    needs = [sum(1 << each for each in needed[op]) for op in every]
+    done = end if is_back else start
+    live = sum(size for size, mask in zip(graph.size, users, strict=True) if mask & done and mask & ~done)
+    waiting, seen = [(done, live, [op for op in every if not needs[op]])], {done}
+    while waiting and looks > 0:
+        done, live, ready = waiting.pop()
+        looks -= 1 + len(ready)
+        need(bool(ready), "proof.below", "an order stays below it")
+        moves: list[tuple[int, int, int]] = []
+        for op in ready:
+            after_it = done | 1 << op
             peak = after = live
             for tensor in touched[op]:
-                size, has_begun, goes_on = graph.size[tensor], users[tensor] & done, users[tensor] & ~(done | bit)
+                size, has_begun, goes_on = graph.size[tensor], users[tensor] & done, users[tensor] & ~after_it
                 peak += 0 if has_begun else size
                 after += size * (bool(goes_on) - bool(has_begun))
                 peak -= size if tensor in graph.replaced[op] and not (has_begun if is_back else goes_on) else 0
+            if peak < below and after <= live:
+                moves = [(op, after_it, after)]
+                break
             if peak < below:
-                moves = [(done | bit, after)] if after <= live else [*moves, (done | bit, after)]
-                if after <= live:
-                    break
-        need((done | start | end) + 1 != 4 * start, "proof.below", "an order stays below it")
-        waiting += [move for move in moves if move[0] not in seen]
-        seen.update(move[0] for move in moves)
+                moves.append((op, after_it, after))
+        for op, after_it, after in moves:
+            if after_it not in seen:
+                seen.add(after_it)
+                freed = [each for each in next_[op] if not needs[each] & ~after_it]
+                waiting.append((after_it, after, [each for each in ready if each != op] + freed))
     need(not waiting, "proof", "the search takes too long")
     return below

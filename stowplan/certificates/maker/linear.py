@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, product
 
 from stowplan.certificates.checker.places import items_of_banks
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.certificates.maker.places import DENOMINATOR, Item, Relaxation, Side, Tree
 from stowplan.models.banked_packing.problem import moments
 from stowplan.models.tier_placement.structure import Structure
+
+#: Choices of tiers for what a layer uses, of which each has a column.
+MOST_CHOICES = 100
 
 
 def banks(wish: Wish) -> Iterator[Proof]:
@@ -59,28 +62,40 @@ def tiers(wish: Wish) -> Iterator[Proof]:
         for some in known.moments
     ]
     relaxation = Relaxation(items, [each.capacity for each in memories], live, [dict.fromkeys(each.taken, 0) for each in items])
-    earning: list[tuple[int, int, list[tuple[int, int, int]]]] = []
-    """(row, layer, its savings) of the rows that define how long layers take."""
-    for excess in known.excesses:
-        time_of = relaxation.program.column(excess.most, cost=1)
-        for row in known.rows(excess):
-            terms = [(relaxation.column[number[tensor]][tier], saving) for tensor, tier, saving in row.savings]
-            earning.append((len(relaxation.program.rows.lower), excess.layer, [(number[t], k, s) for t, k, s in row.savings]))
-            relaxation.program.add_row([(time_of, 1), *terms], row.least)
-    relaxation.start()
     used = [[2 * source + 1 for source in layer.inputs] for layer in layers]
     for at, layer in enumerate(layers):
         used[at] += [*([2 * at] if layer.weight_bytes else []), 2 * at + 1]
     first = [0, *accumulate(map(len, used))]
+    earning: list[tuple[int, int, int, int]] = []
+    """(row, use, tier, what a dual of 1 earns there)"""
+    for excess in known.excesses:
+        uses = [first[excess.layer] + used[excess.layer].index(number[tensor]) for tensor, _ in excess.uses]
+        fits = [known.tensors[tensor].tiers for tensor, _ in excess.uses]
+        if math.prod(map(len, fits)) <= MOST_CHOICES:
+            # A column for each choice of tiers: beside cuts of memory that says more than rows which define the time.
+            choices = list(product(*fits))
+            moved = [[moves[tier] for (_, moves), tier in zip(excess.uses, each, strict=True)] for each in choices]
+            columns = [relaxation.program.column(cost=max(0, excess.fixed_ps + sum(each))) for each in moved]
+            for at, (use, (tensor, _)) in enumerate(zip(uses, excess.uses, strict=True)):
+                for tier in fits[at]:
+                    earning.append((len(relaxation.program.rows.lower), use, tier, -1))
+                    terms = [(column, 1) for column, each in zip(columns, choices, strict=True) if each[at] == tier]
+                    relaxation.program.add_row([*terms, (relaxation.column[number[tensor]][tier], -1)], 0, 0)
+            continue
+        place = {tensor: use for use, (tensor, _) in zip(uses, excess.uses, strict=True)}
+        time_of = relaxation.program.column(excess.most, cost=1)
+        for row in known.rows(excess):
+            earning += [(len(relaxation.program.rows.lower), place[tensor], tier, saving) for tensor, tier, saving in row.savings]
+            terms = [(relaxation.column[number[tensor]][tier], saving) for tensor, tier, saving in row.savings]
+            relaxation.program.add_row([(time_of, 1), *terms], row.least)
+    relaxation.start()
 
     def priced(solved: Relaxation, sides: tuple[Side, ...]) -> Proof:
         duals = solved.duals()
         paid: dict[tuple[int, int], float] = {}
-        for row, layer, savings in earning:
-            for item, tier, saving in savings if duals[row] else []:
-                key = first[layer] + used[layer].index(item), tier
-                paid[key] = paid.get(key, 0.0) + duals[row] * saving
-        access: list[Any] = [[*key, round(float(value) * DENOMINATOR)] for key, value in paid.items()]
-        return solved.proof(sides) | {"access": access}
+        for row, use, tier, worth in earning:
+            if duals[row]:
+                paid[use, tier] = paid.get((use, tier), 0.0) + float(duals[row]) * worth
+        return solved.proof(sides) | {"access": [[*key, round(value * DENOMINATOR)] for key, value in paid.items()]}
 
     yield from Tree(relaxation, wish, priced).proofs(known.base_ps)

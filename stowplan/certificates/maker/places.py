@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from typing import Any, NamedTuple
@@ -29,6 +30,9 @@ ROUNDS, CUTS, PATIENCE, LITTLE = (40, 2), (40, 8), 8, 0.02
 
 #: Splits that are tried before one is taken, with so many steps of the simplex method each.
 TRIED, STEPS = 6, 60
+
+#: Divisors of cuts are sizes over these; cuts of rows alike; how far a point must be beyond a cut, of its length.
+PARTS, ALIKE, LEAST_BROKEN = (1, 2), 3, 1e-4
 
 #: Leaves times items, so that a tree is checked in about a second.
 MOST = 30_000
@@ -168,7 +172,7 @@ class Relaxation:
 
     def separate(self, most: int) -> int:
         """Add so many rounded rows of memory that the point breaks most; how many were added."""
-        point, found, seen = self.point(), list[Any](), set[bytes]()
+        point, found, seen = self.point(), list[Any](), Counter[bytes]()
         for row in self.rows:
             cut = _rounded(row, point[row.columns], self.room[row.memory], seen)
             if cut is not None:
@@ -201,30 +205,30 @@ def _whole(price: float) -> int:
     return max(0, round(float(price) * DENOMINATOR)) if math.isfinite(price) else 0
 
 
-def _rounded(row: Row, point: FloatArray, room: int, seen: set[bytes]) -> Any:
-    """The rounding of a row that the point breaks most; None where it breaks none, or one like it was seen."""
+def _rounded(row: Row, point: FloatArray, room: int, seen: Counter[bytes]) -> Any:
+    """The rounding of a row that the point breaks most; None where it breaks none, or there are some of rows like it."""
     is_part = (point > FRACTION) & (point < 1 - FRACTION)
     if not is_part.any() or row.taken @ point < 0.99 * room:
         return None
     key = row.items[is_part].tobytes() + bytes(str((row.memory, row.taken[point >= 1 - FRACTION].sum())), "ascii")
-    if key in seen:
+    seen[key] += 1
+    if seen[key] > ALIKE:
         return None
-    seen.add(key)
-    best = None
-    sizes = {int(size) // parts for size in row.taken[is_part] for parts in (1, 2, 3)} | {int(row.taken.max()) + 1}
+    sizes = np.unique(row.taken)
+    divisors = np.unique(np.concatenate([*(sizes // parts for parts in PARTS), [sizes[-1] + 1]]))
+    divisors = divisors[divisors > 1, None]
+    best: Any = None
     for turned in (point >= 0.5, point >= 1 - FRACTION, point > FRACTION):
         left = room - int(row.taken[turned].sum())
         units, values = np.where(turned, -row.taken, row.taken), np.where(turned, 1 - point, point)
-        for divisor in sizes - {0, 1}:
-            whole, rest = divmod(left, divisor)
-            if not rest:
-                continue
-            rounded = (divisor - rest) * (units // divisor) + np.maximum(0, units % divisor - rest)
-            broken = float(rounded @ values) - (divisor - rest) * whole
-            broken /= float(np.sqrt((rounded.astype(float) ** 2).sum())) or 1.0
-            if broken > 1e-4 and (best is None or broken > best[0]):
-                side = (divisor - rest) * whole - int(rounded[turned].sum())
-                best = broken, row, turned, divisor, np.where(turned, -rounded, rounded), side
+        rest = left % divisors
+        rounded = (divisors - rest) * (units // divisors) + np.maximum(0, units % divisors - rest)
+        sides = ((divisors - rest) * (left // divisors))[:, 0]
+        broken = (rounded @ values - sides) / np.maximum(1.0, np.sqrt((rounded.astype(float) ** 2).sum(axis=1)))
+        at = int(np.where(rest[:, 0] > 0, broken, 0.0).argmax())
+        if rest[at, 0] and broken[at] > LEAST_BROKEN and (best is None or broken[at] > best[0]):
+            side = int(sides[at]) - int(rounded[at][turned].sum())
+            best = float(broken[at]), row, turned, int(divisors[at, 0]), np.where(turned, -rounded[at], rounded[at]), side
     return best
 
 
