@@ -85,7 +85,9 @@ def tiers(wish: Wish) -> Iterator[Proof]:
         place = {tensor: use for use, (tensor, _) in zip(uses, excess.uses, strict=True)}
         time_of = relaxation.program.column(excess.most, cost=1)
         for row in known.rows(excess):
-            earning += [(len(relaxation.program.rows.lower), place[tensor], tier, saving) for tensor, tier, saving in row.savings]
+            earning += [
+                (len(relaxation.program.rows.lower), place[tensor], tier, saving) for tensor, tier, saving in row.savings
+            ]
             terms = [(relaxation.column[number[tensor]][tier], saving) for tensor, tier, saving in row.savings]
             relaxation.program.add_row([(time_of, 1), *terms], row.least)
     relaxation.start()

@@ -29,7 +29,7 @@ DENOMINATOR = 1 << 60
 ROUNDS, CUTS, PATIENCE, LITTLE = (40, 2), (40, 8), 8, 0.02
 
 #: Splits that are tried before one is taken, with so many steps of the simplex method each.
-TRIED, STEPS = 6, 60
+TRIED, STEPS = 4, 40
 
 #: Divisors of cuts are sizes over these; cuts of rows alike; how far a point must be beyond a cut, of its length.
 PARTS, ALIKE, LEAST_BROKEN = (1, 2), 3, 1e-4
@@ -187,7 +187,7 @@ class Relaxation:
         return min(most, len(found))
 
     def splits(self) -> list[tuple[tuple[tuple[int, int], ...], int]]:
-        """(decisions, most) of sums that are fractional: of these the largest parts of what there is of them, of several first."""
+        """(decisions, most) of sums that are fractional, first of several; the most bytes from whole numbers first."""
         point = self.point()
         found: list[list[tuple[float, tuple[tuple[int, int], ...], int]]] = [[], []]
         for (_, size, _), group in self.groups.items():
