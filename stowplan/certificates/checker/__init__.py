@@ -96,7 +96,8 @@ def _shown(rules: Fields, proof: Fields, kind: str, splits: Splits | None) -> in
     form = proof.get("form")
     need(form != "trusted", "proof", "it names a solver that is trusted, and shows nothing")
     if form == "tree" and kind in TREES and splits is None:
-        return tree(proof, lambda leaf, above: _shown(rules, leaf, kind, above), TREES[kind])
+        size = max(len(each) for each in rules.values() if isinstance(each, list))
+        return tree(proof, lambda leaf, above: _shown(rules, leaf, kind, above), TREES[kind], size)
     if not isinstance(form, str) or (kind, form) not in FORMS:
         raise MalformedError(f"proof.form: found {str(form)[:40]!r}, which is none of {kind}")
     return FORMS[kind, form](rules, proof, splits or Splits({}, 0))

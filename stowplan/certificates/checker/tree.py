@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from stowplan.certificates.checker.reading import Fields, fields, listed, need, numbers, pick, rows, whole
 
-#: Nodes of a tree.
-MOST_NODES = 2000
+#: Nodes of a tree, and nodes times the layers, buffers or steps of its problem: a few seconds.
+MOST_NODES, MOST_WORK = 2000, 100_000
 
 
 class Splits(NamedTuple):
@@ -24,14 +24,15 @@ class Splits(NamedTuple):
     """To be taken off."""
 
 
-def tree(proof: Fields, run: Callable[[Fields, Splits], int | None], width: int) -> int | None:
+def tree(proof: Fields, run: Callable[[Fields, Splits], int | None], width: int, size: int) -> int | None:
     """The least of what all leaves show; None where there is no plan at any of them.
 
     ``nodes`` are in preorder, a node before what is below it: first where the sum of the ``split`` is at most ``most``, then
-    where it is more. ``width`` is how many numbers name a decision.
+    where it is more. ``width`` is how many numbers name a decision, ``size`` what a leaf has to look at.
     """
     nodes = listed(proof, "nodes")
-    need(len(nodes) <= MOST_NODES, "proof.nodes", f"found {len(nodes)}, expected at most {MOST_NODES}")
+    most_nodes = min(MOST_NODES, MOST_WORK // (1 + size))
+    need(len(nodes) <= most_nodes, "proof.nodes", f"found {len(nodes)}, expected at most {most_nodes}")
     waiting: list[tuple[tuple[list[list[int]], int, int], ...]] = [()]
     found: list[int] = []
     for node in nodes:

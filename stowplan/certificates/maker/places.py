@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import highspy
 import numpy as np
 
+from stowplan.certificates.checker.tree import MOST_NODES
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.mip.matrix import FloatArray, Program
 from stowplan.models.mip.with_highs import TIGHT, one_thread, pass_model
@@ -261,7 +262,8 @@ class Tree:
         self._relaxation.tidy()
         leaves, closed = [root], dict[int, _Leaf]()
         # Each leaf is checked by itself.
-        while leaves and (len(leaves) + len(closed)) * len(self._relaxation.items) < MOST and not self._wish.is_over():
+        size = 1 + len(self._relaxation.items)
+        while leaves and len(leaves) + len(closed) < min(MOST // size, MOST_NODES // 2) and not self._wish.is_over():
             if leaves[0].bound >= self._goal or not leaves[0].splits:
                 break
             leaf = heapq.heappop(leaves)
