@@ -58,9 +58,9 @@ def batch_command(
 ) -> None:
     """Solve a suite of inputs into a folder, maybe side by side.
 
-    Each input gives NAME.plan.json and NAME.result.json, and a line in results.jsonl. A second run with the same options skips
-    what is finished; an input that fails is named at the end. The exit code is 0 where all were solved, else the highest of
-    theirs.
+    Each input gives NAME.plan.json, NAME.result.json, with --certify NAME.proof.json, and a line in results.jsonl. A second
+    run with the same options skips what is finished; an input that fails is named at the end. The exit code is 0 where all were
+    solved, else the highest of theirs.
     """
     from stowplan.portfolio.batch.records import CANCELLED, worst_code
     from stowplan.portfolio.batch.run import run_batch

@@ -201,6 +201,8 @@ def text_of(validation: Validation) -> str:
 _HEAD = (
     "program",
     "optimum",
+    "bound",
+    "certified",
     "policy",
     "gap",
     "best sample",
@@ -221,6 +223,8 @@ def _problem_row(problem: ProblemReport) -> tuple[str, ...]:
     return (
         problem.name,
         f"{as_quantity(exact.objective, unit)}{mark}",
+        as_quantity(exact.bound, unit),
+        as_quantity(exact.certified_bound, unit) if exact.proof else "none",
         as_quantity(policy.likeliest.objective, unit),
         _gap(policy.likeliest),
         as_quantity(policy.best.objective, unit),

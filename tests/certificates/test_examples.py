@@ -31,7 +31,7 @@ def test_cut() -> None:
 def test_recurrence() -> None:
     u = loops.Instruction(id="u", op="add", operands=(loops.Operand(instruction="v", distance=1),))
     v = loops.Instruction(id="v", op="add", operands=(loops.Operand(instruction="u"),))
-    problem = loops.Problem(instructions=(u, v), machine=line(latency=3))
+    problem = loops.Problem(instructions=(u, v), machine=line(latency=3, spoke_depth=8))
     assert shown(problem, {"form": "recurrence", "cycle": [[0, 1, 0], [1, 0, 1]], "path": [[0, 1, 0]]}) == 6_000_006
 
 
@@ -53,3 +53,31 @@ def test_prices_of_banks() -> None:
     banks = (banked.Bank(name="near", capacity=5, cost=0), banked.Bank(name="far", capacity=9, cost=1))
     problem = banked.Problem(buffers=buffers, banks=banks)
     assert shown(problem, {"form": "prices", "denominator": 1, "memory": [[0, 0, 1]]}) == 2
+
+
+def test_trees_of_banks() -> None:
+    buffers = tuple(banked.Buffer(id=str(size), lower=0, upper=1, size=size) for size in (4, 3))
+    banks = (banked.Bank(name="near", capacity=5, cost=0), banked.Bank(name="far", capacity=9, cost=1))
+    problem = banked.Problem(buffers=buffers, banks=banks)
+    one = {"form": "prices", "denominator": 1, "splits": [3]}
+    both = {"form": "prices", "denominator": 1, "memory": [[0, 0, 2]], "splits": [4]}
+    assert shown(problem, {"form": "tree", "nodes": [{"split": [[0, 0], [1, 0]], "most": 1}, one, both]}) == 3
+
+
+def test_searches() -> None:
+    problem = orders.Problem(
+        tensors=tuple(orders.Tensor(id=name, size=size) for name, size in (("t", 3), ("u", 3), ("v", 2), ("w", 2))),
+        ops=(
+            orders.Op(id="a", writes=(0,)),
+            orders.Op(id="b", writes=(1,)),
+            orders.Op(id="c", reads=(0,), writes=(2,)),
+            orders.Op(id="d", reads=(1,), writes=(3,)),
+        ),
+        outputs=(2, 3),
+    )
+    assert shown(problem, {"form": "search", "from": "start", "below": 7}) == 7
+    u = loops.Instruction(id="u", op="add")
+    v, w = (loops.Instruction(id=name, op="add", operands=(loops.Operand(instruction="u"),)) for name in "vw")
+    machine = line(latency=1)
+    found = shown(loops.Problem(instructions=(u, v, w), machine=machine), {"form": "search", "least": 1, "path": [[0, 1, 0]]})
+    assert found == 1_000_002

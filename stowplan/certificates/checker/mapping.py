@@ -11,10 +11,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
 
 from stowplan.certificates.checker import steps as step_costs
-from stowplan.certificates.checker.reading import Part, listed, need, pick
+from stowplan.certificates.checker.cut import Cut
+from stowplan.certificates.checker.reading import Fields, listed, need, numbers, whole
+from stowplan.certificates.checker.tree import Splits
 
 #: A cost that no path has.
 NEVER = 1 << 400
@@ -67,73 +68,42 @@ class Channel:
         return start <= end and (self.stalls or (start < end and self.floor[end] - self.floor[start] >= duration))
 
 
-class Cut:
-    """Memory at one step, rounded: no set of tensors that fits takes more than ``room`` of what each takes.
-
-    Mixed-integer rounding of sum(takes x) <= room, in which x of some tensors was replaced by 1 - x before (Marchand and Wolsey
-    2001; lemma B4 of docs/reference/memory-mapping-models.md); at first of units of memory, then perhaps of what came of it.
-    """
-
-    def __init__(self, part: Part, units: list[int], room: int):
-        self.step, self.price = part.whole("step"), part.whole("price")
-        self.rounds: list[tuple[int, int, set[int]]] = []
-        self.room = room
-        for each in listed(part.get("rounds"), "proof.cuts"):
-            one = Part(each, "proof.cuts")
-            divisor, turned = one.whole("divisor", 1), set(one.list("turned"))
-            one.end()
-            taken = [-self.takes(tensor, pick(units, tensor, "proof.cuts")) for tensor in turned]
-            whole, rest = divmod(self.room + sum(taken), divisor)
-            self.room = (divisor - rest) * whole - sum(_rounded(each, divisor, rest) for each in taken)
-            self.rounds.append((divisor, rest, turned))
-        part.end()
-
-    def takes(self, tensor: int, units: int) -> int:
-        """What a tensor takes of the room."""
-        for divisor, rest, turned in self.rounds:
-            units = -_rounded(-units, divisor, rest) if tensor in turned else _rounded(units, divisor, rest)
-        return units
-
-
-def _rounded(units: int, divisor: int, rest: int) -> int:
-    return (divisor - rest) * (units // divisor) + max(0, units % divisor - rest)
-
-
 class Mapping:
     """A problem with prices; all of these are multiples of one over the denominator."""
 
-    def __init__(self, problem: dict[str, Any], proof: Part):
+    def __init__(self, problem: Fields, proof: Fields):
         self.problem, self.steps = problem, problem["steps"]
         self.loops = tuple((loop["start"], loop["end"]) for loop in problem["loops"])
         self.free_of = lru_cache(maxsize=256)(Free)
         self.horizon = horizon = len(self.steps)
-        self.unit = proof.whole("denominator", 1)
-        self.memory = proof.list("memory", length=horizon)
-        self.preload = proof.whole("preload", default=0)
-        self.access = proof.list("access", -(1 << 200), sum(len(step["uses"]) for step in self.steps))
-        self.time, waits = proof.list("channel", length=horizon), proof.list("wait", length=horizon + 1)
+        self.unit = whole(proof, "denominator", 1)
+        memory = numbers(proof, "memory", length=horizon)
+        self.preload = whole(proof, "preload", default=0)
+        self.access = numbers(proof, "access", -(1 << 200), sum(len(step["uses"]) for step in self.steps))
+        self.time, waits = numbers(proof, "channel", length=horizon), numbers(proof, "wait", length=horizon + 1)
         self.stalls = problem["stalls"] == "allowed"
         self.floors = [step["weight"] * step_costs.floor(step) for step in self.steps]
         dearest = max(*self.time, *waits) * problem["channels"]
         need(not self.stalls or dearest <= self.unit, "proof.channel", "time of the channels is dearer than time itself")
         self.channel = Channel(self.time, waits if self.stalls else None, self.floors)
-        self.until = [0, *accumulate(self.memory)]
+        self.until = [0, *accumulate(memory)]
         self.units = [-(-tensor["size"] // problem["alignment"]) for tensor in problem["tensors"]]
         self.room = -(-problem["capacity"] // problem["alignment"])
-        cuts = [Cut(Part(each, "proof.cuts"), self.units, self.room) for each in listed(proof.get("cuts", []), "proof.cuts")]
-        self.cuts = sorted(cuts, key=lambda cut: cut.step)
-        self.cut_at = [cut.step for cut in self.cuts]
-        need(not cuts or self.cut_at[-1] < horizon, "proof.cuts", "a step that is not there")
+        cuts = ((whole(part, "step"), Cut(part, self.units, self.room)) for part in listed(proof, "cuts"))
+        self.cuts = sorted(cuts, key=lambda cut: cut[0])
+        self.cut_at = [step for step, _ in self.cuts]
+        need(max(self.cut_at, default=-1) < horizon, "proof.cuts", "a step that is not there")
 
-    def bound(self) -> int:
+    def bound(self, splits: Splits) -> int:
         """What no plan's objective is below, in ps."""
-        total = first = 0
+        total, first = -splits.total, 0
         used: list[list[tuple[int, int, int]]] = [[] for _ in self.units]
         for index, (step, time) in enumerate(zip(self.steps, self.time, strict=True)):
             factor = self.unit - self.problem["channels"] * time if self.stalls else self.unit
             earned = self.access[first : first + len(step["uses"])]
             may = [self.units[use["tensor"]] <= self.room for use in step["uses"]]
-            total += step_costs.least(step, step["weight"] * factor, earned, may)
+            priced = [price + splits.price.get((number,), 0) for number, price in enumerate(earned, first)]
+            total += step_costs.least(step, step["weight"] * factor, priced, may)
             here: dict[int, list[int]] = {}
             for number, use in enumerate(step["uses"], first):
                 here.setdefault(use["tensor"], [-1, -1])[use["is_output"]] = number
@@ -144,7 +114,7 @@ class Mapping:
             # With nothing to earn, slow memory is best, and costs nothing.
             if self.units[tensor] <= self.room and any(self.access[at] > 0 for each in accesses for at in each[1:] if at >= 0):
                 total += min(0, Path(self, tensor, accesses).least())
-        total -= sum(cut.room * cut.price for cut in self.cuts)
+        total -= sum(cut.room * cut.price for _, cut in self.cuts)
         total -= self.room * self.until[-1] + self.preload * self.problem["max_preloads"]
         if not self.stalls:
             total -= self.problem["channels"] * sum(map(int.__mul__, self.time, self.floors))
@@ -162,7 +132,7 @@ class Path:
         self.mapping, self.accesses = mapping, accesses
         self.info = info = mapping.problem["tensors"][tensor]
         self.units = units = mapping.units[tensor]
-        self.paid = [0, *accumulate(cut.price * cut.takes(tensor, units) for cut in mapping.cuts)]
+        self.paid = [0, *accumulate(cut.price * cut.takes(tensor, units) for _, cut in mapping.cuts)]
         first, last = accesses[0][0], accesses[-1][0]
         is_local = not (info["is_input"] or info["is_output"])
         # Loops that the tensor is outside of; those that hold all its accesses do not bind it.
@@ -170,7 +140,6 @@ class Path:
         self.may_copy = outside == mapping.loops
         self.copy, self.free = (mapping.free_of(mapping.horizon, each) for each in (mapping.loops, outside))
         self.sliced = mapping.problem["prefetches"] == "sliced"
-        self.uniform = mapping.problem["alias_rule"] == "uniform" and len(info["members"]) > 1
 
     def least(self) -> int:
         """Its cost."""
@@ -179,20 +148,18 @@ class Path:
         clean = mapping.preload if self.info["is_input"] and mapping.problem["max_preloads"] else NEVER
         dirty = NEVER
         self.since, self.left = 0, list[tuple[int, int]]()
-        tied = self._tied()
         first = 0
-        for at, (step, read, write) in enumerate(self.accesses):
+        for step, read, write in self.accesses:
             slow, lost, clean, dirty = self._gap(first, step, slow, lost, clean, dirty)
             held = self.held(step, step + 1)
             earned = (mapping.access[read] if read >= 0 else 0) + (mapping.access[write] if write >= 0 else 0)
             if write < 0:
                 lost, dirty = NEVER, dirty + held - earned
-                clean += held - (earned if tied[at] or self.uniform else max(0, earned))
-                slow = NEVER if self.uniform else slow
+                clean += held - max(0, earned)
             else:
                 begun = min(slow, lost) if read < 0 and free.is_free[step] else NEVER
                 dirty = min(begun, clean, dirty) + held - earned
-                slow = NEVER if self.uniform else slow if read >= 0 else min(slow, lost)
+                slow = slow if read >= 0 else min(slow, lost)
                 lost, clean = NEVER, NEVER
                 self.since, self.left = step + 1, []
             first = step + 1
@@ -205,16 +172,6 @@ class Path:
         cost = self.units * (until[end] - until[start])
         cuts = self.paid[bisect_left(cut_at, end)] - self.paid[bisect_left(cut_at, start)] if cut_at else 0
         return int(cost + cuts)
-
-    def _tied(self) -> list[bool]:
-        """Accesses in a loop, from outside of which the tensor is, that writes it: all fast, or all slow."""
-        chains: list[list[int]] = []
-        for at, (step, _, _) in enumerate(self.accesses):
-            if at and self.free.after[self.accesses[at - 1][0] + 1] > step:
-                chains[-1].append(at)
-            else:
-                chains.append([at])
-        return [any(self.accesses[each][2] >= 0 for each in chain) and len(chain) > 1 for chain in chains for _ in chain]
 
     def _gap(
         self, first: int, last: int, slow: int, lost: int, clean: int, dirty: int, *, is_end: bool = False
@@ -232,7 +189,7 @@ class Path:
             begin, channel, duration = self.copy.after[self.since], self.mapping.channel, self.info["copy_out_ps"]
             if channel.fits(begin, end, duration):
                 clean = min(clean, dirty + stay + duration * channel.least(begin, end))
-            slow = min(slow, dirty + self._evicted(first, end, last))
+            slow = min(slow, dirty + self._evicted(first, end))
         dirty += 0 if is_end else stay
         if slow < NEVER:
             self.left.append((first, slow))
@@ -240,26 +197,13 @@ class Path:
                 clean = min(clean, self._copied_in(last, end))
         return slow, lost, clean, dirty
 
-    def _evicted(self, first: int, end: int, last: int) -> int:
-        """Least cost of a copy-out after which the tensor leaves in this gap: the place up to then, and the copy."""
-        channel, begin = self.mapping.channel, self.copy.after[self.since]
-        duration: int = self.info["copy_out_ps"]
+    def _evicted(self, first: int, end: int) -> int:
+        """Cost, or less, of a copy-out after which the tensor leaves in this gap: the shortest stay, the cheapest time."""
+        begin, duration = self.copy.after[self.since], self.info["copy_out_ps"]
         at = self.copy.after[max(first, begin)]
-        while at <= end and not channel.fits(begin, at, duration):
+        while at <= end and not self.mapping.channel.fits(begin, at, duration):
             at = self.copy.after[at + 1] if at < end else end + 1
-        # What has just been written stays for one more step, but not where evictions may be between steps.
-        stays = self.since == first < last and self.mapping.problem["evictions"] == "whole_steps"
-        found = NEVER
-        for _ in range(MOST_LOOKS):
-            if at > end:
-                return found
-            price, held = channel.least(begin, at), self.held(first, max(at, first + 1) if stays else at)
-            found = min(found, held + duration * price)
-            if price == 0 or held >= found:
-                return found
-            at = self.copy.after[at + 1] if at < end else end + 1
-        # It stays no shorter from here on, and its copy is no cheaper than in the longest window.
-        return min(found, held + duration * channel.least(begin, end))
+        return NEVER if at > end else self.held(first, at) + int(duration) * self.mapping.channel.least(begin, end)
 
     def _copied_in(self, last: int, end: int) -> int:
         """Least cost of a path that is slow until a copy-in starts, and landed at boundary ``last``.
@@ -286,6 +230,6 @@ class Path:
         return min(found, self.left[-1][1] + held + duration * channel.least(begin, end))
 
 
-def prices(problem: dict[str, Any], proof: Part, bound: int | None) -> int:
-    """Least objective in ps."""
-    return Mapping(problem, proof).bound()
+def prices(problem: Fields, proof: Fields, splits: Splits) -> int:
+    """Least objective in ps. A decision of a split is the number of a use: whether it is fast."""
+    return Mapping(problem, proof).bound(splits)

@@ -12,6 +12,11 @@ from typing import Any, NoReturn
 #: Nothing in a certificate is larger: sums stay cheap whatever a file says.
 LARGEST = 1 << 200
 
+#: Looks of a search at an operator, a pair of buffers or a place: about a second of them.
+LOOKS = 1_500_000
+
+Fields = dict[str, Any]
+
 
 class MalformedError(Exception):
     """The file is not what it should be; the text says where, what was found, and what was expected."""
@@ -21,28 +26,27 @@ class UnprovenError(Exception):
     """The proof does not show what is claimed; the text says where it fails."""
 
 
-def parse(data: bytes, what: str) -> dict[str, Any]:
+def parse(data: bytes, what: str) -> Fields:
     """A JSON object; raises MalformedError for all else, also for a field that is there twice and numbers that are none."""
-
-    def no_constant(name: str) -> NoReturn:
-        raise ValueError(f"found {name}, expected a number")
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ValueError("found a field twice, expected each once")
-        return found
-
     try:
-        found = json.loads(data.decode("utf-8"), parse_constant=no_constant, object_pairs_hook=once)
+        found = json.loads(data.decode("utf-8"), parse_constant=_refused, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise MalformedError(f"{what}: no JSON that can be read: {str(error)[:200]}") from None
-    if not isinstance(found, dict):
-        raise MalformedError(f"{what}: found no JSON object, expected one")
+    return fields(found, what)
+
+
+def _refused(name: str) -> NoReturn:
+    raise ValueError(f"found {name}, expected a number")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Fields:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("found a field twice, expected each once")
     return found
 
 
-def digest(problem: dict[str, Any]) -> str:
+def digest(problem: Fields) -> str:
     """Hex SHA-256 of a problem's document in canonical form.
 
     That is JSON with sorted keys, without spaces, escaped to ASCII; without ``name`` and ``notes``, which say nothing of plans.
@@ -51,59 +55,43 @@ def digest(problem: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rules, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-class Part:
-    """An object of a certificate, read field by field; every field must be read by :meth:`end`."""
-
-    def __init__(self, value: object, place: str):
-        if not isinstance(value, dict):
-            raise MalformedError(f"{place}: found {type(value).__name__}, expected an object")
-        self._value, self._place, self._left = value, place, set(value)
-
-    def get(self, name: str, default: object = ...) -> Any:
-        """A field; raises MalformedError where it is missing and has no default."""
-        if name not in self._value and default is ...:
-            raise MalformedError(f"{self._place}.{name}: missing")
-        self._left.discard(name)
-        return self._value.get(name, default)
-
-    def whole(self, name: str, least: int = 0, default: object = ...) -> int:
-        """A whole number."""
-        return whole(self.get(name, default), f"{self._place}.{name}", least)
-
-    def rows(self, name: str, width: int, least: int = 0) -> list[list[int]]:
-        """A list of lists of so many whole numbers; none where the field is missing."""
-        return [numbers(row, f"{self._place}.{name}", least, width) for row in listed(self.get(name, []), name)]
-
-    def list(self, name: str, least: int = 0, length: int | None = None) -> list[int]:
-        """A list of whole numbers; zeros where the field is missing and the length known."""
-        return numbers(self.get(name, [0] * (length or 0)), f"{self._place}.{name}", least, length)
-
-    def end(self) -> None:
-        """Raise MalformedError where there are fields that nothing asked for."""
-        if self._left:
-            raise MalformedError(f"{self._place}: found the unknown field {min(self._left)[:40]!r}")
+def fields(value: object, place: str) -> Fields:
+    """An object."""
+    if not isinstance(value, dict):
+        raise MalformedError(f"{place}: found {type(value).__name__}, expected an object")
+    return value
 
 
-def whole(value: object, place: str, least: int = 0, most: int = LARGEST) -> int:
-    """A whole number of at least ``least`` and at most ``most``."""
-    if type(value) is not int or not least <= value <= most:
+def whole(part: Fields, name: str, least: int = 0, default: object = None) -> int:
+    """A whole number of at least ``least``."""
+    return _whole(part.get(name, default), name, least)
+
+
+def _whole(value: object, place: str, least: int) -> int:
+    if type(value) is not int or not least <= value <= LARGEST:
         raise MalformedError(f"{place}: found {str(value)[:40]}, expected a whole number of at least {least}")
     return value
 
 
-def listed(value: object, place: str) -> list[Any]:
-    """A list."""
-    if not isinstance(value, list):
-        raise MalformedError(f"{place}: found {type(value).__name__}, expected a list")
-    return value
+def listed(part: Fields, name: str) -> list[Any]:
+    """A list; empty where the field is missing."""
+    found = part.get(name, [])
+    if not isinstance(found, list):
+        raise MalformedError(f"{name}: found {type(found).__name__}, expected a list")
+    return found
 
 
-def numbers(value: object, place: str, least: int = 0, length: int | None = None) -> list[int]:
-    """A list of whole numbers, of a length where that is given."""
-    found = listed(value, place)
-    if length is not None and len(found) != length:
-        raise MalformedError(f"{place}: found {len(found)} numbers, expected {length}")
-    return [whole(each, place, least) for each in found]
+def numbers(part: Fields, name: str, least: int = 0, length: int | None = None) -> list[int]:
+    """A list of whole numbers, of a length where that is given; zeros where the field is missing."""
+    found = listed(part, name) if name in part else [0] * (length or 0)
+    if length not in (None, len(found)):
+        raise MalformedError(f"{name}: found {len(found)} numbers, expected {length}")
+    return [_whole(each, name, least) for each in found]
+
+
+def rows(part: Fields, name: str, width: int, least: int = 0) -> list[list[int]]:
+    """A list of lists of so many whole numbers; empty where the field is missing."""
+    return [numbers({name: row}, name, least, width) for row in listed(part, name)]
 
 
 def pick(sequence: list[Any], number: int, place: str) -> Any:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import combinations_with_replacement
 from math import prod
 from typing import Any
 
-#: Sets of choices of which each is looked at; beyond that bounds by affine functions are taken.
-MOST_SETS = 2000
-
-#: Parts into which mixtures of two affine functions are divided.
-PARTS = 8
+#: Sets of choices of which each is looked at; beyond that each affine piece is looked at by itself.
+MOST_SETS = 5000
 
 #: What a choice costs by itself, and what it adds to each affine piece of the latency.
 Choice = tuple[int, list[int]]
@@ -19,15 +15,10 @@ Choice = tuple[int, list[int]]
 def cheapest(factor: int, pieces: list[int], items: list[list[Choice]]) -> int:
     """Least of ``factor`` x the largest piece + what the choices cost, one of each item; or less than that."""
     if prod(map(len, items)) > MOST_SETS:
-        # The largest piece is no less than a mixture of two; that has its least item by item.
+        # The largest piece is no less than any, and that has its least item by item.
         return max(
-            sum(
-                min(PARTS * cost + factor * (part * gain[one] + (PARTS - part) * gain[two]) for cost, gain in choices)
-                for choices in [[(0, pieces)], *items]
-            )
-            // PARTS
-            for one, two in combinations_with_replacement(range(len(pieces)), 2)
-            for part in range(PARTS + 1)
+            factor * start + sum(min(cost + factor * gain[at] for cost, gain in choices) for choices in items)
+            for at, start in enumerate(pieces)
         )
     sets = [(0, pieces)]
     for choices in items:

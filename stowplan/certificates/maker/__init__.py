@@ -89,12 +89,14 @@ def certify(
     """
     kind = kinds.of_problem(problem).name
     rules = checker.parse(files.encode(problem), "problem")
+    # What it imports takes longer than many proofs.
+    make = kinds.load(_MAKERS[kind]) if kind in _MAKERS else None
     wish = Wish(problem, bound, infeasible, plan, tuple(evidence), time.monotonic() + seconds, rules)
     digest = checker.digest(rules)
     best: Certificate | None = None
-    for proof in kinds.load(_MAKERS[kind])(wish) if kind in _MAKERS else ():
+    for proof in make(wish) if make is not None else ():
         found = _shown(kind, digest, rules, proof, bound, infeasible)
-        if found is not None and (best is None or (found.bound or 0) > (best.bound or 0)):
+        if found is not None and (best is None or found.bound is None or found.bound > (best.bound or 0)):
             best = found
             if infeasible or (bound is not None and found.bound is not None and found.bound >= bound):
                 break

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 
+from stowplan.certificates.checker.graphs import search
+from stowplan.certificates.checker.reading import LOOKS, UnprovenError
+from stowplan.certificates.checker.tree import Splits
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.operator_order import bounds as order_bounds
 from stowplan.models.operator_order import structure as order_structure
@@ -13,7 +18,7 @@ from stowplan.models.rematerialization import bounds, structure
 
 
 def order(wish: Wish) -> Iterator[Proof]:
-    """What is live at the start and at the end; then cuts, first at operators where most is live in the best order known."""
+    """What is live at the start and at the end; cuts, first where most is live in the best order known; searches."""
     known = order_structure.build(wish.problem)
     yield {"form": "cut", "at": "start"}
     yield {"form": "cut", "at": "end"}
@@ -23,14 +28,24 @@ def order(wish: Wish) -> Iterator[Proof]:
     ceilings = np.zeros(known.ops, np.int64)
     ceilings[np.array(plan)] = known.profile(plan)[: known.ops]
     cuts, best = order_bounds.Cuts(known), -1
+    # Half of the time is left for searches.
+    half = (time.monotonic() + wish.end) / 2
     for op in np.argsort(-ceilings, kind="stable").tolist():
-        if ceilings[op] <= best or wish.is_over():
-            return
+        if ceilings[op] <= best or time.monotonic() >= half:
+            break
         found = cuts.least(op)
         if found > best:
             best = found
             held, after = cuts.flow()
             yield {"form": "cut", "at": op, "held": [[*each] for each in held], "after": [[*each] for each in after]}
+    # Where a search comes to an end, it mostly does so soon, and mostly from one end alone.
+    for looks in (LOOKS // 40, LOOKS // 4) if wish.bound is not None and best < wish.bound else ():
+        for side in ("end", "start"):
+            proof = {"form": "search", "from": side, "below": wish.bound}
+            with suppress(UnprovenError):
+                if not wish.is_over() and search(wish.rules, proof, Splits({}, 0), looks):
+                    yield proof
+                    return
 
 
 def rematerialization(wish: Wish) -> Iterator[Proof]:

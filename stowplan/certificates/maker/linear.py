@@ -1,215 +1,103 @@
-"""Proofs of tier placement and banked packing: prices by the duals of a linear relaxation (HiGHS by SciPy)."""
+"""Proofs of tier placement and banked packing: prices by the duals of a linear relaxation."""
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Iterator
-from typing import Any
+from itertools import accumulate, product
 
-import numpy as np
-from scipy import optimize, sparse
-
-from stowplan.certificates.checker.tiers import Banks
+from stowplan.certificates.checker.places import items_of_banks
 from stowplan.certificates.maker import Proof, Wish
+from stowplan.certificates.maker.places import DENOMINATOR, Item, Relaxation, Side, Tree
 from stowplan.models.banked_packing.problem import moments
 from stowplan.models.tier_placement.structure import Structure
 
-#: Prices are whole multiples of one over this.
-DENOMINATOR = 1 << 32
-
-
-class Rows:
-    """A linear program min cost·x over rows ``<=`` and ``==``, with x >= 0, written entry by entry."""
-
-    def __init__(self) -> None:
-        self.cost: list[float] = []
-        self.entries: list[tuple[int, int, float]] = []
-        """(row, column, value) of each."""
-        self.sides: list[float] = []
-        self.equal: list[bool] = []
-
-    def column(self, cost: float) -> int:
-        """Add a column; its number."""
-        self.cost.append(cost)
-        return len(self.cost) - 1
-
-    def add(self, terms: list[tuple[int, float]], side: float, *, equal: bool = False) -> int:
-        """Add a row; its number."""
-        self.entries += [(len(self.sides), column, value) for column, value in terms]
-        self.sides.append(side)
-        self.equal.append(equal)
-        return len(self.sides) - 1
-
-    def duals(self, seconds: float) -> Any:
-        """[rows] what one more of each side changes of the least cost; None where it was not found in time."""
-        rows, columns, values = zip(*self.entries, strict=True)
-        matrix = sparse.csr_matrix((values, (rows, columns)), shape=(len(self.sides), len(self.cost)))
-        # Rows near one, so that the solver's tolerances are small parts of them.
-        scale = 1.0 / np.maximum(1e-300, abs(matrix).max(axis=1).toarray().ravel())
-        scaled, sides = (sparse.diags(scale) @ matrix).tocsr(), np.array(self.sides) * scale
-        unit = max(1.0, float(np.abs(self.cost).max(initial=0.0)))
-        equal = np.array(self.equal, dtype=bool)
-        found = optimize.linprog(
-            np.array(self.cost) / unit,
-            A_ub=scaled[~equal] if (~equal).any() else None,
-            b_ub=sides[~equal] if (~equal).any() else None,
-            A_eq=scaled[equal],
-            b_eq=sides[equal],
-            method="highs",
-            options={"time_limit": max(0.05, seconds)},
-        )
-        if found.status != 0:
-            return None
-        duals = np.zeros(len(sides))
-        duals[equal] = found.eqlin.marginals
-        if (~equal).any():
-            duals[~equal] = found.ineqlin.marginals
-        return duals * scale * unit
-
-
-def _seconds(wish: Wish) -> float:
-    return min(1e6, wish.end - time.monotonic())
-
-
-def _whole(value: float) -> int:
-    return round(float(value) * DENOMINATOR)
+#: Choices of tiers for what a layer uses, of which each has a column.
+MOST_CHOICES = 100
 
 
 def banks(wish: Wish) -> Iterator[Proof]:
     """Each buffer in its cheapest bank; then prices of bytes. Or the buffers of one moment that are too many."""
-    known = Banks(wish.rules)
-    live = moments(wish.problem)
+    room, placed = items_of_banks(wish.rules, 1)
+    live = [(max(placed[number][0][0] for number in numbers), numbers) for numbers in moments(wish.problem)]
     if wish.infeasible:
-        yield from _crowds(known, live)
+        yield {"form": "prices", "denominator": 0}
+        for moment, numbers in live:
+            for among in [(*range(len(room)),), *sorted({(*placed[number][1],) for number in numbers})]:
+                taken = sum(max(placed[n][1].values()) for n in numbers if {*among}.issuperset(placed[n][1]) and placed[n][1])
+                if taken > sum(room[bank] for bank in among):
+                    yield {"form": "prices", "denominator": 0, "memory": [[bank, moment, 1] for bank in among]}
         return
     yield {"form": "prices", "denominator": 1}
-    rows = Rows()
-    columns: list[dict[int, int]] = []
-    for buffer, allowed in zip(known.buffers, known.allowed, strict=True):
-        own = {bank: rows.column(buffer["size"] * buffer["uses"] * known.banks[bank]["cost"]) for bank in allowed}
-        columns.append(own)
-        rows.add([(column, 1.0) for column in own.values()], 1.0, equal=True)
-    limits: list[tuple[int, int, int]] = []
-    for numbers in live:
-        moment = max(known.buffers[number]["lower"] for number in numbers)
-        for bank, room in enumerate(known.room):
-            terms = [
-                (columns[number][bank], float(known.taken(known.buffers[number], bank)))
-                for number in numbers
-                if bank in columns[number]
-            ]
-            if sum(taken for _, taken in terms) > room:
-                limits.append((rows.add(terms, room), bank, moment))
-    duals = rows.duals(_seconds(wish)) if limits else None
-    if duals is not None:
-        prices = [[bank, moment, max(0, _whole(-duals[row]))] for row, bank, moment in limits]
-        yield {"form": "prices", "denominator": DENOMINATOR, "memory": [each for each in prices if each[2]]}
-
-
-def _crowds(known: Banks, live: list[list[int]]) -> Iterator[Proof]:
-    every = [*range(len(known.banks))]
-    for number, allowed in enumerate(known.allowed):
-        if not allowed and known.buffers[number]["size"]:
-            yield {"form": "load", "banks": [], "moment": known.buffers[number]["lower"]}
-    for numbers in live:
-        for among in [every, *sorted({(*known.allowed[number],) for number in numbers})]:
-            bound = [known.buffers[number] for number in numbers if {*among}.issuperset(known.allowed[number])]
-            if sum(each["size"] for each in bound) > sum(known.room[bank] for bank in among):
-                moment = max(each["lower"] for each in bound)
-                yield {"form": "load", "banks": [*among], "moment": moment}
+    if placed and all(taken for _, taken, _ in placed):
+        items = [Item(*life, taken) for life, taken, _ in placed]
+        relaxation = Relaxation(items, room, live, [costs for *_, costs in placed])
+        relaxation.start()
+        yield from Tree(relaxation, wish, Relaxation.proof).proofs(0)
 
 
 def tiers(wish: Wish) -> Iterator[Proof]:
     """Every tensor in its fastest tier; then prices of bytes at each step, and what uses earn in each tier."""
     known = Structure(wish.problem)
-    layers, kinds = wish.problem.layers, range(len(wish.problem.tiers))
+    layers, memories = wish.problem.layers, wish.problem.tiers
     if wish.infeasible:
-        return
-    count = sum(len(layer.inputs) + 1 + bool(layer.weight_bytes) for layer in layers)
-    free = [[0] * len(layers) for _ in kinds]
-    yield {"form": "prices", "denominator": 1, "memory": free, "access": [[0 for _ in kinds] for _ in range(count)]}
-    if all(len(each.tiers) == 0 for each in known.tensors):
-        return
-    rows = Rows()
-    columns: list[dict[int, int]] = []
-    for each in known.tensors:
-        columns.append({tier: rows.column(0.0) for tier in each.tiers})
-        rows.add([(column, 1.0) for column in columns[-1].values()], 1.0, equal=True)
-    limits = [(rows.add(terms, side), tier, step) for terms, side, tier, step in _memory(known, columns)]
-    # For each layer: its latency is at least what it computes, and what it moves. The choices of one use of it, with the
-    # fraction of each, are tied to those of the tensor: the duals of these rows are what a use earns in a tier.
-    ties: dict[tuple[int, int, int], int] = {}
-    for excess in known.excesses:
-        time_of = rows.column(1.0)
-        for base in _bases(excess.uses, known):
-            start = excess.fixed_ps + sum(moves[tier] for (_, moves), tier in zip(excess.uses, base, strict=True))
-            if start <= 0:
-                continue
-            terms = [(time_of, -1.0)]
-            for (tensor, moves), first in zip(excess.uses, base, strict=True):
-                terms += [
-                    (columns[tensor][tier], -float(min(start, moves[first] - moves[tier])))
-                    for tier in columns[tensor]
-                    if tier > first and moves[first] > moves[tier]
-                ]
-            ties[excess.layer, len(ties), 0] = rows.add(terms, -float(start))
-    duals = rows.duals(_seconds(wish))
-    if duals is None:
-        return
-    memory = [[*each] for each in free]
-    for row, tier, step in limits:
-        memory[tier][step] = max(0, _whole(-duals[row]))
-    yield {
-        "form": "prices",
-        "denominator": DENOMINATOR,
-        "memory": memory,
-        "access": _earned(known, columns, rows, duals, {row: layer for (layer, _, _), row in ties.items()}),
-    }
-
-
-def _memory(known: Structure, columns: list[dict[int, int]]) -> Iterator[tuple[list[tuple[int, float]], int, int, int]]:
-    """(terms, capacity, tier, step) of every step at which a tier may be full."""
-    steps = range(len(known.problem.layers))
-    for tier in known.limited:
-        before: list[tuple[int, float]] = []
+        yield {"form": "prices", "denominator": 0}
+        steps = [max([0, *(known.tensors[each].first for each in live)]) for live in known.moments]
         for step in steps:
-            terms = [
-                (own[tier], float(tensor.size))
-                for tensor, own in zip(known.tensors, columns, strict=True)
-                if tensor.first <= step <= tensor.last and tier in own and tensor.size
+            yield {"form": "prices", "denominator": 0, "memory": [[tier, step, 1] for tier in range(len(memories))]}
+        return
+    yield {"form": "prices", "denominator": 1}
+    if not layers:
+        return
+    # As the checker numbers them: weights, then output of each layer.
+    number = [2 * each.layer + each.is_output for each in known.tensors]
+    items = [Item(0, len(layers), {0: 0}) for _ in range(2 * len(layers))]
+    for at, each in zip(number, known.tensors, strict=True):
+        items[at] = Item(each.first, each.last + 1, dict.fromkeys(each.tiers, each.size))
+    if not all(each.taken for each in items):
+        return
+    weights = [2 * layer for layer, tensor in enumerate(known.weights) if tensor is not None]
+    live = [
+        (max(known.tensors[each].first for each in some), [*weights, *(number[each] for each in some)])
+        for some in known.moments
+    ]
+    relaxation = Relaxation(items, [each.capacity for each in memories], live, [dict.fromkeys(each.taken, 0) for each in items])
+    used = [[2 * source + 1 for source in layer.inputs] for layer in layers]
+    for at, layer in enumerate(layers):
+        used[at] += [*([2 * at] if layer.weight_bytes else []), 2 * at + 1]
+    first = [0, *accumulate(map(len, used))]
+    earning: list[tuple[int, int, int, int]] = []
+    """(row, use, tier, what a dual of 1 earns there)"""
+    for excess in known.excesses:
+        uses = [first[excess.layer] + used[excess.layer].index(number[tensor]) for tensor, _ in excess.uses]
+        fits = [known.tensors[tensor].tiers for tensor, _ in excess.uses]
+        if math.prod(map(len, fits)) <= MOST_CHOICES:
+            # A column for each choice of tiers: beside cuts of memory that says more than rows which define the time.
+            choices = list(product(*fits))
+            moved = [[moves[tier] for (_, moves), tier in zip(excess.uses, each, strict=True)] for each in choices]
+            columns = [relaxation.program.column(cost=max(0, excess.fixed_ps + sum(each))) for each in moved]
+            for at, (use, (tensor, _)) in enumerate(zip(uses, excess.uses, strict=True)):
+                for tier in fits[at]:
+                    earning.append((len(relaxation.program.rows.lower), use, tier, -1))
+                    terms = [(column, 1) for column, each in zip(columns, choices, strict=True) if each[at] == tier]
+                    relaxation.program.add_row([*terms, (relaxation.column[number[tensor]][tier], -1)], 0, 0)
+            continue
+        place = {tensor: use for use, (tensor, _) in zip(uses, excess.uses, strict=True)}
+        time_of = relaxation.program.column(excess.most, cost=1)
+        for row in known.rows(excess):
+            earning += [
+                (len(relaxation.program.rows.lower), place[tensor], tier, saving) for tensor, tier, saving in row.savings
             ]
-            capacity = known.problem.tiers[tier].capacity
-            if terms != before and sum(size for _, size in terms) > capacity:
-                yield terms, capacity, tier, step
-            before = terms
+            terms = [(relaxation.column[number[tensor]][tier], saving) for tensor, tier, saving in row.savings]
+            relaxation.program.add_row([(time_of, 1), *terms], row.least)
+    relaxation.start()
 
+    def priced(solved: Relaxation, sides: tuple[Side, ...]) -> Proof:
+        duals = solved.duals()
+        paid: dict[tuple[int, int], float] = {}
+        for row, use, tier, worth in earning:
+            if duals[row]:
+                paid[use, tier] = paid.get((use, tier), 0.0) + float(duals[row]) * worth
+        return solved.proof(sides) | {"access": [[*key, round(value * DENOMINATOR)] for key, value in paid.items()]}
 
-def _bases(uses: tuple[tuple[int, tuple[int, ...]], ...], known: Structure) -> list[tuple[int, ...]]:
-    """Choices of a base tier for each tensor of a layer: all in one tier, or each but one in the fastest."""
-    kinds = range(len(known.problem.tiers))
-    last = len(kinds) - 1
-    found = {tuple(tier for _ in uses) for tier in kinds}
-    for at in range(len(uses)):
-        found |= {tuple(tier if each == at else last for each in range(len(uses))) for tier in kinds}
-        found |= {tuple(last if each == at else tier for each in range(len(uses))) for tier in kinds}
-    return sorted(found)
-
-
-def _earned(
-    known: Structure, columns: list[dict[int, int]], rows: Rows, duals: Any, layer_of: dict[int, int]
-) -> list[list[int]]:
-    """What each use of each layer, in the checker's order, earns in each tier: by the rows of the layer's latency."""
-    owner = {column: (tensor, tier) for tensor, own in enumerate(columns) for tier, column in own.items()}
-    paid: dict[tuple[int, int, int], float] = {}
-    for row, column, value in rows.entries:
-        if row in layer_of and duals[row] and column in owner:
-            key = layer_of[row], *owner[column]
-            paid[key] = paid.get(key, 0.0) + duals[row] * value
-    used: list[tuple[int, int]] = []
-    for number, layer in enumerate(known.problem.layers):
-        weights = known.weights[number]
-        used += [(number, known.outputs[source]) for source in layer.inputs]
-        used += [] if weights is None else [(number, weights)]
-        used.append((number, known.outputs[number]))
-    kinds = range(len(known.problem.tiers))
-    return [[_whole(paid.get((*each, tier), 0.0)) for tier in kinds] for each in used]
+    yield from Tree(relaxation, wish, priced).proofs(known.base_ps)

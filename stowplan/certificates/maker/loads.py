@@ -1,4 +1,4 @@
-"""Proofs of packing: the moment of the largest load, buffers that are fixed too high, or that collide."""
+"""Proofs of packing: the moment of the largest load, or a height that no packing stays below."""
 
 from __future__ import annotations
 
@@ -7,26 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from stowplan.certificates.maker import Proof, Wish
-from stowplan.models.packing.bounds import find_overload
 from stowplan.models.packing.problem import Problem
 
 
 def packing(wish: Wish) -> Iterator[Proof]:
-    """The load, the highest fixed end, and why nothing fits."""
+    """The load; then that a search finds nothing lower than what is claimed."""
     problem: Problem = wish.problem
-    moment = peak_moment(problem)
+    yield {"form": "load", "moment": peak_moment(problem)}
     if wish.infeasible:
-        found = find_overload(problem)
-        if found is not None and len(found.buffers) == 2:
-            yield {"form": "load", "collide": [*found.buffers], "moment": found.start}
-        if found is not None and len(found.buffers) == 1:
-            yield {"form": "load", "fixed": found.buffers[0]}
-        yield {"form": "load", "moment": moment}
-        return
-    yield {"form": "load", "moment": moment}
-    ends = {each.offset + each.size: at for at, each in enumerate(problem.buffers) if each.offset is not None}
-    if ends:
-        yield {"form": "load", "fixed": ends[max(ends)]}
+        yield {"form": "search"}
+    elif wish.bound is not None:
+        yield {"form": "search", "below": wish.bound}
 
 
 def peak_moment(problem: Problem) -> int:

@@ -3,41 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import combinations
 
-from stowplan.certificates.checker.reading import Part
-from stowplan.certificates.checker.schedules import Body, resource
+from stowplan.certificates.checker.reading import UnprovenError
+from stowplan.certificates.checker.schedules import SCALE, Body, resource, search
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.modulo_scheduling.bounds import recurrence_mii
 
 
 def schedule(wish: Wish) -> Iterator[Proof]:
-    """The best count, then a cycle; each with the longest path."""
+    """The best count, then a cycle, then searches from the interval that is claimed on down; each with the longest path."""
     body = Body(wish.rules)
     shared = _path(body)
-    best = max(_resources(body), key=lambda each: resource(body, Part(each, "proof")), default=None)
+    best = max(_resources(body), key=lambda each: resource(body, each), default=None)
     if best is not None:
         yield {"form": "resource"} | best | shared
     ii = recurrence_mii(wish.problem)
-    while ii > 1:
-        cycle = _cycle(body, ii - 1)
-        if cycle:
-            yield {"form": "recurrence", "cycle": cycle} | shared
-            return
+    while ii > 1 and not (cycle := _cycle(body, ii - 1)):
         ii -= 1
+    if ii > 1:
+        yield {"form": "recurrence", "cycle": cycle} | shared
+    known = max(ii, 0 if best is None else resource(body, best))
+    depth = wish.problem.machine.spoke_depth
+    for least in range(depth + 1 if wish.infeasible else (wish.bound or 0) // SCALE, depth if wish.infeasible else known, -1):
+        with suppress(UnprovenError):
+            if not wish.is_over() and search(body, {"least": least}):
+                yield {"form": "search", "least": least} | shared
+                return
 
 
 def _resources(body: Body) -> Iterator[Proof]:
-    sizes = {group: body.group.count(group) for group in set(body.group)}
-    if sizes:
-        yield {"over": "tile", "member": max(sizes, key=lambda group: sizes[group])}
     for tiles in {frozenset(body.tiles), *map(frozenset, body.allowed)}:
         if tiles:
-            yield {"over": "tiles", "tiles": sorted(tiles)}
+            yield {"tiles": sorted(tiles)}
     interfaces = range(len(body.fabric["interfaces"]))
     for count in range(1, len(interfaces) + 1 if len(interfaces) <= 8 else 2):
         for chosen in combinations(interfaces, count):
-            yield {"over": "ports", "interfaces": [*chosen]}
+            yield {"interfaces": [*chosen]}
 
 
 def _path(body: Body) -> Proof:

@@ -105,7 +105,7 @@ def run_batch(
         lines = stack.enter_context(closing(Journal(output / JOURNAL if journal is None else Path(journal))))
         for place in {item.record_path(output).parent for item in items}:
             if place.is_dir():
-                remove_temporary(place, r".+\.(plan|result)\.json")
+                remove_temporary(place, r".+\.(plan|proof|result)\.json")
 
         def begin(number: int) -> Task:
             """The task of an input whose turn has come."""
@@ -218,11 +218,12 @@ def _finished(item: Item, output: Path, settings: Settings) -> Finished | None:
     if result is None or record.settings != settings or record.exit_code == CANCELLED:
         return None
     has_plan = result["plan"] is None or item.plan_path(output).is_file()
-    return Finished(str(result["provenance"]["problem_digest"]), record.xla_plan) if has_plan else None
+    has_proof = "proof" not in result or item.proof_path(output).is_file()
+    return Finished(str(result["provenance"]["problem_digest"]), record.xla_plan) if has_plan and has_proof else None
 
 
 def _keep(item: Item, output: Path, outcome: Outcome, settings: Settings, journal: Journal) -> tuple[Record, bool]:
-    """Write what came of an input: the plan, then the record, which vouches for it, then the line."""
+    """Write what came of an input: plan and certificate, then the record, which vouches for them, then the line."""
     path = item.record_path(output)
     if outcome.record is None:
         record = Record.load(path)
@@ -243,12 +244,13 @@ def _keep(item: Item, output: Path, outcome: Outcome, settings: Settings, journa
 
 
 def _write(item: Item, output: Path, outcome: Outcome) -> None:
-    path, record = item.plan_path(output), item.record_path(output)
-    files.make_folder(path.parent)
+    record = item.record_path(output)
+    files.make_folder(record.parent)
     record.unlink(missing_ok=True)
-    if outcome.plan is not None:
-        files.write_atomic(path, outcome.plan)
-    else:
-        path.unlink(missing_ok=True)
+    for path, data in ((item.plan_path(output), outcome.plan), (item.proof_path(output), outcome.proof)):
+        if data is not None:
+            files.write_atomic(path, data)
+        else:
+            path.unlink(missing_ok=True)
     if outcome.record is not None:
         files.write_atomic(record, outcome.record)

@@ -26,7 +26,7 @@ from stowplan.portfolio.batch.records import OF_SOLVE, Record, Settings, describ
 from stowplan.portfolio.kind import kind_of
 from stowplan.portfolio.solve import solve
 
-_OWN_SUFFIXES = (".plan.json", ".result.json")
+_OWN_SUFFIXES = (".plan.json", ".proof.json", ".result.json")
 
 #: Bytes of an output's name without suffix: file systems take 255 with it.
 MOST_BYTES = 240
@@ -42,6 +42,10 @@ class Item(msgspec.Struct, frozen=True):
     def plan_path(self, folder: Path) -> Path:
         """Where its plan goes."""
         return folder / f"{self.name}.plan.json"
+
+    def proof_path(self, folder: Path) -> Path:
+        """Where the certificate of its bound goes."""
+        return folder / f"{self.name}.proof.json"
 
     def record_path(self, folder: Path) -> Path:
         """Where its record goes."""
@@ -157,6 +161,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """Bytes of its :class:`~stowplan.portfolio.batch.records.Record`; None where the finished one was made from the same."""
     plan: bytes | None = None
     """Bytes of its plan."""
+    proof: bytes | None = None
+    """Bytes of the certificate of its bound, where that was asked for."""
     is_kept: bool = True
     """Whether it is written. How a command was called says nothing about its inputs: what was made of them before stays."""
 
@@ -226,4 +232,5 @@ def _solved(task: Task) -> Outcome:
     result = msgspec.structs.replace(result, warnings=(*warnings, *result.warnings))
     values = result.to_dict(None if result.plan is None else task.plan)
     record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values, xla_plan=at_hand)
-    return Outcome(files.encode(record), None if result.plan is None else files.encode(result.plan))
+    plan, proof = (None if each is None else files.encode(each) for each in (result.plan, result.certificate))
+    return Outcome(files.encode(record), plan, proof)

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+import stowplan
+from stowplan.certificates.certificate import Certificate
 from stowplan.errors import InputError, UsageError
 from stowplan.portfolio.batch import run as batch_run
 from stowplan.portfolio.batch.records import Record, Settings, read_records
@@ -73,6 +75,19 @@ def test_names_too_long_for_what_is_written_are_cut(tmp_path: Path) -> None:
     assert [record.exit_code for record, _ in found.values()] == [0, 0]
     assert all(item.plan_path(out).is_file() and item.record_path(out).is_file() for item in items)
     assert [known for _, known in run(items, out).values()] == [True, True]
+
+
+def test_certificates_stand_beside_the_plans(tmp_path: Path) -> None:
+    items, out, settings = inputs(tmp_path, *"ab"), tmp_path / "out", Settings(certify=True, time_limit=5)
+    run(items, out, settings=settings)
+    for item in items:
+        found = Certificate.load(item.proof_path(out))
+        assert found.check(stowplan.read(item.path)).bound == found.bound
+    items[0].proof_path(out).unlink()
+    again = run(items, out, settings=settings)
+    assert {name: known for name, (_, known) in again.items()} == {"a": False, "b": True}
+    run(items, out)
+    assert not any(item.proof_path(out).exists() for item in items)
 
 
 @pytest.mark.slow
