@@ -46,9 +46,10 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     _check_places_left(audit)
     _check_uses(audit)
     _check_slow_memory(audit)
-    _check_loop_residencies(audit)
-    _check_loop_copies(audit)
-    _check_loop_uses(audit)
+    if problem.loops:
+        _check_loop_residencies(audit)
+        _check_loop_copies(audit)
+        _check_loop_uses(audit)
     if problem.alias_rule == "uniform":
         _check_aliases(audit)
     objective, stall = objective_ps(audit)

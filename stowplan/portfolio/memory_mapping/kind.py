@@ -128,5 +128,6 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     quick_plan=quick_plan,
     is_quick_first=lambda problem: problem.use_count <= QUICK_USES,
+    is_quick_in_workers=True,
     warm_up="stowplan.portfolio.memory_mapping.candidates:warm_up",
 )

@@ -82,10 +82,16 @@ class Run:
         return not self._policy.is_decided(self._pool.unfinished, self._pool.ahead)
 
     def _run(self, starts: Mapping[str, Any]) -> StopReason:
+        state, pool = self.state, self._pool
+        is_ready = not state.options.deterministic and state.kind.is_quick_in_workers and pool.is_next_ready
+        # Verifying the simplest plan may take longer than they need for a better one; a given plan is worth the time.
+        if is_ready and len(starts) <= 1 and not state.deadline.was_cancelled:
+            pool.start_waiting()
         self._offer_starts(starts)
-        if not self._pool.at_work:
-            return self.state.closed() or "candidates_done"
-        self._begin()
+        if not pool.at_work:
+            return state.closed() or "candidates_done"
+        if not is_ready:
+            self._begin()
         return self._loop()
 
     def _offer_starts(self, starts: Mapping[str, Any]) -> None:

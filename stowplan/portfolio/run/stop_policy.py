@@ -11,8 +11,8 @@ from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.state import RunState
 from stowplan.result import StopReason
 
-#: Seconds kept back for ending processes and assembling the result.
-RESERVE = 0.1
+#: Seconds kept back for ending processes and assembling the result: at most, and as part of the limit.
+RESERVE = 0.1, 0.1
 
 #: Seconds, and part of the limit, by which workers stop before the run does, so that their last plans arrive.
 LAST_REPORT = 0.3, 0.05
@@ -43,6 +43,8 @@ class StopPolicy:
     def __init__(self, state: RunState):
         self._state = state
         self._options, self._deadline = state.options, state.deadline
+        most, part = RESERVE
+        self._reserve = min(most, part * state.options.time_limit)
 
     # -------------------------------------------------------------------------------------------------------- reasons
 
@@ -154,7 +156,7 @@ class StopPolicy:
 
     def may_verify(self) -> bool:
         """Whether there is time to verify another plan."""
-        return self._deadline.remaining >= RESERVE + self._state.verify_seconds
+        return self._deadline.remaining >= self._reserve + self._state.verify_seconds
 
     def _until_limit(self, only_proofs: bool) -> float:
         """Seconds until the last reports must have been taken in."""
@@ -162,4 +164,4 @@ class StopPolicy:
         if self._options.deterministic and only_proofs:
             # What makes plans must come to its end; proofs get no more than the limit.
             remaining = min(remaining, self._options.time_limit - self._deadline.elapsed)
-        return remaining - RESERVE - 1.5 * self._state.verify_seconds
+        return remaining - self._reserve - 1.5 * self._state.verify_seconds

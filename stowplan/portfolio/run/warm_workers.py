@@ -98,6 +98,12 @@ class WarmWorkers:
                     return found
         return self._start(start)
 
+    def is_ready(self, function: str) -> bool:
+        """Whether a process waits that has run this candidate before, and would be given for it now."""
+        start = _start_of(False)
+        with self._lock:
+            return any(function in each.functions and self._made[each] == start and each.is_alive for each in self._waiting)
+
     def finish(self, assignments: Iterable[Assignment], *, at_limit: bool, are_awaited: bool = False) -> None:
         """End of a run: those that stop are kept, the others killed and, where calls are likely, replaced.
 

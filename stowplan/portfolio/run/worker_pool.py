@@ -132,6 +132,12 @@ class WorkerPool:
         """Whether no candidate runs and none may start."""
         return not self._busy() and not self._next_may_start()
 
+    @property
+    def is_next_ready(self) -> bool:
+        """Whether a process waits for the next candidate that has run it before."""
+        candidate = self._waiting[0] if self._waiting else None
+        return candidate is not None and not candidate.in_thread and workers().is_ready(candidate.function)
+
     def _unfinished(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.ended is None or worker.outcome == "stopped"]
 
