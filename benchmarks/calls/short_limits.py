@@ -45,6 +45,9 @@ HARD = (
     "gpt2m_train_b1_s512",
 )
 
+#: Seconds of each of two calls before the first that counts.
+WARMING = 4.0
+
 #: As the command line runs it; ``--worker`` is this file in the process that calls again and again.
 PROGRAM = "from stowplan.cli import main; main()"
 
@@ -64,11 +67,11 @@ def warm_calls(paths: list[Path], ways: list[str], limits: list[float], seed: in
         kind, data = kind_of(problem), msgspec.json.encode(problem)
         for way in ways:
             for limit in limits:
-                for _ in range(1 if is_warm else 4):
+                for again in [limit] if is_warm else [WARMING, WARMING, limit]:
                     # Nothing that an earlier call has found out of the problem counts.
                     fresh = kind.modules.decode_problem(data)
                     used, began, clock = time.process_time() + workers().processor_seconds(), time.monotonic(), os.times()
-                    result = stowplan.solve(fresh, time_limit=limit, candidates=WAYS[way], seed=seed)
+                    result = stowplan.solve(fresh, time_limit=again, candidates=WAYS[way], seed=seed)
                     ended, after = time.monotonic(), os.times()
                 is_warm = True
                 row = {

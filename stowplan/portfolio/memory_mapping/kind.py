@@ -34,6 +34,10 @@ QUICK_USES = 4_000
 #: for neighbourhoods begin from a guided plan (``docs/results/guidance.md``).
 RELAXATION_SECONDS, RELAXATION_SHARE = 9e-4, (0.4, 0.6)
 
+#: Seconds that the plain relaxation takes for a use. Where that is more than this part of the limit, there is no time for what
+#: it says, nor to end it when the run does.
+PLAIN_SECONDS, PLAIN_SHARE = 1e-4, 0.5
+
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
     placed = sorted({residency.tensor for residency in plan.residencies})
@@ -71,10 +75,13 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     room = 1.0 - (0.0 if has_place else sum(each.share for each in policies if not (each.by_name_only or each.unavailable)))
     least, most = RELAXATION_SHARE
     proving = min(most * room, max(least, RELAXATION_SECONDS * problem.use_count / options.time_limit))
+    is_short = PLAIN_SECONDS * problem.use_count > PLAIN_SHARE * options.time_limit
+    if is_short and not options.deterministic and len(asked_for) > 2 and "relaxation" not in options.candidates:
+        proving = 0.0
     relaxation = replace(relaxation, share=proving)
     improving = [replace(each, share=(room - proving) / len(improving)) for each in improving]
 
-    found = [*search, relaxation]
+    found = [*search, relaxation] if proving else [*search]
     found += [*improving, milp, *policies] if has_place else [*policies, *improving, milp]
     if 0 < problem.use_count <= SMALL_USES and not options.deterministic:
         found.insert(0, presolver(f"{_HERE}.candidates:presolve"))

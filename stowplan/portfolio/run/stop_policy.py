@@ -145,7 +145,11 @@ class StopPolicy:
     def last_report_seconds(self) -> float:
         """Seconds for a worker to write its last plan and for it to arrive."""
         seconds, part = LAST_REPORT
-        return min(seconds, part * self._options.time_limit) + self._state.verify_seconds
+        return min(seconds, part * self._options.time_limit)
+
+    def waits_for_last(self, at_work: list[Candidate]) -> bool:
+        """Whether another plan, were it verified now, could be in the way of the last ones."""
+        return not self._options.deterministic and 0 < self.time_left(at_work) <= self._state.verify_seconds
 
     def quick_plan_end(self, at_work: list[Candidate]) -> float:
         """When the quick plan must be there, in seconds since the start of the run."""
@@ -156,7 +160,7 @@ class StopPolicy:
 
     def may_verify(self) -> bool:
         """Whether there is time to verify another plan."""
-        return self._deadline.remaining >= self._reserve + self._state.verify_seconds
+        return self._deadline.remaining >= self._state.verify_seconds
 
     def _until_limit(self, only_proofs: bool) -> float:
         """Seconds until the last reports must have been taken in."""
@@ -164,4 +168,4 @@ class StopPolicy:
         if self._options.deterministic and only_proofs:
             # What makes plans must come to its end; proofs get no more than the limit.
             remaining = min(remaining, self._options.time_limit - self._deadline.elapsed)
-        return remaining - self._reserve - 1.5 * self._state.verify_seconds
+        return remaining - self._reserve - self._state.verify_seconds

@@ -52,7 +52,7 @@ class WarmWorkers:
         self._lock = threading.Lock()
         self._made: dict[WorkerProcess, Start] = {}
         self._waiting: set[WorkerProcess] = set()
-        self._most = 0
+        self._most = 1
         self._runs = 0
         self._keeps = True
         self._requests: queue.SimpleQueue[tuple[Future[WorkerProcess], Start]] = queue.SimpleQueue()
@@ -102,7 +102,22 @@ class WarmWorkers:
         """Whether a process waits that has run this candidate before, and would be given for it now."""
         start = _start_of(False)
         with self._lock:
-            return any(function in each.functions and self._made[each] == start and each.is_alive for each in self._waiting)
+            fit = [each for each in self._waiting if each.has_run and function in each.functions]
+            return any(self._made[each] == start and each.is_alive for each in fit)
+
+    @property
+    def any_waits(self) -> bool:
+        """Whether a process waits, be it that it still loads what it needs."""
+        return bool(self._waiting)
+
+    def prepare(self, *functions: str) -> None:
+        """Start a process that loads what these candidates need, for a run that is to come."""
+        with contextlib.suppress(OSError):
+            process = self._start(_start_of(False))
+            for function in functions:
+                process.load(function)
+            process.was_kept = True
+            self._keep(process)
 
     def finish(self, assignments: Iterable[Assignment], *, at_limit: bool, are_awaited: bool = False) -> None:
         """End of a run: those that stop are kept, the others killed and, where calls are likely, replaced.
@@ -202,12 +217,7 @@ class WarmWorkers:
         if self._runs < 2 or not self._keeps:
             return
         for process in gone:
-            with contextlib.suppress(OSError):
-                other = self._start(_start_of(False))
-                for function in process.functions:
-                    other.load(function)
-                other.was_kept = True
-                self._keep(other)
+            self.prepare(*process.functions)
 
     # A process ends with the thread that has started it (PR_SET_PDEATHSIG): so that is one that lasts.
 

@@ -138,6 +138,11 @@ class WorkerPool:
         candidate = self._waiting[0] if self._waiting else None
         return candidate is not None and not candidate.in_thread and workers().is_ready(candidate.function)
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether a worker has reported a plan that was not taken yet."""
+        return any(each.report is not None and each.report.what == "plan" for each in [*self._messages.queue])
+
     def _unfinished(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.ended is None or worker.outcome == "stopped"]
 
