@@ -180,6 +180,8 @@ class Guides:
                 if state.totals[0].total < (objective if best is None else best.totals[0].total):
                     best = state
                     self._report(best)
+            if hint is self._learned:
+                self._context.hint(hint)
         if best is not None:
             self._report(best, is_last=True)
         return best
