@@ -18,7 +18,7 @@ from stowplan.models.hint import Hint
 from stowplan.portfolio.arguments import Call, left_out
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.state import RunState
-from stowplan.portfolio.run.stop_policy import LOADING, StopPolicy
+from stowplan.portfolio.run.stop_policy import LOADING, READY, StopPolicy
 from stowplan.portfolio.run.warm_workers import workers
 from stowplan.portfolio.run.worker_pool import WorkerPool
 from stowplan.result import CUT_SHORT, CandidateReport, Provenance, Result, Status, StopReason
@@ -86,8 +86,9 @@ class Run:
     def _run(self, starts: Mapping[str, Any]) -> StopReason:
         state, pool = self.state, self._pool
         is_ready = not state.options.deterministic and state.kind.is_quick_in_workers and pool.is_next_ready
+        is_ready = is_ready and self._policy.time_left(pool.at_work) >= READY
         # Verifying the simplest plan may take longer than they need for a better one; a given plan is worth the time.
-        if is_ready and len(starts) <= 1 and not state.deadline.was_cancelled:
+        if is_ready and len(starts) <= 1:
             pool.start_waiting()
         self._offer_starts(starts)
         if not pool.at_work:
@@ -108,7 +109,8 @@ class Run:
         at_work = pool.at_work
         if state.deadline.was_cancelled or policy.may_stop(at_work, pool.ahead) is not None:
             return
-        if not state.kind.is_quick_first(state.problem) and (workers().any_waits or policy.time_left(at_work) >= LOADING):
+        is_soon = policy.time_left(at_work) >= LOADING or (state.kind.is_quick_in_workers and workers().any_waits)
+        if is_soon and not state.kind.is_quick_first(state.problem):
             pool.start_waiting()
         # In a deterministic run it would depend on the clock, and there is time enough for the others.
         if not state.options.deterministic and any(candidate.family == "heuristic" for candidate in at_work):
@@ -144,12 +146,14 @@ class Run:
             return
         end = self._policy.quick_plan_end(self._pool.at_work)
 
+        def is_surpassed() -> bool:
+            return state.kind.is_quick_in_workers and pool.has_plan
+
         def stop() -> bool:
-            return state.deadline.was_cancelled or state.deadline.elapsed >= end or pool.has_plan
+            return state.deadline.was_cancelled or state.deadline.elapsed >= end or is_surpassed()
 
         found = state.kind.quick_plan(state.problem, state.options, stop)
-        # What workers report is better.
-        if found is None or pool.has_plan:
+        if found is None or is_surpassed():
             return
         source, plan = found
         state.families.setdefault(source, "heuristic")

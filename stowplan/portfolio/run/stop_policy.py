@@ -25,6 +25,9 @@ QUICK_AT_LEAST = 0.25
 #: Seconds that a worker needs at least before it reports anything: where less is left, the quick plan comes before all workers.
 LOADING = 1.0
 
+#: Seconds that a worker needs that has loaded everything.
+READY = 0.1
+
 
 def proves_only(candidates: Iterable[Candidate]) -> bool:
     """Whether none of them makes plans; a deterministic run may end without them."""
@@ -160,7 +163,7 @@ class StopPolicy:
 
     def may_verify(self) -> bool:
         """Whether there is time to verify another plan."""
-        return self._deadline.remaining >= self._state.verify_seconds
+        return self._deadline.remaining > self._state.verify_seconds
 
     def _until_limit(self, only_proofs: bool) -> float:
         """Seconds until the last reports must have been taken in."""

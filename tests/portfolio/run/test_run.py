@@ -351,6 +351,14 @@ def test_a_limit_too_short_for_workers_gives_the_quick_plan(solve_fakes: SolveFa
     assert result.warnings == ("solves: no report within the limit",)
 
 
+def test_no_quick_plan_is_made_where_a_worker_waits_that_is_sooner(solve_fakes: SolveFakes) -> None:
+    kind = {"quick_plan": quick, "is_quick_in_workers": True}
+    for _ in range(2):
+        result = solve_fakes("improves", workers=1, kind=kind)
+    assert "quick" not in result.details["sources"]
+    assert result.provenance.candidate == "improves"
+
+
 def test_workers_hear_of_the_quick_plan_or_start_from_it(solve_fakes: SolveFakes) -> None:
     result = solve_fakes("improves", "tells_start", workers=1, kind={"quick_plan": quick})
     assert report_of(result, "tells_start").note.startswith(f"starts from {ALL_SLOW - 18}")
