@@ -112,10 +112,10 @@ def spent(trace: Path, begin: float, end: float) -> dict[tuple[int, str], float]
     """Seconds between two moments by process and stage; a stage within another is counted once, as the inner one."""
     threads: dict[tuple[int, int], list[tuple[float, float, str]]] = defaultdict(list)
     for line in trace.read_text().splitlines():
-        process, thread, began, ended, stage = line.split(" ", 4)
+        pid, thread, began, ended, stage = line.split(" ", 4)
         span = max(begin, float(began)), min(end, float(ended)), stage
         if span[0] < span[1]:
-            threads[int(process), int(thread)].append(span)
+            threads[int(pid), int(thread)].append(span)
     found: dict[tuple[int, str], float] = defaultdict(float)
     for (process, _), spans in threads.items():
         around: list[tuple[float, float, str]] = []

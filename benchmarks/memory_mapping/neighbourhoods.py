@@ -3,10 +3,10 @@
     python -m benchmarks.memory_mapping.neighbourhoods --seconds 30 --seeds 0,1,2 --processes 2
 
 Each module of ../shared/corpus/tpu_v4 or tpu_v4_large (or below $STOWPLAN_SHARED) that is named begins with the best plan that
-follows the relaxation, or with ``--start`` the learned guide; then large-neighbourhood search alone goes on, for so many seconds
-of the processor, with the relaxation's values, with the same values at other accesses (the control), with those of the learned
-guide (trained without the module's family), and without any. Printed are objectives in parts of the first plan's, mean and range
-of the seeds, and how many neighbourhoods there were.
+follows the relaxation, or with ``--start`` the learned guide. Then large-neighbourhood search alone goes on, for so many
+seconds of the processor, with the relaxation's values, with the same values at other accesses (the control), with those of the
+learned guide (trained without the module's family), and without any. Printed are objectives in parts of the first plan's, mean
+and range of the seeds, and how many neighbourhoods there were.
 """
 
 from __future__ import annotations
