@@ -111,7 +111,9 @@ class WarmWorkers:
         return bool(self._waiting)
 
     def prepare(self, *functions: str) -> None:
-        """Start a process that loads what these candidates need, for a run that is to come."""
+        """Start a process that loads what these candidates need, for a run that is to come; none where none are kept."""
+        if os.environ.get(KEEP) == "0":
+            return
         with contextlib.suppress(OSError):
             process = self._start(_start_of(False))
             for function in functions:
