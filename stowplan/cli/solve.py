@@ -163,7 +163,7 @@ def solve_command(
 
 
 #: Files of compiled programs of so many bytes, packed, are for workers: what these load takes as long as reading does.
-LARGE_FILE = 30_000
+LARGE_FILE = 12_000
 
 
 def _load_ahead(source: Path) -> None:

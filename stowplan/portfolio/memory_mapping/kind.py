@@ -38,6 +38,9 @@ RELAXATION_SECONDS, RELAXATION_SHARE = 9e-4, (0.4, 0.6)
 #: it says, nor to end it when the run does.
 PLAIN_SECONDS, PLAIN_SHARE = 1e-4, 0.5
 
+#: Within so many seconds one worker is for the search, and the others have this part of its time.
+SHORT_SECONDS, SHORT_SHARE = 3.0, 0.25
+
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
     placed = sorted({residency.tensor for residency in plan.residencies})
@@ -73,10 +76,12 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     policies = learned.candidates(problem, options, len(asked_for))
     has_place = len(asked_for) < options.workers
     room = 1.0 - (0.0 if has_place else sum(each.share for each in policies if not (each.by_name_only or each.unavailable)))
+    if options.workers == 1 and options.time_limit <= SHORT_SECONDS:
+        room = SHORT_SHARE
     least, most = RELAXATION_SHARE
     proving = min(most * room, max(least, RELAXATION_SECONDS * problem.use_count / options.time_limit))
-    is_short = PLAIN_SECONDS * problem.use_count > PLAIN_SHARE * options.time_limit
-    if is_short and not options.deterministic and len(asked_for) > 2 and "relaxation" not in options.candidates:
+    has_no_time = PLAIN_SECONDS * problem.use_count > PLAIN_SHARE * options.time_limit
+    if has_no_time and not options.deterministic and len(asked_for) > 2 and "relaxation" not in options.candidates:
         proving = 0.0
     relaxation = replace(relaxation, share=proving)
     improving = [replace(each, share=(room - proving) / len(improving)) for each in improving]
