@@ -81,7 +81,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     least, most = RELAXATION_SHARE
     proving = min(most * room, max(least, RELAXATION_SECONDS * problem.use_count / options.time_limit))
     has_no_time = PLAIN_SECONDS * problem.use_count > PLAIN_SHARE * options.time_limit
-    if has_no_time and not options.deterministic and len(asked_for) > 2 and "relaxation" not in options.candidates:
+    if has_no_time and not options.deterministic and search[0] in asked_for and "relaxation" not in options.candidates:
         proving = 0.0
     relaxation = replace(relaxation, share=proving)
     improving = [replace(each, share=(room - proving) / len(improving)) for each in improving]
