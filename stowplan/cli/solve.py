@@ -119,7 +119,9 @@ def solve_command(
     with files.noting_reads() as read:
         # A deterministic run must not depend on how long reading took.
         with reading_within(None if search.deterministic else time_limit):
-            _load_ahead(source)
+            if cache is None:
+                # Else the plan may be there already.
+                _load_ahead(source)
             opened, earlier = _open(source, hint_program, options)
         problem = opened.problem
         wanted.check(problem, source)
