@@ -132,7 +132,7 @@ class Kind:
     is_quick_first: Callable[[Any], bool] = lambda problem: False
     """Whether the quick plan takes so little time that workers are started after it, where they are still needed."""
     is_quick_in_workers: bool = False
-    """Whether candidates of which workers wait have a plan sooner than the quick one is made."""
+    """Whether workers that wait begin before all else, and the quick plan is not needed once they have one."""
     counts: tuple[str, ...] = ()
     """Names of the facts that say how large a problem is."""
     highlights: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from stowplan.models.hint import Hint
 from stowplan.portfolio.arguments import Call, left_out
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.state import RunState
-from stowplan.portfolio.run.stop_policy import LOADING, READY, StopPolicy
+from stowplan.portfolio.run.stop_policy import LOADING, StopPolicy
 from stowplan.portfolio.run.warm_workers import workers
 from stowplan.portfolio.run.worker_pool import WorkerPool
 from stowplan.result import CUT_SHORT, CandidateReport, Provenance, Result, Status, StopReason
@@ -86,15 +86,13 @@ class Run:
     def _run(self, starts: Mapping[str, Any]) -> StopReason:
         state, pool = self.state, self._pool
         is_ready = not state.options.deterministic and state.kind.is_quick_in_workers and pool.is_next_ready
-        is_ready = is_ready and self._policy.time_left(pool.at_work) >= READY
         # Verifying the simplest plan may take longer than they need for a better one; a given plan is worth the time.
         if is_ready and len(starts) <= 1:
             pool.start_waiting()
         self._offer_starts(starts)
         if not pool.at_work:
             return state.closed() or "candidates_done"
-        if not is_ready:
-            self._begin()
+        self._begin()
         return self._loop()
 
     def _offer_starts(self, starts: Mapping[str, Any]) -> None:
@@ -147,7 +145,7 @@ class Run:
         end = self._policy.quick_plan_end(self._pool.at_work)
 
         def is_surpassed() -> bool:
-            return state.kind.is_quick_in_workers and pool.has_plan
+            return state.kind.is_quick_in_workers and pool.has_plan and self._policy.may_verify()
 
         def stop() -> bool:
             return state.deadline.was_cancelled or state.deadline.elapsed >= end or is_surpassed()

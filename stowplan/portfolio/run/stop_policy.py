@@ -25,9 +25,6 @@ QUICK_AT_LEAST = 0.25
 #: Seconds that a worker needs at least before it reports anything: where less is left, the quick plan comes before all workers.
 LOADING = 1.0
 
-#: Seconds that a worker needs that has loaded everything.
-READY = 0.1
-
 
 def proves_only(candidates: Iterable[Candidate]) -> bool:
     """Whether none of them makes plans; a deterministic run may end without them."""

@@ -26,7 +26,7 @@ from stowplan.portfolio.run.worker_process import Assignment, WorkerProcess
 #: Set to 0 to start every worker anew, and keep none.
 KEEP = "STOWPLAN_KEEP_WORKERS"
 
-#: Seconds that candidates have to return by themselves at a run's limit, and where it ends sooner; then they are killed.
+#: Seconds that a run waits at its limit for candidates to return by themselves, and that they have then; then they are killed.
 STOP_SECONDS, LINGER_SECONDS = 0.1, 2.0
 
 
@@ -122,15 +122,16 @@ class WarmWorkers:
             self._keep(process)
 
     def finish(self, assignments: Iterable[Assignment], *, at_limit: bool, are_awaited: bool = False) -> None:
-        """End of a run: those that stop are kept, the others killed and, where calls are likely, replaced.
+        """End of a run: those that stop are kept, the others killed in a while and, where calls are likely, replaced.
 
         Parameters
         ----------
         assignments
             All of the run.
         at_limit
-            Whether they should have returned by now. Where a run ends sooner, none is waited for: those that still import what
-            they need, or look at the clock seldom, have :data:`LINGER_SECONDS` for that, and are there for the next call.
+            Whether they should have returned by now, and have :data:`STOP_SECONDS` more. Where a run ends sooner, none is
+            waited for. Those that still import what they need, or look at the clock seldom, have :data:`LINGER_SECONDS` for
+            that, and are there for the next call: to load everything anew takes as long.
         are_awaited
             Whether they have :data:`STOP_SECONDS` to return even where a run ends sooner: a call that comes at once then has
             them, and starts no others.
@@ -142,7 +143,7 @@ class WarmWorkers:
         for each in every:
             if (at_limit or are_awaited) and self._keeps:
                 each.is_over.wait(max(0.0, end - time.monotonic()))
-        lingering = [] if at_limit or not self._keeps else [each for each in every if not each.is_over.is_set()]
+        lingering = [each for each in every if self._keeps and not each.is_over.is_set()]
         self._end([each for each in every if each not in lingering])
         if lingering:
             timer = threading.Timer(LINGER_SECONDS, self._end, (lingering,))
