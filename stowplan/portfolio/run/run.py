@@ -92,6 +92,9 @@ class Run:
         self._offer_starts(starts)
         if not pool.at_work:
             return state.closed() or "candidates_done"
+        # The quick plan would take time from them.
+        while is_ready and not (pool.has_news or self._policy.quick_plan_is_due(pool.at_work)):
+            time.sleep(0.005)
         self._begin()
         return self._loop()
 

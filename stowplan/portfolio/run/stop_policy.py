@@ -22,6 +22,9 @@ LAST_REPORT = 0.3, 0.05
 QUICK = 0.15, 1.0
 QUICK_AT_LEAST = 0.25
 
+#: Part of the limit that workers that waited have for a first plan, before the quick one is made.
+QUICK_AFTER = 0.5
+
 #: Seconds that a worker needs at least before it reports anything: where less is left, the quick plan comes before all workers.
 LOADING = 1.0
 
@@ -150,6 +153,10 @@ class StopPolicy:
     def waits_for_last(self, at_work: list[Candidate]) -> bool:
         """Whether another plan, were it verified now, could be in the way of the last ones."""
         return not self._options.deterministic and 0 < self.time_left(at_work) <= self._state.verify_seconds
+
+    def quick_plan_is_due(self, at_work: list[Candidate]) -> bool:
+        """Whether workers that waited have had their time for a first plan."""
+        return self._deadline.elapsed >= QUICK_AFTER * self._options.time_limit or self.time_left(at_work) <= 0
 
     def quick_plan_end(self, at_work: list[Candidate]) -> float:
         """When the quick plan must be there, in seconds since the start of the run."""

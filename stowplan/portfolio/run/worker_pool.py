@@ -139,6 +139,11 @@ class WorkerPool:
         return candidate is not None and not candidate.in_thread and workers().is_ready(candidate.function)
 
     @property
+    def has_news(self) -> bool:
+        """Whether a worker has reported something that was not taken yet, or none is at work."""
+        return not self._messages.empty() or not self._busy()
+
+    @property
     def has_plan(self) -> bool:
         """Whether a worker has reported a plan that was not taken yet."""
         return any(each.report is not None and each.report.what == "plan" for each in [*self._messages.queue])

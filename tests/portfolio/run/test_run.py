@@ -357,6 +357,7 @@ def test_the_quick_plan_stops_where_a_worker_has_one(solve_fakes: SolveFakes) ->
         wait_until(should_stop)
         return quick(problem, options, should_stop)
 
+    solve_fakes("solves")
     for is_not_needed in (True, False):
         kind = {"quick_plan": at_leisure, "is_quick_in_workers": is_not_needed}
         result = solve_fakes("solves", kind=kind)
