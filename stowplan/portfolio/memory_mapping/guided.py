@@ -51,7 +51,7 @@ LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
 
 #: Seconds that the learned guide takes for a use, and the one that learns nothing, generously; they are asked where all of it
 #: is at most that part of the limit.
-GUIDE_SECONDS, FILLED_SECONDS = 1e-5, 5e-6
+GUIDE_SECONDS, FILLED_SECONDS = 1.5e-5, 5e-6
 
 #: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
 #: longer.

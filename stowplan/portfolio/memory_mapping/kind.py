@@ -38,6 +38,9 @@ RELAXATION_SECONDS, RELAXATION_SHARE = 9e-4, (0.4, 0.6)
 #: it says, nor to end it when the run does.
 PLAIN_SECONDS, PLAIN_SHARE = 1e-4, 0.5
 
+#: Seconds within which nothing but the search can improve plans of such a program, and would only take time from it.
+LEAST_SECONDS = 0.5
+
 #: Within so many seconds one worker is for the search, and the others have this part of its time.
 SHORT_SECONDS, SHORT_SHARE = 3.0, 0.25
 
@@ -81,17 +84,19 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     least, most = RELAXATION_SHARE
     proving = min(most * room, max(least, RELAXATION_SECONDS * problem.use_count / options.time_limit))
     has_no_time = PLAIN_SECONDS * problem.use_count > PLAIN_SHARE * options.time_limit
-    if has_no_time and not options.deterministic and search[0] in asked_for and "relaxation" not in options.candidates:
+    has_no_time &= not options.deterministic and search[0] in asked_for
+    relaxation = replace(relaxation, share=proving, by_name_only=has_no_time)
+    if has_no_time and "relaxation" not in options.candidates:
         proving = 0.0
-    relaxation = replace(relaxation, share=proving)
-    improving = [replace(each, share=(room - proving) / len(improving)) for each in improving]
+    is_last = has_no_time and options.time_limit < LEAST_SECONDS
+    improving = [replace(each, share=(room - proving) / len(improving), by_name_only=is_last) for each in improving]
 
-    found = [*search, relaxation] if proving else [*search]
+    found = [*search, relaxation]
     found += [*improving, milp, *policies] if has_place else [*policies, *improving, milp]
     if 0 < problem.use_count <= SMALL_USES and not options.deterministic:
         found.insert(0, presolver(f"{_HERE}.candidates:presolve"))
     if is_large(problem, options):
-        found.append(Candidate("lns2", "exact", f"{_HERE}.lns:lns2", takes_over=True))
+        found.append(Candidate("lns2", "exact", f"{_HERE}.lns:lns2", takes_over=True, by_name_only=is_last))
     return found
 
 
