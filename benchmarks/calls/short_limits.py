@@ -1,13 +1,13 @@
-"""Memory mapping within a second or two: ``python -m benchmarks.calls.short_limits [MODULE ...] --bounds FILE``.
+"""Memory mapping within a second or two: ``python -m benchmarks.calls.short_limits [MODULE ...]``.
 
 Every module of ../shared/corpus/tpu_v4 is solved within 0.3, 1 and 2 s in a warm process, one call after the other, each with a
 problem that is new to the process, and by the command line within 2 s, reading included: with the default candidates, without
-the learned guide, and with each family by itself. Gaps are to the best bounds known: those of ``--bounds`` (what
-``benchmarks.memory_mapping.modules --json-out`` wrote) and of these runs.
+the learned guide, and with each family by itself. Gaps are to the best bounds known: those of ``--bounds`` (a file beside this
+one, or what ``benchmarks.memory_mapping.modules --json-out`` wrote) and of these runs.
 
 Tables say gaps, by how much limits were overrun, and what the time of the default went into, in this process and its workers:
 spans of stages by the clock, mean ms a call (``benchmarks/lib/stages.py``). Results are kept in the file of ``--json-out`` as
-they come; what is there is not run again. The machine must be at leisure; ``--processor`` prints how busy it was.
+they come; what is there is not run again. The machine should be at leisure.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ WAYS = {
     "learned": "learned",
     "exact": "exact",
 }
+
+#: The best bounds that these commands have proven of the corpus.
+BOUNDS = Path(__file__).with_name("tpu_v4_bounds.json")
 
 #: Those on which guides were measured (docs/results/guidance.md).
 HARD = (
@@ -167,7 +170,7 @@ def main() -> None:
     parser.add_argument("--cold", type=float, nargs="*", default=[2.0])
     parser.add_argument("--ways", nargs="+", choices=[*WAYS], default=[*WAYS])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--bounds", type=Path, nargs="*", default=[], help="files of modules --json-out, or of this command")
+    parser.add_argument("--bounds", type=Path, nargs="*", default=[BOUNDS], help="files of modules --json-out, or of this one")
     parser.add_argument("--json-out", type=Path, default=Path("short_limits.json"))
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
