@@ -53,6 +53,7 @@ class WarmWorkers:
         self._made: dict[WorkerProcess, Start] = {}
         self._waiting: set[WorkerProcess] = set()
         self._most = 1
+        self._closes = 0
         self._runs = 0
         self._keeps = True
         self._requests: queue.SimpleQueue[tuple[Future[WorkerProcess], Start]] = queue.SimpleQueue()
@@ -144,21 +145,22 @@ class WarmWorkers:
             if (at_limit or are_awaited) and self._keeps:
                 each.is_over.wait(max(0.0, end - time.monotonic()))
         lingering = [each for each in every if self._keeps and not each.is_over.is_set()]
-        self._end([each for each in every if each not in lingering])
+        self._end([each for each in every if each not in lingering], self._closes)
         if lingering:
-            timer = threading.Timer(LINGER_SECONDS, self._end, (lingering,))
+            timer = threading.Timer(LINGER_SECONDS, self._end, (lingering, self._closes))
             timer.daemon = True
             timer.start()
         self._trim()
 
-    def _end(self, assignments: list[Assignment]) -> None:
-        """Kill processes that are still these candidates'."""
+    def _end(self, assignments: list[Assignment], closes: int) -> None:
+        """Kill processes that are still these candidates'; none takes their place where all were ended since."""
         gone = [each.process for each in assignments if each.is_current]
         for process in gone:
             process.kill()
         for process in gone:
             self._drop(process)
-        self._replace(gone)
+        if closes == self._closes:
+            self._replace(gone)
 
     def processor_seconds(self) -> float:
         """Processor time of the workers that are there, which the system does not count as this process's children yet."""
@@ -175,6 +177,7 @@ class WarmWorkers:
         """End all workers that wait; those of later runs are new."""
         with self._lock:
             every, self._waiting = self._waiting, set()
+            self._closes += 1
         for process in every:
             process.kill()
         for process in every:

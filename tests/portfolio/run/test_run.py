@@ -346,6 +346,7 @@ def quick(problem: object, options: object, should_stop: object) -> tuple[str, o
 
 
 def test_a_limit_too_short_for_workers_gives_the_quick_plan(solve_fakes: SolveFakes) -> None:
+    workers().close()
     result = solve_fakes("solves", time_limit=0.01, kind={"quick_plan": quick})
     check(result)
     assert (result.objective, result.provenance.candidate) == (ALL_SLOW - 18, "quick")
