@@ -19,13 +19,14 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.log import LOGGER
 
@@ -272,25 +273,34 @@ def records(kind: type[R], count: int) -> Sequence[R]:
     return rows
 
 
-def filled(kind: type[R], count: int, columns: dict[str, list[int]]) -> Sequence[R]:
+#: Values of a field, row by row.
+Column = Sequence[int] | NDArray[np.int64] | NDArray[np.bool_]
+
+
+def filled(kind: type[R], count: int, columns: Mapping[str, Column]) -> Sequence[R]:
     """Records with these values; a column may be shorter than the table."""
     table = records(kind, count)
     for name, column in columns.items():
         if isinstance(table, np.ndarray):
             table[name][: len(column)] = column
         else:
-            for row, value in zip(table, column, strict=False):
+            for row, value in zip(table, np.asarray(column, np.int64).tolist(), strict=False):
                 setattr(row, name, value)
     return table
 
 
-def plain(kind: type[R], table: Sequence[R], count: int) -> list[R]:
-    """The first ``count`` records as plain objects with Python ints."""
+def values(table: Sequence[Any], name: str) -> list[int]:
+    """A field of all records: one by one, NumPy takes a microsecond for each."""
+    return table[name].tolist() if isinstance(table, np.ndarray) else [getattr(row, name) for row in table]
+
+
+def plain(kind: type[R], table: Sequence[R], which: NDArray[np.int64]) -> list[R]:
+    """Those records as plain objects with Python ints."""
     names = list(kind.__annotations__)
     if isinstance(table, np.ndarray):
-        rows = np.asarray(table[:count]).tolist()
+        rows = np.asarray(table[which]).tolist()
     else:
-        rows = [[int(getattr(row, name)) for name in names] for row in table[:count]]
+        rows = [[int(getattr(table[number], name)) for name in names] for number in which.tolist()]
     found = []
     for row in rows:
         found.append(kind())

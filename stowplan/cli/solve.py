@@ -119,6 +119,9 @@ def solve_command(
     with files.noting_reads() as read:
         # A deterministic run must not depend on how long reading took.
         with reading_within(None if search.deterministic else time_limit):
+            if cache is None:
+                # Else the plan may be there already.
+                _load_ahead(source)
             opened, earlier = _open(source, hint_program, options)
         problem = opened.problem
         wanted.check(problem, source)
@@ -159,6 +162,18 @@ def solve_command(
     if depfile is not None and result.plan is not None:
         write_depfile(depfile, (*wanted.outputs, *others), read)
     raise typer.Exit(result.exit_code)
+
+
+#: Files of compiled programs of so many bytes, packed, are for workers: what these load takes as long as reading does.
+LARGE_FILE = 12_000
+
+
+def _load_ahead(source: Path) -> None:
+    """Have a worker load what the search of a large program needs, while it is read."""
+    from stowplan.portfolio.run.warm_workers import workers
+
+    if source.name.endswith(".hlo.txt.gz") and source.is_file() and source.stat().st_size >= LARGE_FILE:
+        workers().prepare("stowplan.portfolio.memory_mapping.candidates:search")
 
 
 def _open(source: Path, hint_program: Path | None, options: ReadOptions) -> tuple[Opened, Any]:

@@ -131,6 +131,8 @@ class Kind:
     """
     is_quick_first: Callable[[Any], bool] = lambda problem: False
     """Whether the quick plan takes so little time that workers are started after it, where they are still needed."""
+    is_quick_in_workers: bool = False
+    """Whether workers that wait begin before all else, and the quick plan is not needed once they have one."""
     counts: tuple[str, ...] = ()
     """Names of the facts that say how large a problem is."""
     highlights: tuple[str, ...] = ()

@@ -10,11 +10,14 @@ import msgspec
 import pytest
 
 import stowplan
+from stowplan import kinds
+from stowplan.cli import solve
 from stowplan.frontends.read import read_plan
 from stowplan.models.memory_mapping.hint import counts, hint, of_plan
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
+from stowplan.portfolio.run.warm_workers import WarmWorkers
 from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, error_line
 from tests.paths import DATA
 from tests.patience import HANG
@@ -300,3 +303,20 @@ def test_prod_is_never_worse_than_the_kinds_baseline(cli: Cli) -> None:
 def test_two_baselines_are_bad_usage(cli: Cli) -> None:
     line = error_line(cli("solve", EXAMPLES / "banks.json", "--prod", "--baseline", "by_size"))
     assert line == "stowplan: found --prod and --baseline, which name two baselines: expected one of them"
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "is_ahead"), [("a.hlo.txt.gz", 40_000, True), ("a.hlo.txt.gz", 10, False), ("a.csv", 40_000, False)]
+)
+def test_workers_load_while_a_large_program_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int, is_ahead: bool
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(WarmWorkers, "prepare", lambda self, *functions: asked.extend(functions))
+    path = tmp_path / name
+    path.write_bytes(bytes(size))
+    solve._load_ahead(path)
+    assert len(asked) == is_ahead
+    assert all(callable(kinds.load(function)) for function in asked)
+    solve._load_ahead(tmp_path / "missing.hlo.txt.gz")
+    assert len(asked) == is_ahead

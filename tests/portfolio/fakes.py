@@ -67,7 +67,12 @@ def fake_kind(*names: str, **changes: Any) -> Kind:
         function, _, share = named.partition("/")
         where, flags = f"{__name__}:{function}", {flag: True} if flag else {}
         candidates.append(Candidate(function, "heuristic", where, share=float(share or 1.0), **flags))
-    own = {"candidates": lambda problem, options: candidates, "baseline_sources": (), "quick_plan": None}
+    own = {
+        "candidates": lambda problem, options: candidates,
+        "baseline_sources": (),
+        "quick_plan": None,
+        "is_quick_in_workers": False,
+    }
     return replace(KIND, **{**own, **changes})
 
 

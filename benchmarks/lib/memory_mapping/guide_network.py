@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,10 @@ class Torch:
     def single(self, values: Any) -> Any:
         """In single precision."""
         return values.float()
+
+    def by_rows(self, function: Callable[[slice], Any], total: int) -> Any:
+        """A function of rows, of all at once."""
+        return function(slice(total))
 
 
 def scanned(fast: Any, keep: Any, graph: Graph) -> tuple[Any, Any]:

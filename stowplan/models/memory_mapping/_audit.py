@@ -171,6 +171,9 @@ class Audit:
             if 0 <= number < len(self.fast):
                 self.fast[number] = True
 
+        self.touched = {self.use_tensor[number] for number, is_fast in enumerate(self.fast) if is_fast}
+        """Tensors with a use that is fast, or a residency."""
+        self.touched |= {item.tensor for item in plan.residencies}
         self.residencies = {
             number: item
             for number, item in enumerate(plan.residencies)
@@ -209,12 +212,14 @@ class Audit:
                     self.slices[home].append(number)
 
         self.loops_around = _loops_around(problem)
-        self.internal_loops = [self._loops_holding(tensor) for tensor in tensors]
+        self.internal_loops = [self._loops_holding(tensor) if problem.loops else [] for tensor in tensors]
         """For each tensor, the loops it is internal to."""
 
     def home(self, tensor: int, step: int) -> int | None:
         """A residency of ``tensor`` that holds ``step``, and of these the one that ends last."""
-        homes = self._homes.get(tensor, [])
+        homes = self._homes.get(tensor)
+        if homes is None:
+            return None
         place = bisect_right(homes, step, key=lambda item: item[0]) - 1
         if place < 0:
             return None

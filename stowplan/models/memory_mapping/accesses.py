@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,8 +24,7 @@ from stowplan.models.memory_mapping.problem import Loop, Problem
 IntArray = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(msgspec.Struct, frozen=True, gc=False):
     """One step that touches a tensor."""
 
     step: int
@@ -179,63 +179,44 @@ def accesses_of(problem: Problem) -> list[list[Access]]:
 def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
     """Access sequence of every tensor of the problem, in the order of ``problem.tensors``."""
     found = accesses_of(problem)
-    tree = _LoopTree(problem)
+    inner: list[int] = internal_loops(problem).tolist()
+    residency = {loop: residency_boundaries(problem, loop) for loop in {*inner}}
     copy = Boundaries(problem.horizon, problem.loops)
-    result = []
-    for index, (info, accesses) in enumerate(zip(problem.tensors, found, strict=True)):
-        inner = -1
-        if accesses and not (info.is_input or info.is_output):
-            inner = tree.innermost(accesses[0].step, accesses[-1].step)
-        result.append(
-            TensorAccesses(
-                tensor=index,
-                size=info.size,
-                accesses=tuple(accesses),
-                is_input=info.is_input,
-                is_output=info.is_output,
-                may_copy=inner < 0,
-                uniform=problem.alias_rule == "uniform" and len(info.members) > 1,
-                horizon=problem.horizon,
-                residency=tree.boundaries(inner),
-                copy=copy,
-            )
+    return tuple(
+        TensorAccesses(
+            tensor=index,
+            size=info.size,
+            accesses=tuple(accesses),
+            is_input=info.is_input,
+            is_output=info.is_output,
+            may_copy=inner[index] < 0,
+            uniform=problem.alias_rule == "uniform" and len(info.members) > 1,
+            horizon=problem.horizon,
+            residency=residency[inner[index]],
+            copy=copy,
         )
-    return tuple(result)
+        for index, (info, accesses) in enumerate(zip(problem.tensors, found, strict=True))
+    )
 
 
-class _LoopTree:
-    """Nesting of the loops, outermost first, to find the innermost loop that a tensor is internal to."""
+def internal_loops(problem: Problem) -> IntArray:
+    """The innermost loop that each tensor is internal to, by its place in ``problem.loops``, -1 for none; shape ``[N]``."""
+    count = len(problem.tensors)
+    first, last = np.full(count, problem.horizon), np.full(count, -1)
+    of, step = np.array(problem.tensor_of_use, np.int64), np.array(problem.step_of_use, np.int64)
+    np.minimum.at(first, of, step)
+    np.maximum.at(last, of, step)
+    within = np.array([not (each.is_input or each.is_output) for each in problem.tensors], np.bool_) & (last >= 0)
+    inner = np.full(count, -1)
+    # Inner loops come later, so they overwrite what those around them wrote.
+    for number, loop in sorted(enumerate(problem.loops), key=lambda each: (each[1].start, -each[1].end)):
+        inner[within & (first >= loop.start) & (last < loop.end)] = number
+    return inner
 
-    def __init__(self, problem: Problem):
-        self._horizon = problem.horizon
-        self._loops = sorted(problem.loops, key=lambda loop: (loop.start, -loop.end))
-        self._parent: list[int] = []
-        self._innermost = [-1] * problem.horizon
-        stack: list[int] = []
-        for index, loop in enumerate(self._loops):
-            while stack and self._loops[stack[-1]].end <= loop.start:
-                stack.pop()
-            self._parent.append(stack[-1] if stack else -1)
-            stack.append(index)
-            # Inner loops come later, so they overwrite what their parents wrote.
-            self._innermost[loop.start : loop.end] = [index] * (loop.end - loop.start)
-        self._boundaries: dict[int, Boundaries] = {}
 
-    def innermost(self, first: int, last: int) -> int:
-        """Innermost loop that holds the steps ``first`` and ``last``; -1 where none does."""
-        loop = self._innermost[first]
-        while loop >= 0 and self._loops[loop].end <= last:
-            loop = self._parent[loop]
-        return loop
-
-    def boundaries(self, internal_to: int) -> Boundaries:
-        """Free boundaries for tensors internal to this loop: it and those around it do not bind."""
-        if internal_to not in self._boundaries:
-            around = set()
-            loop = internal_to
-            while loop >= 0:
-                around.add(loop)
-                loop = self._parent[loop]
-            bound = [loop for index, loop in enumerate(self._loops) if index not in around]
-            self._boundaries[internal_to] = Boundaries(self._horizon, bound)
-        return self._boundaries[internal_to]
+def residency_boundaries(problem: Problem, internal_to: int) -> Boundaries:
+    """Free boundaries for residencies of tensors internal to this loop, -1 for none: it and those around it do not bind."""
+    if internal_to < 0:
+        return Boundaries(problem.horizon, problem.loops)
+    own = problem.loops[internal_to]
+    return Boundaries(problem.horizon, [each for each in problem.loops if each.start > own.start or each.end < own.end])

@@ -16,7 +16,7 @@ FORMAT = "stowplan.memory_mapping.plan"
 VERSION = 1
 
 
-class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Tensor ``tensor`` stands in fast memory at ``[offset, offset + size)`` bytes during the steps ``[start, end)``."""
 
     tensor: int
@@ -27,7 +27,7 @@ class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """In place before the program starts, without a copy (XLA's cross-program prefetch)."""
 
 
-class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A copy queued at boundary ``start``; step ``end`` waits for it."""
 
     tensor: int

@@ -38,7 +38,7 @@ Prefetches = Literal["whole", "sliced"]
 _LATER_FIELDS = {"evictions": "whole_steps", "prefetches": "whole"}
 
 
-class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One step reading or writing one tensor; its number is its place in the program's sequence of uses."""
 
     tensor: int
@@ -47,7 +47,7 @@ class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes the step moves through this use; less than the tensor's size where it touches a slice."""
 
 
-class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Affine function of which uses are fast: ``base_ps + sum(slow_ps[u], u not fast) + sum(fast_ps[u], u fast)``."""
 
     base_ps: int
@@ -55,7 +55,7 @@ class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fast_ps: tuple[int, ...]
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Latency for each subset of some uses: ``latency_ps[mask]``, bit ``i`` of mask set where ``uses[i]`` is fast.
 
     ``uses`` are positions in the step's own list of uses, at most :data:`MAX_TABLE_USES`.
@@ -65,7 +65,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency_ps: tuple[int, ...]
 
 
-class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One instruction at one moment of logical time. Its latency is the largest of its pieces, or its table."""
 
     name: str
@@ -96,7 +96,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One piece of storage, with every value that must live in it."""
 
     name: str
@@ -110,7 +110,7 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Values that share this storage (the alias group), where there is more than one."""
 
 
-class Loop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Loop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Steps ``[start, end)`` that run ``trip_count`` times."""
 
     start: int

@@ -46,9 +46,10 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     _check_places_left(audit)
     _check_uses(audit)
     _check_slow_memory(audit)
-    _check_loop_residencies(audit)
-    _check_loop_copies(audit)
-    _check_loop_uses(audit)
+    if problem.loops:
+        _check_loop_residencies(audit)
+        _check_loop_copies(audit)
+        _check_loop_uses(audit)
     if problem.alias_rule == "uniform":
         _check_aliases(audit)
     objective, stall = objective_ps(audit)
@@ -295,6 +296,8 @@ def _check_places_left(audit: Audit) -> None:
 def _check_uses(audit: Audit) -> None:
     """Fast uses find their tensor in fast memory; slow writes leave no old content there."""
     for number, (tensor, step) in enumerate(zip(audit.use_tensor, audit.use_step, strict=True)):
+        if tensor not in audit.touched:
+            continue
         home = audit.home(tensor, step)
         name = audit.problem.tensors[tensor].name
         is_write = audit.writes[tensor].get(step) == number
@@ -320,16 +323,21 @@ def _check_slow_memory(audit: Audit) -> None:
         copies_of[copy.tensor].append(number)
     for index, tensor in enumerate(audit.problem.tensors):
         copies = copies_of.get(index, [])
+        reads, writes = audit.reads[index], audit.writes[index]
+        is_defined = tensor.is_input or (writes and (not reads or next(iter(writes)) < next(iter(reads))))
+        if is_defined and index not in audit.touched and not copies:
+            # Only slow memory ever has it.
+            continue
         # (boundary, rank, valid from here on): at one boundary a copy-out follows the write of the step before.
         changes = [(-1, 0, tensor.is_input)]
-        changes += [(step + 1, 0, not audit.fast[number]) for step, number in audit.writes[index].items()]
+        changes += [(step + 1, 0, not audit.fast[number]) for step, number in writes.items()]
         changes += [(audit.copies[number].end, 1, True) for number in copies if audit.copies[number].direction == "out"]
         changes.sort()
 
         def is_stale(boundary: int, changes: list[tuple[int, int, bool]] = changes) -> bool:
             return not changes[bisect_right(changes, boundary, key=lambda change: change[0]) - 1][2]
 
-        for step, number in audit.reads[index].items():
+        for step, number in reads.items():
             if not audit.fast[number] and is_stale(step):
                 audit.blame_use(Reason.STALE_SLOW, number, f"reads {tensor.name} from slow memory, where it is not valid")
         for number in copies:

@@ -77,7 +77,7 @@ def search(problem: Problem, context: Context) -> None:
             return
     if best is None or not problem.use_count:
         return
-    if context.start_plan is not None:
+    if context.start_plan is not None and context.start_plan.residencies:
         given = import_plan(problem, data, context.start_plan)
         if given.totals[0].total < best.totals[0].total:
             best = given

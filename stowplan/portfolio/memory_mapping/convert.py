@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stowplan.compiled import filled, plain
+import numpy as np
+
+from stowplan.compiled import filled, plain, values
 from stowplan.models.memory_mapping.copy_engine import with_whole_copies
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
@@ -14,25 +16,22 @@ from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, PRELOADED, 
 
 def export_plan(problem: Problem, data: Data, state: State) -> Plan:
     """The plan that a state stands for."""
-    rows = [row for row in plain(SlotRow, state.slots, len(state.slots)) if row.tensor >= 0]
+    rows = plain(SlotRow, state.slots, state.order[: state.totals[0].placed])
     return _plan(problem, data, rows, int(state.totals[0].total))
 
 
 def export_best(problem: Problem, data: Data, search: Search) -> Plan:
     """The best plan that a search has found."""
     status = search.status[0]
-    return _plan(problem, data, plain(SlotRow, search.best, status.best_count), int(status.best))
+    return _plan(problem, data, plain(SlotRow, search.best, np.arange(status.best_count)), int(status.best))
 
 
 def _plan(problem: Problem, data: Data, rows: list[SlotRow], objective: int) -> Plan:
+    low, first_use, use = values(data.accesses, "low"), values(data.accesses, "first_use"), values(data.access_uses, "use")
     residencies = [Residency(row.tensor, row.start, row.end, row.offset, row.source == PRELOADED) for row in rows]
     copies = [Copy(row.tensor, "out", row.out_start, row.out_end) for row in rows if row.out_start >= 0]
-    copies += [Copy(row.tensor, "in", row.start, int(data.accesses[row.first].low)) for row in rows if row.source == COPIED]
-    uses = [
-        int(data.access_uses[position].use)
-        for row in rows
-        for position in range(data.accesses[row.first].first_use, data.accesses[row.last + 1].first_use)
-    ]
+    copies += [Copy(row.tensor, "in", row.start, low[row.first]) for row in rows if row.source == COPIED]
+    uses = [each for row in rows for each in use[first_use[row.first] : first_use[row.last + 1]]]
     between = problem.evictions == "between_steps"
 
     def place(copy: Copy) -> tuple[int, bool, int, int, bool]:
@@ -66,19 +65,21 @@ def import_plan(problem: Problem, data: Data, plan: Plan) -> State:
         if copy.direction == "out":
             outs.setdefault(copy.tensor, []).append(copy)
     rows: list[SlotRow] = []
+    first_access, size = values(data.tensors, "first_access"), values(data.tensors, "bytes")
+    low, high = values(data.accesses, "low"), values(data.accesses, "high")
     for residency in plan.residencies:
         tensor = residency.tensor
         ready = ins.get((tensor, residency.start), residency.start)
         accesses = [
             access
-            for access in range(data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access)
-            if ready <= data.accesses[access].low and data.accesses[access].high <= residency.end
+            for access in range(first_access[tensor], first_access[tensor + 1])
+            if ready <= low[access] and high[access] <= residency.end
         ]
         if not accesses:
             continue
         row = SlotRow()
         row.tensor, row.start, row.end, row.offset = tensor, residency.start, residency.end, residency.offset
-        row.bytes = data.tensors[tensor].bytes
+        row.bytes = size[tensor]
         row.first, row.last, row.next = accesses[0], accesses[-1], -1
         row.source = PRELOADED if residency.preloaded else COPIED if (tensor, residency.start) in ins else DEFINED
         row.out_start = row.out_end = -1

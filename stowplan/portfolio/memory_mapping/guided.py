@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +30,11 @@ from stowplan.portfolio.memory_mapping.heuristics import (
     lowest_places,
     permitted_gains,
     run,
+    sizes,
 )
 from stowplan.portfolio.memory_mapping.learned import GUIDE
 from stowplan.portfolio.memory_mapping.machine import BEST_FIT, FIRST_FIT, new_state
+from stowplan.portfolio.memory_mapping.pace import report_every
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 
 #: A tensor comes in where its value is at least this, and stays where that one is. Small: what a relaxation has a little of in
@@ -49,7 +51,7 @@ LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
 
 #: Seconds that the learned guide takes for a use, and the one that learns nothing, generously; they are asked where all of it
 #: is at most that part of the limit.
-GUIDE_SECONDS, FILLED_SECONDS = 2e-5, 1e-5
+GUIDE_SECONDS, FILLED_SECONDS = 1.5e-5, 5e-6
 
 #: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
 #: longer.
@@ -113,14 +115,21 @@ BY_PLACE = 4
 def _order(data: Data, state: State, by: int) -> Ints:
     gains = np.zeros(len(data.tensors) - 1)
     permitted_gains(data, state, gains)
-    size = np.array([max(1, data.tensors[tensor].bytes) for tensor in range(len(gains))], np.float64)
+    size = sizes(data)
     keys = (gains, size, gains / np.sqrt(size), gains / size)[by]
     order = np.argsort(-keys, kind="stable")
     return order[gains[order] > 0]
 
 
 def best_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: int | None = None) -> State:
-    """The best plan that follows a hint, of those that time allows; the first as far as time allows.
+    """The best of :func:`better_guided`."""
+    for state in better_guided(data, hint, stop, objective):
+        best = state
+    return best
+
+
+def better_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: int | None = None) -> Iterator[State]:
+    """Plans that follow a hint, each better than those before; the first as far as time allows.
 
     Where there is a plan of this ``objective``, in picoseconds, and none up to that of the first of :data:`ORDERS` comes near
     it (:data:`MARGIN`), no further one is built: so a hint that says little of this problem costs little.
@@ -133,10 +142,9 @@ def best_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: int
             state, _ = run(guided(data, values, least, by), stop)
             if best is None or state.totals[0].total < best.totals[0].total:
                 best = state
+                yield best
             if stop() or (by == ORDERS[0] and best.totals[0].total > enough):
-                return best
-    assert best is not None
-    return best
+                return
 
 
 class Guides:
@@ -153,6 +161,7 @@ class Guides:
         self._is_first = True
         self._learned: Hint | None = None
         self._is_alone = relaxes_in_search(context.options)
+        self._reported, self._report_at = -1, 0.0
 
     @property
     def has_heard(self) -> bool:
@@ -167,11 +176,22 @@ class Guides:
                 break
             if hint is self._learned:
                 self._context.follows(GUIDE.described)
-            state = best_guided(self._data, hint, self._context.closed, objective)
-            if state.totals[0].total < (objective if best is None else best.totals[0].total):
-                best = state
-                self._context.plan(export_plan(self._problem, self._data, state), "guided")
+            for state in better_guided(self._data, hint, self._context.closed, objective):
+                if state.totals[0].total < (objective if best is None else best.totals[0].total):
+                    best = state
+                    self._report(best)
+            if hint is self._learned:
+                self._context.hint(hint)
+        if best is not None:
+            self._report(best, is_last=True)
         return best
+
+    def _report(self, state: State, *, is_last: bool = False) -> None:
+        """Report a plan, unless another was reported a moment ago and more may come."""
+        total = int(state.totals[0].total)
+        if total != self._reported and (is_last or time.monotonic() >= self._report_at):
+            self._reported, self._report_at = total, time.monotonic() + report_every(self._problem)
+            self._context.plan(export_plan(self._problem, self._data, state), "guided")
 
     def _news(self) -> list[Hint]:
         hints = self._context.hints()

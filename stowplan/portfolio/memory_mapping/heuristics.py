@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import numpy as np
 
-from stowplan.compiled import njit_outer
+from stowplan.compiled import njit_outer, values
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints, build
 from stowplan.portfolio.memory_mapping.machine import BEST_FIT, gain, insert_best, insert_first, new_state, repack
@@ -26,11 +26,16 @@ PIECE = 32
 Built = Iterator[State]
 
 
+def sizes(data: Data) -> Floats:
+    """Bytes of each tensor, at least one; ``[N]``."""
+    return np.maximum(1.0, np.array(values(data.tensors, "bytes")[:-1], np.float64))
+
+
 def densities(data: Data, by: int) -> Floats:
     """What each tensor saves at most, over (0) bytes, (1) bytes times lifetime, (2) one, (3) bytes times its root."""
     gains, lifetimes = (np.zeros(len(data.tensors) - 1) for _ in range(2))
     measure(data, new_state(data), gains, lifetimes)
-    size = np.array([max(1, data.tensors[tensor].bytes) for tensor in range(len(gains))], np.float64)
+    size = sizes(data)
     cost: Floats = (size, size * lifetimes, np.ones_like(size), size * np.sqrt(lifetimes))[by]
     return gains / cost
 
@@ -87,10 +92,9 @@ def by_density(data: Data, by: int) -> Ints:
 
 def _largest_first(data: Data, state: State) -> Ints:
     """Slots in use, those that take most memory for most steps first."""
-    placed = [int(state.order[position]) for position in range(state.totals[0].placed)]
-    rows = state.slots
-    placed.sort(key=lambda slot: rows[slot].bytes * (rows[slot].start - rows[slot].end))
-    return np.array(placed, np.int64)
+    placed: Ints = state.order[: state.totals[0].placed].copy()
+    size, start, end = (np.array(values(state.slots, name), np.int64)[placed] for name in ("bytes", "start", "end"))
+    return placed[np.argsort(size * (start - end), kind="stable")]
 
 
 @njit_outer

@@ -34,6 +34,16 @@ QUICK_USES = 4_000
 #: for neighbourhoods begin from a guided plan (``docs/results/guidance.md``).
 RELAXATION_SECONDS, RELAXATION_SHARE = 9e-4, (0.4, 0.6)
 
+#: Seconds that the plain relaxation takes for a use. Where that is more than this part of the limit, there is no time for what
+#: it says, nor to end it when the run does.
+PLAIN_SECONDS, PLAIN_SHARE = 1e-4, 0.5
+
+#: Seconds within which nothing but the search can improve plans of such a program, and would only take time from it.
+LEAST_SECONDS = 0.5
+
+#: Within so many seconds one worker is for the search, and the others have this part of its time.
+SHORT_SECONDS, SHORT_SHARE = 3.0, 0.25
+
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
     placed = sorted({residency.tensor for residency in plan.residencies})
@@ -69,17 +79,24 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     policies = learned.candidates(problem, options, len(asked_for))
     has_place = len(asked_for) < options.workers
     room = 1.0 - (0.0 if has_place else sum(each.share for each in policies if not (each.by_name_only or each.unavailable)))
+    if options.workers == 1 and options.time_limit <= SHORT_SECONDS:
+        room = SHORT_SHARE
     least, most = RELAXATION_SHARE
     proving = min(most * room, max(least, RELAXATION_SECONDS * problem.use_count / options.time_limit))
-    relaxation = replace(relaxation, share=proving)
-    improving = [replace(each, share=(room - proving) / len(improving)) for each in improving]
+    has_no_time = PLAIN_SECONDS * problem.use_count > PLAIN_SHARE * options.time_limit
+    has_no_time &= not options.deterministic and search[0] in asked_for
+    relaxation = replace(relaxation, share=proving, by_name_only=has_no_time)
+    if has_no_time and "relaxation" not in options.candidates:
+        proving = 0.0
+    is_last = has_no_time and options.time_limit < LEAST_SECONDS
+    improving = [replace(each, share=(room - proving) / len(improving), by_name_only=is_last) for each in improving]
 
     found = [*search, relaxation]
     found += [*improving, milp, *policies] if has_place else [*policies, *improving, milp]
     if 0 < problem.use_count <= SMALL_USES and not options.deterministic:
         found.insert(0, presolver(f"{_HERE}.candidates:presolve"))
     if is_large(problem, options):
-        found.append(Candidate("lns2", "exact", f"{_HERE}.lns:lns2", takes_over=True))
+        found.append(Candidate("lns2", "exact", f"{_HERE}.lns:lns2", takes_over=True, by_name_only=is_last))
     return found
 
 
@@ -128,5 +145,6 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     quick_plan=quick_plan,
     is_quick_first=lambda problem: problem.use_count <= QUICK_USES,
+    is_quick_in_workers=True,
     warm_up="stowplan.portfolio.memory_mapping.candidates:warm_up",
 )

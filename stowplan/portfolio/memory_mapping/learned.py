@@ -28,6 +28,9 @@ POLICY = PolicySource(
 #: The search's guide: plain arrays, which need no torch.
 GUIDE = PolicySource(file="mmap_guide.npz", variable="STOWPLAN_GUIDE", command="python -m benchmarks.guidance.train train")
 
+#: Source of the hints that are the guide's.
+LEARNED = "learned"
+
 #: What a move of a likeliest game takes: seconds, on one core at leisure.
 MOVE_SECONDS = 2e-3
 

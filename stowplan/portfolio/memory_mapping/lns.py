@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts, with_whole_copies
 from stowplan.models.memory_mapping.cpsat import Improvement, Neighbourhood, improve, size_estimate
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
@@ -26,6 +27,7 @@ from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
+from stowplan.portfolio.memory_mapping.learned import GUIDE, LEARNED
 from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser
 from stowplan.portfolio.memory_mapping.pace import report_every
 
@@ -146,7 +148,8 @@ class LargeNeighbourhoodSearch:
         self._problem = facts.problem
         self._context = context
         self._source, self._seed = source, seed
-        self._chooser = Chooser(facts, seed, next(iter(context.hints()), None))
+        self._chooser = Chooser(facts, seed)
+        self._hint: Hint | None = None
         self._random = random.Random(seed)
         self._changes = Changes(facts)
         self._seen: Plan | None = None
@@ -160,14 +163,15 @@ class LargeNeighbourhoodSearch:
         self._report_at = 0.0
         self._work = 0.0
         """Seconds reckoned for what has been done, the same at every run."""
-        clocks = [False, True] if self._problem.stalls == "allowed" and self._problem.channels == 1 else [True]
-        self.arms = [Arm(way, frozen) for way in self._chooser.ways for frozen in clocks]
-        self._untried = [*self.arms]
+        self.arms: list[Arm] = []
+        self._untried: list[Arm] = []
+        self._listen()
 
     def run(self) -> None:
         """Rounds until there is no time, or nothing left to gain."""
         rounds = 0
         while self._chooser.count and not self._is_over():
+            self._listen()
             arm = self._choose()
             arm.learn(*self._round(arm, rounds))
             rounds += 1
@@ -177,6 +181,20 @@ class LargeNeighbourhoodSearch:
         self._report()
         used = ", ".join(f"{arm.way}{'*' if arm.frozen else ''} {arm.count:.0f}" for arm in self.arms)
         self._context.note(f"{rounds} neighbourhoods ({used})")
+
+    def _listen(self) -> None:
+        """Take up a guess that others have, the learned guide's until there is another, and have arms for all ways."""
+        hint = min(self._context.hints(), key=lambda each: each.source == LEARNED, default=None)
+        if hint is not None and hint is not self._hint:
+            self._hint = hint
+            self._chooser.follow(hint)
+            if hint.source == LEARNED:
+                self._context.follows(GUIDE.described)
+        clocks = [False, True] if self._problem.stalls == "allowed" and self._problem.channels == 1 else [True]
+        known = {arm.way for arm in self.arms}
+        added = [Arm(way, frozen) for way in self._chooser.ways if way not in known for frozen in clocks]
+        self.arms += added
+        self._untried += added
 
     def _is_over(self) -> bool:
         if self._context.options.deterministic and self._work >= self._context.seconds(DETERMINISTIC_SHARE):

@@ -41,13 +41,9 @@ class Chooser:
     ----------
     facts, seed
         The problem, and what decides all draws.
-    hint
-        A guess, such as what the relaxation says. With it there is one way more: to free where the plan and the guess
-        disagree, and leave alone where they agree (after Danna, Rothberg and Le Pape, "Exploring relaxation induced
-        neighborhoods to improve MIP solutions", Mathematical Programming 102, 2005).
     """
 
-    def __init__(self, facts: ProblemFacts, seed: int, hint: Hint | None = None):
+    def __init__(self, facts: ProblemFacts, seed: int):
         self._facts = facts
         self._random = random.Random(seed)
         problem = facts.problem
@@ -69,10 +65,17 @@ class Chooser:
             "random": self._anywhere,
         }
         """Ways to draw a neighbourhood, by name, of (plan, number of tensors); those that promise most first."""
-        if hint is not None:
-            self._guess = np.array(hint.values[FAST], np.float64)
-            self._steps = np.array([access.step for access in self._accesses], np.int64)
-            self.ways["disagreeing"] = self._disagreeing
+
+    def follow(self, hint: Hint) -> None:
+        """Take up a guess, such as what the relaxation says.
+
+        With it there is one way more: to free where the plan and the guess disagree, and leave alone where they agree (after
+        Danna, Rothberg and Le Pape, "Exploring relaxation induced neighborhoods to improve MIP solutions", Mathematical
+        Programming 102, 2005).
+        """
+        self._guess = np.array(hint.values[FAST], np.float64)
+        self._steps = np.array([access.step for access in self._accesses], np.int64)
+        self.ways["disagreeing"] = self._disagreeing
 
     @property
     def count(self) -> int:

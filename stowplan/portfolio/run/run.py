@@ -7,6 +7,7 @@ happens, the kind's initial plans (everything slow, say) are there to fall back 
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache as cached
 from importlib import metadata
@@ -18,6 +19,7 @@ from stowplan.portfolio.arguments import Call, left_out
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.state import RunState
 from stowplan.portfolio.run.stop_policy import LOADING, StopPolicy
+from stowplan.portfolio.run.warm_workers import workers
 from stowplan.portfolio.run.worker_pool import WorkerPool
 from stowplan.result import CUT_SHORT, CandidateReport, Provenance, Result, Status, StopReason
 from stowplan.version import VERSION
@@ -82,9 +84,17 @@ class Run:
         return not self._policy.is_decided(self._pool.unfinished, self._pool.ahead)
 
     def _run(self, starts: Mapping[str, Any]) -> StopReason:
+        state, pool = self.state, self._pool
+        is_ready = not state.options.deterministic and state.kind.is_quick_in_workers and pool.is_next_ready
+        # Verifying the simplest plan may take longer than they need for a better one; a given plan is worth the time.
+        if is_ready and len(starts) <= 1:
+            pool.start_waiting()
         self._offer_starts(starts)
-        if not self._pool.at_work:
-            return self.state.closed() or "candidates_done"
+        if not pool.at_work:
+            return state.closed() or "candidates_done"
+        # The quick plan would take time from them.
+        while is_ready and not (pool.has_news or self._policy.quick_plan_is_due(pool.at_work)):
+            time.sleep(0.005)
         self._begin()
         return self._loop()
 
@@ -100,7 +110,8 @@ class Run:
         at_work = pool.at_work
         if state.deadline.was_cancelled or policy.may_stop(at_work, pool.ahead) is not None:
             return
-        if policy.time_left(at_work) >= LOADING and not state.kind.is_quick_first(state.problem):
+        is_soon = policy.time_left(at_work) >= LOADING or (state.kind.is_quick_in_workers and workers().any_waits)
+        if is_soon and not state.kind.is_quick_first(state.problem):
             pool.start_waiting()
         # In a deterministic run it would depend on the clock, and there is time enough for the others.
         if not state.options.deterministic and any(candidate.family == "heuristic" for candidate in at_work):
@@ -116,7 +127,10 @@ class Run:
             if pool.is_idle:
                 return policy.when_idle(pool.unfinished)
             pool.end_overdue()
-            pool.take_messages()
+            if policy.waits_for_last(pool.at_work):
+                time.sleep(max(0.0, policy.time_left(pool.at_work)))
+            else:
+                pool.take_messages()
         return reason
 
     def _offer(self, plan: Any, source: str, number: int) -> bool:
@@ -128,20 +142,25 @@ class Run:
 
     def _offer_quick_plan(self) -> None:
         """Make the kind's quick plan, in this process."""
-        state = self.state
+        state, pool = self.state, self._pool
         if state.kind.quick_plan is None:
             return
         end = self._policy.quick_plan_end(self._pool.at_work)
-        found = state.kind.quick_plan(
-            state.problem, state.options, lambda: state.deadline.was_cancelled or state.deadline.elapsed >= end
-        )
-        if found is None:
+
+        def is_surpassed() -> bool:
+            return state.kind.is_quick_in_workers and pool.has_plan and self._policy.may_verify()
+
+        def stop() -> bool:
+            return state.deadline.was_cancelled or state.deadline.elapsed >= end or is_surpassed()
+
+        found = state.kind.quick_plan(state.problem, state.options, stop)
+        if found is None or is_surpassed():
             return
         source, plan = found
         state.families.setdefault(source, "heuristic")
         is_valid = self._offer(plan, source, len(state.sources))
         if is_valid and state.best is not None and state.best.source == source:
-            self._pool.tell_plan()
+            pool.tell_plan()
 
 
 _VERSIONED = ("ortools", "highspy", "numpy", "numba")

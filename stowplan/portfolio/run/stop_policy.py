@@ -11,8 +11,8 @@ from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.state import RunState
 from stowplan.result import StopReason
 
-#: Seconds kept back for ending processes and assembling the result.
-RESERVE = 0.1
+#: Seconds kept back for ending processes and assembling the result: at most, and as part of the limit.
+RESERVE = 0.1, 0.1
 
 #: Seconds, and part of the limit, by which workers stop before the run does, so that their last plans arrive.
 LAST_REPORT = 0.3, 0.05
@@ -21,6 +21,9 @@ LAST_REPORT = 0.3, 0.05
 #: verifying it and another: where the limit is nearly over when the run begins, there is still some plan.
 QUICK = 0.15, 1.0
 QUICK_AT_LEAST = 0.25
+
+#: Part of the limit that workers that waited have for a first plan, before the quick one is made.
+QUICK_AFTER = 0.5
 
 #: Seconds that a worker needs at least before it reports anything: where less is left, the quick plan comes before all workers.
 LOADING = 1.0
@@ -43,6 +46,8 @@ class StopPolicy:
     def __init__(self, state: RunState):
         self._state = state
         self._options, self._deadline = state.options, state.deadline
+        most, part = RESERVE
+        self._reserve = min(most, part * state.options.time_limit)
 
     # -------------------------------------------------------------------------------------------------------- reasons
 
@@ -143,7 +148,15 @@ class StopPolicy:
     def last_report_seconds(self) -> float:
         """Seconds for a worker to write its last plan and for it to arrive."""
         seconds, part = LAST_REPORT
-        return min(seconds, part * self._options.time_limit) + self._state.verify_seconds
+        return min(seconds, part * self._options.time_limit)
+
+    def waits_for_last(self, at_work: list[Candidate]) -> bool:
+        """Whether another plan, were it verified now, could be in the way of the last ones."""
+        return not self._options.deterministic and 0 < self.time_left(at_work) <= self._state.verify_seconds
+
+    def quick_plan_is_due(self, at_work: list[Candidate]) -> bool:
+        """Whether workers that waited have had their time for a first plan."""
+        return self._deadline.elapsed >= QUICK_AFTER * self._options.time_limit or self.time_left(at_work) <= 0
 
     def quick_plan_end(self, at_work: list[Candidate]) -> float:
         """When the quick plan must be there, in seconds since the start of the run."""
@@ -154,7 +167,7 @@ class StopPolicy:
 
     def may_verify(self) -> bool:
         """Whether there is time to verify another plan."""
-        return self._deadline.remaining >= RESERVE + self._state.verify_seconds
+        return self._deadline.remaining > self._state.verify_seconds
 
     def _until_limit(self, only_proofs: bool) -> float:
         """Seconds until the last reports must have been taken in."""
@@ -162,4 +175,4 @@ class StopPolicy:
         if self._options.deterministic and only_proofs:
             # What makes plans must come to its end; proofs get no more than the limit.
             remaining = min(remaining, self._options.time_limit - self._deadline.elapsed)
-        return remaining - RESERVE - 1.5 * self._state.verify_seconds
+        return remaining - self._reserve - self._state.verify_seconds

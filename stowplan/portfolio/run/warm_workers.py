@@ -26,7 +26,7 @@ from stowplan.portfolio.run.worker_process import Assignment, WorkerProcess
 #: Set to 0 to start every worker anew, and keep none.
 KEEP = "STOWPLAN_KEEP_WORKERS"
 
-#: Seconds that candidates have to return by themselves at a run's limit, and where it ends sooner; then they are killed.
+#: Seconds that a run waits at its limit for candidates to return by themselves, and that they have then; then they are killed.
 STOP_SECONDS, LINGER_SECONDS = 0.1, 2.0
 
 
@@ -52,7 +52,8 @@ class WarmWorkers:
         self._lock = threading.Lock()
         self._made: dict[WorkerProcess, Start] = {}
         self._waiting: set[WorkerProcess] = set()
-        self._most = 0
+        self._most = 1
+        self._closes = 0
         self._runs = 0
         self._keeps = True
         self._requests: queue.SimpleQueue[tuple[Future[WorkerProcess], Start]] = queue.SimpleQueue()
@@ -98,16 +99,40 @@ class WarmWorkers:
                     return found
         return self._start(start)
 
+    def is_ready(self, function: str) -> bool:
+        """Whether a process waits that has run this candidate before, and would be given for it now."""
+        start = _start_of(False)
+        with self._lock:
+            fit = [each for each in self._waiting if each.has_run and function in each.functions]
+            return any(self._made[each] == start and each.is_alive for each in fit)
+
+    @property
+    def any_waits(self) -> bool:
+        """Whether a process waits, be it that it still loads what it needs."""
+        return bool(self._waiting)
+
+    def prepare(self, *functions: str) -> None:
+        """Start a process that loads what these candidates need, for a run that is to come; none where none are kept."""
+        if os.environ.get(KEEP) == "0":
+            return
+        with contextlib.suppress(OSError):
+            process = self._start(_start_of(False))
+            for function in functions:
+                process.load(function)
+            process.was_kept = True
+            self._keep(process)
+
     def finish(self, assignments: Iterable[Assignment], *, at_limit: bool, are_awaited: bool = False) -> None:
-        """End of a run: those that stop are kept, the others killed and, where calls are likely, replaced.
+        """End of a run: those that stop are kept, the others killed in a while and, where calls are likely, replaced.
 
         Parameters
         ----------
         assignments
             All of the run.
         at_limit
-            Whether they should have returned by now. Where a run ends sooner, none is waited for: those that still import what
-            they need, or look at the clock seldom, have :data:`LINGER_SECONDS` for that, and are there for the next call.
+            Whether they should have returned by now, and have :data:`STOP_SECONDS` more. Where a run ends sooner, none is
+            waited for. Those that still import what they need, or look at the clock seldom, have :data:`LINGER_SECONDS` for
+            that, and are there for the next call: to load everything anew takes as long.
         are_awaited
             Whether they have :data:`STOP_SECONDS` to return even where a run ends sooner: a call that comes at once then has
             them, and starts no others.
@@ -119,22 +144,23 @@ class WarmWorkers:
         for each in every:
             if (at_limit or are_awaited) and self._keeps:
                 each.is_over.wait(max(0.0, end - time.monotonic()))
-        lingering = [] if at_limit or not self._keeps else [each for each in every if not each.is_over.is_set()]
-        self._end([each for each in every if each not in lingering])
+        lingering = [each for each in every if self._keeps and not each.is_over.is_set()]
+        self._end([each for each in every if each not in lingering], self._closes)
         if lingering:
-            timer = threading.Timer(LINGER_SECONDS, self._end, (lingering,))
+            timer = threading.Timer(LINGER_SECONDS, self._end, (lingering, self._closes))
             timer.daemon = True
             timer.start()
         self._trim()
 
-    def _end(self, assignments: list[Assignment]) -> None:
-        """Kill processes that are still these candidates'."""
+    def _end(self, assignments: list[Assignment], closes: int) -> None:
+        """Kill processes that are still these candidates'; none takes their place where all were ended since."""
         gone = [each.process for each in assignments if each.is_current]
         for process in gone:
             process.kill()
         for process in gone:
             self._drop(process)
-        self._replace(gone)
+        if closes == self._closes:
+            self._replace(gone)
 
     def processor_seconds(self) -> float:
         """Processor time of the workers that are there, which the system does not count as this process's children yet."""
@@ -151,6 +177,7 @@ class WarmWorkers:
         """End all workers that wait; those of later runs are new."""
         with self._lock:
             every, self._waiting = self._waiting, set()
+            self._closes += 1
         for process in every:
             process.kill()
         for process in every:
@@ -196,12 +223,7 @@ class WarmWorkers:
         if self._runs < 2 or not self._keeps:
             return
         for process in gone:
-            with contextlib.suppress(OSError):
-                other = self._start(_start_of(False))
-                for function in process.functions:
-                    other.load(function)
-                other.was_kept = True
-                self._keep(other)
+            self.prepare(*process.functions)
 
     # A process ends with the thread that has started it (PR_SET_PDEATHSIG): so that is one that lasts.
 

@@ -132,6 +132,22 @@ class WorkerPool:
         """Whether no candidate runs and none may start."""
         return not self._busy() and not self._next_may_start()
 
+    @property
+    def is_next_ready(self) -> bool:
+        """Whether a process waits for the next candidate that has run it before."""
+        candidate = self._waiting[0] if self._waiting else None
+        return candidate is not None and not candidate.in_thread and workers().is_ready(candidate.function)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a worker has reported something that was not taken yet, or none is at work."""
+        return not self._messages.empty() or not self._busy()
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether a worker has reported a plan that was not taken yet."""
+        return any(each.report is not None and each.report.what == "plan" for each in [*self._messages.queue])
+
     def _unfinished(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.ended is None or worker.outcome == "stopped"]
 

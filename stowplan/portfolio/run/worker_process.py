@@ -109,6 +109,8 @@ class WorkerProcess(ChildProcess):
         self.assignment: Assignment | None = None
         self.was_kept = False
         """Whether it has had a job before, or waited for one."""
+        self.has_run = False
+        """Whether it has come to the end of a job."""
         self.functions: set[str] = set()
         """Candidates that it has run, or made ready for: what they need is loaded."""
         self._lock = threading.Lock()
@@ -190,7 +192,7 @@ class WorkerProcess(ChildProcess):
         if report.waits:
             # Before the last report is heard, so that whoever is started next can have this process.
             with self._lock:
-                self.assignment, self.was_kept = None, True
+                self.assignment, self.was_kept, self.has_run = None, True, True
             self._on_waiting(self)
         if assignment is not None:
             assignment.post(report)

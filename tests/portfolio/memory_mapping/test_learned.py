@@ -87,6 +87,21 @@ def test_search_keeps_its_place(any_file: Path, time_limit: float) -> None:
     assert all(share >= 0 for share in shares.values())
 
 
+def test_a_relaxation_that_would_take_half_of_the_limit_is_left_out(any_file: Path) -> None:
+    assert "relaxation" not in chosen(Options(time_limit=1e-3))
+    assert "relaxation" in chosen(Options(time_limit=1e-3, deterministic=True))
+    for candidates in (("relaxation", "search", "lns"), ("exact",)):
+        assert "relaxation" in chosen(Options(time_limit=1e-3, candidates=candidates))
+
+
+def test_one_worker_is_for_the_search_where_time_is_short(any_file: Path) -> None:
+    for time_limit, is_short in ((1.0, True), (30.0, False)):
+        options = Options(time_limit=time_limit, workers=1)
+        found = chosen_candidates(KIND.candidates(problem_of(), options), options)
+        others = [each.share for each in found if each.name not in ("search", "greedy") and not each.is_presolver]
+        assert (sum(others) < 0.5) is is_short
+
+
 # Where they cannot run
 
 

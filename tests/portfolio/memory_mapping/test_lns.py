@@ -285,9 +285,12 @@ def test_neighbourhoods_around_a_guess_hold_what_disagrees_with_it(seed: int) ->
     facts = ProblemFacts(problem)
     timeline = PlanTimeline(facts, random_plan(problem, rng, attempts=20))
     agreeing = hints.of_plan(problem, timeline.plan)
-    assert Chooser(facts, seed, agreeing).ways["disagreeing"](timeline, 4) is None
+    chooser = Chooser(facts, seed)
+    assert "disagreeing" not in chooser.ways
+    chooser.follow(agreeing)
+    assert chooser.ways["disagreeing"](timeline, 4) is None
     other = hints.of_plan(problem, random_plan(problem, rng, attempts=20))
-    chooser = Chooser(facts, seed, other)
+    chooser.follow(other)
     free = chooser.ways["disagreeing"](timeline, 4)
     if free is not None:
         first, values = free.tensors[0], zip(agreeing.values["fast"], other.values["fast"], strict=True)
@@ -295,7 +298,6 @@ def test_neighbourhoods_around_a_guess_hold_what_disagrees_with_it(seed: int) ->
         assert first in {owner for owner, (one, two) in zip(owners, values, strict=True) if one != two}
         assert 0 <= free.start < free.end <= problem.horizon
         assert len({*free.tensors}) == len(free.tensors) <= 4
-    assert "disagreeing" not in Chooser(facts, seed).ways
 
 
 def test_a_guess_is_followed_by_the_search() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -168,7 +169,7 @@ def test_ends_those_that_do_not_stop(solve_fakes: SolveFakes, name: str) -> None
     assert (result.objective, result.stop_reason) == (ALL_SLOW - 9, "time_limit")
     assert report_of(result, name).outcome == "stopped"
     assert len(pids(result)) == 1
-    assert not any(is_running(pid) for pid in pids(result))
+    wait_until(lambda: not any(is_running(pid) for pid in pids(result)))
 
 
 def test_a_flood_of_plans_neither_delays_nor_fills_memory(solve_fakes: SolveFakes) -> None:
@@ -238,7 +239,7 @@ def test_a_tiny_limit_still_gives_a_plan(solve_fakes: SolveFakes) -> None:
     result = solve_fakes("solves", time_limit=0.01)
     check(result)
     assert (result.status, result.stop_reason) == ("feasible", "time_limit")
-    assert report_of(result, "solves").outcome == "skipped"
+    assert report_of(result, "solves").outcome in ("skipped", "stopped")
 
 
 def test_cancel_returns_the_best_so_far(solve_fakes: SolveFakes) -> None:
@@ -345,10 +346,24 @@ def quick(problem: object, options: object, should_stop: object) -> tuple[str, o
 
 
 def test_a_limit_too_short_for_workers_gives_the_quick_plan(solve_fakes: SolveFakes) -> None:
+    workers().close()
     result = solve_fakes("solves", time_limit=0.01, kind={"quick_plan": quick})
     check(result)
     assert (result.objective, result.provenance.candidate) == (ALL_SLOW - 18, "quick")
     assert result.warnings == ("solves: no report within the limit",)
+
+
+def test_the_quick_plan_stops_where_a_worker_has_one(solve_fakes: SolveFakes) -> None:
+    def at_leisure(problem: object, options: object, should_stop: Callable[[], bool]) -> tuple[str, object]:
+        wait_until(should_stop)
+        return quick(problem, options, should_stop)
+
+    solve_fakes("solves")
+    for is_not_needed in (True, False):
+        kind = {"quick_plan": at_leisure, "is_quick_in_workers": is_not_needed}
+        result = solve_fakes("solves", kind=kind)
+        assert ("quick" not in result.details["sources"]) is is_not_needed
+        assert result.objective == OPTIMUM
 
 
 def test_workers_hear_of_the_quick_plan_or_start_from_it(solve_fakes: SolveFakes) -> None:

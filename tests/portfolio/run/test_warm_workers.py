@@ -45,6 +45,16 @@ def test_one_process_for_one_candidate_after_the_other(solve_fakes: SolveFakes) 
     assert len({*pids(solve_fakes("says_where", "says_where", "says_where", workers=1))}) == 1
 
 
+def test_one_that_was_prepared_takes_the_first_job(solve_fakes: SolveFakes) -> None:
+    assert not workers().any_waits
+    workers().prepare("tests.portfolio.fakes:says_where")
+    assert workers().any_waits
+    assert not workers().is_ready("tests.portfolio.fakes:says_where")
+    (pid,) = [process.pid for process in workers()._waiting]
+    assert pids(solve_fakes("says_where")) == [pid]
+    assert workers().is_ready("tests.portfolio.fakes:says_where")
+
+
 def test_a_call_from_a_thread_that_ends_leaves_its_workers(solve_fakes: SolveFakes) -> None:
     """The kernel ends a process with the thread that has started it."""
     found: list[int] = []
@@ -115,6 +125,10 @@ def test_another_environment_has_other_workers(
 
 
 def test_none_are_kept_where_none_are_wanted(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv(KEEP, "0")
+        workers().prepare("tests.portfolio.fakes:says_where")
+    assert not workers().any_waits
     monkeypatch.setenv(KEEP, "0")
     found = pids(solve_fakes("says_where"))
     wait_until(lambda: not any(is_running(pid) for pid in found))
