@@ -17,13 +17,9 @@ import msgspec
 import torch
 
 from benchmarks.lib.tables import table
-from benchmarks.torch_memory.limits import traced
-from benchmarks.torch_memory.models import MODELS
-from stowplan.backends.torch.partition import prepared
+from benchmarks.torch_memory.limits import joint
 from stowplan.backends.torch.planning import POLICIES
-from stowplan.backends.torch.reader import read
 from stowplan.models.rematerialization.bounds import load_bound
-from stowplan.models.rematerialization.structure import build
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.rematerialization import candidates
 
@@ -37,10 +33,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for name in options.models.split(","):
-        model, inputs = MODELS[name]()
-        module, _, kwargs = traced(model, inputs)
-        reading = read(prepared(module).graph, kwargs["num_fwd_outputs"])
-        structure = build(reading.problem)
+        reading, structure = joint(name)
         low, high = load_bound(structure), structure.ordering.peak(structure.order)
         for place in options.places:
             problem = msgspec.structs.replace(reading.problem, limit=low + int(place * (high - low)))

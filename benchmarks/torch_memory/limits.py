@@ -55,7 +55,13 @@ def main() -> None:
     parser.add_argument("--without-parameters", action="store_true", help="inputs do not count: parameters and the batch")
     parser.add_argument("-o", "--output", type=Path, default=Path("out/torch_memory.jsonl"))
     parser.add_argument("--table", action="store_true", help="print tables of what the file has, and run nothing")
+    parser.add_argument("--least", action="store_true", help="only the least peak found and its bound, in MB; no model runs")
     options = parser.parse_args()
+    if options.least:
+        for name in options.models.split(","):
+            plan, bound = least_peak(joint(name)[0].problem, seconds=2 * options.time_limit)
+            print(f"{name}: {plan.peak / 1e6:.2f}, bound {bound / 1e6:.2f}", flush=True)
+        return
     if not options.table:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         known = {each["model"] for each in lines(options.output)}
@@ -115,6 +121,14 @@ def step(model: Any, function: Any, present: Any) -> tuple[list[torch.Tensor], i
     model.zero_grad(set_to_none=True)
     model.load_state_dict(state)
     return made, peak
+
+
+def joint(name: str) -> tuple[Reading, Any]:
+    """The reading of a model, and its structure."""
+    model, inputs = MODELS[name]()
+    module, _, kwargs = traced(model, inputs)
+    reading = read(prepared(module).graph, kwargs["num_fwd_outputs"])
+    return reading, build(reading.problem)
 
 
 def traced(model: Any, inputs: Any) -> tuple[Any, Any, dict[str, Any]]:

@@ -155,7 +155,7 @@ class _Chooser:
         return self._search()
 
     def _look_around(self, others: Callable[[Callable[[], bool]], Iterator[stock.Stock]]) -> None:
-        """What costs little time: simulations of two orders, and torch's plans at other budgets."""
+        """What costs little time: simulations of two orders, runs added, and torch's plans at other budgets."""
         orders = [self.free.order]
         if self.own is not None:
             orders.append(_first_runs(self.own.sequence))
@@ -164,14 +164,11 @@ class _Chooser:
         tried = [
             (self._simulated(order, POLICIES[0], lambda: bool(self.plans) and self._left() < 0), order) for order in orders
         ]
-        # The order that did better is simulated with other weights, and runs are added to it.
+        # Runs are added to the order that did better; then it is simulated with other weights.
         order = min(tried, key=lambda each: each[0])[1]
-        for policy in (*POLICIES[1:], None):
-            if self.plans and time.monotonic() >= until:
-                break
-            if policy is None:
-                self._mended("insertion", order)
-            else:
+        self._mended("insertion", order)
+        for policy in POLICIES[1:]:
+            if not self.plans or time.monotonic() < until:
                 self._simulated(order, policy, lambda: self._left() < 0)
         if not self.plans and self.bound <= self.limit:
             self._reach(SEARCH_SHARE * self._left())
