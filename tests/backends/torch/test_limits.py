@@ -107,9 +107,11 @@ def test_bad_memory_says_so(memory: object) -> None:
 
 
 def test_bad_options_say_so() -> None:
-    for name, value in (("time limit", 0), ("graphs", 0), ("workers", 0), ("seed", -1)):
-        with pytest.raises(UsageError, match=name):
-            backend(1, **{name.replace(" ", "_"): value})
+    wrong: list[dict[str, Any]] = [{"time_limit": 0}, {"graphs": 0}, {"workers": 0}, {"seed": -1}, {"strict": "no"}]
+    for options in wrong:
+        (name,) = options
+        with pytest.raises(UsageError, match=name.replace("_", " ")):
+            backend(1, **options)
     with pytest.raises(TypeError):
         backend(1, colour="red")
 
