@@ -17,6 +17,7 @@ import json
 import time
 import warnings
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -27,10 +28,10 @@ from benchmarks.lib.tables import table
 from benchmarks.torch_memory.models import MODELS, Decoder
 from stowplan.backends.torch import MemoryLimitError, backend, costs, measure_peak, stock
 from stowplan.backends.torch.partition import prepared
-from stowplan.backends.torch.planning import least_peak
 from stowplan.backends.torch.reader import Counted, Reading, read
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.rematerialization.frontier import least_peak
 from stowplan.portfolio.rematerialization.greedy import simulate
 
 #: Shares of the way from the least peak to eager's.
@@ -54,7 +55,13 @@ def main() -> None:
     parser.add_argument("--without-parameters", action="store_true", help="inputs do not count: parameters and the batch")
     parser.add_argument("-o", "--output", type=Path, default=Path("out/torch_memory.jsonl"))
     parser.add_argument("--table", action="store_true", help="print tables of what the file has, and run nothing")
+    parser.add_argument("--least", action="store_true", help="only the least peak found and its bound, in MB; no model runs")
     options = parser.parse_args()
+    if options.least:
+        for name in options.models.split(","):
+            plan, bound = least_peak(joint(name)[0].problem, seconds=2 * options.time_limit)
+            print(f"{name}: {plan.peak / 1e6:.2f}, bound {bound / 1e6:.2f}", flush=True)
+        return
     if not options.table:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         known = {each["model"] for each in lines(options.output)}
@@ -80,7 +87,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     reading = read(prepared(module).graph, kwargs["num_fwd_outputs"], counted)
     structure = build(reading.problem)
     found |= {"operators": len(reading.nodes), "flops": sum(reading.flops), "given": structure.made(structure.order).peak}
-    plan, bound = least_peak(structure, [structure.order], 2 * options.time_limit)
+    plan, bound = least_peak(reading.problem, seconds=2 * options.time_limit)
     found |= {"least": plan.peak, "least_bound": bound}
     found["stock"] = sweep(module, joint_inputs, kwargs, reading, options.budgets, not options.without_ilp)
     if isinstance(model, Decoder):
@@ -114,6 +121,14 @@ def step(model: Any, function: Any, present: Any) -> tuple[list[torch.Tensor], i
     model.zero_grad(set_to_none=True)
     model.load_state_dict(state)
     return made, peak
+
+
+def joint(name: str) -> tuple[Reading, Any]:
+    """The reading of a model, and its structure."""
+    model, inputs = MODELS[name]()
+    module, _, kwargs = traced(model, inputs)
+    reading = read(prepared(module).graph, kwargs["num_fwd_outputs"])
+    return reading, build(reading.problem)
 
 
 def traced(model: Any, inputs: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -238,24 +253,45 @@ def tables(found: list[dict[str, Any]]) -> str:
         "bound",
         "a checkpoint a layer (MB / GF)",
     ]
-    rows = []
-    for each in found:
-        for limit in each["limits"]:
-            ours, own, greedy = limit.get("ours"), limit["stock"], limit["greedy"]
-            rows.append((
-                each["model"],
-                f"{limit['limit'] / mega:.1f}",
-                f"{limit['measured'] / mega:.1f}" if ours else limit["error"],
-                f"{ours['added_cost'] / giga:.2f}" if ours else "",
-                (f"{ours['bound'] / giga:.2f}" if ours["bound"] or not ours["added_cost"] else "") if ours else "",
-                f"{greedy['cost'] / giga:.2f}" if greedy else "none",
-                f"{own['cost'] / giga:.2f}" if own else "none",
-                f"{ours['added_flops'] / giga:.2f}" if ours else "",
-                f"{own['flops'] / giga:.2f}" if own else "none",
-                f"{limit['error']:.0e}" if ours else "",
-            ))  # fmt: skip
-    names = "model,limit,measured,added,bound,greedy,stock,GF,stock's GF,gradients differ"
-    return f"{table(models, head)}\n\n{table(rows, names.split(','))}"
+    rows = [(each["model"], *map(cell, each["limits"])) for each in found]
+    places = [f"{place:g}" for place in PLACES]
+    return "\n\n".join([table(models, head), table(rows, ["model", *places]), *summary(found)])
+
+
+def cell(limit: dict[str, Any]) -> str:
+    """Added cost of ours, its bound, greedy's and stock's, in GFLOP."""
+    ours = limit.get("ours")
+    if ours is None:
+        return str(limit["error"])
+    bound = ours["bound"] if ours["bound"] or not ours["added_cost"] else None
+    costs_of = [
+        ours["added_cost"],
+        bound,
+        *(None if each is None else each["cost"] for each in (limit["greedy"], limit["stock"])),
+    ]
+    return "/".join("-" if each is None else f"{each / 1e9:.2f}" for each in costs_of)
+
+
+def summary(found: list[dict[str, Any]]) -> list[str]:
+    """What all limits have in common, and medians."""
+    limits = [limit for each in found for limit in each["limits"]]
+    met = [limit for limit in limits if "ours" in limit]
+    beside = [
+        limit["ours"]["added_cost"] / limit["stock"]["cost"] for limit in met if limit["stock"] and limit["stock"]["cost"]
+    ]
+    least = [each["least"] / min(one["peak"] for one in each["stock"]) for each in found if each["stock"]]
+    bounds = [each["least_bound"] / min(one["peak"] for one in each["stock"]) for each in found if each["stock"]]
+    close = [limit for limit in met if limit["ours"]["added_cost"] <= 1.05 * limit["ours"]["bound"]]
+    largest = max((limit["error"] for limit in met), default=0.0)
+    above = sum(limit["measured"] > limit["limit"] for limit in met)
+    return [
+        f"{len(limits)} limits, {len(met)} met ({above} measured above the limit), gradients differ by {largest:.0e} at most.",
+        f"Added cost beside stock's: median {median(beside):.2f}, at most {max(beside, default=0):.2f}, of {len(beside)}."
+        if beside
+        else "",
+        f"Least peak beside stock's: median {median(least):.2f}, its bound {median(bounds):.2f}." if least else "",
+        f"Added cost within 5 % of its bound: {len(close)} of {len(met)}.",
+    ]
 
 
 if __name__ == "__main__":

@@ -12,8 +12,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from stowplan.arguments import flag, show, whole
 from stowplan.errors import MissingDependencyError, UsageError
 from stowplan.hardware.targets.toml_files import Bytes
+from stowplan.portfolio.arguments import check_options
+from stowplan.portfolio.context import Options
 
 if TYPE_CHECKING:
     from stowplan.backends.torch.partition import Partitioner
@@ -39,13 +42,11 @@ def to_bytes(memory: int | str) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory) if isinstance(memory, str) else None
     if found and found[2].upper() in _UNITS:
         size = math.floor(float(found[1]) * _UNITS[found[2].upper()])
-    elif isinstance(memory, int) and not isinstance(memory, bool):
-        size = memory
+    elif isinstance(memory, str):
+        raise UsageError(f"found a memory limit of {show(memory)}, expected bytes or text such as '4 GiB'")
     else:
-        raise UsageError(f"memory: found {memory!r}, expected bytes or text such as '4 GiB'")
-    if size < 1:
-        raise UsageError(f"memory: found {memory!r}, expected at least one byte")
-    return size
+        size = memory
+    return whole("a memory limit of {} bytes", size, 1)
 
 
 def partitioner(
@@ -89,11 +90,8 @@ def partitioner(
         An argument of a wrong type or out of range.
     """
     require()
-    size = to_bytes(memory)
-    if not isinstance(time_limit, int | float) or not time_limit > 0 or not math.isfinite(time_limit):
-        raise UsageError(f"time_limit: found {time_limit!r}, expected seconds above 0")
-    if not isinstance(graphs, int) or graphs < 1:
-        raise UsageError(f"graphs: found {graphs!r}, expected 1 or more")
+    options = check_options(Options(time_limit=time_limit, workers=workers, seed=seed))
+    size, graphs = to_bytes(memory), whole("{} graphs", graphs, 1)
     from stowplan.backends.torch.partition import Partitioner
     from stowplan.backends.torch.planning import Settings
     from stowplan.backends.torch.reader import Counted
@@ -101,12 +99,12 @@ def partitioner(
     return Partitioner(
         Settings(
             limit=size,
-            counted=Counted(parameters, gradients),
-            time_limit=float(time_limit),
-            strict=strict,
+            counted=Counted(flag("parameters {}", parameters), flag("gradients {}", gradients)),
+            time_limit=options.time_limit,
+            strict=flag("strict {}", strict),
             graphs=graphs,
-            workers=workers,
-            seed=seed,
+            workers=options.workers,
+            seed=options.seed,
         )
     )
 

@@ -18,21 +18,20 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.rematerialization.frontier import least_peak
 from stowplan.portfolio.rematerialization.greedy import Policy, simulate
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.solve import solve
 
-#: Parts of the time left for the simulations, and then for torch's plans at lower budgets.
-SIMULATION_SHARE, STOCK_SHARE = 0.4, 0.3
+#: Parts of the time left for the simulations, where they reach nothing for the search for the least peak, and then for torch's
+#: plans at lower budgets.
+SIMULATION_SHARE, SEARCH_SHARE, STOCK_SHARE = 0.4, 0.6, 0.3
 
 #: Weights of the simulations.
 POLICIES = (Policy(), Policy(time=0.5, cost=1.5), Policy(cost=1.5))
 
 #: For saying what is possible, seconds and part of the time limit, at least.
 LEAST_LEFT, LEAST_SHARE = 3.0, 0.5
-
-#: Bisection for the least peak ends where so much of it is left.
-TOLERANCE = 0.005
 
 #: Seconds below which no search begins: its processes would hardly have started.
 LEAST_SEARCH = 1.0
@@ -135,6 +134,9 @@ class _Chooser:
         self.plans: dict[str, Plan] = {}
         self.insertion = Insertion(self.free)
         self.stock_seconds = 0.0
+        self.least = self.free.made(self.free.order).peak
+        """Bytes of the least peak reached, and what no plan is below."""
+        self.bound = bounds.load_bound(self.free)
 
     def choose(self, others: Callable[[Callable[[], bool]], Iterator[stock.Stock]], keep_own: bool) -> Choice:
         if self.own is not None:
@@ -153,7 +155,7 @@ class _Chooser:
         return self._search()
 
     def _look_around(self, others: Callable[[Callable[[], bool]], Iterator[stock.Stock]]) -> None:
-        """What costs little time: simulations of two orders, and torch's plans at other budgets."""
+        """What costs little time: simulations of two orders, runs added, and torch's plans at other budgets."""
         orders = [self.free.order]
         if self.own is not None:
             orders.append(_first_runs(self.own.sequence))
@@ -162,11 +164,14 @@ class _Chooser:
         tried = [
             (self._simulated(order, POLICIES[0], lambda: bool(self.plans) and self._left() < 0), order) for order in orders
         ]
-        # The order that did better is simulated with other weights.
+        # Runs are added to the order that did better; then it is simulated with other weights.
         order = min(tried, key=lambda each: each[0])[1]
+        self._mended("insertion", order)
         for policy in POLICIES[1:]:
             if not self.plans or time.monotonic() < until:
                 self._simulated(order, policy, lambda: self._left() < 0)
+        if not self.plans and self.bound <= self.limit:
+            self._reach(SEARCH_SHARE * self._left())
         until = time.monotonic() + STOCK_SHARE * self._left()
         # Another plan of torch's takes as long as the one at hand did.
         for each in others(lambda: time.monotonic() + self.stock_seconds >= until):
@@ -182,7 +187,7 @@ class _Chooser:
 
     def _mended(self, name: str, sequence: Sequence[int]) -> float:
         """Added cost of a sequence with the runs that make it fit, and without those that it does not need."""
-        found = self.insertion.mended(sequence, self.limit)
+        found = self.insertion.mended(sequence, self.limit, lambda: self._left() < 0)
         if found is None:
             return math.inf
         self._offer(name, found)
@@ -190,28 +195,34 @@ class _Chooser:
 
     def _search(self) -> Choice:
         problem = msgspec.structs.replace(self.found.problem, limit=self.limit)
-        # Where a simulation failed there may be nothing to be found.
-        proven = 0 if self.plans else bounds.least_peak(self.free, lambda: self._left() < 0, enough=self.limit + 1)
         at_hand = {name: msgspec.structs.replace(plan, problem=problem.digest) for name, plan in self.plans.items()}
-        if proven <= self.limit and self._left() >= LEAST_SEARCH:
+        if self.bound <= self.limit and self._left() >= LEAST_SEARCH:
             result = solve(
                 problem, time_limit=self._left(), plans=at_hand, workers=self.settings.workers, seed=self.settings.seed
             )
             if result.plan is not None:
                 return self._choice(result.plan, result.provenance.candidate, int(result.bound or 0))
         best = self._best()
-        return self._least(proven) if best is None else self._choice(self.plans[best], best, 0)
+        return self._least() if best is None else self._choice(self.plans[best], best, 0)
 
-    def _least(self, proven: int) -> Choice:
+    def _reach(self, seconds: float) -> None:
+        """Search for the least peak for some seconds, or until it is within the limit."""
+        orders = [] if self.own is None else [_first_runs(self.own.sequence)]
+        plan, bound = least_peak(self.found.problem, orders, seconds, enough=self.limit)
+        self._mended("least peak", plan.sequence)
+        self._offer("least peak", plan.sequence)
+        self.least, self.bound = min(self.least, plan.peak), max(self.bound, bound)
+
+    def _least(self) -> Choice:
         """A plan of small peak; raises the error that says what is possible where that is above the limit."""
-        orders = [self.free.order] if self.own is None else [self.free.order, _first_runs(self.own.sequence)]
-        plan, bound = least_peak(self.free, orders, max(LEAST_LEFT, self._left(), LEAST_SHARE * self.settings.time_limit))
-        if plan.peak <= self.limit:
-            return self._choice(plan, "least peak", 0)
-        bound = max(bound, proven)
-        text = f"the least peak found is {plan.peak} bytes, and the limit is {self.limit}"
-        why = f"proven: no plan is below {bound}" if bound > self.limit else f"no plan found in time; none is below {bound}"
-        raise MemoryLimitError(f"{text} ({why})", self.limit, plan.peak, bound)
+        self._reach(max(LEAST_LEFT, self._left(), LEAST_SHARE * self.settings.time_limit))
+        best = self._best()
+        if best is not None:
+            return self._choice(self.plans[best], best, 0)
+        text = f"the least peak found is {self.least} bytes, and the limit is {self.limit}"
+        is_proven = self.bound > self.limit
+        why = f"proven: no plan is below {self.bound}" if is_proven else f"no plan found in time; none is below {self.bound}"
+        raise MemoryLimitError(f"{text} ({why})", self.limit, self.least, self.bound)
 
     def _left(self) -> float:
         return self.settings.time_limit - (time.monotonic() - self.began)
@@ -251,41 +262,6 @@ class _Chooser:
             seconds=round(time.monotonic() - self.began, 3),
         )
         return Choice(tuple(sequence), report, is_stock)
-
-
-def least_peak(free: Structure, orders: Sequence[Sequence[int]], seconds: float) -> tuple[Plan, int]:
-    """A plan of small peak, by simulations of these orders within limits by bisection, and a bound on the least.
-
-    Parameters
-    ----------
-    free
-        Of a problem without a limit.
-    seconds
-        Two thirds for the plan, the rest for the bound.
-
-    Returns
-    -------
-    (Plan, int)
-        Bound in bytes.
-    """
-    began = time.monotonic()
-    best = min((free.made(order) for order in orders), key=lambda plan: plan.peak)
-    low = load = bounds.load_bound(free)
-
-    def is_over(part: float) -> bool:
-        return time.monotonic() >= began + part * seconds
-
-    while best.peak - low > TOLERANCE * best.peak and not is_over(2 / 3):
-        limit = (low + best.peak) // 2
-        for policy in POLICIES[:2]:
-            sequences = (simulate(free, order, limit, policy, lambda: is_over(2 / 3)) for order in orders)
-            found = next((each for each in sequences if each is not None), None)
-            if found is not None:
-                best = free.made(found)
-                break
-        else:
-            low = limit + 1
-    return best, max(load, bounds.least_peak(free, lambda: is_over(1.0)))
 
 
 def _first_runs(sequence: Sequence[int]) -> list[int]:

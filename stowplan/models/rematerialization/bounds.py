@@ -170,10 +170,15 @@ def _bits(number: int) -> Iterable[int]:
 
 
 def load_bound(structure: Structure) -> int:
-    """Bytes that no peak is below: what an operator itself reads and writes, beside what stays from start to end."""
+    """Bytes that no peak is below: what an operator itself reads and writes, beside what stays from start to end; and all that
+    stays at the end, with what the last operator to write some of it takes besides."""
     moments = Moments(structure)
-    stays = {value for value, kept in enumerate(structure.kept) if kept and structure.writer[value] < 0}
-    most = 0
+    kept = [value for value, stays in enumerate(structure.kept) if stays]
+    stays = {value for value in kept if structure.writer[value] < 0}
+    ends = {structure.root[value] for value in kept}
+    last = [{*moments.held(op), *structure.writes[op]} - ends for op in {structure.writer[value] for value in kept} - {-1}]
+    most = sum(structure.size[each] for each in ends)
+    most += min((sum(structure.size[each] for each in besides) for besides in last), default=0)
     for op in range(structure.ops):
         other = stays - {*moments.read[op]}
         most = max(most, moments.own_bytes(op) + sum(structure.size[each] for each in other))

@@ -18,6 +18,7 @@ from stowplan.portfolio.operator_order.orders import BASELINES
 from stowplan.portfolio.rematerialization import engine
 from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate, simulated
 from stowplan.portfolio.rematerialization.insertion import Insertion
+from stowplan.portfolio.rematerialization.layers import fewer
 
 #: Work of deterministic runs for each second of the limit: runs times steps of local search, operators times simulations.
 STEPS = 3_000_000
@@ -34,6 +35,9 @@ FEWEST_STEPS, STEPS_PER_RUN = 20_000, 400
 
 #: Runs times rounds of ruin and recreate between two looks at the clock, how often that, and what a round counts for in steps.
 ROUNDS, RECREATIONS, ROUND_STEPS = 3_000, 40, 100
+
+#: Parts of its limit that are tried with few of the layers, and slices of ruin and recreate with them.
+PARTS, LAYER_SLICES = (1.0, 0.97, 0.94, 0.91), 8
 
 #: So many times as long does all take where it is interpreted.
 SLOWER = 100
@@ -79,7 +83,7 @@ class _Search:
         name = "greedy" if policy.checkpoints is None else "checkpoints"
         self.offer(found, name)
         # A simulation runs much again that turns out not to be needed.
-        self.offer(None if found is None else self.insertion.mended(found, self.limit), name)
+        self.offer(None if found is None else self.insertion.mended(found, self.limit, self.context.closed), name)
         return found
 
     def is_done(self) -> bool:
@@ -120,8 +124,9 @@ def search(problem: Problem, context: Context) -> None:
     until = time.monotonic() + context.seconds(FIRST_SHARE)
     jobs = [(order, Policy()) for order in orders]
     jobs += [(order, policy) for order in orders for policy in checkpoint_policies(structure, order)]
+    _carry_over(run)
     for order in orders:
-        run.offer(run.insertion.mended(order, run.limit), "insertion")
+        run.offer(run.insertion.mended(order, run.limit, context.closed), "insertion")
         if run.is_done():
             return
     for order, policy in jobs:
@@ -131,6 +136,32 @@ def search(problem: Problem, context: Context) -> None:
         if not context.options.deterministic and time.monotonic() >= until:
             break
     _improve(run, orders)
+
+
+def _carry_over(run: _Search) -> None:
+    """Plans of few of the layers, where layers repeat, for all of them."""
+    few, closed = fewer(run.structure), run.context.closed
+    if few is None:
+        return
+    small, insertion, aim = few.structure, Insertion(few.structure), few.limit(run.limit)
+    for part in PARTS:
+        limit, found = int(part * aim), []
+        for policy in (Policy(), Policy(cost=1.5)):
+            simulation = simulate(small, small.order, limit, policy, closed)
+            mended = None if simulation is None else insertion.mended(simulation, limit, closed)
+            found += [] if mended is None else [mended]
+        if not found or run.is_done():
+            continue
+        sequence = min(found, key=lambda each: small.made(each).objective)
+        for _ in range(LAYER_SLICES):
+            rounds = _rounds(len(sequence))
+            sequence = insertion.recreated(sequence, limit, int(run.chance.integers(1, 1 << 62)), 300, 0.0, rounds)
+        run.offer(run.insertion.mended(few.carried_over(sequence), run.limit, closed), "layers")
+
+
+def _rounds(runs: int) -> int:
+    """Rounds of ruin and recreate in a slice, for sequences of so many runs."""
+    return max(1, ROUNDS // runs // (SLOWER if is_interpreted() else 1))
 
 
 def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
@@ -163,8 +194,7 @@ def _recreated(run: _Search, slices: int) -> int:
     mean = float(sum(run.structure.cost)) / max(1, run.structure.ops)
     warmth = mean * float(run.chance.choice([0.0, 0.01, 0.1]))
     noise = int(run.chance.choice([50, 300, 1000]))
-    rounds = max(1, ROUNDS // len(best.sequence) // (SLOWER if is_interpreted() else 1))
-    sequence = list(best.sequence)
+    rounds, sequence = _rounds(len(best.sequence)), list(best.sequence)
     for _ in range(slices):
         sequence = run.insertion.recreated(sequence, run.limit, int(run.chance.integers(1, 1 << 62)), noise, warmth, rounds)
         run.offer(sequence, "ruin and recreate")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from stowplan.models.rematerialization.structure import Structure
-from stowplan.portfolio.rematerialization import simulation
+from stowplan.portfolio.rematerialization import residency, simulation
 from stowplan.portfolio.rematerialization.engine import make
 
 
@@ -52,13 +52,13 @@ def simulate(
         Asked before every operator of the order.
     """
     graph = make(structure)
-    tables = simulation.plain(structure, order, policy.checkpoints or ())
+    tables = residency.plain(structure, order, policy.checkpoints or ())
     reach = -1 if policy.checkpoints is None else policy.reach
-    state = simulation.start(graph, tables, limit, (policy.bytes, policy.time, policy.cost), reach)
+    state = residency.start(graph, tables, limit, (policy.bytes, policy.time, policy.cost), reach)
     for _ in range(len(order) + 1):
         if should_stop() or not simulation.step(graph, tables, state):
             return None
-    return [int(each) for each in state.sequence[: state.head[simulation.RUNS]]]
+    return [int(each) for each in state.sequence[: state.head[residency.RUNS]]]
 
 
 def simulated(structure: Structure, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> list[int] | None:

@@ -30,7 +30,7 @@ def cuts(problem: Problem, context: Context) -> None:
     most = context.work(CUTS, max(1, structure.ops), least=1)
     found = bounds.added_cost(structure, problem.limit, context.closed, lambda bound: context.bound(bound, "cuts"), most)
     if found is None:
-        context.proven_infeasible("cuts", {"explanation": "what one operator needs to run is more than the limit"})
+        context.proven_infeasible("cuts", {"explanation": "what an operator needs, or stays, is more than the limit"})
 
 
 def cpsat(problem: Problem, context: Context) -> None:

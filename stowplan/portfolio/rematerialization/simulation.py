@@ -2,167 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from stowplan.compiled import njit, njit_inner
-from stowplan.models.rematerialization.structure import Structure
-from stowplan.portfolio.rematerialization.engine import Graph, fill, lists
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from stowplan.portfolio.rematerialization.engine import Graph, fill
+from stowplan.portfolio.rematerialization.residency import (
+    LIMIT,
+    LIVE,
+    NOW,
+    REACH,
+    RUNS,
+    STAMP,
+    THERE,
+    Plain,
+    State,
+    drop,
+    next_use,
+    put,
+)
 
 #: Operators looked at for the cost of having a value again.
 CLOSURE = 40
 
-#: Runs of a sequence at most, for each operator.
-MOST_RUNS = 8
-
 #: Costs and scores that are infinite.
 ENDLESS = np.inf
-
-#: Places of ``State.head``: the limit, the live bytes, the place in the order of the operator that is made ready or runs, how
-#: many storages are there, runs, the last stamp, and operators over which what is no checkpoint is kept (-1 for all).
-LIMIT, LIVE, NOW, THERE, RUNS, STAMP, REACH = range(7)
-
-
-class Plain(NamedTuple):
-    """What does not change while an order is run. Every array is int64; lists of lists stand as ``(start, items)``."""
-
-    order: Ints
-    position: Ints
-    """[operators]"""
-    until: Ints
-    """[operators] place in the order up to which each may run again."""
-    root: Ints
-    """[values]"""
-    member_start: Ints
-    member: Ints
-    """Values with the bytes of each storage."""
-    use_start: Ints
-    use: Ints
-    """Places in the order where each storage is used, ascending; what stays is used at its end."""
-    last_use: Ints
-    """[values] place of the last operator that needs it, the order's length where it stays; -1 for none."""
-    is_checkpoint: Ints
-    """[values]"""
-
-
-class State(NamedTuple):
-    """What is there, and what a step works with. Every array is int64 but ``weights`` and ``score``."""
-
-    weights: Floats
-    """Exponents of bytes, time and cost."""
-    score: Floats
-    head: Ints
-    there: Ints
-    """[values] 0 or 1; 2 while it is asked what it would cost if it were not there."""
-    place: Ints
-    """[storages] in ``resident``, -1 where it is not there."""
-    resident: Ints
-    """Storages that are there, in the first ``head[THERE]`` places."""
-    following: Ints
-    """[storages] place in ``use`` of the next use."""
-    pins: Ints
-    """[storages] runs to come for which it must stay."""
-    held: Ints
-    """[storages] stamp of the last run for which it must stay."""
-    protected: Ints
-    """[storages] stamp of the last time that something that is gone is computed from it."""
-    ranked: Ints
-    """Storages that may be evicted."""
-    seen: Ints
-    """[operators] stamp of the last search that met it."""
-    again: Ints
-    """Operators that must run again, as a search found them."""
-    queue: Ints
-    """The same in their order, while they run."""
-    stack: Ints
-    sequence: Ints
-
-
-def plain(structure: Structure, order: Sequence[int], checkpoints: Collection[int]) -> Plain:
-    """Tables of an order."""
-    count, values = len(order), len(structure.size)
-    position = np.zeros(structure.ops, np.int64)
-    position[np.asarray(order, np.int64)] = np.arange(count)
-    at = position.tolist()
-    members: list[list[int]] = [[] for _ in range(values)]
-    uses: list[list[int]] = [[] for _ in range(values)]
-    last = [max((at[op] for op in each), default=-1) for each in structure.readers]
-    for value, root in enumerate(structure.root):
-        members[root].append(value)
-        uses[root] += [at[op] for op in structure.readers[value]]
-        if structure.kept[value]:
-            uses[root].append(count)
-            last[value] = count
-    until = [at[op] if once else count for op, once in enumerate(structure.once)]
-    for first, second in structure.problem.precedences:
-        until[first] = min(until[first], at[second])
-    is_checkpoint = np.zeros(values, np.int64)
-    is_checkpoint[list(checkpoints)] = 1
-    return Plain(
-        np.array(order, np.int64),
-        position,
-        np.array(until, np.int64),
-        np.array(structure.root, np.int64),
-        *lists(members),
-        *lists([sorted(each) for each in uses]),
-        np.array(last, np.int64),
-        is_checkpoint,
-    )
-
-
-def start(graph: Graph, tables: Plain, limit: int, weights: Sequence[float], reach: int) -> State:
-    """Before the first operator: inputs are there."""
-    values, ops = len(graph.size), len(graph.cost)
-    head = np.array([limit, 0, -1, 0, 0, 0, reach], np.int64)
-    sizes = (*[values] * 8, *[ops + 1] * 3, values + ops + len(graph.need) + 1, MOST_RUNS * ops + 1)
-    state = State(np.array(weights), np.zeros(values), head, *(np.zeros(each, np.int64) for each in sizes))
-    state.place[:] = -1
-    state.following[:] = tables.use_start[:-1]
-    given = np.flatnonzero((graph.writer < 0) & (np.diff(tables.use_start)[tables.root] > 0))
-    state.there[given] = 1
-    roots = np.unique(tables.root[given])
-    state.place[roots], state.resident[: len(roots)] = np.arange(len(roots)), roots
-    head[LIVE], head[THERE] = graph.size[roots].sum(), len(roots)
-    return state
-
-
-@njit_inner
-def _put(graph: Graph, tables: Plain, state: State, value: int) -> None:
-    root = tables.root[value]
-    state.there[value] = 1
-    if state.place[root] < 0:
-        state.place[root] = state.head[THERE]
-        state.resident[state.head[THERE]] = root
-        state.head[THERE] += 1
-        state.head[LIVE] += graph.size[root]
-
-
-@njit_inner
-def _drop(graph: Graph, tables: Plain, state: State, root: int) -> None:
-    for each in range(tables.member_start[root], tables.member_start[root + 1]):
-        state.there[tables.member[each]] = 0
-    state.head[THERE] -= 1
-    moved = state.resident[state.head[THERE]]
-    state.resident[state.place[root]] = moved
-    state.place[moved] = state.place[root]
-    state.place[root] = -1
-    state.head[LIVE] -= graph.size[root]
-
-
-@njit_inner
-def _next_use(tables: Plain, state: State, root: int) -> int:
-    """Place in the order of the next use behind the present one; -1 for none."""
-    at = state.following[root]
-    while at < tables.use_start[root + 1] and tables.use[at] <= state.head[NOW]:
-        at += 1
-    state.following[root] = at
-    return int(tables.use[at]) if at < tables.use_start[root + 1] else -1
 
 
 @njit_inner
@@ -244,7 +107,7 @@ def _make_room(graph: Graph, tables: Plain, state: State, size: int, hold: int) 
         root = state.resident[at]
         if state.pins[root] or state.held[root] == hold or not graph.size[root]:
             continue
-        following, cost = _next_use(tables, state, root), _cost_again(graph, tables, state, root)
+        following, cost = next_use(tables, state, root), _cost_again(graph, tables, state, root)
         if cost == ENDLESS:
             if following >= 0:
                 continue
@@ -275,12 +138,12 @@ def _make_room(graph: Graph, tables: Plain, state: State, size: int, hold: int) 
         state.score[best], state.ranked[best] = state.score[count], state.ranked[count]
         # What is evicted makes others dearer, or protects them: those are looked at again.
         if _cost_again(graph, tables, state, root) == ENDLESS:
-            if _next_use(tables, state, root) >= 0:
+            if next_use(tables, state, root) >= 0:
                 continue
             protected = _protect(graph, tables, state)
             if protected >= 0 and state.protected[root] == protected:
                 continue
-        _drop(graph, tables, state, root)
+        drop(graph, tables, state, root)
     return True
 
 
@@ -289,7 +152,7 @@ def _is_taken(tables: Plain, state: State, op: int, root: int) -> bool:
     """Whether a result of the operator takes the bytes of a storage that it reads, since no one needs them any more."""
     now = state.head[NOW]
     is_last = now < len(tables.order) and op == tables.order[now]
-    return bool(is_last and _next_use(tables, state, root) < 0)
+    return bool(is_last and next_use(tables, state, root) < 0)
 
 
 @njit_inner
@@ -324,7 +187,7 @@ def _run(graph: Graph, tables: Plain, state: State, op: int) -> bool:
             # Views of the instance before have to be made again.
             for view in range(tables.member_start[value], tables.member_start[value + 1]):
                 state.there[tables.member[view]] = 0
-        _put(graph, tables, state, value)
+        put(graph, tables, state, value)
     protected = -2
     for each in range(graph.pair_start[op], graph.pair_start[op + 1]):
         root = tables.root[graph.pair[each]]
@@ -335,7 +198,7 @@ def _run(graph: Graph, tables: Plain, state: State, op: int) -> bool:
         if state.place[root] >= 0 and not (
             protected >= 0 and state.protected[root] == protected and _cost_again(graph, tables, state, root) == ENDLESS
         ):
-            _drop(graph, tables, state, root)
+            drop(graph, tables, state, root)
         elif head[LIVE] > head[LIMIT]:
             return False
     return True
@@ -383,11 +246,11 @@ def _drop_far(graph: Graph, tables: Plain, state: State) -> None:
     for root in range(len(graph.size)):
         if state.place[root] < 0 or not graph.size[root] or tables.is_checkpoint[root]:
             continue
-        following = _next_use(tables, state, root)
+        following = next_use(tables, state, root)
         if following < 0 or following - state.head[NOW] <= state.head[REACH]:
             continue
         if _cost_again(graph, tables, state, root) != ENDLESS:
-            _drop(graph, tables, state, root)
+            drop(graph, tables, state, root)
 
 
 @njit
