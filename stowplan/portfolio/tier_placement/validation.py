@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 #: Maps that the search evaluates.
-EVALUATIONS = 400
+EVALUATIONS = 200
 
 
 class EgrlPlayer:

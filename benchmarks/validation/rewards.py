@@ -1,0 +1,116 @@
+"""Reward beside XLA's cycles on a policy's own solutions: table 5 of Wang et al. 2023.
+
+    python -m benchmarks.validation.rewards [MODULE ...] [--write]
+
+A row for each module of ``../shared/corpus`` that XLA's code generator has estimated, all of them where none is named. The
+policy's likeliest game and games drawn from it are scored twice: by the reward, which is the saving by the roofline; and by
+cycles, which are XLA's estimates where it was compiled with a step's arrays in the same memories (two compiles: its own plan,
+and everything in slow memory), else predicted from those two. Games have no stalls. ``--write`` puts the table on
+``docs/results/validation.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from scipy.stats import pearsonr, spearmanr
+
+from benchmarks.lib.places import SHARED
+from benchmarks.lib.tables import table, write_into
+from benchmarks.validation.suite import PAGE
+from stowplan.frontends.hlo import program_from_module, read_module
+from stowplan.frontends.hlo.placed import read_costs
+from stowplan.hardware.costs import make_problem
+from stowplan.hardware.targets import load_target
+from stowplan.learned_guidance.memory_mapping.game.programs import as_played
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.portfolio.memory_mapping.learned import POLICY
+
+#: Uses at most, without naming modules: a game of a large one takes a minute.
+MOST_USES = 4_000
+
+#: Of the draws: the warmer, the worse the games, as those of an agent that has yet to learn.
+TEMPERATURES = (1.0, 2.0, 4.0)
+
+HEAD = ("program", "plans", "Pearson", "ranks", "cycles, least to most", "of them XLA's estimates")
+
+
+def row_of(path: Path, cycles: Sequence[Path], games: int, seed: int, most: int) -> list[str] | None:
+    """Cells of a module; None where it is too large."""
+    target, module = load_target("tpu-v4"), read_module(path)
+    program = program_from_module(module)
+    problem = as_played(make_problem(program, target, cost_model="roofline"))
+    if problem.use_count > most:
+        return None
+    costs = read_costs(cycles, module, program)
+    policy = POLICY.load()
+    played = [policy.rollout(problem)]
+    for heat in TEMPERATURES:
+        played += policy.rollouts(problem, games, temperature=heat, seed=seed)
+    rewards, totals, known = [], [], []
+    for each in played:
+        if each is None:
+            continue
+        found = costs.of_fast_uses(program.steps, _mask(each.plan, problem.use_count))
+        run = found.weight * found.cycles
+        rewards.append(each.return_ps)
+        totals.append(found.total)
+        known.append(float(run[found.is_known].sum() / run.sum()))
+    pearson, ranks = (
+        f"{measure(rewards, totals).statistic:.4f}" if min(len(set(rewards)), len(set(totals))) > 1 else "none"
+        for measure in (pearsonr, spearmanr)
+    )
+    name = path.name.removesuffix(".hlo.txt.gz")
+    return [
+        name,
+        str(len(totals)),
+        pearson,
+        ranks,
+        f"{min(totals):,.0f} to {max(totals):,.0f}",
+        f"{np.mean(known):.0%}",
+    ]
+
+
+def _mask(plan: Plan, uses: int) -> list[bool]:
+    fast = set(plan.fast_uses)
+    return [use in fast for use in range(uses)]
+
+
+def main() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("modules", nargs="*", help=f"names; those of up to {MOST_USES:,} uses without")
+    parser.add_argument("--games", type=int, default=8, help="drawn at each temperature, beside the likeliest")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", action="store_true", help="write the table into the page")
+    options = parser.parse_args()
+    corpus, rows = SHARED / "corpus", []
+    found = sorted((corpus / "tpu_v4_cycles").glob("*.nomsa.hlo.txt.gz"))
+    if not found:
+        raise SystemExit(f"found no module with cycles in {corpus}")
+    for slow in found:
+        name = slow.name.removesuffix(".nomsa.hlo.txt.gz")
+        if options.modules and name not in options.modules:
+            continue
+        paths = [slow.with_name(f"{name}.hlo.txt.gz"), slow]
+        most = 1 << 40 if options.modules else MOST_USES
+        row = row_of(corpus / "tpu_v4" / f"{name}.hlo.txt.gz", paths, options.games, options.seed, most)
+        if row is not None:
+            print(*row, sep=" | ", flush=True)
+            rows.append(row)
+    for part in (2, 3):
+        known = [float(row[part]) for row in rows if row[part] != "none"]
+        print(f"{HEAD[part]}: median {median(known):.3f}, {sum(each < -0.9 for each in known)} of {len(known)} below -0.9")
+    text = table(rows, HEAD)
+    if options.write:
+        write_into(PAGE, {"rewards": text})
+
+
+if __name__ == "__main__":
+    main()
