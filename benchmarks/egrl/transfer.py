@@ -140,9 +140,9 @@ def transfers(found: Sequence[Trial]) -> list[Transfer]:
 
 
 def summary(found: Sequence[Trial], records: Records) -> str:
-    """A row for each transfer: policies at the end of their training, beside even odds."""
+    """A row for each transfer: policies at the end of their training, filled, beside even odds."""
     rows = []
-    kinds = [(policy, decoding) for policy in POLICIES for decoding in DECODINGS]
+    kinds = [(policy, DECODINGS[-1]) for policy in POLICIES]
     for transfer in transfers(found):
         place = transfer[1:]
         filled = even(*place)

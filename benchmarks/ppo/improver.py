@@ -199,8 +199,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(name, len(problem.instructions), f"bound {listed.body.least_ii} list {listed.best.ii}", line, flush=True)
     rows: list[list[Any]] = []
     for method, cells in found.items():
-        logs, better, seconds = zip(*cells, strict=True)
-        rows.append([method, f"{math.exp(fmean(logs)):.3f}", f"{fmean(better):.0%}", f"{fmean(seconds):.1f}"])
+        logs, better, took = zip(*cells, strict=True)
+        rows.append([method, f"{math.exp(fmean(logs)):.3f}", f"{fmean(better):.0%}", f"{fmean(took):.1f}"])
     text = table(rows, ("method", "II over the bound", "better than list", "processor seconds"))
     print(f"{done} bodies, {options.evaluations} evaluations, {options.seeds} seeds\n\n{text}")
     if options.write:

@@ -31,10 +31,16 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.portfolio.memory_mapping.learned import POLICY
 
 #: Uses at most, without naming modules: a game of a large one takes a minute.
-MOST_USES = 4_000
+MOST_USES = 1_500
 
 #: Of the draws: the warmer, the worse the games, as those of an agent that has yet to learn.
 TEMPERATURES = (1.0, 2.0, 4.0)
+
+#: Programs that the page shows, as table 5 does: those with the strongest and the weakest correlation.
+SHOWN = 4
+
+#: Correlation that is strong.
+STRONG = -0.9
 
 HEAD = ("program", "plans", "Pearson", "ranks", "cycles, least to most", "of them XLA's estimates")
 
@@ -86,7 +92,7 @@ def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("modules", nargs="*", help=f"names; those of up to {MOST_USES:,} uses without")
-    parser.add_argument("--games", type=int, default=8, help="drawn at each temperature, beside the likeliest")
+    parser.add_argument("--games", type=int, default=6, help="drawn at each temperature, beside the likeliest")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="write the table into the page")
     options = parser.parse_args()
@@ -104,12 +110,15 @@ def main() -> None:
         if row is not None:
             print(*row, sep=" | ", flush=True)
             rows.append(row)
-    for part in (2, 3):
-        known = [float(row[part]) for row in rows if row[part] != "none"]
-        print(f"{HEAD[part]}: median {median(known):.3f}, {sum(each < -0.9 for each in known)} of {len(known)} below -0.9")
-    text = table(rows, HEAD)
+    known = [[float(row[part]) for row in rows if row[part] != "none"] for part in (2, 3)]
+    medians = [f"{median(each):.2f}" for each in known]
+    strong = sum(each < STRONG for each in known[0])
+    summary = f"{len(rows)} programs: median {medians[0]} (ranks {medians[1]}), {strong} below {STRONG:g}."
+    print(summary)
     if options.write:
-        write_into(PAGE, {"rewards": text})
+        rows.sort(key=lambda row: (row[2] == "none", float(row[2]) if row[2] != "none" else 0.0))
+        shown = rows if len(rows) <= 2 * SHOWN else [*rows[:SHOWN], *rows[-SHOWN:]]
+        write_into(PAGE, {"rewards": f"{summary}\n\n{table(shown, HEAD)}"})
 
 
 if __name__ == "__main__":

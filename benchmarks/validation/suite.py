@@ -26,12 +26,11 @@ from stowplan.portfolio.validation.adapter import Policies
 from stowplan.portfolio.validation.decisions import Decision
 from stowplan.portfolio.validation.records import ProblemReport, Summary, Validation, summarize
 from stowplan.portfolio.validation.suite import validate
-from stowplan.result import format_gap
 
 PAGE = ROOT / "docs" / "results" / "validation.md"
 
 #: Dearest decisions that are shown of an agent.
-DEAREST = 4
+DEAREST = 3
 
 #: Part of the optimum that a decision costs that is shown.
 LEAST_COST = 1e-3
@@ -66,52 +65,48 @@ def validated(agent: str, options: argparse.Namespace) -> Validation:
     )
 
 
-def text_of(agent: str, found: Validation) -> str:
-    """Spread of the gaps, and the dearest decisions."""
-    (summary,) = found.summaries
-    values = "" if summary.at_equal_positions is None else f" Values rank positions of equal number: {_rank(summary)}."
-    lines = [f"{summary.problems} problems, {summary.proven} optima proven.{values}", "", spreads(summary)]
-    if decisions := dearest(found):
-        lines += ["", decisions]
-    return "\n".join(lines)
-
-
-def _rank(summary: Summary) -> str:
-    return f"{summary.at_equal_positions:.2f}"
-
-
-def spreads(summary: Summary) -> str:
-    """Markdown: a row for each way to plan; of objectives of two numbers, the mean gap of the second beside the first's."""
-    head = ["", "at the optimum", "within 1 %", "within 5 %", "mean gap", "median", "third quartile", "worst", "lost"]
+def spreads(found: dict[str, Summary]) -> str:
+    """Markdown: a row for each way to plan; of loop bodies gaps are of the initiation interval."""
+    ways = [row.name for row in next(iter(found.values())).rows if "each" not in row.name]
+    ways[-1] = "heuristic"
     rows = []
-    for row in summary.rows:
-        found = row.gaps
-        shares = ("" if each is None else f"{each:.0%}" for each in (found.optimal, found.within_1, found.within_5))
-        moments = (found.mean, found.median, found.upper_quartile, found.worst)
-        rows.append([row.name, *shares, *map(_gap, moments), str(found.lost)])
-        if row.second_gaps is not None:
-            rows[-1].append(_gap(row.second_gaps.mean))
-    return table(rows, head + [f"mean gap of the {summary.second}"] * bool(summary.second))
+    for way in ways:
+        cells = []
+        for summary in found.values():
+            (gaps,) = (row.gaps for row in summary.rows if row.name == way or (way, row) == ("heuristic", summary.rows[-1]))
+            shares = ["" if each is None else f"{each:.0%}" for each in (gaps.optimal, gaps.within_1)]
+            cells += [*shares, *("" if each is None else f"{each:.1%}" for each in (gaps.mean, gaps.worst))]
+        rows.append([way, *cells])
+    head = [f"{agent}: {part}" for agent in found for part in ("optimal", "within 1 %", "mean gap", "worst")]
+    return table(rows, ["", *head])
 
 
-def _gap(value: float | None) -> str:
-    return "" if value is None else format_gap(value)
+def dearest(found: dict[str, Validation]) -> str:
+    """Markdown: the decisions of each agent's likeliest games that cost most, over the optimum of their problem."""
+    rows = []
+    for agent, validation in found.items():
+        costs: list[tuple[float, str, Decision]] = [
+            (each.cost / problem.exact.objective, problem.name.partition("_")[2], each)
+            for problem in validation.problems
+            if problem.decisions is not None and problem.exact is not None and problem.exact.objective
+            for each in problem.decisions.costly
+            if each.first == each.last and each.cost >= LEAST_COST * problem.exact.objective
+        ]
+        costs.sort(key=lambda one: -one[0])
+        rows += [[agent, name, each.name, f"{cost:.1%}", f"{each.share:.0%}"] for cost, name, each in costs[:DEAREST]]
+    return table(rows, ("agent", "problem", "decision", "costs", "of the gap"))
 
 
-def dearest(found: Validation) -> str:
-    """Markdown: decisions of likeliest games that cost most of all, as a part of their problem's optimum."""
-    costs: list[tuple[float, str, Decision]] = [
-        (each.cost / problem.exact.objective, problem.name.partition("_")[2], each)
-        for problem in found.problems
-        if problem.decisions is not None and problem.exact is not None and problem.exact.objective
-        for each in problem.decisions.costly
-        if each.first == each.last and each.cost >= LEAST_COST * problem.exact.objective
-    ]
-    rows = [
-        [name, each.name, f"{cost:.1%}", f"{each.share:.0%}", "yes" if each.exact else "no"]
-        for cost, name, each in sorted(costs, key=lambda one: -one[0])[:DEAREST]
-    ]
-    return table(rows, ("problem", "dearest decisions", "cost over the optimum", "part of the gap", "proven")) if rows else ""
+def texts_of(found: dict[str, Validation]) -> dict[str, str]:
+    """Tables by the name of their place in the page."""
+    summaries = {each.summaries[0].agent: each.summaries[0] for each in found.values()}
+    counts = (f"{each.agent} {each.problems} problems, {each.proven} proven" for each in summaries.values())
+    ranks = (
+        f"{each.agent} {each.at_equal_positions:.2f}" for each in summaries.values() if each.at_equal_positions is not None
+    )
+    said = f"{'; '.join(counts)}. Rank correlation of values with returns at equal positions: {', '.join(ranks)}."
+    named = {each.summaries[0].agent: each for each in found.values()}
+    return {"gaps": f"{said}\n\n{spreads(summaries)}", "decisions": dearest(named)}
 
 
 def main() -> None:
@@ -124,11 +119,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
-    texts = {agent: text_of(agent, validated(agent, options)) for agent in options.agents}
+    texts = texts_of({agent: validated(agent, options) for agent in options.agents})
     if options.write:
         write_into(PAGE, texts)
-    for agent, text in texts.items():
-        print(f"{agent}:\n\n{text}\n")
+    print("\n\n".join(texts.values()))
 
 
 if __name__ == "__main__":
