@@ -29,6 +29,9 @@ from stowplan.portfolio.validation.suite import validate
 
 PAGE = ROOT / "docs" / "results" / "validation.md"
 
+#: Exact solves for the decisions of a problem.
+SOLVES = 16
+
 #: Dearest decisions that are shown of an agent.
 DEAREST = 3
 
@@ -50,7 +53,7 @@ def validated(agent: str, options: argparse.Namespace) -> Validation:
         if kept.exists():
             problems.append(msgspec.json.decode(kept.read_bytes(), type=ProblemReport))
             continue
-        (problem,) = validate([item], settings, policies, games=options.games)
+        (problem,) = validate([item], settings, policies, games=options.games, solves=SOLVES)
         problems.append(problem)
         kept.parent.mkdir(parents=True, exist_ok=True)
         files.write_atomic(kept, msgspec.json.encode(problem))
@@ -58,7 +61,7 @@ def validated(agent: str, options: argparse.Namespace) -> Validation:
     return Validation(
         settings=settings,
         games=options.games,
-        solves=24,
+        solves=SOLVES,
         problems=tuple(problems),
         summaries=summarize(problems, lambda name: policies.of(kind(name))),
         asked=len(items),
@@ -113,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--agents", nargs="+", default=list(PROBLEMS), choices=PROBLEMS)
     parser.add_argument("--folder", type=Path, default=Path("results") / "validation")
-    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds for each problem, all of it together")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each problem, all of it together")
     parser.add_argument("--games", type=int, default=16, help="drawn from each policy and its control")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
