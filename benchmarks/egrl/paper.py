@@ -119,7 +119,7 @@ def figure3(options: argparse.Namespace) -> Texts:
     methods, records = _methods("figure3", options), Records(finished(runs_of("figure3", options), options.folder))
     charts.curves(records, methods, options.pictures / "egrl-figure3.png", options.evaluations)
     what = "Best speedup so far over evaluations: mean and standard deviation over seeds"
-    budget = f"{options.evaluations:,} evaluations, {_seeds(records)}; in brackets the part of the optimum."
+    budget = f"{options.evaluations:,} evaluations, {_seeds(records)}."
     shown = [method for method in methods if method != "greedy_dp_repaired"]  # the same speedups as Greedy-DP
     return {
         "figure3": _with_picture(options, "egrl-figure3.png", what, budget, tables.final(records, shown)),

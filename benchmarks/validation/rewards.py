@@ -2,7 +2,7 @@
 
     python -m benchmarks.validation.rewards [MODULE ...] [--write]
 
-A row for each module of ``../shared/corpus`` that XLA's code generator has estimated, all of them where none is named. The
+A row for each module of ``../shared/corpus`` that XLA's code generator has estimated, the small ones where none is named. The
 policy's likeliest game and games drawn from it are scored twice: by the reward, which is the saving by the roofline; and by
 cycles, which are XLA's estimates where it was compiled with a step's arrays in the same memories (two compiles: its own plan,
 and everything in slow memory), else predicted from those two. Games have no stalls. ``--write`` puts the table on
@@ -12,6 +12,7 @@ and everything in slow memory), else predicted from those two. Games have no sta
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -30,9 +31,6 @@ from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.portfolio.memory_mapping.learned import POLICY
 
-#: Uses at most, without naming modules: a game of a large one takes a minute.
-MOST_USES = 1_500
-
 #: Of the draws: the warmer, the worse the games, as those of an agent that has yet to learn.
 TEMPERATURES = (1.0, 2.0, 4.0)
 
@@ -45,13 +43,11 @@ STRONG = -0.9
 HEAD = ("program", "plans", "Pearson", "ranks", "cycles, least to most", "of them XLA's estimates")
 
 
-def row_of(path: Path, cycles: Sequence[Path], games: int, seed: int, most: int) -> list[str] | None:
-    """Cells of a module; None where it is too large."""
+def row_of(path: Path, cycles: Sequence[Path], games: int, seed: int) -> list[str]:
+    """Cells of a module."""
     target, module = load_target("tpu-v4"), read_module(path)
     program = program_from_module(module)
     problem = as_played(make_problem(program, target, cost_model="roofline"))
-    if problem.use_count > most:
-        return None
     costs = read_costs(cycles, module, program)
     policy = POLICY.load()
     played = [policy.rollout(problem)]
@@ -91,25 +87,29 @@ def main() -> None:
 
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("modules", nargs="*", help=f"names; those of up to {MOST_USES:,} uses without")
+    parser.add_argument("modules", nargs="*", help="names; the small ones without")
+    parser.add_argument("--count", type=int, default=16, help="modules at most")
     parser.add_argument("--games", type=int, default=6, help="drawn at each temperature, beside the likeliest")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kept", type=Path, default=Path("results") / "validation" / "rewards.jsonl", help="rows made before")
     parser.add_argument("--write", action="store_true", help="write the table into the page")
     options = parser.parse_args()
     corpus, rows = SHARED / "corpus", []
-    found = sorted((corpus / "tpu_v4_cycles").glob("*.nomsa.hlo.txt.gz"))
+    found = sorted((corpus / "tpu_v4_cycles").glob("*.nomsa.hlo.txt.gz"), key=lambda path: path.stat().st_size)
     if not found:
         raise SystemExit(f"found no module with cycles in {corpus}")
-    for slow in found:
-        name = slow.name.removesuffix(".nomsa.hlo.txt.gz")
-        if options.modules and name not in options.modules:
-            continue
-        paths = [slow.with_name(f"{name}.hlo.txt.gz"), slow]
-        most = 1 << 40 if options.modules else MOST_USES
-        row = row_of(corpus / "tpu_v4" / f"{name}.hlo.txt.gz", paths, options.games, options.seed, most)
-        if row is not None:
-            print(*row, sep=" | ", flush=True)
-            rows.append(row)
+    kept = dict(json.loads(line) for line in options.kept.read_text().splitlines()) if options.kept.exists() else {}
+    options.kept.parent.mkdir(parents=True, exist_ok=True)
+    names = [path.name.removesuffix(".nomsa.hlo.txt.gz") for path in found]
+    for name in [name for name in names if not options.modules or name in options.modules][: options.count]:
+        key = f"{name} {options.games} {options.seed}"
+        if key not in kept:
+            paths = [corpus / "tpu_v4_cycles" / f"{name}{way}.hlo.txt.gz" for way in ("", ".nomsa")]
+            kept[key] = row_of(corpus / "tpu_v4" / f"{name}.hlo.txt.gz", paths, options.games, options.seed)
+            with options.kept.open("a") as stream:
+                stream.write(json.dumps([key, kept[key]]) + "\n")
+        rows.append(kept[key])
+        print(*kept[key], sep=" | ", flush=True)
     known = [[float(row[part]) for row in rows if row[part] != "none"] for part in (2, 3)]
     medians = [f"{median(each):.2f}" for each in known]
     strong = sum(each < STRONG for each in known[0])
