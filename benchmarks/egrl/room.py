@@ -60,7 +60,7 @@ METHODS: dict[str, Callable[[Problem, Any], None]] = {
 #: Methods without anything random.
 FIXED = ("egrl", "milp")
 
-NOISE, NOISY, EVALUATIONS = 0.05, ("resnet50", "resnet101", "bert_base_s128"), 400
+NOISE, NOISY, EVALUATIONS = 0.05, ("resnet50", "resnet101"), 400
 
 
 class Metered(Alone):

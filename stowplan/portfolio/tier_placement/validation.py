@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 #: Maps that the search evaluates.
-EVALUATIONS = 200
+EVALUATIONS = 100
 
 
 class EgrlPlayer:

@@ -145,8 +145,10 @@ class _Run(NamedTuple):
         judge = Judge(kind, problem, result)
         baseline_name, baseline = self._baseline(opened, problem, result, deadline)
         self.stage("games")
-        games_until = deadline.within(max(0.2, deadline.remaining - (1 - GAMES_UNTIL) * limit) if limit < math.inf else limit)
-        policy, likeliest, sampled = self._play(opened.policy, problem, judge, games_until)
+        seconds = max(0.2, deadline.remaining - (1 - GAMES_UNTIL) * limit) if limit < math.inf else limit
+        games_until = deadline.within(seconds)
+        # As much for either.
+        policy, likeliest, sampled = self._play(opened.policy, problem, judge, deadline.within(seconds / 2))
         control, _, drawn = self._play(opened.control, problem, judge, games_until)
         rewards = self._rewards(opened, problem, [*sampled, *drawn])
         self.stage("decisions")
