@@ -129,10 +129,10 @@ def noisy(known: dict[str, Any], seeds: int) -> Iterator[tuple[str, Any]]:
                 yield key, compiler / meter.latency_ps
 
 
-def timed_table(part: str, known: dict[str, Any], seconds: float) -> str:
+def timed_table(known: dict[str, Any], seconds: float) -> str:
     """Markdown: mean gaps to the best bound, and processor seconds; speedup of the best over the compiler."""
     rows = []
-    for name in NETWORKS[part]:
+    for name in (name for part in NETWORKS.values() for name in part):
         runs = {
             method: [known[key] for key in known if key.startswith(f"{name}|{method}|") and key.endswith(f"|{seconds:g}")]
             for method in METHODS
@@ -190,14 +190,10 @@ def main() -> None:
             with options.results.open("a") as stream:
                 stream.write(json.dumps(found) + "\n")
             print(*found, flush=True)
-    texts = {
-        "room_large": timed_table("large", known, options.seconds),
-        "room_scarce": timed_table("scarce", known, options.seconds),
-        "room_noise": noise_table(known),
-    }
+    texts = {"room": timed_table(known, options.seconds)}
     if options.write:
         write_into(PAGE, texts)
-    print("\n\n".join(texts.values()))
+    print("\n\n".join([*texts.values(), noise_table(known)]))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ PAGE = ROOT / "docs" / "results" / "validation.md"
 SOLVES = 16
 
 #: Dearest decisions that are shown of an agent.
-DEAREST = 3
+DEAREST = 2
 
 #: Part of the optimum that a decision costs that is shown.
 LEAST_COST = 1e-3
