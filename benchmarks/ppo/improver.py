@@ -175,12 +175,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("graphs", type=Path, help="folder of suites")
     parser.add_argument("--evaluations", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--least", type=int, default=LEAST, help="instructions of a body")
     parser.add_argument("--count", type=int, default=0, help="bodies at most, small ones first; 0: all")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no body after so many")
     parser.add_argument("--write", action="store_true", help="write the table into the page")
     options = parser.parse_args(argv)
     began = time.monotonic()
-    bodies = {each[2].digest: each for each in Setting(least=LEAST - 1, most=MOST).graphs(options.graphs)}
+    bodies = {each[2].digest: each for each in Setting(least=options.least - 1, most=MOST).graphs(options.graphs)}
     found: dict[str, list[tuple[float, float, float]]] = {}
     done = 0
     for _, name, problem in sorted(bodies.values(), key=lambda each: len(each[2].instructions))[: options.count or None]:

@@ -79,9 +79,9 @@ def spreads(found: dict[str, Summary]) -> str:
         for summary in found.values():
             (gaps,) = (row.gaps for row in summary.rows if row.name == way or (way, row) == ("heuristic", summary.rows[-1]))
             shares = ["" if each is None else f"{each:.0%}" for each in (gaps.optimal, gaps.within_1)]
-            cells += [*shares, *("" if each is None else f"{each:.1%}" for each in (gaps.mean, gaps.worst))]
+            cells += [*shares, "" if gaps.mean is None else f"{gaps.mean:.1%}"]
         rows.append([way, *cells])
-    head = [f"{agent}: {part}" for agent in found for part in ("optimal", "within 1 %", "mean gap", "worst")]
+    head = [f"{agent}: {part}" for agent in found for part in ("optimal", "within 1 %", "mean gap")]
     return table(rows, ["", *head])
 
 
