@@ -36,7 +36,7 @@ SCARCE = 0.5
 #: Generated networks, and about how many layers they have.
 GENERATED_NETWORKS, LAYERS = 24, (12, 80)
 
-#: Generated loop bodies, and how many instructions they have.
+#: Generated loop bodies, and how many instructions they have, relays included.
 BODIES, INSTRUCTIONS = 26, (6, 20)
 
 
@@ -69,7 +69,7 @@ def loops() -> Iterator[Any]:
     chance = np.random.default_rng(SEED)
     for number in range(BODIES):
         problem = graphs.generated(chance, instructions=INSTRUCTIONS)
-        if find_obstacle(problem) is None:
+        if find_obstacle(problem) is None and len(problem.instructions) <= INSTRUCTIONS[1]:
             yield msgspec.structs.replace(problem, name=f"generated {number}, {len(problem.instructions)} instructions")
 
 
