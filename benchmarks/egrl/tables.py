@@ -63,15 +63,11 @@ def titles(methods: Sequence[str], known: Mapping[str, Method] = METHODS) -> lis
 
 
 def final(records: Records, methods: Sequence[str]) -> str:
-    """Final speedups, with their part of the optimum."""
+    """Final speedups, and the optimum's."""
     rows = []
     for place in records.places:
         best = records.optimum(place)
-        row = _name(place)
-        for method in methods:
-            found = records.speedups(place, method)
-            part = f" ({statistics.fmean(found) / best.speedup:.1%})" if found and best else ""
-            row.append(mean_and_deviation(found) + part)
+        row = [*_name(place), *(mean_and_deviation(records.speedups(place, method)) for method in methods)]
         unproven = "" if best is None or best.bound_ps == best.latency_ps else " (not proven)"
         row.append("" if best is None else f"{best.speedup:.3f}{unproven}")
         rows.append(row)

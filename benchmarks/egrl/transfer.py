@@ -13,9 +13,7 @@ import numpy as np
 
 from benchmarks.egrl.methods import MOMENTS
 from benchmarks.egrl.runs import Run, problem_of
-from benchmarks.egrl.tables import Records
 from benchmarks.lib.runs import arrays_of
-from benchmarks.lib.tables import mean_and_deviation, table
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.learned_guidance.tier_placement.decode import Decoder
@@ -137,17 +135,3 @@ def speedups_of(found: Sequence[Trial], transfer: Transfer, policy: str, decodin
 def transfers(found: Sequence[Trial]) -> list[Transfer]:
     """Those of all trials, in their order."""
     return list(dict.fromkeys(trial.transfer for trial in found))
-
-
-def summary(found: Sequence[Trial], records: Records) -> str:
-    """A row for each transfer: policies at the end of their training, beside even odds."""
-    rows = []
-    kinds = [(policy, decoding) for policy in POLICIES for decoding in DECODINGS]
-    for transfer in transfers(found):
-        place = transfer[1:]
-        filled = even(*place)
-        cells = [mean_and_deviation(speedups_of(found, transfer, *kind, MOMENTS[-1])) for kind in kinds]
-        cells.append("" if filled is None else f"{filled:.3f}")
-        rows.append([transfer[0], " ".join(place), *cells])
-    head = [*(", ".join(kind) for kind in kinds), "even odds, filled"]
-    return table(rows, ["trained on", "tried on", *head])

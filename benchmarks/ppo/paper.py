@@ -1,11 +1,10 @@
 """The PPO mapper beside its controls and baselines, at equal evaluations and equal seconds: docs/results/ppo.md.
 
 ``python -m benchmarks.ppo.paper run GRAPHS --folder RUNS [--method ppo --seeds 3 ...]`` makes runs that are not there yet,
-each kept in a file of its own; ``tables --folder RUNS [--page FILE]`` prints the tables, or writes them between the markers of
-the page; ``single`` judges roll-outs one by one, ``chart CURVE... --output FILE`` draws the reward over training. Several
-processes may work on one folder. ``--machine``, ``--max-delay``, ``--least``, ``--most``, ``--first``, ``--seconds`` and
-``--repair`` choose a setting; runs of several may lie in one folder, and ``tables`` prints those of the setting that it is
-given, under ``--as``.
+each kept in a file of its own; ``tables --folder RUNS`` prints the tables; ``single [--page FILE]`` judges roll-outs one by
+one, ``chart CURVE... --output FILE`` draws the reward over training. Several processes may work on one folder. ``--machine``,
+``--max-delay``, ``--least``, ``--most``, ``--first``, ``--seconds`` and ``--repair`` choose a setting; runs of several may lie
+in one folder, and ``tables`` prints those of the setting that it is given, under ``--as``.
 
 Methods: ``reference`` (CP-SAT, the initiation interval proven or not), ``list``, ``random``, ``evolution``, ``search``,
 ``uniform`` (roll-outs to any legal place), ``untrained`` (a network that was never trained), ``ppo`` (the policy that ships),
@@ -51,13 +50,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def tables(arguments: argparse.Namespace) -> None:
-    """Print tables, or write them into the page."""
+    """Print tables."""
     texts, count = texts_of(load(arguments.folder), setting_of(arguments), arguments.name or "ppo")
     print(f"{count} graphs")
-    give(texts, arguments.page)
+    give(texts)
 
 
-def give(texts: dict[str, str], page: Path | None) -> None:
+def give(texts: dict[str, str], page: Path | None = None) -> None:
     """Tables on the page between their markers, or printed."""
     if page is not None:
         write_into(page, {name: text + "\n" for name, text in texts.items()})
@@ -191,9 +190,9 @@ def parser() -> argparse.ArgumentParser:
     draw.add_argument("curves", type=Path, nargs="+")
     draw.add_argument("--output", type=Path, required=True)
     draw.set_defaults(function=chart)
+    alone.add_argument("--page", type=Path, help="write into it")
     for each in (show, alone):
-        each.add_argument("--page", type=Path, help="write into it")
-        each.add_argument("--as", dest="name", help="of the markers on the page")
+        each.add_argument("--as", dest="name", help="name of the tables, and of the markers on the page")
     for each in (runs, show, alone):
         each.add_argument("--folder", type=Path, required=True)
         each.add_argument("--machine", default="se", help="name, or path of a machine file")

@@ -101,9 +101,9 @@ def validate_command(
     items = find_inputs(suites)
     measured = None
     if compiled is not None:
-        from stowplan.backends.xla.score import CompiledRewards
+        from stowplan.backends.xla.score import CompiledCycles
 
-        measured = CompiledRewards(compiled)
+        measured = CompiledCycles(compiled)
     opened = Policies(policies or (), seed)
     done: list[ProblemReport] = []
 
@@ -206,9 +206,10 @@ _HEAD = (
     "policy",
     "gap",
     "best sample",
-    "gap",
+    "with search",
     "untrained",
     "best sample",
+    "with search",
     "baseline",
     "value corr. at equal",
 )
@@ -227,10 +228,7 @@ def _problem_row(problem: ProblemReport) -> tuple[str, ...]:
         as_quantity(exact.certified_bound, unit) if exact.proof else "none",
         as_quantity(policy.likeliest.objective, unit),
         _gap(policy.likeliest),
-        as_quantity(policy.best.objective, unit),
-        _gap(policy.best),
-        _gap(control.likeliest),
-        _gap(control.best),
+        *(_gap(each) for each in (policy.best, policy.searched, control.likeliest, control.best, control.searched)),
         _gap(problem.baseline),
         as_correlation(None if problem.values is None else problem.values.at_equal_positions),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from stowplan import files
-from stowplan.portfolio.validation.records import Outcome, ProblemReport, Row, Summary, Validation
+from stowplan.portfolio.validation.records import Outcome, ProblemReport, Row, Summary, Validation, outcomes_of
 from stowplan.portfolio.validation.statistics import Spread
 from stowplan.report.colours import PALETTE
 from stowplan.report.inline import legend_html, plot_html
@@ -72,7 +72,7 @@ def _warnings(validation: Validation) -> str:
 
 def _cards(summary: Summary) -> str:
     policy = summary.rows[0].gaps
-    medians, means = ([_both(row, part) for row in (summary.rows[0], summary.rows[3])] for part in ("median", "mean"))
+    medians, means = ([_both(row, part) for row in (summary.rows[0], summary.rows[4])] for part in ("median", "mean"))
     optimal = _NOTHING if policy.optimal is None else f"{policy.optimal:.0%}"
     return f"<h2>{escape(summary.agent)} on {escape(_words(summary.kind))}</h2>\n" + cards_list(
         [
@@ -89,7 +89,7 @@ def _cards(summary: Summary) -> str:
 
 
 def _sections(summary: Summary, problems: Sequence[ProblemReport]) -> Iterator[Section]:
-    outcomes = outcomes_of(summary, problems)
+    outcomes = outcomes_of(problems)
     rows = [(row.name, row.gaps) for row in summary.rows]
     what = "gap" if not summary.second else "gap of the interval"
     body = _drawn(gaps_plot(rows, outcomes, lambda outcome: outcome.gap, what), what)
@@ -139,13 +139,15 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
                 f"{shown} ({exact.proof})" if exact is not None and exact.proof else shown,
                 _outcome(None if policy is None else policy.likeliest, each.unit),
                 _outcome(None if policy is None else policy.best, each.unit),
+                _outcome(None if policy is None else policy.searched, each.unit),
                 _outcome(None if control is None else control.likeliest, each.unit),
                 _outcome(None if control is None else control.best, each.unit),
+                _outcome(None if control is None else control.searched, each.unit),
                 _outcome(each.baseline, each.unit),
             )
         )
-    others = ("Policy:r", "Best sample:r", "Untrained:r", "Best sample:r", "Baseline:r")
-    head = ("Problem:n", "Best known:r", "Bound:r", "Certified:r", *others)
+    ways = ("Best sample:r", "With search:r")
+    head = ("Problem:n", "Best known:r", "Bound:r", "Certified:r", "Policy:r", *ways, "Untrained:r", *ways, "Baseline:r")
     return table(
         "Objectives, with the gap to the optimum or, where that is not proven, to the best plan known and to the bound",
         head,
@@ -337,21 +339,6 @@ def scatter_plot(
     spoken = f"{up_title} over {across_title}, {len(every)} points"
     # More problems than colours cannot be told apart by a legend.
     return Plot(across, [Panel(up, marks, _HIGH, spoken)], legend=legend if len(series) <= len(PALETTE) else [])
-
-
-def outcomes_of(summary: Summary, problems: Sequence[ProblemReport]) -> dict[str, list[tuple[str, Outcome]]]:
-    """(problem, outcome) of each row of a summary, in the order of its rows."""
-    found: dict[str, list[tuple[str, Outcome]]] = {row.name: [] for row in summary.rows}
-    names = list(found)
-    for problem in problems:
-        sides = [problem.policy, problem.control]
-        each: list[Sequence[Outcome]] = []
-        for side in sides:
-            each += [(), (), ()] if side is None else [(side.likeliest,), side.sampled, (side.best,) if side.sampled else ()]
-        each.append(() if problem.baseline is None else (problem.baseline,))
-        for name, outcomes in zip(names, each, strict=True):
-            found[name] += [(problem.name, outcome) for outcome in outcomes]
-    return found
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

@@ -8,8 +8,9 @@ within fast memory, and several times what the bytes need from slow memory. Such
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -20,10 +21,17 @@ from stowplan.backends.xla.collectives import collective_cycles
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import HloModule, program_from_module, read_module
-from stowplan.frontends.hlo.placed import Placed, placed_instructions, read_assignment, read_placements
+from stowplan.frontends.hlo.placed import Placed, placed_instructions, read_assignment, read_placements, sign_steps
 from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
 from stowplan.hardware.costs import make_problem
-from stowplan.hardware.costs.signatures import Assignment, SignatureCosts, StepPlacement, StepSignature
+from stowplan.hardware.costs.signatures import (
+    Assignment,
+    LatencyTable,
+    SignatureCosts,
+    StepPlacement,
+    StepSignature,
+    shipped,
+)
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.shared_bandwidth import play_shared
 from stowplan.hardware.simulator import Timeline, durations_ps
@@ -287,11 +295,11 @@ class Judge:
         return [step.weight * self.target.cycles_ps(found.cycles.get(step.name, 0)) for step in self.program.steps]
 
 
-class CompiledRewards:
-    """Reward and cycles of the compiled results of programs: figure 6 of Wang et al. 2023.
+class CompiledCycles:
+    """What plans take by the cycles of a program's compiles: table 5 of Wang et al. 2023.
 
-    The reward is the game's for the uses that the compiler serves from fast memory: what they save of the latency with all in
-    slow memory, by the problem's cost model. Cycles are the compiler's estimates, with its stalls.
+    A step has the compiler's cycles where a compile had its arrays in the same memories, else predicted ones
+    (:class:`~stowplan.hardware.costs.signatures.SignatureCosts`). What plans wait for copies is left out.
 
     Parameters
     ----------
@@ -314,37 +322,36 @@ class CompiledRewards:
             )
 
     @cached_property
-    def _programs(self) -> list[tuple[Program, list[Compiled]]]:
-        return [(judged_program(read_module(results[0].program_path)), results) for results in self._workloads]
+    def _programs(self) -> list[tuple[HloModule, list[Compiled]]]:
+        return [(read_module(results[0].program_path), results) for results in self._workloads]
 
-    def __call__(self, problem: Problem) -> list[tuple[int, int]]:
-        """Picoseconds and cycles, one pair for each result of a program with the problem's sequence of steps.
+    def __call__(self, problem: Problem) -> Callable[[Plan], int] | None:
+        """The cycles of a plan; None where no program with the problem's steps and uses was compiled.
 
-        Results of a program that the compiler sees with other uses than the problem has are left out, and so are those that
-        cannot be read.
+        Results that cannot be read are left out.
 
         Raises
         ------
         InputError
             The problem's target is not one of the package's.
         """
-        names = [step.name for step in problem.steps]
-        found = []
-        for program, results in self._programs:
-            if [step.name for step in program.steps] != names:
+        wanted = [(step.name, len(step.uses)) for step in problem.steps]
+        for module, results in self._programs:
+            program = judged_program(module)
+            if [(step.name, len(step.uses)) for step in program.steps] != wanted:
                 continue
-            judge = Judge(program, load_target(problem.target))
-            if [len(step.uses) for step in judge.problem.steps] != [len(step.uses) for step in problem.steps]:
-                continue
+            target, signatures, table = load_target(problem.target), sign_steps(module, program), LatencyTable()
             for each in results:
-                try:
-                    module = judge.read(each)
-                    fast = judge.plan(each).plan.fast_uses if module.has_fast_memory else ()
-                    reward = problem.all_slow_ps - sum(durations_ps(problem, fast))
-                    found.append((reward, judge.score(module).total))
-                except InputError:
-                    continue
-        return found
+                with suppress(InputError):
+                    table.add(CompiledModule(each, target).assignment(signatures), signatures)
+            costs, count = SignatureCosts(signatures, table, shipped(target.fast_space)), problem.use_count
+            return partial(_cycles, costs, program, count)
+        return None
+
+
+def _cycles(costs: SignatureCosts, program: Program, uses: int, plan: Plan) -> int:
+    fast = set(plan.fast_uses)
+    return round(costs.of_fast_uses(program.steps, [use in fast for use in range(uses)]).total)
 
 
 def _workloads(folder: Path) -> Iterator[list[Compiled]]:

@@ -26,7 +26,7 @@ _ACTIONS = ("copy", "no copy", "drop")
 
 
 class MuZeroPlayer:
-    """A policy of MMap-MuZero without search: its prior alone."""
+    """A policy of MMap-MuZero: its prior alone; and one game with tree search, as it was trained with."""
 
     def __init__(self, policy: Policy):
         self.policy = policy
@@ -42,6 +42,11 @@ class MuZeroPlayer:
         """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
         game = self._game(problem)
         return [game_of(game, played) for played in self.policy.rollouts(game, count, seed=seed, should_stop=stop)]
+
+    def searched(self, problem: Problem, seed: int, stop: Stop) -> Game | None:
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        game = self._game(problem)
+        return next((game_of(game, each) for each in self.policy.searched(game, seed=seed, should_stop=stop)), None)
 
     def _game(self, problem: Problem) -> CompiledGame:
         from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame

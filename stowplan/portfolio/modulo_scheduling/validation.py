@@ -30,6 +30,10 @@ class Placed(NamedTuple):
     slot: int
 
 
+#: Mappings that the search makes at least.
+ROLL_OUTS = 64
+
+
 @dataclass
 class Attempt:
     """A mapping at one initiation interval (II), and what was thought and earned on the way."""
@@ -44,7 +48,10 @@ class Attempt:
 
 
 class PpoPlayer:
-    """A mapper by itself: mappings at the least interval that bounds leave, then at the next, until one is complete."""
+    """A mapper by itself: mappings at the least interval that bounds leave, then at the next, until one is complete.
+
+    The search is the candidate's: roll-outs that go on as copies of others, and repair what was placed.
+    """
 
     def __init__(self, policy: Policy):
         self.policy = policy
@@ -56,6 +63,18 @@ class PpoPlayer:
     def sampled(self, problem: Problem, count: int, seed: int, stop: Stop) -> Sequence[Game]:
         """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
         return self._games(problem, count, np.random.default_rng(seed), stop)
+
+    def searched(self, problem: Problem, seed: int, stop: Stop) -> Game | None:
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        from stowplan.portfolio.modulo_scheduling.body import Body
+        from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
+        from stowplan.portfolio.modulo_scheduling.search import Tally
+
+        tally = Tally(Body(problem))
+        rolls = RollOuts(tally, self.policy, seed, repair=True)
+        while tally.evaluations < ROLL_OUTS and not stop():
+            rolls.step(tally.body.least_ii, stop, ROLL_OUTS - tally.evaluations)
+        return None if stop() else Game(tally.best)
 
     def _games(self, problem: Problem, count: int, chance: np.random.Generator | None, stop: Stop) -> list[Game]:
         """Games side by side; none where they were stopped."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stowplan.errors import InputError
 from stowplan.models.tier_placement.plan import Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.tier_placement.learned import POLICY
@@ -17,8 +18,15 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
 
 
+#: Maps that the search evaluates.
+EVALUATIONS = 100
+
+
 class EgrlPlayer:
-    """A graph network: the map that its probabilities fill, and maps drawn from them that the chip's compiler rectifies."""
+    """A graph network: the map that its probabilities fill, and maps drawn from them that the chip's compiler rectifies.
+
+    The search is EGRL's, begun with the policy: evolution and learner, on this network alone.
+    """
 
     def __init__(self, policy: Policy):
         self.policy = policy
@@ -38,6 +46,14 @@ class EgrlPlayer:
         while len(games) < count and not stop():
             games.append(Game(decoder.likeliest(one_tier[draw(probabilities, chance)])))
         return games
+
+    def searched(self, problem: Problem, seed: int, stop: Stop) -> Game | None:
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        try:
+            tuned = self.policy.fine_tune(problem, evaluations=EVALUATIONS, seed=seed, should_stop=stop)
+        except InputError:  # the chip's compiler finds no map to measure others by
+            return Game(None)
+        return None if stop() else Game(tuned.best)
 
 
 class Tiers:

@@ -62,6 +62,10 @@ class Player(Protocol):
         """Games with decisions drawn from the policy; fewer than ``count`` where they were stopped."""
         ...
 
+    def searched(self, problem: Any, seed: int, stop: Stop) -> Game | None:
+        """The best that the agent's own search finds with an effort that is always the same; None where it was stopped."""
+        ...
+
 
 class Completion(NamedTuple):
     """The best that can be made of some decisions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 import msgspec
@@ -59,6 +59,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     sampled: tuple[Outcome, ...] = ()
     best: Outcome = Outcome(note="stopped")
     """The best of the sampled ones."""
+    searched: Outcome = Outcome(note="stopped")
+    """With the agent's own search."""
     seconds: float = 0.0
 
 
@@ -78,10 +80,10 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RewardCorrelation(msgspec.Struct, frozen=True, kw_only=True):
-    """The game's reward beside a measured latency: of sampled games of policy and control, or of compiled results."""
+    """The game's reward beside a latency, of sampled games of policy and control."""
 
     measured: str
-    """``simulated`` or ``compiled``."""
+    """``simulated``, or ``compiled``: cycles by compiles of the program."""
     correlation: float | None
     """Pearson's; -1 where more reward always is less time, None where there is none."""
     count: int
@@ -187,7 +189,7 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
         digest=opened.digest,
         problems=len(problems),
         proven=sum(each.exact is not None and each.exact.is_proven for each in problems),
-        rows=tuple(_row(name, outcomes, pair is not None) for name, outcomes in _outcomes(problems)),
+        rows=tuple(_row(name, [each for _, each in found], pair is not None) for name, found in outcomes_of(problems).items()),
         second="" if pair is None else pair[2],
         correlation=_pooled(values, lambda each: each.correlation),
         at_equal_positions=_pooled(values, lambda each: each.at_equal_positions),
@@ -197,16 +199,23 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
     )
 
 
-def _outcomes(problems: Sequence[ProblemReport]) -> Iterator[tuple[str, Iterable[Outcome]]]:
-    """Ways to plan by name, and what each came to on the problems."""
-    sides = {"policy": [each.policy for each in problems], "untrained": [each.control for each in problems]}
-    for name, every in sides.items():
-        found = [side for side in every if side is not None]
-        yield f"{name}, likeliest", [side.likeliest for side in found]
-        yield f"{name}, each sample", [outcome for side in found for outcome in side.sampled]
-        yield f"{name}, best sample", [side.best for side in found if side.sampled]
+def outcomes_of(problems: Sequence[ProblemReport]) -> dict[str, list[tuple[str, Outcome]]]:
+    """(problem, outcome) of each way to plan, by its name, of validated problems of one kind."""
+    found: dict[str, list[tuple[str, Outcome]]] = {}
+    for name, part in (("policy", "policy"), ("untrained", "control")):
+        for problem in problems:
+            side: Side = getattr(problem, part)
+            ways = {
+                "likeliest": (side.likeliest,),
+                "each sample": side.sampled,
+                "best sample": (side.best,) if side.sampled else (),
+                "with search": (side.searched,),
+            }
+            for way, outcomes in ways.items():
+                found.setdefault(f"{name}, {way}", []).extend((problem.name, outcome) for outcome in outcomes)
     baselines = dict.fromkeys(each.baseline_name for each in problems)
-    yield f"baseline {', '.join(baselines)}", [each.baseline or Outcome(note="lost") for each in problems]
+    lost = Outcome(note="lost")
+    return found | {f"baseline {', '.join(baselines)}": [(each.name, each.baseline or lost) for each in problems]}
 
 
 def _row(name: str, outcomes: Iterable[Outcome], has_second: bool) -> Row:

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -41,8 +42,8 @@ COMPLETION_WORK = 1 / 24
 #: Positions, and games, that the plots of one problem have at most.
 MOST_POINTS = 300
 
-#: (problem) to (reward, cycles) of compiled results of the same program, where there are any.
-Compiled = Callable[[Any], Sequence[tuple[int, int]]]
+#: (problem) to what says of a plan how many cycles it takes by compiles of the same program; None where there are none.
+Compiled = Callable[[Any], Callable[[Any], int] | None]
 
 
 class Cancelled(Exception):  # noqa: N818 (no error)
@@ -73,7 +74,7 @@ def validate(
     solves
         Completions that the search for costly decisions may take.
     compiled
-        Compiled results to correlate the reward with.
+        Says how many cycles plans take, to correlate the reward with.
     on_start, on_stage
         Called with each input before it is read, and with a word on each of its stages.
     cancel
@@ -144,8 +145,10 @@ class _Run(NamedTuple):
         judge = Judge(kind, problem, result)
         baseline_name, baseline = self._baseline(opened, problem, result, deadline)
         self.stage("games")
-        games_until = deadline.within(max(0.2, deadline.remaining - (1 - GAMES_UNTIL) * limit) if limit < math.inf else limit)
-        policy, likeliest, sampled = self._play(opened.policy, problem, judge, games_until)
+        seconds = max(0.2, deadline.remaining - (1 - GAMES_UNTIL) * limit) if limit < math.inf else limit
+        games_until = deadline.within(seconds)
+        # As much for either.
+        policy, likeliest, sampled = self._play(opened.policy, problem, judge, deadline.within(seconds / 2))
         control, _, drawn = self._play(opened.control, problem, judge, games_until)
         rewards = self._rewards(opened, problem, [*sampled, *drawn])
         self.stage("decisions")
@@ -200,6 +203,7 @@ class _Run(NamedTuple):
         began, stop = time.monotonic(), deadline.stopper()
         likeliest = player.likeliest(problem, stop)
         sampled = player.sampled(problem, self.games, self.settings.seed, stop) if self.games else []
+        searched = player.searched(problem, self.settings.seed, stop)
         self._check_cancel()
         outcomes = tuple(judge.game(each) for each in sampled)
         side = Side(
@@ -210,20 +214,22 @@ class _Run(NamedTuple):
                 key=lambda each: each.objective or 0,
                 default=Outcome(note="lost" if len(outcomes) == self.games else "stopped"),
             ),
+            searched=judge.game(searched),
             seconds=round(time.monotonic() - began, 3),
         )
         return side, likeliest, sampled
 
     def _rewards(self, opened: Opened, problem: Any, sampled: Sequence[Game]) -> tuple[RewardCorrelation, ...]:
-        found = []
-        simulated, valid = opened.adapter.simulated, [each for each in sampled if each.reward is not None]
-        if simulated is not None:
-            found.append(
-                correlated("simulated", [(each.reward or 0, simulated(problem, each.plan)) for each in valid if each.plan])
-            )
-            if self.compiled is not None:
-                found.append(correlated("compiled", self.compiled(problem)))
-        return tuple(found)
+        simulated = opened.adapter.simulated
+        if simulated is None:
+            return ()
+        ways = {"simulated": partial(simulated, problem), "compiled": self.compiled and self.compiled(problem)}
+        valid = [each for each in sampled if each.reward is not None and each.plan]
+        return tuple(
+            correlated(name, [(each.reward or 0, latency(each.plan)) for each in valid])
+            for name, latency in ways.items()
+            if latency is not None
+        )
 
     def _decisions(
         self, opened: Opened, judge: Judge, game: Game | None, outcome: Outcome, deadline: Deadline

@@ -61,6 +61,9 @@ class Scripted:
     def sampled(self, problem: Problem, count: int, seed: int, stop: Stop) -> Sequence[Game]:
         return [self._play(problem, self._sampled[(seed + number) % len(self._sampled)]) for number in range(count)]
 
+    def searched(self, problem: Problem, seed: int, stop: Stop) -> Game | None:
+        return self.likeliest(problem, stop)
+
     def _play(self, problem: Problem, actions: Sequence[Action]) -> Game:
         state, before = CompiledGame(problem).reset(), []
         for action in actions:

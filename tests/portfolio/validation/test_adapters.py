@@ -8,9 +8,11 @@ import random
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from benchmarks.lib.modulo_scheduling import kernels
+from benchmarks.lib.tier_placement.variants import generated
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, MissingDependencyError
 from stowplan.frontends.dfg import lower
@@ -27,6 +29,7 @@ from stowplan.portfolio.kind import kind, kind_of
 from stowplan.portfolio.memory_mapping import validation
 from stowplan.portfolio.memory_mapping.validation import FastOrSlow, with_uses
 from stowplan.portfolio.modulo_scheduling.validation import Placed, Places, PpoPlayer, with_places
+from stowplan.portfolio.tier_placement import validation as tier_validation
 from stowplan.portfolio.tier_placement.validation import Tiers
 from stowplan.portfolio.validation import adapter as policies
 from stowplan.portfolio.validation.adapter import Effort, Policies
@@ -181,6 +184,25 @@ def test_a_mapper_plays_by_seed_and_its_plans_are_valid() -> None:
         assert len(game.estimates) == sum(len(placed) for placed in game.trace.values())
         assert all(math.isfinite(each.value) and math.isfinite(each.returned) for each in game.estimates)
     assert player.sampled(problem, 3, 1, lambda: True) == []
+    searched = player.searched(problem, 1, never)
+    assert searched == player.searched(problem, 1, never)
+    assert searched is not None
+    assert verify_modulo(problem, searched.plan).ok
+    assert searched.plan.objective <= likeliest.plan.objective
+    assert player.searched(problem, 1, lambda: True) is None
+
+
+def test_a_network_searches_no_worse_than_its_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(tier_validation, "EVALUATIONS", 20)
+    problem = generated(np.random.default_rng(0), layers=10)
+    player = Policies().of(kind_of(problem)).policy
+    likeliest, searched = player.likeliest(problem, never), player.searched(problem, 0, never)
+    assert likeliest is not None
+    assert searched is not None
+    assert verify_tiers(problem, searched.plan).ok
+    assert searched.plan.objective_ps <= likeliest.plan.objective_ps
+    assert player.searched(problem, 0, lambda: True) is None
 
 
 # Policies
@@ -236,3 +258,7 @@ def test_an_untrained_control_depends_on_the_seed_alone() -> None:
     assert verify_mapping(problem, likeliest.plan).ok
     assert [each.position for each in likeliest.estimates] == list(range(len(BEST)))
     assert likeliest.estimates[0].returned >= likeliest.estimates[-1].returned
+    searched = opened.policy.searched(problem, 0, never)
+    assert searched is not None
+    assert verify_mapping(problem, searched.plan).ok
+    assert opened.policy.searched(problem, 0, lambda: True) is None

@@ -78,6 +78,19 @@ def test_a_perfect_policy_has_no_gap_and_no_costly_decision(report: Callable[...
     assert (found.baseline_name, found.baseline.objective) == ("greedy, no stalls", OPTIMUM)
 
 
+def test_search_has_a_row_of_its_own(report: Callable[..., ProblemReport]) -> None:
+    class Searching(Scripted):
+        def searched(self, problem: Any, seed: int, stop: Any) -> Game | None:
+            return self._play(problem, BEST)
+
+    found = report(Searching(ONE_BAD))
+    (summary,) = summarize([found], lambda name: Fixed(Scripted()).of(None))  # type: ignore[arg-type]
+    rows = {row.name: row.gaps for row in summary.rows}
+    assert rows["policy, with search"].optimal == 1.0
+    assert rows["policy, likeliest"].optimal == 0.0
+    assert rows["untrained, with search"].mean == rows["untrained, likeliest"].mean
+
+
 def test_one_bad_decision_is_named_and_no_other(report: Callable[..., ProblemReport]) -> None:
     found = report(Scripted(ONE_BAD))
     assert found.policy is not None
@@ -120,8 +133,9 @@ def test_more_reward_is_less_simulated_latency(report: Callable[..., ProblemRepo
     (simulated,) = report(Scripted(BEST, SAMPLED)).rewards
     assert (simulated.measured, simulated.correlation, simulated.count) == ("simulated", pytest.approx(-1.0), 8)
     assert report(Scripted((DROP,) * 4)).rewards[0].correlation is None
-    _, compiled = report(Scripted(), compiled=lambda problem: [(1, 30), (2, 20), (3, 10)]).rewards
-    assert (compiled.measured, compiled.correlation, compiled.count) == ("compiled", pytest.approx(-1.0), 3)
+    _, compiled = report(Scripted(BEST, SAMPLED), compiled=lambda problem: lambda plan: 2 * plan.objective_ps).rewards
+    assert (compiled.measured, compiled.correlation, compiled.count) == ("compiled", pytest.approx(-1.0), 8)
+    assert len(report(Scripted(), compiled=lambda problem: None).rewards) == 1
 
 
 def test_plans_are_verified_and_lost_games_counted(report: Callable[..., ProblemReport]) -> None:
@@ -157,7 +171,7 @@ def test_games_that_time_cut_short_are_no_lost_ones(report: Callable[..., Proble
     assert found.policy is not None
     assert found.policy.likeliest.note == "stopped"
     (summary,) = summarize([found], lambda name: Fixed(Slow()).of(None))  # type: ignore[arg-type]
-    assert [row.gaps.count for row in summary.rows[:3]] == [0, 0, 0]
+    assert [row.gaps.count for row in summary.rows[:4]] == [0, 0, 0, 0]
 
 
 def test_the_seed_decides(report: Callable[..., ProblemReport]) -> None:

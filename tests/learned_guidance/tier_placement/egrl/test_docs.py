@@ -28,7 +28,7 @@ def test_the_table_has_the_values_of_both_presets() -> None:
         for field in msgspec.structs.fields(EgrlConfig)
     ]
     table = PAGE.partition("## Hyperparameters")[2].partition("\n## ")[0]
-    found = re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \| ([^|]*) \|$", table, flags=re.MULTILINE)
+    found = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \|$", table, flags=re.MULTILINE)
     assert [row for row in found if row not in expected] == []
     assert [row for row in expected if row[1] != row[2] and row not in found] == []
 
@@ -44,12 +44,6 @@ def test_what_both_presets_have_from_the_paper() -> None:
     assert len(found) == 10
     for config in (EgrlConfig.paper(), EgrlConfig.cpu()):
         assert [name for name, value in found if getattr(config, name) != value] == []
-
-
-def test_the_paper_s_column_agrees_with_its_preset() -> None:
-    found = re.findall(r"^\| `(\w+)` \| ([\d.e-]*\d[\d.e-]*) \| ([^|]*) \|", PAGE, flags=re.MULTILINE)
-    assert len(found) == 5
-    assert [name for name, printed, value in found if float(printed) != float(value)] == []
 
 
 def test_every_column_of_the_curve_is_explained() -> None:
