@@ -17,7 +17,9 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 from stowplan.learned_guidance.memory_mapping.game.prices import (
+    AT_ONCE,
     COPY_PRICE,
+    DENSITY_PRICE,
     MEMORY_PRICE,
     Estimates,
     Floats,
@@ -29,9 +31,9 @@ from stowplan.learned_guidance.memory_mapping.game.prices import (
 #: Blocks of steps with a price of memory of their own.
 BLOCKS = 16
 
-#: Settings: factors of the two prices (logarithms), how far what a move saves is shared with its step's others, and what part
-#: of it is what it saves at once.
-SETTINGS = 4
+#: Settings: factors of the two prices (logarithms), how far what a move saves is shared with its step's others, what part of it
+#: is what it saves at once, and the factor of the density.
+SETTINGS = 5
 
 #: Standard deviations of changes: of settings, of blocks, of tensors' weights (logarithms).
 SPREAD = 0.4, 0.6, 1.0
@@ -42,7 +44,7 @@ PIECE = 8
 
 def first_settings() -> Floats:
     """The constant floors."""
-    return np.array([np.log(MEMORY_PRICE), np.log(COPY_PRICE), 1.0, 0.5])
+    return np.array([np.log(MEMORY_PRICE), np.log(COPY_PRICE), 1.0, AT_ONCE, DENSITY_PRICE])
 
 
 class PricedPlay:
@@ -71,6 +73,7 @@ class PricedPlay:
                 each.shared,
                 each.held_from,
                 each.copy_bound,
+                each.density,
                 each.memory_ps,
                 each.copy_ps,
                 self._memory,
@@ -112,7 +115,7 @@ def evolve_prices(
         way = rng.integers(4)
         if way == 0:
             changed[:2] += SPREAD[0] * rng.standard_normal(2)
-            changed[2:SETTINGS] = np.clip(changed[2:SETTINGS] + SPREAD[0] * rng.standard_normal(2), 0.0, 1.0)
+            changed[2:SETTINGS] = np.clip(changed[2:SETTINGS] + SPREAD[0] * rng.standard_normal(3), 0.0, 1.0)
         elif way == 1:
             first = rng.integers(BLOCKS)
             last = first + 1 + rng.integers(4)
@@ -140,6 +143,7 @@ def play_by(
     shared: Floats,
     held_from: Ints,
     copy_bound: Ints,
+    density: Floats,
     memory_ps: float,
     copy_ps: float,
     memory: Floats,
@@ -153,7 +157,8 @@ def play_by(
     price, copies = np.exp(values[0]) * memory_ps, np.exp(values[1]) * copy_ps
     memory[0] = 0.0
     for step in range(steps):
-        memory[step + 1] = memory[step] + price * np.exp(values[SETTINGS + step * BLOCKS // steps])
+        here = max(price, values[4] * density[step])
+        memory[step + 1] = memory[step] + here * np.exp(values[SETTINGS + step * BLOCKS // steps])
     for tensor in range(len(weights)):
         weights[tensor] = np.exp(values[SETTINGS + BLOCKS + tensor])
     for position in range(len(savings)):

@@ -37,6 +37,12 @@ Floats = NDArray[np.float64]
 #: Price of memory, of the whole saving over capacity times steps; and of copies, of the whole saving over the channel's time.
 MEMORY_PRICE, COPY_PRICE = 0.1, 0.5
 
+#: Of memory, at least this part of the density of what first finds no room at a step when memory is given to the densest first.
+DENSITY_PRICE = 0.5
+
+#: Part of what a move saves that is what it saves at once; the rest is its part of what its steps save in all.
+AT_ONCE = 0.5
+
 #: States of a tensor: not held, held with a valid slow copy, held only.
 NOT_HELD, HELD_TWICE, HELD_ONLY = 0, 1, 2
 
@@ -55,10 +61,17 @@ class Estimates(NamedTuple):
     """(M,) boundary up to which a tensor that is held has been paid for."""
     copy_bound: Ints
     """(M,) where a copy begins (in) or ends (out) with the channel free; -1 where there is no time."""
+    density: Floats
+    """(T,) ps for a byte: density of what first finds no room at a step."""
     memory_ps: float
-    """Price of a byte for a step."""
+    """The whole saving for a byte for a step, of all there are."""
     copy_ps: float
-    """Price of the channel's time, ps for ps."""
+    """The whole saving for a ps of the channel's time."""
+
+    def memory(self) -> Floats:
+        """(T + 1,) price of a byte from the first step up to each boundary."""
+        prices = np.maximum(MEMORY_PRICE * self.memory_ps, DENSITY_PRICE * self.density)
+        return np.concatenate([[0.0], np.cumsum(prices)])
 
 
 def estimate(game: Game) -> Estimates:
@@ -92,9 +105,45 @@ def estimate(game: Game) -> Estimates:
         shared,
         held_from,
         copy_bound,
+        _density(game, shared),
         saving / max(problem.capacity * problem.horizon, 1),
         saving / max(clock[-1], 1),
     )
+
+
+def occupied(game: Game) -> list[tuple[int, int]]:
+    """Of each move, from when to when memory is in use where it is served without a copy.
+
+    An output from its start to the end of its live range; an input from the end of the tensor's previous visit, where it has
+    one, to the end of its own.
+    """
+    found = []
+    before: dict[int, int] = {}
+    for move in game.moves:
+        if move.is_output:
+            found.append((move.start, max(move.live_end, move.end)))
+        else:
+            found.append((min(before.get(move.tensor, move.start), move.start), move.end))
+        before[move.tensor] = move.end
+    return found
+
+
+def _density(game: Game, savings: Floats) -> Floats:
+    """(T,) as :class:`Estimates` has it: a step is full for good once something has found no room there."""
+    contents, tensors = occupied(game), game.problem.tensors
+    sizes = [tensors[move.tensor].size for move in game.moves]
+    areas = np.array([size * (end - start) for size, (start, end) in zip(sizes, contents, strict=True)], float)
+    densities = savings / np.maximum(areas, 1.0)
+    free = np.full(game.problem.horizon, float(game.problem.capacity))
+    prices = np.zeros(game.problem.horizon)
+    for number in np.argsort(-densities, kind="stable").tolist():
+        start, end = contents[number]
+        here = free[start:end]
+        first = (here >= 0) & (here < sizes[number])
+        prices[start:end][first] = max(float(densities[number]), 0.0)
+        here[first] = -1.0
+        here[here >= 0] -= sizes[number]
+    return prices
 
 
 def _savings(game: Game) -> tuple[Floats, Floats]:

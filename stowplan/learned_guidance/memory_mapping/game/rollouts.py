@@ -1,0 +1,131 @@
+"""Search on the true game: each action of a move is played on by priced play, and the best is taken.
+
+That is the rollout algorithm (Bertsekas et al. 1997) with priced play as its base policy. Every completion is a whole game, so
+that the best one met is never worse than priced play. Preferences, such as a network's, may be added to what actions come to.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stowplan.compiled import njit_outer
+from stowplan.learned_guidance.memory_mapping.game.kernel.layout import RETURN_PS
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, legal, used
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
+from stowplan.learned_guidance.memory_mapping.game.prices import (
+    AT_ONCE,
+    COPY_PRICE,
+    Floats,
+    estimate,
+    find_worths,
+    play_priced,
+)
+
+#: Return of an action that is not legal.
+ILLEGAL = -(1 << 62)
+
+
+class Rollouts:
+    """Completions of one game's states by priced play, and the best game met in them."""
+
+    def __init__(self, game: CompiledGame):
+        found = estimate(game)
+        self.game = game
+        self._copies = COPY_PRICE * found.copy_ps
+        self._memory, self._savings = found.memory(), found.shared
+        self._weights = np.ones(len(game.problem.tensors))
+        self._worths = np.zeros((len(game.moves) + 1, 3))
+        find_worths(
+            game.tables, found.shared, found.held_from, found.copy_bound, self._memory, self._copies, self._worths
+        )
+        self._trial = game.reset().data
+        self._returns = np.zeros(3, np.int64)
+        self._best = np.full(1, ILLEGAL)
+        self.actions = np.zeros(len(game.moves), np.int64)
+        """Of the best game met."""
+
+    @property
+    def return_ps(self) -> int:
+        """Return of the best game met; :data:`ILLEGAL` before the first."""
+        return int(self._best[0])
+
+    def completion(self, state: CompiledState) -> int:
+        """Return (ps) of the game that priced play makes of a state."""
+        self._trial[:] = state.data
+        priced = (self._savings, self._weights, self._memory, self._copies, AT_ONCE, self._worths)
+        return int(play_priced(self.game.tables, self._trial, *priced))
+
+    def look(self, state: CompiledState) -> Ints:
+        """(3,) returns (ps) of the games that priced play makes of a state after each action; the same array every time."""
+        priced = (self._savings, self._weights, self._memory, self._copies, AT_ONCE, self._worths)
+        look_ahead(self.game.tables, state.data, self._trial, *priced, self._returns, self._best, self.actions)
+        return self._returns
+
+    def play(self, state: CompiledState, moves: int) -> None:
+        """Make so many moves, each the one whose completion is best, or to the end."""
+        priced = (self._savings, self._weights, self._memory, self._copies, AT_ONCE, self._worths)
+        tables, found = self.game.tables, (self._returns, self._best, self.actions)
+        play_ahead(tables, state.data, self._trial, *priced, *found, moves)
+
+
+@njit_outer
+def look_ahead(
+    tables: Tables,
+    data: Ints,
+    trial: Ints,
+    savings: Floats,
+    weights: Floats,
+    memory: Floats,
+    copies: float,
+    at_once: float,
+    worths: Floats,
+    returns: Ints,
+    best: Ints,
+    actions: Ints,
+) -> int:
+    """See :meth:`Rollouts.look`; the best legal action, the first of equals. ``trial`` is room for a state."""
+    chosen = -1
+    for action in range(3):
+        returns[action] = ILLEGAL
+        if not legal(tables, data, action):
+            continue
+        for cell in range(used(tables, data)):
+            trial[cell] = data[cell]
+        step(tables, trial, action)
+        returns[action] = play_priced(tables, trial, savings, weights, memory, copies, at_once, worths)
+        if chosen < 0 or returns[action] > returns[chosen]:
+            chosen = action
+        if returns[action] > best[0]:
+            best[0] = returns[action]
+            for position in range(len(actions)):
+                actions[position] = action_of(tables, trial, position)
+    return chosen
+
+
+@njit_outer
+def play_ahead(
+    tables: Tables,
+    data: Ints,
+    trial: Ints,
+    savings: Floats,
+    weights: Floats,
+    memory: Floats,
+    copies: float,
+    at_once: float,
+    worths: Floats,
+    returns: Ints,
+    best: Ints,
+    actions: Ints,
+    moves: int,
+) -> int:
+    """See :meth:`Rollouts.play`; the return so far."""
+    for _ in range(moves):
+        if is_over(tables, data):
+            break
+        chosen = look_ahead(
+            tables, data, trial, savings, weights, memory, copies, at_once, worths, returns, best, actions
+        )
+        step(tables, data, chosen)
+    return data[RETURN_PS]  # type: ignore[no-any-return]
