@@ -1,19 +1,19 @@
-"""Makes a policy of MMapGame for scarce memory: programs, good games of them, imitation, and rounds at the policy's own positions.
+"""Makes a policy of MMapGame for scarce memory: programs, good games of them, imitation, then rounds of its own games.
 
     python -m benchmarks.muzero.scarce_policy programs training programs.bin --count 640
     python -m benchmarks.muzero.scarce_policy programs choosing held.bin --count 60
-    python -m benchmarks.muzero.scarce_policy run programs.bin --held held.bin --seconds 500 --processes 8 --device cuda -o policy.pt
+    python -m benchmarks.muzero.scarce_policy run programs.bin --held held.bin -o policy.pt --processes 8 --device cuda
 
 Programs are windows and whole modules of the training part (``scarce.py``), with the insertion heuristic's plan as a game; by
-those of the choosing part weights are chosen. ``run`` needs nothing but the file: it improves these games by local search, learns from them, plays, sees what it should
-have done where it came to, and learns again.
+those of the choosing part weights are chosen. ``run`` needs nothing but the files: it improves these games by local search,
+learns from them, plays, sees what it should have done where it came to, and learns again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
+import multiprocessing
 import pickle
 import sys
 import time
@@ -228,20 +228,40 @@ def run(arguments: argparse.Namespace) -> int:
     held_out = [each.name.split()[0] not in trained_on for each in found]
     folder = Path(arguments.scratch)
     folder.mkdir(parents=True, exist_ok=True)
-    warm(found[0])
+    warm()
     log(f"{len(found)} programs, compiled")
     left = arguments.seconds - log.seconds
-    order = sorted(range(len(found)), key=lambda number: -found[number].problem.use_count)
+    # In random order: where time ends before all are done, what is done is of all sorts.
+    order = np.random.default_rng(arguments.seed).permutation(len(found)).tolist()
     moves = sum(each.problem.use_count for each in found)
     pace = PARTS[0] * left * arguments.processes * 0.55 / moves
     ends = log.began + log.seconds + left * np.cumsum(PARTS)
     log(f"{moves:,} uses, {1000 * pace:.2f} ms of search for each; parts end at {[round(each - log.began) for each in ends]}")
 
     def label(number: int, counter: Any) -> None:
-        work(number, counter, order, found, held_out, folder, "label", lambda game, place, program: better(
-            game, program.games, pace * program.problem.use_count, place
-        ), ends[0])
+        work(
+            number,
+            counter,
+            order,
+            found,
+            held_out,
+            folder,
+            "label",
+            lambda game, place, program: better(game, program.games, pace * program.problem.use_count, place),
+            ends[0],
+        )
 
+    # Those that play the policy are forked before a device is used, and wait.
+    context = multiprocessing.get_context("fork")
+    is_trained, counter = context.Event(), context.Value("q", 0)
+
+    def own(number: int) -> None:
+        is_trained.wait()
+        play_own(number, counter, order, found, held_out, folder, arguments.output.with_suffix(".first.pt"), ends[2])
+
+    players = [context.Process(target=own, args=(number,), daemon=True) for number in range(arguments.processes)]
+    for process in players:
+        process.start()
     in_processes(arguments.processes, label)
     report(log, folder, "label", found, held_out)
     torch.manual_seed(arguments.seed)
@@ -279,10 +299,9 @@ def run(arguments: argparse.Namespace) -> int:
     steps = learn(["label"], ends[1], 1e-3)
     write(network, arguments.output.with_suffix(".first.pt"), trained_on, found, arguments.seed, steps, log.seconds)
 
-    def own(number: int, counter: Any) -> None:
-        play_own(number, counter, order, found, held_out, folder, arguments.output.with_suffix(".first.pt"), ends[2])
-
-    in_processes(arguments.processes, own)
+    is_trained.set()
+    for process in players:
+        process.join()
     report(log, folder, "own", found, held_out)
     steps += learn(["label", "own"], ends[3], 5e-4)
     write(network, arguments.output, trained_on, found, arguments.seed, steps, log.seconds)
@@ -294,8 +313,10 @@ def rounded(values: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 
-def warm(program: Program) -> None:
-    """Compile what processes will run; they are forked from this one."""
+def warm() -> None:
+    """Compile and load what processes will run; they are forked from this one."""
+    import torch
+
     from stowplan.learned_guidance.memory_mapping.game.kernel.state import smallest_problem, warm_up
     from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 
@@ -303,6 +324,8 @@ def warm(program: Program) -> None:
     game = CompiledGame(smallest_problem(), placing=PLACING)
     best, _ = better(game, [], 0.01, 0)
     learned(game, Observer(game, network_config().observation), best, [best])
+    # Making an optimiser loads half of torch.
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=torch.tensor(1.0)).step()
 
 
 def work(
@@ -363,8 +386,10 @@ def play_own(
     for each in folder.glob("label.*.jsonl"):
         rows.update({row["place"]: row for row in map(json.loads, each.read_text().splitlines())})
     held: dict[bool, list[Any]] = {False: [], True: []}
-    # Programs of about one length side by side, the shortest first.
-    groups = [order[::-1][first : first + 16] for first in range(0, len(order), 16)]
+    # Programs of about one length side by side.
+    order = sorted(order, key=lambda each: found[each].problem.use_count)
+    groups = [order[first : first + 16] for first in range(0, len(order), 16)]
+    np.random.default_rng(0).shuffle(groups)
     with (folder / f"own.{number}.jsonl").open("w") as out:
         while (place := take(counter)) < len(groups) and time.monotonic() < until:
             places = [each for each in groups[place] if each in rows]
@@ -373,6 +398,8 @@ def play_own(
                 games, temperatures=np.zeros(len(games)), seed=place, should_stop=lambda: time.monotonic() > until
             )
             for each, game, own in zip(places, games, played, strict=False):
+                if time.monotonic() > until:
+                    break
                 row = rows[each]
                 best = np.array(row["actions"], np.int8)
                 observer = Observer(game.game, network_config().observation)
@@ -385,7 +412,11 @@ def play_own(
                     best = np.array(state.actions, np.int8)
                 parts, _ = learned(game.game, observer, best, [own.actions])
                 held[held_out[each]] += parts if is_better else parts[1:]
-                more = {"policy": own.return_ps, "searched": searched.return_ps, **{name: row[name] for name in ("priced", "evolved", "rollouts", "best", "moves")}}
+                more = {
+                    "policy": own.return_ps,
+                    "searched": searched.return_ps,
+                    **{name: row[name] for name in ("priced", "evolved", "rollouts", "best", "moves")},
+                }
                 if "insertion" in row:
                     more["insertion"] = row["insertion"]
                 out.write(json.dumps({"place": each, **more}) + "\n")
@@ -431,13 +462,12 @@ def report(log: Log, folder: Path, sort: str, found: list[Program], held_out: li
                 log(f"  policy, searched at least {name}: {', '.join(shares)}")
 
 
-def write(
-    network: Any, path: Path, trained_on: list[str], found: list[Program], seed: int, steps: int, seconds: float
-) -> None:
+def write(network: Any, path: Path, trained_on: list[str], found: list[Program], seed: int, steps: int, seconds: float) -> None:
     """A policy file."""
     from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
     from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
-    from stowplan.learned_guidance.training.checkpoint import Provenance, plain_weights, save as save_file
+    from stowplan.learned_guidance.training.checkpoint import Provenance, plain_weights
+    from stowplan.learned_guidance.training.checkpoint import save as save_file
 
     came_from = Provenance(
         programs=tuple(trained_on), digests=(), seed=seed, training_steps=steps, games=0, moves=0, seconds=seconds

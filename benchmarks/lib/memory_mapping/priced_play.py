@@ -162,7 +162,9 @@ def play_by(
     for tensor in range(len(weights)):
         weights[tensor] = np.exp(values[SETTINGS + BLOCKS + tensor])
     for position in range(len(savings)):
-        savings[position] = weights[tables.moves[position].tensor] * (values[2] * shared[position] + (1.0 - values[2]) * single[position])
+        savings[position] = weights[tables.moves[position].tensor] * (
+            values[2] * shared[position] + (1.0 - values[2]) * single[position]
+        )
     find_worths(tables, savings, held_from, copy_bound, memory, copies, worths)
     for cell in range(len(data)):
         data[cell] = tables.initial[cell]

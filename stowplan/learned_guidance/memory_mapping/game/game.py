@@ -18,7 +18,6 @@ from stowplan.models.memory_mapping.accesses import Boundaries, access_sequences
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 
-
 #: Where a new residency is placed: at the lowest free offset (the paper's); or large ones there, and others at the highest.
 Placing = Literal["lowest", "two_ended"]
 

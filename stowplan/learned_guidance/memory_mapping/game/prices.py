@@ -19,10 +19,7 @@ from stowplan.learned_guidance.memory_mapping.game.game import Game
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     COPY,
     DROP,
-    FLAGS,
-    HELD,
     NEVER,
-    NOCOPY,
     POSITION,
     RETURN_PS,
     SLOW_FROM,
@@ -172,7 +169,7 @@ def find_worths(
 ) -> None:
     """Fill ``out`` (M + 1, 3): what a tensor is worth from a move on, by its state; the last row is 0.
 
-    ``savings`` (M,) in ps; ``memory`` (T + 1,) the price of a byte from the first step up to each boundary; ``copies`` for a ps.
+    ``savings`` (M,) in ps; ``memory`` (T + 1,) the price of a byte from the first step up to each boundary; ``copies`` of a ps.
     """
     moves = tables.program[0].moves
     for state in range(3):
@@ -207,9 +204,7 @@ def find_worths(
 
 
 @njit_inner
-def worth(
-    tables: Tables, data: Ints, action: int, saved: float, memory: Floats, copies: float, worths: Floats
-) -> float:
+def worth(tables: Tables, data: Ints, action: int, saved: float, memory: Floats, copies: float, worths: Floats) -> float:
     """What a legal action of the present move is worth (ps); ``saved`` is what its uses save where it is Copy or NoCopy."""
     program = tables.program[0]
     move = tables.moves[data[POSITION]]
@@ -235,7 +230,9 @@ def play_priced(
     """
     while not is_over(tables, data):
         position = data[POSITION]
-        saved = share * weights[tables.moves[position].tensor] * benefit(tables, data, position) + (1.0 - share) * savings[position]
+        saved = (
+            share * weights[tables.moves[position].tensor] * benefit(tables, data, position) + (1.0 - share) * savings[position]
+        )
         best, most = -1, 0.0
         for action in range(3):
             if not legal(tables, data, action):

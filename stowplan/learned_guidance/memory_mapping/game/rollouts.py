@@ -37,9 +37,7 @@ class Rollouts:
         self._memory, self._savings = found.memory(), found.shared
         self._weights = np.ones(len(game.problem.tensors))
         self._worths = np.zeros((len(game.moves) + 1, 3))
-        find_worths(
-            game.tables, found.shared, found.held_from, found.copy_bound, self._memory, self._copies, self._worths
-        )
+        find_worths(game.tables, found.shared, found.held_from, found.copy_bound, self._memory, self._copies, self._worths)
         self._trial = game.reset().data
         self._returns = np.zeros(3, np.int64)
         self._best = np.full(1, ILLEGAL)
@@ -124,8 +122,6 @@ def play_ahead(
     for _ in range(moves):
         if is_over(tables, data):
             break
-        chosen = look_ahead(
-            tables, data, trial, savings, weights, memory, copies, at_once, worths, returns, best, actions
-        )
+        chosen = look_ahead(tables, data, trial, savings, weights, memory, copies, at_once, worths, returns, best, actions)
         step(tables, data, chosen)
     return data[RETURN_PS]  # type: ignore[no-any-return]

@@ -133,9 +133,7 @@ def test_equals_the_reference_where_buffers_come_from_both_ends(monkeypatch: pyt
         problem = random_problem(rng, steps=rng.randint(1, 20), tensors=rng.randint(1, 8))
         problem = msgspec.structs.replace(problem, alignment=alignment)
         end = play_both(problem, rng, "place", strict=False, drop_backup=True, placing="two_ended")
-        highest += sum(
-            item.offset > 0 and problem.tensors[item.tensor].size < end.game.large_bytes for item in end.residencies
-        )
+        highest += sum(item.offset > 0 and problem.tensors[item.tensor].size < end.game.large_bytes for item in end.residencies)
     assert highest > 50
 
 
