@@ -150,12 +150,18 @@ def measure(arguments: argparse.Namespace) -> int:
         for way, seed in wanted:
             before = time.process_time()
             found = WAYS[way](case, seed)
-            row = {"case": name, "way": way, "seed": seed, "moves": len(case.game().moves)}
-            with arguments.results.open("a") as out:
-                out.write(json.dumps({**row, "seconds": round(time.process_time() - before, 3), "R": found}) + "\n")
+            note(arguments.results, case, way, seed, time.process_time() - before, found)
         done += 1
         print(f"{time.monotonic() - began:.0f} s: {name}", file=sys.stderr, flush=True)
     return 0
+
+
+def note(path: Path, case: Case, way: str, seed: int, seconds: float, found: Found) -> None:
+    """Add a row."""
+    row = {"case": case.name, "way": way, "seed": seed, "moves": len(case.game().moves), "seconds": round(seconds, 3)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as out:
+        out.write(json.dumps({**row, "R": found}) + "\n")
 
 
 def chosen(arguments: argparse.Namespace) -> Iterator[str]:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import pickle
+import subprocess
 import sys
 import time
 import zlib
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lib.memory_mapping import scarce
+from benchmarks.muzero.policy import load_chunks
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played, training_variants, with_capacity, with_copy_times
 from stowplan.learned_guidance.memory_mapping.game.rollouts import Rollouts
@@ -44,10 +45,13 @@ BY_LIVE_BYTES = 0.4
 #: Of copies that take another time, and how much.
 OTHER_COPIES, COPY_TIMES = 0.3, (0.5, 2.0)
 
-#: Parts of the time: labels, first training, own games, second training.
-PARTS = 0.27, 0.30, 0.18, 0.25
+#: Parts of the time: labels, first training, own games, second training, measuring.
+PARTS = 0.22, 0.26, 0.13, 0.18, 0.21
 
 PLACING = "two_ended"
+
+#: Moves of a case to measure, at most.
+MOST_EVALUATED = 4000
 
 #: Of completions in the policy's own searched games.
 WEIGHT = 0.3
@@ -216,14 +220,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Everything that needs no solver, within the time."""
     import torch
 
-    from benchmarks.lib.memory_mapping.imitation import DataSet, imitate, judged
     from benchmarks.muzero.demonstrations import in_processes
-    from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
 
     torch.set_num_threads(1)
-    log = Log(arguments.output.with_suffix(".log"))
+    log = Log(arguments.output / "run.log")
     found = load(arguments.programs)[:: arguments.every]
-    trained_on = sorted({each.name.split()[0] for each in found})
+    trained_on = {each.name.split()[0] for each in found}
     found += load(arguments.held)[:: arguments.every]
     held_out = [each.name.split()[0] not in trained_on for each in found]
     folder = Path(arguments.scratch)
@@ -251,62 +253,134 @@ def run(arguments: argparse.Namespace) -> int:
             ends[0],
         )
 
-    # Those that play the policy are forked before a device is used, and wait.
-    context = multiprocessing.get_context("fork")
-    is_trained, counter = context.Event(), context.Value("q", 0)
+    def own(number: int, counter: Any) -> None:
+        play_own(number, counter, order, found, held_out, folder, policies(arguments, "first")[0], ends[2])
 
-    def own(number: int) -> None:
-        is_trained.wait()
-        play_own(number, counter, order, found, held_out, folder, arguments.output.with_suffix(".first.pt"), ends[2])
-
-    players = [context.Process(target=own, args=(number,), daemon=True) for number in range(arguments.processes)]
-    for process in players:
-        process.start()
     in_processes(arguments.processes, label)
     report(log, folder, "label", found, held_out)
+    learners(log, arguments, "first", ends[1])
+    in_processes(arguments.processes, own)
+    report(log, folder, "own", found, held_out)
+    learners(log, arguments, "policy", ends[3])
+    if arguments.cases:
+        evaluate(log, arguments, ends[4])
+    log("done")
+    return 0
+
+
+def policies(arguments: argparse.Namespace, stage: str) -> list[Path]:
+    """Policy files of a stage, one for each seed."""
+    return [arguments.output / f"{stage}.{seed}.pt" for seed in arguments.seeds]
+
+
+def learners(log: Log, arguments: argparse.Namespace, stage: str, until: float) -> None:
+    """Learn with each seed, all at once, in processes of their own: this one forks, and must not touch a device."""
+    begun = policies(arguments, "first") if stage == "policy" else [None] * len(arguments.seeds)
+    running = []
+    for seed, path, begin in zip(arguments.seeds, policies(arguments, stage), begun, strict=True):
+        command = [sys.executable, "-m", "benchmarks.muzero.scarce_policy", "learn", str(path), "--seed", str(seed)]
+        command += ["--seconds", f"{until - time.monotonic():.1f}", "--programs", str(arguments.programs)]
+        command += ["--device", arguments.device, "--batch", str(arguments.batch), "--report", str(arguments.report)]
+        command += ["--scratch", arguments.scratch] + (["--begin", str(begin)] if begin else [])
+        running.append(subprocess.Popen(command))
+    for each in running:
+        if each.wait():
+            raise SystemExit(f"a learner ended with code {each.returncode}")
+    log(f"{stage}: {len(running)} learned")
+
+
+def learn(arguments: argparse.Namespace) -> int:
+    """Imitate all positions that there are."""
+    import torch
+
+    from benchmarks.lib.memory_mapping.imitation import DataSet, imitate, judged
+    from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+    torch.set_num_threads(1)
+    log = Log(arguments.output.with_suffix(".log"))
     torch.manual_seed(arguments.seed)
     if arguments.device == "cuda":
         torch.set_float32_matmul_precision("high")
-    network = MMapNetwork(network_config()).to(arguments.device)
+    network = MMapNetwork(network_config())
+    if arguments.begin:
+        network.load_state_dict(Policy.load(arguments.begin).file.values["weights"])
+    network.to(arguments.device)
+    folder = Path(arguments.scratch)
+    learned_from = DataSet(load_chunks(folder, "*.learn"), arguments.device)
+    held = DataSet(load_chunks(folder, "*.held"), arguments.device)
     log(f"{sum(each.numel() for each in network.parameters()):,} weights")
+    log(f"{len(learned_from):,} positions, {len(held):,} held out")
+    log(f"before: {rounded(judged(network, held, 3))}")
 
-    def learn(sorts: Sequence[str], until: float, rate: float) -> int:
-        learned_from = DataSet(chunks(folder, sorts, held=False), arguments.device)
-        held = DataSet(chunks(folder, sorts, held=True), arguments.device)
-        log(f"{len(learned_from):,} positions, {len(held):,} held out")
-        log(f"before: {rounded(judged(network, held, 3))}")
+    def show(step: int, _: float, losses: dict[str, float]) -> None:
+        log(f"step {step}: {rounded(losses)} | held out {rounded(judged(network, held, 3))}")
 
-        def show(step: int, _: float, losses: dict[str, float]) -> None:
-            log(f"step {step}: {rounded(losses)} | held out {rounded(judged(network, held, 3))}")
-
-        steps = imitate(
-            network,
-            learned_from,
-            steps=10**9,
-            batch=arguments.batch,
-            learning_rate=rate,
-            weight_decay=0.05,
-            seed=arguments.seed,
-            time_limit=max(until - time.monotonic(), 1.0),
-            held=held,
-            judge_every=arguments.report,
-            on_report=show,
-            report_every=arguments.report,
-        )
-        log(f"after {steps} steps: {rounded(judged(network, held, 3))}")
-        return steps
-
-    steps = learn(["label"], ends[1], 1e-3)
-    write(network, arguments.output.with_suffix(".first.pt"), trained_on, found, arguments.seed, steps, log.seconds)
-
-    is_trained.set()
-    for process in players:
-        process.join()
-    report(log, folder, "own", found, held_out)
-    steps += learn(["label", "own"], ends[3], 5e-4)
-    write(network, arguments.output, trained_on, found, arguments.seed, steps, log.seconds)
-    log("done")
+    steps = imitate(
+        network,
+        learned_from,
+        steps=10**9,
+        batch=arguments.batch,
+        learning_rate=5e-4 if arguments.begin else 1e-3,
+        weight_decay=0.05,
+        seed=arguments.seed,
+        time_limit=max(arguments.seconds - log.seconds, 1.0),
+        held=held,
+        judge_every=arguments.report,
+        on_report=show,
+        report_every=arguments.report,
+    )
+    log(f"after {steps} steps: {rounded(judged(network, held, 3))}")
+    write(network, arguments.output, load(arguments.programs), arguments.seed, steps, log.seconds)
     return 0
+
+
+def cases(arguments: argparse.Namespace) -> int:
+    """Cases of a part as a file, to measure elsewhere; what heuristics make of them goes to the results of ``room.py``."""
+    from benchmarks.muzero import room
+
+    found = []
+    known = {(row["case"], row["way"]) for row in room.rows(arguments.results)}
+    for name in scarce.cases(arguments.part):
+        if arguments.module not in name:
+            continue
+        case = room.Case(name)
+        for way in ("greedies", "insertion"):
+            if (name, way) not in known:
+                began = time.process_time()
+                room.note(arguments.results, case, way, 0, time.process_time() - began, room.WAYS[way](case, 0))
+        found.append(Program(name, case.problem, []))
+    save(arguments.output, found)
+    return 0
+
+
+def evaluate(log: Log, arguments: argparse.Namespace, until: float) -> None:
+    """Players on cases: the short programs first, all that is done by the time."""
+    from benchmarks.muzero.demonstrations import in_processes, take
+
+    found = [each for path in sorted(Path(arguments.cases).glob("*.bin")) for each in load(path)]
+    found = [each for each in found if each.problem.use_count <= MOST_EVALUATED]
+    found.sort(key=lambda each: each.problem.use_count)
+    log(f"{len(found)} cases")
+
+    def measured(number: int, counter: Any) -> None:
+        import torch
+
+        from benchmarks.lib.memory_mapping.players_in_room import measure
+        from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+        torch.set_num_threads(1)
+        learned = [Policy.load(path) for path in policies(arguments, "policy")]
+        with (arguments.output / f"room.{number}.jsonl").open("w") as out:
+            # Everything of the first seed, then the other seeds.
+            while (place := take(counter)) < 2 * len(found) and time.monotonic() < until:
+                again, place = divmod(place, len(found))
+                each = found[place]
+                for row in measure(each.name, each.problem, learned, arguments.seeds, bool(again), until):
+                    out.write(json.dumps(row) + "\n")
+                    out.flush()
+
+    in_processes(arguments.processes, measured)
 
 
 def rounded(values: dict[str, float]) -> str:
@@ -434,14 +508,6 @@ def keep(held: dict[bool, list[Any]], folder: Path, sort: str, number: int) -> N
             np.savez(folder / f"{sort}.{'held' if is_held else 'learn'}.{number}.npz", **arrays)
 
 
-def chunks(folder: Path, sorts: Sequence[str], *, held: bool) -> Any:
-    """What :func:`keep` wrote."""
-    from benchmarks.muzero.policy import load_chunks
-
-    for sort in sorts:
-        yield from load_chunks(folder, f"{sort}.{'held' if held else 'learn'}")
-
-
 def report(log: Log, folder: Path, sort: str, found: list[Program], held_out: list[bool]) -> None:
     """What games came to: mean R by name, and how often which was at least as good as which."""
     rows = [json.loads(line) for path in sorted(folder.glob(f"{sort}.*.jsonl")) for line in path.read_text().splitlines()]
@@ -462,13 +528,14 @@ def report(log: Log, folder: Path, sort: str, found: list[Program], held_out: li
                 log(f"  policy, searched at least {name}: {', '.join(shares)}")
 
 
-def write(network: Any, path: Path, trained_on: list[str], found: list[Program], seed: int, steps: int, seconds: float) -> None:
+def write(network: Any, path: Path, found: list[Program], seed: int, steps: int, seconds: float) -> None:
     """A policy file."""
     from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
     from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
     from stowplan.learned_guidance.training.checkpoint import Provenance, plain_weights
     from stowplan.learned_guidance.training.checkpoint import save as save_file
 
+    trained_on = sorted({each.name.split()[0] for each in found})
     came_from = Provenance(
         programs=tuple(trained_on), digests=(), seed=seed, training_steps=steps, games=0, moves=0, seconds=seconds
     )
@@ -488,16 +555,30 @@ def main() -> int:
     two = commands.add_parser("run")
     two.add_argument("programs", type=Path)
     two.add_argument("--held", type=Path, required=True, help="programs that are not learned from")
-    two.add_argument("-o", "--output", type=Path, required=True)
-    two.add_argument("--seconds", type=float, default=500.0)
+    two.add_argument("--cases", help="folder of files of cases, to measure players on")
+    two.add_argument("-o", "--output", type=Path, required=True, help="a folder")
     two.add_argument("--processes", type=int, default=2)
-    two.add_argument("--scratch", default="/dev/shm/positions")
-    two.add_argument("--device", default="cpu")
-    two.add_argument("--batch", type=int, default=2048)
-    two.add_argument("--report", type=int, default=1000, help="steps between two lines")
     two.add_argument("--every", type=int, default=1, help="take every so many-th program alone")
-    two.add_argument("--seed", type=int, default=0)
+    two.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the networks")
     two.set_defaults(run=run)
+    three = commands.add_parser("learn")
+    three.add_argument("output", type=Path)
+    three.add_argument("--programs", type=Path, required=True)
+    three.add_argument("--begin", type=Path)
+    three.set_defaults(run=learn)
+    for each in (two, three):
+        each.add_argument("--seconds", type=float, default=500.0)
+        each.add_argument("--scratch", default="/dev/shm/positions")
+        each.add_argument("--device", default="cpu")
+        each.add_argument("--batch", type=int, default=2048)
+        each.add_argument("--report", type=int, default=1000, help="steps between two lines")
+        each.add_argument("--seed", type=int, default=0)
+    four = commands.add_parser("cases")
+    four.add_argument("part", choices=scarce.PARTS)
+    four.add_argument("module", help="part of its name")
+    four.add_argument("output", type=Path)
+    four.add_argument("--results", type=Path, default=Path("results/room.jsonl"))
+    four.set_defaults(run=cases)
     arguments = parser.parse_args()
     return int(arguments.run(arguments))
 
