@@ -368,15 +368,16 @@ def evaluate(log: Log, arguments: argparse.Namespace, until: float) -> None:
 
         from benchmarks.lib.memory_mapping.players_in_room import measure
         from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+        from stowplan.portfolio.memory_mapping.learned import POLICY
 
         torch.set_num_threads(1)
-        learned = [Policy.load(path) for path in policies(arguments, "policy")]
+        learned, shipped = [Policy.load(path) for path in policies(arguments, "policy")], Policy.load(str(POLICY.path))
         with (arguments.output / f"room.{number}.jsonl").open("w") as out:
             # Everything of the first seed, then the other seeds.
             while (place := take(counter)) < 2 * len(found) and time.monotonic() < until:
                 again, place = divmod(place, len(found))
                 each = found[place]
-                for row in measure(each.name, each.problem, learned, arguments.seeds, bool(again), until):
+                for row in measure(each.name, each.problem, learned, shipped, arguments.seeds, bool(again), until):
                     out.write(json.dumps(row) + "\n")
                     out.flush()
 
