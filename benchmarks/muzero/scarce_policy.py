@@ -46,7 +46,7 @@ BY_LIVE_BYTES = 0.4
 OTHER_COPIES, COPY_TIMES = 0.3, (0.5, 2.0)
 
 #: Parts of the time: labels, first training, own games, second training, measuring.
-PARTS = 0.22, 0.26, 0.13, 0.18, 0.21
+PARTS = 0.20, 0.24, 0.12, 0.16, 0.28
 
 PLACING = "two_ended"
 
