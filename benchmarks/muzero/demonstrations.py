@@ -29,6 +29,8 @@ from stowplan.learned_guidance.memory_mapping.observation.observer import Observ
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.hint import FAST, KEEP
+from stowplan.models.memory_mapping.milp.hint import relaxation_hint
+from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
@@ -139,10 +141,6 @@ def _unpacked(text: str) -> Any:
 
 def relaxed(problem: Problem, seconds: float) -> Hint | None:
     """The relaxation's values, rounded as they are kept."""
-    # What learns from games that are there already needs no solver.
-    from stowplan.models.memory_mapping.milp.hint import relaxation_hint
-    from stowplan.models.memory_mapping.milp.solve import Effort
-
     found, _ = relaxation_hint(problem, Effort(end=time.monotonic() + seconds))
     return None if found is None else hint_of(problem, np.round(values_of(found) * 255) / 255)
 

@@ -27,6 +27,7 @@ from benchmarks.lib.tables import table
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
+from stowplan.learned_guidance.memory_mapping.game.rollouts import Rollouts
 from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.verify import verify
@@ -34,6 +35,9 @@ from stowplan.portfolio.memory_mapping import arrays, heuristics
 
 #: Processor seconds of a relaxation, of an evolution, and of the portfolio.
 RELAXATION_SECONDS, EVOLUTION_SECONDS, SOLVE_SECONDS = 30.0, 0.5, 10.0
+
+#: Of searches, and most moves of a game that is searched.
+SIMULATIONS, MOST_SEARCHED = (16, 64), 450
 
 #: What is a bound, not a plan; and what counts only towards the best plan known.
 BOUND, KNOWN = "relaxation", "portfolio"
@@ -106,6 +110,33 @@ def _evolved(case: Case, seed: int) -> Found:
     }
 
 
+def _rollouts(case: Case, _: int) -> Found:
+    found = {}
+    for rule in ("lowest", "two_ended"):
+        game, best = case.game(rule), Best()
+        rollouts = Rollouts(game)
+        rollouts.play(game.reset(), len(game.moves))
+        best.offer(rollouts.return_ps, rollouts.actions)
+        found[f"rollouts, {rule}"] = case.of_game(game, best)
+    return found
+
+
+def _policy(case: Case, _: int) -> Found:
+    """The shipped policy's likeliest game, and its games with search."""
+    import torch
+
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+    from stowplan.portfolio.memory_mapping.learned import POLICY
+
+    torch.set_num_threads(1)
+    policy = Policy.load(str(POLICY.path))
+    game = case.game(policy.config.placing)
+    played = {"policy": policy.rollout(game)}
+    for simulations in SIMULATIONS if len(game.moves) <= MOST_SEARCHED else ():
+        played[f"policy, {simulations} simulations"] = policy.searched(game, simulations=simulations)[0]
+    return {name: case.reward(each.plan.objective_ps) for name, each in played.items() if each is not None}
+
+
 def _relaxation(case: Case, _: int) -> Found:
     _, bound = relaxation_hint(case.problem, Effort(end=time.monotonic() + RELAXATION_SECONDS))
     return {BOUND: case.reward(bound)}
@@ -124,6 +155,8 @@ WAYS: dict[str, Callable[[Case, int], Found]] = {
     "insertion": _insertion,
     "priced": _priced,
     "evolved": _evolved,
+    "rollouts": _rollouts,
+    "policy": _policy,
     "relaxation": _relaxation,
     "portfolio": _portfolio,
 }
@@ -243,7 +276,7 @@ def main() -> int:
         each.add_argument("part", choices=scarce.PARTS)
         each.add_argument("--results", type=Path, default=Path("results/room.jsonl"))
         each.add_argument("--match", nargs="*", default=[], help="only cases that hold these texts")
-    one.add_argument("--ways", nargs="+", choices=WAYS, default=["greedies", "insertion", "priced", "evolved", "relaxation"])
+    one.add_argument("--ways", nargs="+", choices=WAYS, default=["greedies", "insertion", "priced", "evolved", "rollouts"])
     one.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     one.add_argument("--seconds", type=float, default=3600.0, help="begin no case after so long")
     one.set_defaults(run=measure)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.lib.memory_mapping.deviations import ILLEGAL
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, ObservationTensors
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
@@ -61,8 +61,6 @@ def positions_of(
     policy: NDArray[np.floating[Any]] | None = None,
     *,
     discount: float = 1.0,
-    completion: Callable[[CompiledState], int] | None = None,
-    reachable: NDArray[np.integer[Any]] | None = None,
 ) -> Positions:
     """All positions of a game.
 
@@ -72,34 +70,20 @@ def positions_of(
         Of a whole game, legal.
     policy
         (N, 3) what is to be imitated at each position, rows of zeros for nothing; None for the actions themselves.
-    completion
-        A baseline's return (ps) from each position to the end. Where there is one, rewards are what it changes by, and returns
-        what the game comes to more than the baseline would (Ng et al. 1999: the best game stays the best).
-    reachable
-        (N,) with a baseline: returns (ps) of whole games that can be reached from the positions, to take the game's own place.
     """
     count = len(actions)
     observations = empty_observations(observer.config, count)
     legal = np.zeros((count, 3), np.bool_)
     rewards = np.zeros(count, np.float32)
     state = game.reset()
-    bases = np.zeros(count, np.int64)
-    before = completion(state) if completion is not None else 0
     for number, action in enumerate(np.asarray(actions).tolist()):
         observer.observe(state, observations, number)
         legal[number] = state.legal
-        bases[number] = before
-        reward = state.step(action)
-        if completion is not None:
-            after = completion(state)
-            reward, before = after - before, after
-        rewards[number] = reward / game.unit_ps
+        rewards[number] = state.step(action) / game.unit_ps
     returns = np.zeros(count, np.float64)
     following = 0.0
     for number in range(count - 1, -1, -1):
         following = returns[number] = rewards[number] + discount * following
-    if reachable is not None:
-        returns = (reachable - bases) / game.unit_ps
     played = np.asarray(actions, np.int8)
     halved = Observations._make(each if each.dtype == np.uint8 else each.astype(np.float16) for each in observations)
     return Positions(

@@ -284,7 +284,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         seen = empty_observations(self._config, 1)
         if observer is not None and not state.is_over and not self._is_forfeited:
             observer.observe(state, seen, 0)
-        result = {KEYS.get(name, name): array[0] for name, array in seen._asdict().items() if array.size}
+        result = {KEYS.get(name, name): array[0] for name, array in seen._asdict().items()}
         for array in result.values():
             if array.dtype == np.float32:
                 np.clip(array, -BOUND, BOUND, out=array)
@@ -319,8 +319,6 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
 def _observation_space(config: ObservationConfig) -> gymnasium.Space[Observation]:
     spaces: dict[str, gymnasium.Space[Any]] = {"action_mask": gymnasium.spaces.MultiBinary(len(Action))}
     for name, array in empty_observations(config, 1)._asdict().items():
-        if not array.size:
-            continue
         low, high = (0, 255) if array.dtype == np.uint8 else (-BOUND, BOUND)
         spaces[KEYS.get(name, name)] = gymnasium.spaces.Box(low, high, array.shape[1:], array.dtype)
     # Gymnasium declares a Dict as a space of dictionaries of spaces.

@@ -6,6 +6,8 @@ that the best one met is never worse than priced play. Preferences, such as a ne
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from stowplan.compiled import njit_outer
@@ -22,6 +24,10 @@ from stowplan.learned_guidance.memory_mapping.game.prices import (
     find_worths,
     play_priced,
 )
+from stowplan.models.memory_mapping.plan import Plan
+
+#: Moves between two looks at the clock.
+PIECE = 4
 
 #: Return of an action that is not legal.
 ILLEGAL = -(1 << 62)
@@ -61,11 +67,27 @@ class Rollouts:
         look_ahead(self.game.tables, state.data, self._trial, *priced, self._returns, self._best, self.actions)
         return self._returns
 
+    def plan(self) -> Plan | None:
+        """Of the best game met; None before the first."""
+        if self.return_ps == ILLEGAL:
+            return None
+        state = self.game.reset()
+        state.play(self.actions)
+        return state.plan()
+
     def play(self, state: CompiledState, moves: int) -> None:
         """Make so many moves, each the one whose completion is best, or to the end."""
         priced = (self._savings, self._weights, self._memory, self._copies, AT_ONCE, self._worths)
         tables, found = self.game.tables, (self._returns, self._best, self.actions)
         play_ahead(tables, state.data, self._trial, *priced, *found, moves)
+
+
+def rolled_out(game: CompiledGame, moves: int, should_stop: Callable[[], bool]) -> Plan | None:
+    """The best plan met in so many moves with rollouts, from the first on; None where there was no time for one."""
+    rollouts, state = Rollouts(game), game.reset()
+    while not state.is_over and state.position < moves and not should_stop():
+        rollouts.play(state, PIECE)
+    return rollouts.plan()
 
 
 @njit_outer

@@ -24,14 +24,10 @@ from stowplan.learned_guidance.memory_mapping.observation.layout import (
     GlobalFeature,
     Observations,
     SupplyFeature,
-    WorthFeature,
 )
 from stowplan.learned_guidance.nn import Dense, DynamicsBlock, Head, LineEncoder, ResidualBlock, Support, mlp, to_unit_range
 
 ACTIONS = 3
-
-#: Nats by which an action is preferred at first, for each unit of :attr:`WorthFeature.LESS`.
-FIRST_TRUST = 8.0
 
 
 class ObservationTensors(NamedTuple):
@@ -43,7 +39,6 @@ class ObservationTensors(NamedTuple):
     supply: Tensor
     actions: Tensor
     globals: Tensor
-    worths: Tensor
 
 
 class Initial(NamedTuple):
@@ -81,20 +76,13 @@ class MMapNetwork(nn.Module):
             DynamicsBlock(config.hidden, config.dynamics_width) for _ in range(config.dynamics_blocks)
         )
         self.policy = Head(config.hidden, config.head_layers, ACTIONS)
-        if config.observation.worths:
-            self.trust = nn.Parameter(torch.tensor(FIRST_TRUST))
         self.value = Head(config.hidden, config.head_layers, config.value_bins)
         self.reward = Head(config.hidden, config.head_layers, config.reward_bins)
 
     def initial(self, observations: ObservationTensors) -> Initial:
         """Encode states and predict from them."""
         hidden = to_unit_range(self.encoder(observations))
-        policy = self.policy(hidden)
-        if self.config.observation.worths:
-            # A policy begins as priced play, and learns where that is wrong.
-            less = observations.worths[:, : ACTIONS * len(WorthFeature) : len(WorthFeature)]
-            policy = policy + self.trust * less
-        return Initial(hidden, policy, self.value(hidden))
+        return Initial(hidden, self.policy(hidden), self.value(hidden))
 
     def recurrent(self, hidden: Tensor, action: Tensor) -> Recurrent:
         """Hidden states (B, H) after the actions (B,), whole numbers, and what is predicted there."""
@@ -121,8 +109,7 @@ class Encoder(nn.Module):
         self.of_supply = LineEncoder(
             seen.supply_slots, len(SupplyFeature), config.supply_patch, config.supply_channels, config.supply_features
         )
-        summary = ACTIONS * len(ActionFeature) + len(GlobalFeature) + seen.worth_features
-        self.of_summary = Dense(summary, config.summary_features)
+        self.of_summary = Dense(ACTIONS * len(ActionFeature) + len(GlobalFeature), config.summary_features)
         width = (
             config.map_features
             + seen.buffers * config.buffer_features
@@ -135,7 +122,7 @@ class Encoder(nn.Module):
 
     def forward(self, observations: ObservationTensors) -> Tensor:
         """Embeddings of B states."""
-        summary = torch.cat([observations.actions.flatten(1), observations.globals, observations.worths], dim=1)
+        summary = torch.cat([observations.actions.flatten(1), observations.globals], dim=1)
         parts = [
             self.of_buffers(observations.buffers),
             self.of_map(observations.memory_map),

@@ -40,7 +40,6 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.readers import (
     windows_over,
 )
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
-from stowplan.learned_guidance.memory_mapping.game.prices import AT_ONCE, IMPOSSIBLE, worth
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     FIRST_DYNAMIC,
     FIRST_ID,
@@ -51,7 +50,6 @@ from stowplan.learned_guidance.memory_mapping.observation.layout import (
     GlobalFeature,
     Observations,
     SupplyFeature,
-    WorthFeature,
 )
 
 Doubles = NDArray[np.float64]
@@ -94,17 +92,6 @@ class View(NamedTuple):
     """(bins,); room."""
     in_use: Doubles
     """(slots + 1,); room."""
-    savings: Doubles
-    """(M,) ps; what moves save, shared with the others of their steps. The next five are of ``game/prices.py``."""
-    memory: Doubles
-    """(T + 1,) ps for a byte."""
-    copies: float
-    worths: Doubles
-    """(M + 1, 3) ps."""
-    held: Floats
-    """(M, :class:`HeldFeature`)."""
-    slot_prices: Floats
-    """(K,)"""
 
 
 @njit_outer
@@ -154,8 +141,6 @@ def encode(tables: Tables, data: Ints, view: View, out: Observations, row: int) 
         describe_buffer(tables, data, view, other, out.buffers, row, number)
         if other >= 0:
             other = tables.moves[other].later
-    if out.worths.shape[1] > 0:
-        describe_worths(tables, data, view, out.worths, row)
 
 
 # ------------------------------------------------------------------------------------------------------- memory in use
@@ -311,41 +296,6 @@ def describe_actions(tables: Tables, data: Ints, view: View, out: Floats, row: i
         out[row, action, ActionFeature.REWARD_SHARE] = reward / view.unit
         # Where it takes nothing the reward is free, which counts as the most.
         out[row, action, ActionFeature.DENSITY] = clipped(signed(reward / max(area, 1e-9) / view.density))
-
-
-@njit_inner
-def describe_worths(tables: Tables, data: Ints, view: View, out: Floats, row: int) -> None:
-    """What actions, tensors and memory are worth."""
-    program = tables.program[0]
-    position = data[POSITION]
-    saved = AT_ONCE * benefit(tables, data, position) + (1.0 - AT_ONCE) * view.savings[position]
-    best = IMPOSSIBLE
-    for action in range(3):
-        if data[LEGAL] >> action & 1:
-            best = max(best, worth(tables, data, action, saved, view.memory, view.copies, view.worths))
-    for action in range(3):
-        less, own = -2.0, 0.0
-        if data[LEGAL] >> action & 1:
-            found = worth(tables, data, action, saved, view.memory, view.copies, view.worths)
-            less, own = clipped(signed((found - best) / view.mean_benefit)), clipped(signed(found / view.mean_benefit))
-        out[row, 2 * action + WorthFeature.LESS] = less
-        out[row, 2 * action + WorthFeature.WORTH] = own
-    place = 2 * 3
-    other, later = position, position
-    for number in range(view.future_buffers + view.same_tensor_buffers + 1):
-        if number > view.future_buffers:
-            later = tables.moves[later].later if later >= 0 else -1
-            other = later
-        else:
-            other = position + number if position + number < program.moves else -1
-        for feature in range(view.held.shape[1]):
-            out[row, place] = view.held[other, feature] if other >= 0 else 0.0
-            place += 1
-    slots = out.shape[1] - place
-    first = slot_at(tables, tables.moves[position].start) - slots // 2
-    for slot in range(first, first + slots):
-        out[row, place] = view.slot_prices[slot] if 0 <= slot < program.slots else 0.0
-        place += 1
 
 
 @njit_inner

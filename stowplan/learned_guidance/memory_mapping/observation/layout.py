@@ -56,8 +56,6 @@ class ObservationConfig:
     """Parts of fast memory whose occupancy at the target time is shown."""
     supply_slots: int = 64
     """Slots of the supply profile; the target time's is number ``supply_slots // 2``."""
-    worths: bool = False
-    """Whether what actions and tensors are worth under prices is shown (``game/prices.py``)."""
 
     def __post_init__(self) -> None:
         require_positive(self, frozenset({"future_buffers", "same_tensor_buffers"}))
@@ -67,11 +65,6 @@ class ObservationConfig:
     def buffers(self) -> int:
         """Buffers described: the present one, ``future_buffers``, ``same_tensor_buffers``."""
         return 1 + self.future_buffers + self.same_tensor_buffers
-
-    @property
-    def worth_features(self) -> int:
-        """Length of :attr:`Observations.worths`."""
-        return len(WorthFeature) * 3 + len(HeldFeature) * self.buffers + self.supply_slots if self.worths else 0
 
     @classmethod
     def cpu(cls) -> ObservationConfig:
@@ -201,23 +194,6 @@ class GlobalFeature(IntEnum):
     HAS_BACKUP = 18
 
 
-class WorthFeature(IntEnum):
-    """Of one action, what it is worth under prices (``game/prices.py``)."""
-
-    LESS = 0  # log of what it is worth less than the best over the mean benefit, negative, at least -2; -2 where not legal
-    WORTH = 1  # log of its worth over the mean benefit
-
-
-class HeldFeature(IntEnum):
-    """Of one buffer, what its tensor is worth from it on; logarithms over the mean benefit."""
-
-    NOT_HELD = 0
-    HELD_TWICE = 1  # with a valid slow copy
-    HELD_ONLY = 2
-    SAVED = 3  # the buffer's part of what its steps save
-    DENSITY_LEFT = 4  # log of what all its later buffers save per byte and step over the program's mean, within -2 and 2
-
-
 class Observations(NamedTuple):
     """Observations of B states."""
 
@@ -233,9 +209,6 @@ class Observations(NamedTuple):
     """(B, 3, :class:`ActionFeature`) float32."""
     globals: Floats
     """(B, :class:`GlobalFeature`) float32."""
-    worths: Floats
-    """(B, 3 x :class:`WorthFeature`, then buffers x :class:`HeldFeature`, then the price of memory in each slot shown) float32:
-    the density of the densest buffer that finds no room there, as its log over the program's mean. Empty where not shown."""
 
 
 def empty_observations(config: ObservationConfig, batch: int) -> Observations:
@@ -247,5 +220,4 @@ def empty_observations(config: ObservationConfig, batch: int) -> Observations:
         supply=np.zeros((batch, config.supply_slots, len(SupplyFeature)), np.float32),
         actions=np.zeros((batch, 3, len(ActionFeature)), np.float32),
         globals=np.zeros((batch, len(GlobalFeature)), np.float32),
-        worths=np.zeros((batch, config.worth_features), np.float32),
     )

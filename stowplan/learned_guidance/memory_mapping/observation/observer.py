@@ -17,13 +17,12 @@ import numpy as np
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.moves import Move
-from stowplan.learned_guidance.memory_mapping.game.prices import COPY_PRICE, estimate, find_worths, occupied
+from stowplan.learned_guidance.memory_mapping.game.prices import occupied
 from stowplan.learned_guidance.memory_mapping.observation.kernel import Doubles, View, encode, first_benefits
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     BufferFeature,
     Floats,
     GlobalFeature,
-    HeldFeature,
     ObservationConfig,
     Observations,
     empty_observations,
@@ -69,15 +68,7 @@ def view_of(game: CompiledGame, config: ObservationConfig) -> View:
         map_sums=np.zeros((config.map_rows, config.map_columns), np.float32),
         profile_sums=np.zeros(config.profile_bins, np.float32),
         in_use=np.zeros(config.supply_slots + 1),
-        savings=np.zeros(len(moves)),
-        memory=np.zeros(game.problem.horizon + 1),
-        copies=0.0,
-        worths=np.zeros((len(moves) + 1, 3)),
-        held=np.zeros((len(moves), len(HeldFeature)), np.float32),
-        slot_prices=np.zeros(len(supply), np.float32),
     )
-    if config.worths:
-        view = _with_worths(game, view)
     _describe_moves(game, config, view)
     _describe_place(game, contents, view)
     _describe_benefits(benefits, view)
@@ -183,27 +174,6 @@ def _ranks(values: Doubles) -> Doubles:
     below, upto = np.searchsorted(order, values, "left"), np.searchsorted(order, values, "right")
     ranks: Doubles = (below + upto - 1) / 2 / max(len(values) - 1, 1)
     return ranks
-
-
-def _with_worths(game: CompiledGame, view: View) -> View:
-    """The view with what tensors and memory are worth."""
-    found = estimate(game)
-    memory, copies, worths = found.memory(), COPY_PRICE * found.copy_ps, view.worths
-    find_worths(game.tables, found.shared, found.held_from, found.copy_bound, memory, copies, worths)
-    for state in (HeldFeature.NOT_HELD, HeldFeature.HELD_TWICE, HeldFeature.HELD_ONLY):
-        # What is not possible is worth no more than the worst that is.
-        view.held[:, state] = np.clip(_signed(worths[:-1, state] / view.mean_benefit), -2.0, 2.0)
-    view.held[:, HeldFeature.SAVED] = np.clip(_signed(found.shared / view.mean_benefit), -2.0, 2.0)
-    left: dict[int, float] = defaultdict(float)
-    end = {move.tensor: max(move.end, move.live_end) for move in game.moves}
-    for number in range(len(game.moves) - 1, -1, -1):
-        move = game.moves[number]
-        left[move.tensor] += found.shared[number]
-        area = game.problem.tensors[move.tensor].size * max(end[move.tensor] - move.start, 1)
-        view.held[number, HeldFeature.DENSITY_LEFT] = np.clip(_signed(left[move.tensor] / area / view.density), -2.0, 2.0)
-    starts = np.array(game.slots.boundaries[:-1], int)
-    slot_prices = np.clip(_signed(found.density[starts] / view.density), -2.0, 2.0)
-    return view._replace(savings=found.shared, memory=memory, copies=copies, slot_prices=slot_prices)
 
 
 def _describe_program(game: CompiledGame, pressure: Doubles, view: View) -> None:
