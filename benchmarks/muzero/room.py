@@ -25,6 +25,7 @@ from benchmarks.lib.memory_mapping.greedies import stronger_greedy
 from benchmarks.lib.memory_mapping.priced_play import evolve_prices, priced
 from benchmarks.lib.tables import table
 from stowplan.learned_guidance.memory_mapping.game.best import Best
+from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.learned_guidance.memory_mapping.game.rollouts import Rollouts
@@ -32,6 +33,7 @@ from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays, heuristics
+from stowplan.portfolio.memory_mapping.convert import export_plan
 
 #: Processor seconds of a relaxation, of an evolution, and of the portfolio.
 RELAXATION_SECONDS, EVOLUTION_SECONDS, SOLVE_SECONDS = 30.0, 0.5, 10.0
@@ -121,6 +123,23 @@ def _rollouts(case: Case, _: int) -> Found:
     return found
 
 
+def _beside(case: Case, _: int) -> Found:
+    """Rollouts beside the plan of insertion, which is followed."""
+    data = arrays.build(case.problem)
+    built = [heuristics.run(each, lambda: False)[0] for name, each in heuristics.constructive(data) if name == "insertion"]
+    known = export_plan(case.problem, data, min(built, key=lambda state: state.totals[0].total))
+    found = {}
+    for rule in ("lowest", "two_ended"):
+        game, best = case.game(rule), Best()
+        followed = actions_of(case.problem, known, game)
+        rollouts = Rollouts(game, followed.actions)
+        rollouts.play(game.reset(), len(game.moves))
+        best.offer(rollouts.return_ps, rollouts.actions)
+        found[f"insertion, {rule}"] = case.reward(case.problem.all_slow_ps - followed.return_ps)
+        found[f"rollouts beside insertion, {rule}"] = case.of_game(game, best)
+    return found
+
+
 def _policy(case: Case, _: int) -> Found:
     """The shipped policy's likeliest game, and its games with search."""
     import torch
@@ -156,6 +175,7 @@ WAYS: dict[str, Callable[[Case, int], Found]] = {
     "priced": _priced,
     "evolved": _evolved,
     "rollouts": _rollouts,
+    "beside": _beside,
     "policy": _policy,
     "relaxation": _relaxation,
     "portfolio": _portfolio,

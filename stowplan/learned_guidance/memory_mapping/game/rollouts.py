@@ -1,21 +1,26 @@
 """Search on the true game: each action of a move is played on by priced play, and the best is taken.
 
-That is the rollout algorithm (Bertsekas et al. 1997) with priced play as its base policy. Every completion is a whole game, so
-that the best one met is never worse than priced play. Preferences, such as a network's, may be added to what actions come to.
+That is the rollout algorithm (Bertsekas et al. 1997) with priced play as its base policy; beside it, a known game may be followed
+from the action on, and the better completion counts. Every completion is a whole game, so that the best one met is never worse
+than priced play, nor than the game that is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.compiled import njit_outer
+from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import RETURN_PS
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, legal, used
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
+from stowplan.learned_guidance.memory_mapping.game.local_search import play_on
 from stowplan.learned_guidance.memory_mapping.game.prices import (
     AT_ONCE,
     COPY_PRICE,
@@ -34,9 +39,15 @@ ILLEGAL = -(1 << 62)
 
 
 class Rollouts:
-    """Completions of one game's states by priced play, and the best game met in them."""
+    """Completions of one game's states, and the best game met in them.
 
-    def __init__(self, game: CompiledGame):
+    Parameters
+    ----------
+    known
+        Actions of a whole game to follow beside priced play, if any; where one is not legal the nearest is played.
+    """
+
+    def __init__(self, game: CompiledGame, known: Sequence[int] | NDArray[np.integer[Any]] = ()):
         found = estimate(game)
         self.game = game
         self._copies = COPY_PRICE * found.copy_ps
@@ -44,6 +55,7 @@ class Rollouts:
         self._weights = np.ones(len(game.problem.tensors))
         self._worths = np.zeros((len(game.moves) + 1, 3))
         find_worths(game.tables, found.shared, found.held_from, found.copy_bound, self._memory, self._copies, self._worths)
+        self._known = np.array(known, np.int64)
         self._trial = game.reset().data
         self._returns = np.zeros(3, np.int64)
         self._best = np.full(1, ILLEGAL)
@@ -62,9 +74,10 @@ class Rollouts:
         return int(play_priced(self.game.tables, self._trial, *priced))
 
     def look(self, state: CompiledState) -> Ints:
-        """(3,) returns (ps) of the games that priced play makes of a state after each action; the same array every time."""
+        """(3,) returns (ps) of the better game that is made of a state after each action; the same array every time."""
         priced = (self._savings, self._weights, self._memory, self._copies, AT_ONCE, self._worths)
-        look_ahead(self.game.tables, state.data, self._trial, *priced, self._returns, self._best, self.actions)
+        found = (self._known, self._returns, self._best, self.actions)
+        look_ahead(self.game.tables, state.data, self._trial, *priced, *found)
         return self._returns
 
     def plan(self) -> Plan | None:
@@ -78,13 +91,17 @@ class Rollouts:
     def play(self, state: CompiledState, moves: int) -> None:
         """Make so many moves, each the one whose completion is best, or to the end."""
         priced = (self._savings, self._weights, self._memory, self._copies, AT_ONCE, self._worths)
-        tables, found = self.game.tables, (self._returns, self._best, self.actions)
+        tables, found = self.game.tables, (self._known, self._returns, self._best, self.actions)
         play_ahead(tables, state.data, self._trial, *priced, *found, moves)
 
 
-def rolled_out(game: CompiledGame, moves: int, should_stop: Callable[[], bool]) -> Plan | None:
-    """The best plan met in so many moves with rollouts, from the first on; None where there was no time for one."""
-    rollouts, state = Rollouts(game), game.reset()
+def rolled_out(game: CompiledGame, moves: int, should_stop: Callable[[], bool], known: Plan | None = None) -> Plan | None:
+    """The best plan met in so many moves with rollouts, from the first on; None where there was no time for one.
+
+    ``known`` is a valid plan to follow beside priced play.
+    """
+    rollouts = Rollouts(game, () if known is None else actions_of(game.problem, known, game).actions)
+    state = game.reset()
     while not state.is_over and state.position < moves and not should_stop():
         rollouts.play(state, PIECE)
     return rollouts.plan()
@@ -106,22 +123,29 @@ def look_ahead(
     best: Ints,
     actions: Ints,
 ) -> int:
-    """See :meth:`Rollouts.look`; the best legal action, the first of equals. ``trial`` is room for a state."""
+    """See :meth:`Rollouts.look`; the best legal action, the first of equals. ``trial`` is room for a state, ``wanted`` (M,) a
+    known game, or (0,).
+    """
     chosen = -1
     for action in range(3):
         returns[action] = ILLEGAL
         if not legal(tables, data, action):
             continue
-        for cell in range(used(tables, data)):
-            trial[cell] = data[cell]
-        step(tables, trial, action)
-        returns[action] = play_priced(tables, trial, savings, weights, memory, copies, at_once, worths)
+        for way in range(2 if len(wanted) > 0 else 1):
+            for cell in range(used(tables, data)):
+                trial[cell] = data[cell]
+            step(tables, trial, action)
+            if way == 0:
+                play_priced(tables, trial, savings, weights, memory, copies, at_once, worths)
+            else:
+                play_on(tables, trial, wanted)
+            returns[action] = max(returns[action], trial[RETURN_PS])
+            if trial[RETURN_PS] > best[0]:
+                best[0] = trial[RETURN_PS]
+                for position in range(len(actions)):
+                    actions[position] = action_of(tables, trial, position)
         if chosen < 0 or returns[action] > returns[chosen]:
             chosen = action
-        if returns[action] > best[0]:
-            best[0] = returns[action]
-            for position in range(len(actions)):
-                actions[position] = action_of(tables, trial, position)
     return chosen
 
 
@@ -146,6 +170,8 @@ def play_ahead(
     for _ in range(moves):
         if is_over(tables, data):
             break
-        chosen = look_ahead(tables, data, trial, savings, weights, memory, copies, at_once, worths, returns, best, actions)
+        chosen = look_ahead(
+            tables, data, trial, savings, weights, memory, copies, at_once, worths, wanted, returns, best, actions
+        )
         step(tables, data, chosen)
     return data[RETURN_PS]  # type: ignore[no-any-return]

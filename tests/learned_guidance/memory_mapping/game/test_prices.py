@@ -11,7 +11,7 @@ from benchmarks.lib.memory_mapping.optimum import game_optimum
 from stowplan.learned_guidance.memory_mapping.game.game import Placing
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.prices import HELD_ONLY, HELD_TWICE, NOT_HELD, estimate, find_worths
-from stowplan.learned_guidance.memory_mapping.game.rollouts import ILLEGAL, Rollouts
+from stowplan.learned_guidance.memory_mapping.game.rollouts import ILLEGAL, Rollouts, rolled_out
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import program
 from tests.models.memory_mapping.cases import random_problem
@@ -73,6 +73,15 @@ def test_rollouts_are_valid_games_and_no_worse_than_priced_play(placing: Placing
         assert found.ok
         assert found.objective_ps == problem.all_slow_ps - rollouts.return_ps
         better += rollouts.return_ps > priced
+        # A known game is followed as well.
+        other = game.reset()
+        while not other.is_over:
+            other.step(rng.choice(np.flatnonzero(other.legal).tolist()))
+        both = Rollouts(game, other.actions)
+        both.look(game.reset())
+        assert both.return_ps >= max(priced, other.return_ps)
+        assert rolled_out(game, 1, lambda: False, other.plan()) is not None
+        assert rolled_out(game, 1, lambda: True) is None
         if placing == "lowest":
             optimum = game_optimum(problem).return_ps
             assert rollouts.return_ps <= optimum
