@@ -1,8 +1,8 @@
 """Search on the true game: each action of a move is played on by priced play, and the best is taken.
 
-That is the rollout algorithm (Bertsekas et al. 1997) with priced play as its base policy; beside it, a known game may be followed
-from the action on, and the better completion counts. Every completion is a whole game, so that the best one met is never worse
-than priced play, nor than the game that is known.
+That is the rollout algorithm (Bertsekas et al. 1997) with priced play as its base policy; beside it, a known game may be
+followed from the action on, and the better completion counts. Every completion is a whole game, so that the best one met is
+never worse than priced play, nor than the game that is known.
 """
 
 from __future__ import annotations
