@@ -157,7 +157,7 @@ def _policy(case: Case, _: int) -> Found:
 
 
 def _relaxation(case: Case, _: int) -> Found:
-    _, bound = relaxation_hint(case.problem, Effort(end=time.monotonic() + RELAXATION_SECONDS))
+    bound = relaxation_hint(case.problem, Effort(end=time.monotonic() + RELAXATION_SECONDS))[1]
     return {BOUND: case.reward(bound)}
 
 

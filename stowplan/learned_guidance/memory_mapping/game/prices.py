@@ -215,7 +215,7 @@ def worth(tables: Tables, data: Ints, action: int, saved: float, memory: Floats,
     cell = program.at_tensors + TENSOR * move.tensor
     found = saved - move.bytes * (memory[end] - memory[start])
     if action == COPY:
-        return found - copies * move.demand + worths[later, HELD_TWICE]
+        return found - copies * move.demand + worths[later, HELD_TWICE]  # type: ignore[no-any-return]
     is_only = move.is_output or data[cell + SLOW_FROM] == NEVER
     return found + worths[later, HELD_ONLY if is_only else HELD_TWICE]  # type: ignore[no-any-return]
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from stowplan.compiled import njit_outer
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
+from stowplan.learned_guidance.memory_mapping.game.kernel import state as kernel
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import RETURN_PS
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, legal, used
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
@@ -175,3 +176,9 @@ def play_ahead(
         )
         step(tables, data, chosen)
     return data[RETURN_PS]  # type: ignore[no-any-return]
+
+
+def warm_up() -> None:
+    """Compile the game and all of this, where it has not been."""
+    kernel.warm_up()
+    rolled_out(CompiledGame(kernel.smallest_problem()), 1, lambda: False)

@@ -65,8 +65,8 @@ def play_both(
     assert_equal(state, reference)
     while not reference.is_over:
         legal = reference.legal_actions()
-        placing = [action for action in legal if action != DROP]
-        action = rng.choice(placing if manner == "place" and placing else legal)
+        fast = [action for action in legal if action != DROP]
+        action = rng.choice(fast if manner == "place" and fast else legal)
         resets, benefit = reference.resets, state.benefit_ps
         reward = reference.step(action)
         assert state.step(action) == reward
