@@ -14,6 +14,7 @@ from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource
 
 if TYPE_CHECKING:
+    from stowplan.learned_guidance.memory_mapping.game.game import Placing
     from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 
@@ -34,11 +35,15 @@ LEARNED = "learned"
 #: What a move of a likeliest game takes: seconds, on one core at leisure.
 MOVE_SECONDS = 2e-3
 
+#: Placing rules of rollouts; seconds that one move of them takes for each move of the game; and part of the time for each rule.
+PLACINGS: tuple[Placing, ...] = ("two_ended", "lowest")
+LOOK_SECONDS, ROLLOUT_SHARE = 8e-7, 0.1
+
 #: Games side by side, and temperatures at which they are drawn in turn.
 GAMES, TEMPERATURES = 16, (0.3, 0.6, 1.0)
 
-#: What a move costs with search or drawn with others beside it, in moves of a likeliest game; to size deterministic work.
-SEARCH_COST = 4
+#: What a move costs that is drawn with others beside it, in moves of a likeliest game; to size deterministic work.
+DRAWN_COST = 4
 
 #: Part of the time, and rounds in a deterministic run, of local search from the plan to learn from.
 LOCAL_SEARCH_SHARE, LOCAL_SEARCH_ROUNDS = 0.1, 2000
@@ -58,19 +63,29 @@ def candidates(problem: Problem, options: Options, others: int) -> list[Candidat
 
 
 def policy(problem: Problem, context: Context) -> None:
-    """One game of the policy's likeliest actions."""
-    if problem.use_count:
+    """Rollouts of priced play, which ask no network; then one game of the policy's likeliest actions."""
+    if not problem.use_count:
+        return
+    from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.game.rollouts import rolled_out
+
+    moves, known = int(context.seconds(ROLLOUT_SHARE) / (LOOK_SECONDS * problem.use_count)), context.incumbent()[0]
+    for placing in PLACINGS:
+        found = rolled_out(CompiledGame(problem, placing=placing), max(moves, 1), context.closed, known)
+        if found is not None:
+            context.plan(found, "rollouts")
+    if not context.closed():
         _report(context, "policy", [POLICY.load().rollout(problem, should_stop=context.closed)])
 
 
 def policy_search(problem: Problem, context: Context) -> None:
-    """Likeliest actions, then the best after a search, then games drawn and searched in turn; until time is up."""
+    """Likeliest actions, then games drawn, until time is up."""
     if not problem.use_count:
         return
     from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 
-    player, game = POLICY.load(), CompiledGame(problem)
-    for played in _games(player, game, context):
+    player = POLICY.load()
+    for played in _games(player, CompiledGame(problem, placing=player.config.placing), context):
         _report(context, "policy_search", played)
         if context.closed():
             return
@@ -84,7 +99,8 @@ def policy_tuned(problem: Problem, context: Context) -> None:
     from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
     from stowplan.learned_guidance.memory_mapping.muzero.play import TUNING, Played
 
-    player, game = POLICY.load(), CompiledGame(problem)
+    player = POLICY.load()
+    game = CompiledGame(problem, placing=player.config.placing)
     first = player.rollout(game, should_stop=context.closed)
     _report(context, "policy_tuned", [first])
     shown = [] if first is None else [first.actions]
@@ -113,21 +129,15 @@ def _games(player: Policy, game: CompiledGame, context: Context) -> Iterator[lis
     """Games as they are asked for: without end, or as many as a deterministic run has time for at leisure."""
     seed, stop = context.seed(), context.closed
     yield [player.rollout(game, should_stop=stop)]
-    yield [*player.searched(game, seed=seed, should_stop=stop)]
-    # Likeliest games, drawn and searched ones, in a third of the limit.
-    seconds = 2 * SEARCH_COST * MOVE_SECONDS * len(game.moves)
+    # Likeliest games and drawn ones, in a third of the limit.
+    seconds = DRAWN_COST * MOVE_SECONDS * len(game.moves)
     rounds, number = context.work(1, 3 * max(seconds, 1e-3), least=1), 0
     while rounds is None or number < rounds:
         # No two games from the same random numbers.
-        drawn, searched = ([seed, number, part] for part in range(2))
+        mixed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
         heat = TEMPERATURES[number % len(TEMPERATURES)]
-        yield [*player.rollouts(game, GAMES, temperature=heat, seed=_mixed(drawn), should_stop=stop)]
-        yield [*player.searched(game, count=GAMES, explore=True, seed=_mixed(searched), should_stop=stop)]
+        yield [*player.rollouts(game, GAMES, temperature=heat, seed=mixed, should_stop=stop)]
         number += 1
-
-
-def _mixed(numbers: list[int]) -> int:
-    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
 def _report(context: Context, source: str, played: list[Played | None]) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.moves import Move
+from stowplan.learned_guidance.memory_mapping.game.prices import occupied
 from stowplan.learned_guidance.memory_mapping.observation.kernel import Doubles, View, encode, first_benefits
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     BufferFeature,
@@ -38,7 +39,7 @@ def view_of(game: CompiledGame, config: ObservationConfig) -> View:
     first_benefits(game.tables, game.tables.initial, benefits)
     # Benefits may be negative; a scale may not.
     total = max(float(benefits.sum()), 1.0)
-    contents = _contents(game)
+    contents = occupied(game)
     area = np.array(
         [tensors[move.tensor].size * (end - start) for move, (start, end) in zip(moves, contents, strict=True)], float
     )
@@ -73,23 +74,6 @@ def view_of(game: CompiledGame, config: ObservationConfig) -> View:
     _describe_benefits(benefits, view)
     _describe_program(game, pressure, view)
     return view
-
-
-def _contents(game: CompiledGame) -> list[tuple[int, int]]:
-    """Of each move, from when to when memory is in use where it is served without a copy.
-
-    An output from its start to the end of its live range; an input from the end of the tensor's previous visit, where it has
-    one, to the end of its own.
-    """
-    found = []
-    before: dict[int, int] = {}
-    for move in game.moves:
-        if move.is_output:
-            found.append((move.start, max(move.live_end, move.end)))
-        else:
-            found.append((min(before.get(move.tensor, move.start), move.start), move.end))
-        before[move.tensor] = move.end
-    return found
 
 
 def _pressure(game: CompiledGame) -> Doubles:

@@ -21,10 +21,10 @@ from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor,
 
 
 class CompiledGame(Game):
-    """A game with its tables; parameters are those of :class:`~stowplan.learned_guidance.memory_mapping.game.game.Game`."""
+    """A game with its tables; options are those of :class:`~stowplan.learned_guidance.memory_mapping.game.game.Game`."""
 
-    def __init__(self, problem: Problem, *, strict_copy_windows: bool = False, drop_backup: bool = True):
-        super().__init__(problem, strict_copy_windows=strict_copy_windows, drop_backup=drop_backup)
+    def __init__(self, problem: Problem, **options: Any):
+        super().__init__(problem, **options)
         self.tables = build_tables(self)
         look(self.tables, self.tables.initial)
 
