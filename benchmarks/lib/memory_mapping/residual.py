@@ -6,7 +6,7 @@ policy of a network of zeros is :func:`~stowplan.portfolio.memory_mapping.heuris
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -93,7 +93,7 @@ class Game(NamedTuple):
     chosen: Ints
     """[N]: the actions."""
     rows: Floats
-    """[N, FEATURES]: what the network saw."""
+    """[N, FEATURES]: what the network saw; the first is NaN where it was not asked."""
     scores: Floats
     """[N, ACTIONS]: what it said."""
     totals: Ints
@@ -147,13 +147,12 @@ def new_table(data: Data) -> Table:
     whole = max(1.0, clock[-1])
     clock *= PARTS / whole
     count = len(order)
-    rows = [data.tensors[int(tensor)] for tensor in order]
-    first = np.array([int(row.first_access) for row in rows], np.int64)
-    last = np.array([int(data.tensors[int(tensor) + 1].first_access) - 1 for tensor in order], np.int64)
-    low = np.array([int(data.accesses[int(each)].low) for each in first], np.int64)
-    high = np.array([int(data.accesses[int(each)].high) for each in last], np.int64)
-    size = np.array([int(row.bytes) for row in rows], np.float64) / data.capacity
-    begin, end = clock[low], np.maximum(clock[high], clock[low] + 1e-6)
+    tensors_of: Any = data.tensors
+    accesses: Any = data.accesses
+    first, last = tensors_of["first_access"][order], tensors_of["first_access"][order + 1] - 1
+    size = tensors_of["bytes"][order] / data.capacity
+    begin = clock[accesses["low"][first]]
+    end = np.maximum(clock[accesses["high"][last]], begin + 1e-6)
     life = (end - begin) / PARTS
     own = gains[order]
     saving = max(1.0, float(gains.sum()))
@@ -165,8 +164,7 @@ def new_table(data: Data) -> Table:
     fill_price(table, filled)
     _totals(table, waiting, worth)
     uses = (last - first + 1).astype(np.float64)
-    copies_in = np.array([int(row.copy_in) for row in rows], np.float64)
-    copies_out = np.array([int(row.copy_out) for row in rows], np.float64)
+    copies_in, copies_out = (tensors_of[name][order].astype(np.float64) for name in ("copy_in", "copy_out"))
     time = life * whole
     demand = waiting
     ratio = np.zeros(count)
@@ -178,10 +176,10 @@ def new_table(data: Data) -> Table:
         np.log(density + 1e-9),
         np.arange(count) / max(1, count),
         np.log(own / saving + 1e-9),
-        np.array([int(row.is_input) for row in rows]),
-        np.array([int(row.is_output) for row in rows]),
-        np.array([int(row.can_copy) for row in rows]),
-        np.array([int(data.accesses[int(each)].defines) for each in first]),
+        tensors_of["is_input"][order],
+        tensors_of["is_output"][order],
+        tensors_of["can_copy"][order],
+        accesses["defines"][first],
         np.log((copies_in + 1) / (own + 1)),
         np.log((copies_out + 1) / (own + 1)),
         np.log((copies_in + 1) / (time + 1)),
@@ -440,6 +438,7 @@ def offer(
         if action < 0:
             action = BEST
             # Where nothing saves there is nothing to decide.
+            game.rows[position, 0] = np.nan
             if best >= 0:
                 total = state.totals[0].total
                 state.totals[0].total = base
@@ -521,3 +520,100 @@ def _offer_again(data: Data, state: State, table: Table, game: Game, net: Networ
     before = game.chosen[position]
     offer(data, state, table, game, net, position, BEST, True, 0.0)
     game.chosen[position] = before
+
+
+@njit_inner
+def copy_flat(source: Ints, target: Ints) -> None:
+    """Bring what changes to what another has."""
+    for cell in range(len(source)):
+        target[cell] = source[cell]
+
+
+@njit_inner
+def draw(odds: Floats, random: Ints) -> int:
+    """A number, by odds that are summed up."""
+    random[0] = random[0] * 48271 % ((1 << 31) - 1)
+    wanted = odds[-1] * random[0] / float((1 << 31) - 1)
+    low, high = 0, len(odds) - 1
+    while low < high:
+        middle = (low + high) >> 1
+        if odds[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit_outer
+def climb(
+    data: Data,
+    state: State,
+    table: Table,
+    game: Game,
+    net: Network,
+    flat: Ints,
+    kept: Ints,
+    trial_kept: Ints,
+    actions: Ints,
+    trial: Ints,
+    where: Floats,
+    what: Floats,
+    mean: float,
+    random: Ints,
+    best: Ints,
+    tries: int,
+) -> None:
+    """(1+1) search over actions: some are changed, which is kept where it is no worse.
+
+    ``flat`` is all that changes of state and game; ``kept`` of shape [K, cells] the games up to K positions, evenly spread, and
+    ``trial_kept`` room for as many. Positions are drawn by the odds ``where`` [N], actions by ``what`` [N, ACTIONS], both summed
+    up; an action that is there already becomes the best way. ``best`` is the objective; it must be known.
+    """
+    count = len(table.order)
+    cuts = len(kept)
+    for _ in range(tries):
+        for position in range(count):
+            trial[position] = actions[position]
+        first = count
+        changed = 0
+        more = True
+        while more:
+            position = draw(where, random)
+            action = draw(what[position], random)
+            trial[position] = BEST if actions[position] == action else action
+            if trial[position] != actions[position]:
+                first = min(first, position)
+            changed += 1
+            random[0] = random[0] * 48271 % ((1 << 31) - 1)
+            more = changed < count and random[0] / float((1 << 31) - 1) > 1.0 / mean
+        if first == count:
+            continue
+        number = cuts - 1
+        while count * number // cuts > first:
+            number -= 1
+        copy_flat(kept[number], flat)
+        for later in range(number + 1, cuts):
+            play(data, state, table, game, net, trial, count * later // cuts, 0.0)
+            copy_flat(flat, trial_kept[later])
+        play(data, state, table, game, net, trial, count, 0.0)
+        total = state.totals[0].total
+        if total <= best[0]:
+            best[0] = total
+            for position in range(count):
+                actions[position] = trial[position]
+            for later in range(number + 1, cuts):
+                copy_flat(trial_kept[later], kept[later])
+
+
+@njit_outer
+def keep_all(
+    data: Data, state: State, table: Table, game: Game, net: Network, flat: Ints, kept: Ints, actions: Ints, best: Ints
+) -> None:
+    """Play a game from ``kept[0]``, its beginning, and fill what :func:`climb` needs."""
+    count, cuts = len(table.order), len(kept)
+    copy_flat(kept[0], flat)
+    for later in range(1, cuts):
+        play(data, state, table, game, net, actions, count * later // cuts, 0.0)
+        copy_flat(flat, kept[later])
+    play(data, state, table, game, net, actions, count, 0.0)
+    best[0] = state.totals[0].total

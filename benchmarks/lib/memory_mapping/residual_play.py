@@ -11,18 +11,19 @@ import numpy as np
 
 from benchmarks.lib.memory_mapping.residual import (
     ACTIONS,
-    BEST,
+    RANDOM,
     Game,
     Network,
     Table,
+    climb,
+    keep_all,
     new_game,
     new_table,
     no_network,
     play,
 )
 from stowplan.compiled import filled
-from stowplan.portfolio.memory_mapping import arrays
-from stowplan.portfolio.memory_mapping.arrays import AccessRow, Data, Ints, StepRow, TensorRow, TermRow, UseRow
+from stowplan.portfolio.memory_mapping.arrays import AccessRow, Data, Floats, Ints, StepRow, TensorRow, TermRow, UseRow
 from stowplan.portfolio.memory_mapping.machine import new_state
 from stowplan.portfolio.memory_mapping.state import State
 
@@ -57,24 +58,32 @@ def read_data(path: Path) -> tuple[Data, dict[str, Any]]:
     return Data(**values), {name[5:]: found[name] for name in found if name.startswith("fact_")}
 
 
+#: What is room for work in a state and in a game, not part of what they are.
+_ROOM = {"kept", "memo", "rows", "scores", "hidden"}
+
+
 class Position(NamedTuple):
-    """A game so far."""
+    """A game so far; what changes lies in one piece, so that it is copied at once."""
 
     state: State
     game: Game
+    flat: Ints
 
 
-def copied(position: Position) -> Position:
-    """The same game, to be played on otherwise."""
-    state, game = position
-    return Position(State(*(each.copy() for each in state)), Game(*(each.copy() for each in game)))  # type: ignore[attr-defined]
-
-
-def put(source: Position, target: Position) -> None:
-    """Bring one position to another."""
-    for ours, theirs in zip(source, target, strict=True):
-        for here, there in zip(ours, theirs, strict=True):
-            there[:] = here
+def pooled(state: State, game: Game) -> Position:
+    """State and game in one piece of memory."""
+    arrays = [(name, each) for part in (state, game) for name, each in part._asdict().items() if name not in _ROOM]
+    flat = np.zeros(sum(each.nbytes for _, each in arrays) // 8, np.int64)
+    found, at = {}, 0
+    for name, each in arrays:
+        size = each.nbytes // 8
+        view = flat[at : at + size].view(each.dtype)
+        view[:] = each.reshape(-1)
+        found[id(each)] = view.view(np.recarray) if each.dtype.names else view
+        at += size
+    return Position(
+        State(*(found.get(id(each), each) for each in state)), Game(*(found.get(id(each), each) for each in game)), flat
+    )
 
 
 class Program:
@@ -86,97 +95,85 @@ class Program:
         self.count = len(self.table.order)
         self.none = no_network()
         self.ask = np.full(self.count, -1, np.int64)
-        self._start = Position(new_state(data), new_game(self.table))
-        self._room = copied(self._start)
+        self.here = pooled(new_state(data), new_game(self.table))
+        self.start = self.here.flat.copy()
 
-    def begin(self, seed: int = 0) -> Position:
-        """A game of which nothing is played."""
-        found = copied(self._start)
-        found.game.cursor[5] = 1 + (seed * 2654435761 + 88172645463325252) % ((1 << 31) - 2)
-        return found
+    def begin(self, seed: int = 0) -> None:
+        """Nothing is played."""
+        self.here.flat[:] = self.start
+        self.here.game.cursor[RANDOM] = seeded(seed)
 
-    def on(self, at: Position, actions: Ints, until: int | None = None, net: Network | None = None, heat: float = 0.0) -> int:
-        """Play on, in place; the objective (ps)."""
+    def on(self, actions: Ints, until: int | None = None, net: Network | None = None, heat: float = 0.0) -> int:
+        """Play on; the objective (ps)."""
+        state, game, _ = self.here
         until = self.count if until is None else until
-        play(self.data, at.state, self.table, at.game, self.none if net is None else net, actions, until, heat)
-        return int(at.state.totals[0].total)
+        play(self.data, state, self.table, game, self.none if net is None else net, actions, until, heat)
+        return int(state.totals[0].total)
 
-    def total(self, actions: Ints, start: Position | None = None) -> int:
-        """Objective (ps) of a game of these actions, from a position on."""
-        put(self._start if start is None else start, self._room)
-        return self.on(self._room, actions)
+    def total(self, actions: Ints) -> int:
+        """Objective (ps) of a game of these actions."""
+        self.begin()
+        return self.on(actions)
 
-    def played(self, net: Network, seed: int = 0, heat: float = 0.0) -> Position:
-        """A game of a network."""
-        at = self.begin(seed)
-        self.on(at, self.ask, net=net, heat=heat)
-        return at
+    def played(self, net: Network, seed: int = 0, heat: float = 0.0) -> int:
+        """Objective (ps) of a game of a network; what it did is in ``here.game.chosen``."""
+        self.begin(seed)
+        return self.on(self.ask, net=net, heat=heat)
+
+
+def seeded(seed: int) -> int:
+    """State of Lehmer's generator."""
+    return 1 + (seed * 2654435761 + 88172645463325252) % ((1 << 31) - 2)
 
 
 class Climb:
-    """(1+1) search over actions, from a string of them; ``draw`` gives positions and actions of a change."""
+    """(1+1) search over actions from a string of them; ``where`` [N] and ``what`` [N, ACTIONS] are odds."""
 
-    #: Positions of the present game that are kept.
-    KEPT = 8
-
-    def __init__(self, program: Program, actions: Ints, rng: np.random.Generator):
-        self.program, self.actions, self.rng = program, actions.copy(), rng
-        self.best = 0
+    def __init__(self, program: Program, actions: Ints, where: Floats, what: Floats, mean: float, seed: int):
+        self.program, self.actions = program, np.array(actions, np.int64)
+        cuts = max(1, min(8, program.count // 50))
+        self._kept = np.zeros((cuts, len(program.start)), np.int64)
+        self._trial = np.zeros_like(self._kept)
+        self._kept[0] = program.start
+        self._where, self._what, self._mean = np.cumsum(where), np.cumsum(what, axis=1), mean
+        self._random = np.array([seeded(seed)], np.int64)
+        self._best = np.zeros(1, np.int64)
+        self._room = self.actions.copy()
         self.tried = 0
-        self._cuts = [program.count * part // self.KEPT for part in range(self.KEPT)]
-        self._kept = [program.begin() for _ in self._cuts]
-        self._replay()
+        state, game, flat = program.here
+        keep_all(program.data, state, program.table, game, program.none, flat, self._kept, self.actions, self._best)
 
-    def _replay(self) -> None:
-        at = self.program.begin()
-        for cut, kept in zip(self._cuts, self._kept, strict=True):
-            self.program.on(at, self.actions, cut)
-            put(at, kept)
-        self.best = self.program.on(at, self.actions)
+    @property
+    def best(self) -> int:
+        """Objective (ps)."""
+        return int(self._best[0])
 
-    def try_(self, positions: Ints, actions: Ints) -> bool:
-        """Change some actions; kept where that is no worse."""
-        trial = self.actions.copy()
-        trial[positions] = actions
-        first = int(positions.min())
-        number = max(at for at, cut in enumerate(self._cuts) if cut <= first)
-        total = self.program.total(trial, self._kept[number])
-        self.tried += 1
-        if total > self.best:
-            return False
-        is_better = total < self.best
-        self.actions = trial
-        self.best = total
-        at = copied(self._kept[number])
-        for cut, kept in zip(self._cuts[number + 1 :], self._kept[number + 1 :], strict=True):
-            self.program.on(at, self.actions, cut)
-            put(at, kept)
-        return is_better
+    def tries(self, count: int) -> None:
+        """Some changes."""
+        of = self.program
+        state, game, flat = of.here
+        self.tried += count
+        climb(
+            of.data, state, of.table, game, of.none, flat, self._kept, self._trial, self.actions, self._room,
+            self._where, self._what, self._mean, self._random, self._best, count,
+        )  # fmt: skip
 
-
-def uniform(program: Program, rng: np.random.Generator, allowed: list[int], mean: float) -> Callable[[Climb], tuple[Ints, Ints]]:
-    """Changes drawn evenly."""
-
-    def draw(climb: Climb) -> tuple[Ints, Ints]:
-        number = min(program.count, 1 + rng.poisson(mean - 1))
-        positions = rng.choice(program.count, number, replace=False)
-        actions = rng.choice(allowed, number)
-        same = climb.actions[positions] == actions
-        actions[same] = BEST
-        return positions, actions
-
-    return draw
+    def run(self, seconds: float, clock: Callable[[], float] = time.process_time) -> list[tuple[float, int]]:
+        """Changes for so many seconds; when each best objective came."""
+        began = clock()
+        history = [(0.0, self.best)]
+        count = 1
+        while clock() - began < seconds:
+            at, before = clock(), self.best
+            self.tries(count)
+            if self.best < before:
+                history.append((clock() - began, self.best))
+            count = max(1, count // 2) if clock() - at > 0.01 else count + 1
+        return history
 
 
-def climbed(climb: Climb, draw: Callable[[Climb], tuple[Ints, Ints]], seconds: float) -> list[tuple[float, int]]:
-    """Changes for so many processor seconds; when the best objective came."""
-    began = time.process_time()
-    history = [(0.0, climb.best)]
-    while (now := time.process_time() - began) < seconds:
-        if climb.try_(*draw(climb)):
-            history.append((time.process_time() - began, climb.best))
-    del now
-    return history
-
-
-__all__ = ["ACTIONS", "Climb", "Position", "Program", "arrays", "climbed", "copied", "put", "read_data", "save_data", "uniform"]
+def evenly(program: Program, allowed: list[int]) -> tuple[Floats, Floats]:
+    """Odds of changes drawn evenly."""
+    what = np.zeros((program.count, ACTIONS))
+    what[:, allowed] = 1.0
+    return np.ones(program.count), what
