@@ -237,7 +237,9 @@ def expert(
             with torch.no_grad():
                 seen = torch.as_tensor(np.clip((fresh[0] - mean) * scale, -10, 10).astype(np.float32), device=device)
                 guess = forward(parameters, seen).cpu().numpy()
-            misses.append([((guess - guess[:, :1] - fresh[1]) ** 2 * fresh[2]).sum(), (fresh[1] ** 2 * fresh[2]).sum(), fresh[2].sum()])
+            misses.append(
+                [((guess - guess[:, :1] - fresh[1]) ** 2 * fresh[2]).sum(), (fresh[1] ** 2 * fresh[2]).sum(), fresh[2].sum()]
+            )
             kept += parts
             parts = []
             # All labels, the newest ones too.
@@ -344,7 +346,12 @@ def evolve(
         if time.monotonic() > shown + arguments.every:
             shown = time.monotonic()
             save(arguments.output / "evolved.npz", vector, mean, scale)
-            say(phase="evolution", generation=generation, differences=round(float(np.mean(values[-20:])), 4), **judge(vector, mean, scale))
+            say(
+                phase="evolution",
+                generation=generation,
+                differences=round(float(np.mean(values[-20:])), 4),
+                **judge(vector, mean, scale),
+            )
     save(arguments.output / "evolved.npz", vector, mean, scale)
     return vector
 

@@ -1,8 +1,8 @@
 """Insertion as a game against the learned guide's plan and ruin and recreate, at equal processor time.
 
-    python -m benchmarks.guidance.residual_compare save FOLDER --part testing --capacities 0.25,0.35     # needs ../shared
-    python -m benchmarks.guidance.residual_compare run FOLDER NETWORKS OUT.jsonl --processes 2 --seconds 600
-    python -m benchmarks.guidance.residual_compare table OUT.jsonl
+python -m benchmarks.guidance.residual_compare save FOLDER --part testing --capacities 0.25,0.35     # needs ../shared
+python -m benchmarks.guidance.residual_compare run FOLDER NETWORKS OUT.jsonl --processes 2 --seconds 600
+python -m benchmarks.guidance.residual_compare table OUT.jsonl
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def policy(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def untrained(seed: int, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
     rng = np.random.default_rng(seed)
     parts = [
-        (rng.normal(size=shape) * (1.5 / shape[0]) ** 0.5 if len(shape) == 2 else np.zeros(shape)).reshape(-1) for shape in SHAPES
+        (rng.normal(size=shape) * (1.5 / shape[0]) ** 0.5 if len(shape) == 2 else np.zeros(shape)).reshape(-1)
+        for shape in SHAPES
     ]
     return np.concatenate(parts)
 
@@ -272,13 +273,13 @@ def drawn(run: Run) -> None:
     zero = np.zeros(program.count, np.int64)
     run.note(program.total(zero))
     while run.spent() < run.seconds:
-        actions = np.where(rng.random(program.count) < rng.choice([0.01, 0.03, 0.1]), rng.integers(1, ACTIONS, program.count), BEST)
+        actions = np.where(
+            rng.random(program.count) < rng.choice([0.01, 0.03, 0.1]), rng.integers(1, ACTIONS, program.count), BEST
+        )
         run.note(program.total(actions))
 
 
-METHODS = {
-    each.__name__: each for each in (insertion, insertion4, thorough, guide, rr, thorough_rr, guide_rr, uniform, drawn)
-}
+METHODS = {each.__name__: each for each in (insertion, insertion4, thorough, guide, rr, thorough_rr, guide_rr, uniform, drawn)}
 PLAYS = {each.__name__: each for each in (first, five, games, games_climb, games_rr, games_rr_hint)}
 
 
@@ -369,7 +370,9 @@ def main() -> None:
     three = commands.add_parser("warm")
     three.add_argument("folder", type=Path)
     three.add_argument("networks", type=Path)
-    three.set_defaults(run=lambda given: warm(min(given.folder.glob("*.json"), key=lambda path: path.stat().st_size), given.networks))
+    three.set_defaults(
+        run=lambda given: warm(min(given.folder.glob("*.json"), key=lambda path: path.stat().st_size), given.networks)
+    )
     arguments = parser.parse_args()
     arguments.run(arguments)
 

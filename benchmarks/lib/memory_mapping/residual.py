@@ -487,9 +487,7 @@ def offer(
 
 
 @njit_outer
-def play(
-    data: Data, state: State, table: Table, game: Game, net: Network, wanted: Ints, until: int, heat: float
-) -> None:
+def play(data: Data, state: State, table: Table, game: Game, net: Network, wanted: Ints, until: int, heat: float) -> None:
     """Offer the tensors up to position ``until``; past the last one, those too that were to be offered again.
 
     ``wanted`` of shape [N] are the actions, -1 where the network is asked.
