@@ -11,6 +11,7 @@ judged by whole games.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import queue
@@ -212,16 +213,17 @@ def expert(
     errors: list[float] = []
     misses: list[Any] = []
     vector = np.zeros(SIZE)
+    joined_at = 0.0
     tensors: list[Any] = []
     while time.monotonic() < until:
-        try:
-            while True:
-                kind, version, _, found = results.get(timeout=0.0 if parameters else 1.0)
+        looked = time.monotonic()
+        with contextlib.suppress(queue.Empty):
+            # Workers may be faster than this, so that the queue is never empty.
+            while time.monotonic() < looked + 0.1:
+                kind, version, _, found = results.get(timeout=0.005 if parameters else 0.1)
                 if kind == "labels":
                     parts.append(found)
                     decisions += len(found.rows)
-        except queue.Empty:
-            pass
         if not parameters:
             if decisions < arguments.first:
                 continue
@@ -231,7 +233,8 @@ def expert(
                 value = torch.randn(shape) * (1.5 / shape[0]) ** 0.5 if len(shape) == 2 else torch.zeros(shape)
                 parameters.append((value * (0.1 if shape[-1] == ACTIONS else 1.0)).to(device).requires_grad_())
             optimiser = torch.optim.Adam(parameters, lr=1e-3, weight_decay=1e-5)
-        if len(parts) >= 20 or (parts and not tensors):
+        if parts and (not tensors or time.monotonic() > joined_at + 2):
+            joined_at = time.monotonic()
             # Labels not learned yet are the test.
             fresh = [np.concatenate([getattr(each, name) for each in parts]) for name in ("rows", "values", "known")]
             with torch.no_grad():

@@ -20,6 +20,8 @@ import numpy as np
 from benchmarks.lib.memory_mapping.residual import (
     ACTIONS,
     BEST,
+    DENSE,
+    DENSER,
     LAST,
     LATER,
     OUT,
@@ -151,24 +153,31 @@ class Run:
         return [network(vector, mean, scale, each) for each in thresholds], [network(vector, mean, scale, thresholds[0])]
 
     def played(self, name: str, until: float, most: int = 1 << 30) -> tuple[Program, np.ndarray, np.ndarray]:
-        """Games of a policy until a time; the program, the actions of the best game, and what the network said."""
-        program = Program(self.data)
+        """Games of a policy until a time: the program in the order of the best, its actions, and what the network said first."""
+        programs = {1: Program(self.data)}
         first, drawn = self.nets(name)
+        program = programs[1]
         best = np.zeros(program.count, np.int64)
         self.note(program.total(best))
-        said, count = np.zeros((program.count, ACTIONS)), 0
+        said, count = {}, 0
+        likeliest = [(by, net) for net in first for by in (1, 0, 3, 2)]
         while self.spent() < until and count < most:
-            net, heat = (first[count], 0.0) if count < len(first) else (drawn[0], HEATS[count % len(HEATS)])
-            total = program.played(net, seed=self.seed * 1000 + count, heat=heat)
-            game = program.here.game
-            if count == 0:
-                said = np.where(np.isnan(game.rows[:, :1]), -1.0, game.scores)
+            net, heat, by = drawn[0], HEATS[count % len(HEATS)], (1, 0, 3, 2)[count % 4]
+            if count < len(likeliest):
+                (by, net), heat = likeliest[count], 0.0
+            if by not in programs:
+                programs[by] = Program(self.data, by)
+            of = programs[by]
+            total = of.played(net, seed=self.seed * 1000 + count, heat=heat)
+            game = of.here.game
+            if by not in said:
+                said[by] = np.where(np.isnan(game.rows[:, :1]), -1.0, game.scores)
             if self.note(total):
-                best = game.chosen.copy()
+                program, best = of, game.chosen.copy()
             count += 1
-        self.facts["games"] = count
-        self.facts["actions"] = np.bincount(best, minlength=ACTIONS).tolist()
-        return program, best, said
+        by = next(by for by, each in programs.items() if each is program)
+        self.facts |= {"games": count, "by": by, "actions": np.bincount(best, minlength=ACTIONS).tolist()}
+        return program, best, said.get(by, np.full((program.count, ACTIONS), -1.0))
 
     def climbed(self, program: Program, actions: np.ndarray, where: Any, what: Any) -> None:
         climb = Climb(program, actions, where, what, 2.0, self.seed)
@@ -221,9 +230,29 @@ def first(run: Run, name: str) -> None:
     run.played(name, 1e9, 1)
 
 
-def five(run: Run, name: str) -> None:
-    """One game for each threshold."""
-    run.played(name, 1e9, 5)
+def four(run: Run, name: str) -> None:
+    """One game for each order."""
+    run.played(name, 1e9, 4)
+
+
+def twenty(run: Run, name: str) -> None:
+    """And for each threshold."""
+    run.played(name, 1e9, 20)
+
+
+def same(run: Run, action: int) -> None:
+    """The same action for all tensors, in each order."""
+    for by in (1, 0, 3, 2):
+        program = Program(run.data, by)
+        run.note(program.total(np.full(program.count, action)))
+
+
+def filled(run: Run) -> None:
+    """Memory filled by density as a hint, which learns nothing."""
+    from stowplan.learned_guidance.memory_mapping.guide.guide import filled_hint
+    from stowplan.portfolio.memory_mapping.guided import best_guided
+
+    run.note(int(best_guided(run.data, filled_hint(run.problem), lambda: False).totals[0].total))
 
 
 def games(run: Run, name: str) -> None:
@@ -245,14 +274,14 @@ def games_climb(run: Run, name: str) -> None:
 
 
 def games_rr(run: Run, name: str) -> None:
-    program, best, _ = run.played(name, PLAYED * run.seconds, 5)
+    program, best, _ = run.played(name, PLAYED * run.seconds, 20)
     states = [run.state_of(program, best), run.insertions((3, 0, 2))]
     run.search(min(states, key=lambda each: int(each.totals[0].total)))
 
 
 def games_rr_hint(run: Run, name: str) -> None:
     """The values too: tensors that the policy postpones or leaves out come later in the search."""
-    program, best, said = run.played(name, PLAYED * run.seconds, 5)
+    program, best, said = run.played(name, PLAYED * run.seconds, 20)
     density = heuristics.densities(run.data, 1)
     worse = np.clip(said[:, [LATER, LAST, OUT]].max(axis=1), -0.3, 0.3)
     density[program.table.order] *= np.exp(-3.0 * worse)
@@ -263,7 +292,7 @@ def games_rr_hint(run: Run, name: str) -> None:
 def uniform(run: Run) -> None:
     """(1+1) search over actions drawn evenly."""
     program = Program(run.data)
-    run.climbed(program, np.zeros(program.count, np.int64), *evenly(program, [THOROUGH, LATER, LAST, OUT]))
+    run.climbed(program, np.zeros(program.count, np.int64), *evenly(program, [DENSE, DENSER, THOROUGH, LATER, LAST, OUT]))
 
 
 def drawn(run: Run) -> None:
@@ -279,15 +308,18 @@ def drawn(run: Run) -> None:
         run.note(program.total(actions))
 
 
-METHODS = {each.__name__: each for each in (insertion, insertion4, thorough, guide, rr, thorough_rr, guide_rr, uniform, drawn)}
-PLAYS = {each.__name__: each for each in (first, five, games, games_climb, games_rr, games_rr_hint)}
+CONSTANT = {"dense": DENSE, "denser": DENSER, "thorough4": THOROUGH}
+METHODS: dict[str, Any] = {each.__name__: each for each in (insertion, insertion4, thorough, guide, rr, thorough_rr, guide_rr, uniform, drawn)}
+PLAYS = {each.__name__: each for each in (first, four, twenty, games, games_climb, games_rr, games_rr_hint)}
 
 
 def one(task: tuple[Path, Path, str, float, int]) -> dict[str, Any]:
     path, networks, method, seconds, seed = task
     run = Run(path, networks, seconds, seed)
     name, _, of = method.partition(":")
-    if of:
+    if name in CONSTANT:
+        same(run, CONSTANT[name])
+    elif of:
         PLAYS[name](run, of)
     else:
         METHODS[name](run)
@@ -309,17 +341,16 @@ def tasks(folder: Path, networks: Path) -> list[tuple[Path, Path, str, float, in
     """What is to be run, the most important first."""
     paths = sorted(folder.glob("*.json"), key=lambda path: -path.stat().st_size)
     nets = ["expert"] + (["evolved"] if (networks / "evolved.npz").exists() else [])
-    found: list[tuple[str, float, int]] = [(name, 0.0, 0) for name in ("insertion", "insertion4", "thorough", "guide")]
-    found += [(f"{name}:{net}", 0.0, 0) for name in ("first", "five") for net in nets]
-    timed = ["rr", "guide_rr", "thorough_rr", "uniform", "drawn", "games:untrained"]
-    timed += [f"{name}:{net}" for net in nets for name in ("games", "games_climb", "games_rr")] + ["games_rr_hint:expert"]
-    found += [(name, 1.0, 0) for name in timed]
-    found += [(name, 10.0, 0) for name in ("guide_rr", "rr")]
+    found: list[tuple[str, float, int]] = [(name, 0.0, 0) for name in ("insertion", "guide", "filled", *CONSTANT)]
+    found += [(f"{name}:{net}", 0.0, 0) for name in ("first", "four", "twenty") for net in nets]
+    timed = [f"{name}:{net}" for net in nets for name in ("games", "games_climb", "games_rr")]
+    found += [(name, 1.0, 0) for name in ["rr", *timed, "uniform", "games:untrained"]]
     found += [(name, 1.0, seed) for seed in (1, 2) for name in timed]
+    found += [(name, 1.0, seed) for seed in (1, 2) for name in ("uniform", "games:untrained")]
     found += [(name, seconds, 0) for seconds in (0.1, 0.3) for name in timed]
-    found += [(f"{name}:expert", 10.0, 0) for name in ("games_rr", "games_rr_hint", "games_climb")]
-    found += [(name, 3.0, 0) for name in ("rr", "guide_rr", "games_rr:expert", "games_climb:expert")]
-    found += [("uniform", 10.0, 0)]
+    found += [(f"games_rr:{net}", 10.0, 0) for net in reversed(nets)]
+    found += [("games_rr_hint:expert", 1.0, 0), ("games_rr_hint:expert", 10.0, 0), ("uniform", 10.0, 0), ("games_climb:expert", 10.0, 0)]
+    found += [("guide_rr", 1.0, 0), ("rr", 10.0, 0), ("guide_rr", 10.0, 0)]
     return [(path, networks, *each) for each in found for path in paths]
 
 

@@ -15,8 +15,8 @@ from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
 from stowplan.portfolio.memory_mapping.heuristics import by_density, measure
 from stowplan.portfolio.memory_mapping.machine import (
     BEST_FIT,
-    HIGH_FIT,
     WAYS,
+    gain,
     insert_best,
     insert_tensor,
     new_state,
@@ -24,12 +24,15 @@ from stowplan.portfolio.memory_mapping.machine import (
     way,
 )
 from stowplan.portfolio.memory_mapping.residencies import settle, take_back
-from stowplan.portfolio.memory_mapping.state import COPIED, State
+from stowplan.portfolio.memory_mapping.state import COPIED, ENTER, STAY, State
 
-# What is done with a tensor: its best way; the second; the best one, as high in memory as it goes; the best one with copies in
-# earlier idle times; the best of all ways, rare ones too; offered again after a part of all tensors; after all; left out.
-BEST, SECOND, HIGH, EARLY, THOROUGH, LATER, LAST, OUT = range(8)
+# What is done with a tensor: its best way; the second; the best of all ways that stay only over gaps that are dense enough, by
+# two measures; the best of all ways, rare ones too; offered again after a part of all tensors; after all; left out.
+BEST, SECOND, DENSE, DENSER, THOROUGH, LATER, LAST, OUT = range(8)
 ACTIONS = 8
+
+#: Part of the memory that gaps at least as dense may take, for a tensor to stay over one.
+FULL = (1.0, 0.5)
 
 #: Parts of time of which is known what stands in memory, and what waits.
 PARTS = 128
@@ -38,7 +41,7 @@ PARTS = 128
 LATER_PART = 8
 
 #: Numbers that the network sees of a tensor.
-STATIC, MOVING = 22, 26
+STATIC, MOVING = 28, 26
 FEATURES = STATIC + MOVING
 
 #: Neurons of each of the two layers.
@@ -68,6 +71,10 @@ class Table(NamedTuple):
     """[P]: the density of the tensor at which memory is full, were all there for all their lives."""
     static: Floats
     """[N, STATIC]"""
+    over: Floats
+    """[A]: part of the memory that gaps as dense as the one before an access, or denser, would take over it in the mean."""
+    channel: Floats
+    """[A]: part of the channel that copies as worthwhile as that for an access, or more so, would take before it."""
     slow: float
     """Objective of everything in slow memory (ps)."""
 
@@ -136,13 +143,13 @@ def no_network(bias: Floats | None = None) -> Network:
     )
 
 
-def new_table(data: Data) -> Table:
+def new_table(data: Data, by: int = 1) -> Table:
     """Everything that is known of a program's tensors before the first is offered."""
     state = new_state(data)
     tensors = len(data.tensors) - 1
     gains, lifetimes = np.zeros(tensors), np.zeros(tensors)
     measure(data, state, gains, lifetimes)
-    order = by_density(data, 1)
+    order = by_density(data, by)
     clock = state.began.astype(np.float64)
     whole = max(1.0, clock[-1])
     clock *= PARTS / whole
@@ -160,7 +167,8 @@ def new_table(data: Data) -> Table:
     price = np.zeros(PARTS)
     filled, waiting, worth = np.zeros(PARTS), np.zeros(PARTS), np.zeros(PARTS)
     static = np.zeros((count, STATIC))
-    table = Table(order, own, density, size, begin, end, clock, price, static, whole)
+    over, channel = fill_gaps(data, state, clock, whole)
+    table = Table(order, own, density, size, begin, end, clock, price, static, over, channel, whole)
     fill_price(table, filled)
     _totals(table, waiting, worth)
     uses = (last - first + 1).astype(np.float64)
@@ -193,8 +201,111 @@ def new_table(data: Data) -> Table:
         np.full(count, np.log(size.max(initial=0.0) + 1e-3)),
         np.log((own + 1) / (size * data.capacity + 1)) - np.mean(np.log((own + 1) / (size * data.capacity + 1))),
     ]
-    static[:] = np.stack(columns, axis=1) if count else 0
+    static[:, : len(columns)] = np.stack(columns, axis=1) if count else 0
+    gap_features(data, state, table)
     return table
+
+
+def fill_gaps(data: Data, state: State, clock: Floats, whole: float) -> tuple[Floats, Floats]:
+    """See ``Table.over`` and ``Table.channel``."""
+    accesses: Any = data.accesses
+    tensors: Any = data.tensors
+    count = len(accesses) - 1
+    gains = np.zeros(count)
+    access_gains(data, state, gains)
+    of = np.repeat(np.arange(len(tensors) - 1), np.diff(tensors["first_access"]))
+    has = np.zeros(count, np.bool_)
+    has[1:] = of[1:] == of[:-1]
+    before = np.maximum(0, np.arange(count) - 1)
+    begin = np.where(has, clock[accesses["low"][before]], 0.0)
+    end = np.maximum(clock[accesses["high"][:count]], begin + 1e-6)
+    size = tensors["bytes"][of] / data.capacity
+    density = (gains + np.where(has, gains[before], 0.0)) / (size * (end - begin))
+    over, channel = np.full(count, 99.0), np.full(count, 99.0)
+    # An access that overwrites all needs nothing kept.
+    kept = has & (size <= 1) & (density > 0) & (accesses["reads"][:count] > 0)
+    order = np.flatnonzero(kept)[np.argsort(-density[kept], kind="stable")]
+    stack(order, begin, end, size, over, np.zeros(PARTS))
+    length = tensors["copy_in"][of] * PARTS / whole
+    inner = np.maximum(1e-6, clock[accesses["low"][:count]] - np.where(has, clock[accesses["high"][before]], 0.0))
+    copied = (accesses["reads"][:count] > 0) & (size <= 1) & (gains > 0) & (length < inner)
+    order = np.flatnonzero(copied)[np.argsort(-(gains / np.maximum(1e-9, length))[copied], kind="stable")]
+    stack(order, end - inner, end, np.minimum(1.0, length / inner), channel, np.zeros(PARTS))
+    return over, channel
+
+
+@njit_outer
+def access_gains(data: Data, state: State, gains: Floats) -> None:
+    """What each access alone would save in the present state."""
+    for access in range(len(gains)):
+        gains[access] = gain(data, state, access)
+
+
+@njit_outer
+def stack(order: Ints, begin: Floats, end: Floats, amount: Floats, found: Floats, profile: Floats) -> None:
+    """Put amounts on each other in an order; the mean height over each when it is put, itself among it."""
+    for number in range(len(order)):
+        item = order[number]
+        spread(profile, begin[item], end[item], amount[item])
+        first, last = min(PARTS - 1, int(begin[item])), min(PARTS - 1, int(end[item]))
+        total = 0.0
+        for part in range(first, last + 1):
+            total += max(1e-9, min(end[item], part + 1.0) - max(begin[item], float(part))) * profile[part]
+        found[item] = total / max(1e-9, end[item] - begin[item])
+
+
+@njit_outer
+def gap_features(data: Data, state: State, table: Table) -> None:
+    """Fill what is static of the gaps of each tensor."""
+    for position in range(len(table.order)):
+        tensor = table.order[position]
+        row = table.static[position]
+        first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
+        mean = least = most = dense = copied = 0.0
+        least = 3.0
+        for access in range(first + 1, last):
+            value = min(3.0, table.over[access])
+            mean += value
+            least = min(least, value)
+            most = max(most, value)
+            if value <= 1.0:
+                dense += 1.0
+        for access in range(first, last):
+            if table.channel[access] <= 1.0:
+                copied += 1.0
+        gaps = max(1.0, float(last - first - 1))
+        row[22] = mean / gaps
+        row[23] = least
+        row[24] = most
+        row[25] = dense / gaps
+        row[26] = copied / max(1.0, float(last - first))
+        row[27] = 1.0 if last - first > 1 else 0.0
+
+
+@njit_inner
+def permit(data: Data, state: State, table: Table, tensor: int, full: float) -> bool:
+    """Let a tensor stay over dense gaps alone; whether that forbids anything."""
+    first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
+    forbids = False
+    for access in range(first, last):
+        stays = access + 1 < last and table.over[access + 1] <= full
+        came = access > first and table.over[access] <= full
+        may = 0
+        if stays or (access + 1 < last and not data.accesses[access + 1].reads):
+            may |= STAY
+        if access == first or stays or came or table.channel[access] <= 1.0:
+            may |= ENTER
+        if access + 1 < last and may != ENTER | STAY:
+            forbids = True
+        state.permits[access] = may
+    return forbids
+
+
+@njit_inner
+def permit_all(data: Data, state: State, tensor: int) -> None:
+    """As it was."""
+    for access in range(data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access):
+        state.permits[access] = ENTER | STAY
 
 
 def new_game(table: Table, seed: int = 0) -> Game:
@@ -325,7 +436,7 @@ def observe(data: Data, state: State, table: Table, game: Game, position: int, b
         row[column] = table.static[position, column]
     at = STATIC
     own = max(1.0, table.gains[position])
-    gain = 0.0
+    gained = 0.0
     for number in range(3):
         total = game.totals[number]
         value = -1.0
@@ -334,11 +445,11 @@ def observe(data: Data, state: State, table: Table, game: Game, position: int, b
         row[at] = value
         row[at + 3] = 1.0 if number == best else 0.0
         if number == best:
-            gain = value
+            gained = value
         at += 1
     at += 3
-    row[at] = gain
-    row[at + 1] = 0.0 if second < 0 else max(-1.0, min(2.0, (base - game.totals[second]) / own)) - gain
+    row[at] = gained
+    row[at + 1] = 0.0 if second < 0 else max(-1.0, min(2.0, (base - game.totals[second]) / own)) - gained
     row[at + 2] = 1.0 if second >= 0 else 0.0
     at += 3
     begin, end = table.begin[position], table.end[position]
@@ -346,7 +457,7 @@ def observe(data: Data, state: State, table: Table, game: Game, position: int, b
     weight = 0.0
     used = waiting = price = worth = copies = over = free = lost = 0.0
     most_used = most_waiting = most_price = most_over = 0.0
-    own_density = max(1e-9, table.density[position] * max(1e-3, gain))
+    own_density = max(1e-9, table.density[position] * max(1e-3, gained))
     for part in range(first, last + 1):
         inside = max(1e-6, min(end, part + 1.0) - max(begin, float(part)))
         weight += inside
@@ -431,7 +542,7 @@ def offer(
     if action == BEST:
         insert_best(data, state, tensor, BEST_FIT, False, 0, 0)
         note_residencies(data, state, table, game, tensor)
-    elif action < 0 or action in (SECOND, HIGH, EARLY):
+    elif action < 0 or action == SECOND:
         base = state.totals[0].total
         best = probe(data, state, tensor, game.totals, BEST_FIT, False, 0)
         second = second_of(game.totals, best, base)
@@ -464,13 +575,13 @@ def offer(
             commit(data, state, table, game, tensor, best, BEST_FIT, 0)
         else:
             replay(data, state)
-            if action == HIGH or action == EARLY:
-                state.totals[0].insertions += 1
-                policy = HIGH_FIT if action == HIGH else BEST_FIT
-                insert_best(data, state, tensor, policy, False, 0, 1 if action == EARLY else 0)
-                note_residencies(data, state, table, game, tensor)
     game.chosen[position] = action
-    if action == THOROUGH:
+    if action == DENSE or action == DENSER:
+        permit(data, state, table, tensor, FULL[0] if action == DENSE else FULL[1])
+        insert_best(data, state, tensor, BEST_FIT, True, 0, 0)
+        permit_all(data, state, tensor)
+        note_residencies(data, state, table, game, tensor)
+    elif action == THOROUGH:
         insert_best(data, state, tensor, BEST_FIT, True, 0, 0)
         note_residencies(data, state, table, game, tensor)
     elif action == LATER:

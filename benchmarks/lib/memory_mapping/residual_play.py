@@ -89,9 +89,9 @@ def pooled(state: State, game: Game) -> Position:
 class Program:
     """A program, and games of it."""
 
-    def __init__(self, data: Data):
+    def __init__(self, data: Data, by: int = 1):
         self.data = data
-        self.table: Table = new_table(data)
+        self.table: Table = new_table(data, by)
         self.count = len(self.table.order)
         self.none = no_network()
         self.ask = np.full(self.count, -1, np.int64)
