@@ -1,4 +1,4 @@
-"""Trains the policy of insertion as a game (``lib/memory_mapping/residual.py``): expert iteration, then evolution of its weights.
+"""Trains the policy of insertion as a game (``lib/memory_mapping/residual.py``): expert iteration, then evolution.
 
     python -m benchmarks.guidance.residual programs PROGRAMS          # the training part as files; needs ../shared
     python -m benchmarks.guidance.residual train PROGRAMS OUT --seconds 500 --processes 8 --device cuda
@@ -220,7 +220,7 @@ def expert(
         with contextlib.suppress(queue.Empty):
             # Workers may be faster than this, so that the queue is never empty.
             while time.monotonic() < looked + 0.1:
-                kind, version, _, found = results.get(timeout=0.005 if parameters else 0.1)
+                kind, _version, _, found = results.get(timeout=0.005 if parameters else 0.1)
                 if kind == "labels":
                     parts.append(found)
                     decisions += len(found.rows)

@@ -33,7 +33,6 @@ from benchmarks.lib.memory_mapping.residual_play import Climb, Program, evenly
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping import heuristics
 from stowplan.portfolio.memory_mapping.arrays import Data, build
-from stowplan.portfolio.memory_mapping.machine import restart
 from stowplan.portfolio.memory_mapping.search import new_search, ruin_and_recreate
 from stowplan.portfolio.memory_mapping.state import State
 
@@ -153,7 +152,7 @@ class Run:
         return [network(vector, mean, scale, each) for each in thresholds], [network(vector, mean, scale, thresholds[0])]
 
     def played(self, name: str, until: float, most: int = 1 << 30) -> tuple[Program, np.ndarray, np.ndarray]:
-        """Games of a policy until a time: the program in the order of the best, its actions, and what the network said first."""
+        """Games of a policy until a time: the program in the best one's order, its actions, and what the network said first."""
         programs = {1: Program(self.data)}
         first, drawn = self.nets(name)
         program = programs[1]
@@ -217,6 +216,19 @@ def rr(run: Run) -> None:
 
 def thorough_rr(run: Run) -> None:
     states = [run.thorough(), run.insertions((3, 0, 2))]
+    run.search(min(states, key=lambda each: int(each.totals[0].total)))
+
+
+def dense_rr(run: Run) -> None:
+    """Insertion over dense gaps alone in each order, then the search: nothing learned."""
+    best, kept = 1 << 62, None
+    for by in (1, 0, 3, 2):
+        program = Program(run.data, by)
+        total = program.total(np.full(program.count, DENSE))
+        run.note(total)
+        if total < best:
+            best, kept = total, program.here.state
+    states = [kept, run.insertions()]
     run.search(min(states, key=lambda each: int(each.totals[0].total)))
 
 
@@ -309,7 +321,10 @@ def drawn(run: Run) -> None:
 
 
 CONSTANT = {"dense": DENSE, "denser": DENSER, "thorough4": THOROUGH}
-METHODS: dict[str, Any] = {each.__name__: each for each in (insertion, insertion4, thorough, guide, rr, thorough_rr, guide_rr, uniform, drawn)}
+METHODS: dict[str, Any] = {
+    each.__name__: each
+    for each in (insertion, insertion4, thorough, guide, filled, rr, thorough_rr, dense_rr, guide_rr, uniform, drawn)
+}
 PLAYS = {each.__name__: each for each in (first, four, twenty, games, games_climb, games_rr, games_rr_hint)}
 
 
@@ -344,12 +359,17 @@ def tasks(folder: Path, networks: Path) -> list[tuple[Path, Path, str, float, in
     found: list[tuple[str, float, int]] = [(name, 0.0, 0) for name in ("insertion", "guide", "filled", *CONSTANT)]
     found += [(f"{name}:{net}", 0.0, 0) for name in ("first", "four", "twenty") for net in nets]
     timed = [f"{name}:{net}" for net in nets for name in ("games", "games_climb", "games_rr")]
-    found += [(name, 1.0, 0) for name in ["rr", *timed, "uniform", "games:untrained"]]
+    found += [(name, 1.0, 0) for name in ["rr", "dense_rr", *timed, "uniform", "games:untrained"]]
     found += [(name, 1.0, seed) for seed in (1, 2) for name in timed]
-    found += [(name, 1.0, seed) for seed in (1, 2) for name in ("uniform", "games:untrained")]
+    found += [(name, 1.0, seed) for seed in (1, 2) for name in ("dense_rr", "uniform", "games:untrained")]
     found += [(name, seconds, 0) for seconds in (0.1, 0.3) for name in timed]
     found += [(f"games_rr:{net}", 10.0, 0) for net in reversed(nets)]
-    found += [("games_rr_hint:expert", 1.0, 0), ("games_rr_hint:expert", 10.0, 0), ("uniform", 10.0, 0), ("games_climb:expert", 10.0, 0)]
+    found += [
+        ("games_rr_hint:expert", 1.0, 0),
+        ("games_rr_hint:expert", 10.0, 0),
+        ("uniform", 10.0, 0),
+        ("games_climb:expert", 10.0, 0),
+    ]
     found += [("guide_rr", 1.0, 0), ("rr", 10.0, 0), ("guide_rr", 10.0, 0)]
     return [(path, networks, *each) for each in found for path in paths]
 
@@ -382,6 +402,37 @@ def run(arguments: argparse.Namespace) -> None:
                 break
 
 
+def table(arguments: argparse.Namespace) -> None:
+    """Mean gaps to the best plans of all files, and what is closed of insertion's; bootstrap over modules and seeds."""
+    lines = [json.loads(line) for path in arguments.files for line in path.read_text().splitlines()]
+    best: dict[str, int] = {}
+    for row in lines:
+        best[row["case"]] = min(best.get(row["case"], row["best"]), row["best"])
+    gaps: dict[tuple[str, float], dict[str, list[float]]] = {}
+    for row in lines:
+        of = gaps.setdefault((row["method"], row["seconds"]), {})
+        of.setdefault(row["case"], []).append(100 * (row["best"] / best[row["case"]] - 1))
+    begun = gaps["insertion", 0.0]
+    modules = sorted({case.split()[0] for case in best})
+    rng = np.random.default_rng(0)
+    print("| method | s | seeds | gap % | closed % |\n|---|--:|--:|--:|--:|")
+    for (method, seconds), found in sorted(gaps.items()):
+        if len(found) < len(best):
+            continue
+
+        def closed(names: Any, found: dict[str, list[float]] = found) -> float:
+            cases = [case for name in names for case in best if case.split()[0] == name]
+            means = [np.mean(rng.choice(found[case], len(found[case]))) for case in cases]
+            return float(100 * (1 - np.mean(means) / np.mean([begun[case][0] for case in cases])))
+
+        draws = [closed(rng.choice(modules, len(modules))) for _ in range(1000)]
+        low, high = np.percentile(draws, [2.5, 97.5])
+        gap = np.mean([np.mean(each) for each in found.values()])
+        share = 100 * (1 - gap / np.mean([each[0] for each in begun.values()]))
+        seeds = max(len(each) for each in found.values())
+        print(f"| {method} | {seconds:g} | {seeds} | {gap:.2f} | {share:.0f} ({low:.0f} to {high:.0f}) |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -404,6 +455,9 @@ def main() -> None:
     three.set_defaults(
         run=lambda given: warm(min(given.folder.glob("*.json"), key=lambda path: path.stat().st_size), given.networks)
     )
+    four_ = commands.add_parser("table")
+    four_.add_argument("files", type=Path, nargs="+")
+    four_.set_defaults(run=table)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

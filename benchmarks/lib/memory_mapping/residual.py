@@ -1,7 +1,7 @@
 """Insertion as a game: what is done with each tensor, in the order of density, by a network or as it is told.
 
-A tensor goes to fast memory in its best way, as insertion has it, or in another way; it is offered again later, or is left out. The
-policy of a network of zeros is :func:`~stowplan.portfolio.memory_mapping.heuristics.best_insertion`, to the byte.
+A tensor goes to fast memory in its best way, as insertion has it, or in another way; it is offered again later, or is left out.
+The policy of a network of zeros is :func:`~stowplan.portfolio.memory_mapping.heuristics.best_insertion`, to the byte.
 """
 
 from __future__ import annotations
@@ -399,12 +399,11 @@ def second_of(totals: Ints, best: int, base: int) -> int:
 def commit(data: Data, state: State, table: Table, game: Game, tensor: int, number: int, policy: int, skip: int) -> bool:
     """Put a tensor in one way; False, with nothing done, where that saves nothing."""
     base = state.totals[0].total
-    if number >= 0:
-        if insert_tensor(data, state, tensor, way(data, tensor, number, True), policy, skip):
-            settle(state, tensor)
-            replay(data, state)
-            note_residencies(data, state, table, game, tensor)
-            return True
+    if number >= 0 and insert_tensor(data, state, tensor, way(data, tensor, number, True), policy, skip):
+        settle(state, tensor)
+        replay(data, state)
+        note_residencies(data, state, table, game, tensor)
+        return True
     replay(data, state)
     return base > state.totals[0].total
 
@@ -576,7 +575,7 @@ def offer(
         else:
             replay(data, state)
     game.chosen[position] = action
-    if action == DENSE or action == DENSER:
+    if action in (DENSE, DENSER):
         permit(data, state, table, tensor, FULL[0] if action == DENSE else FULL[1])
         insert_best(data, state, tensor, BEST_FIT, True, 0, 0)
         permit_all(data, state, tensor)
@@ -675,8 +674,8 @@ def climb(
     """(1+1) search over actions: some are changed, which is kept where it is no worse.
 
     ``flat`` is all that changes of state and game; ``kept`` of shape [K, cells] the games up to K positions, evenly spread, and
-    ``trial_kept`` room for as many. Positions are drawn by the odds ``where`` [N], actions by ``what`` [N, ACTIONS], both summed
-    up; an action that is there already becomes the best way. ``best`` is the objective; it must be known.
+    ``trial_kept`` room for as many. Positions are drawn by the odds ``where`` [N], actions by ``what`` [N, ACTIONS], summed;
+    an action that is there already becomes the best way. ``best`` is the objective; it must be known.
     """
     count = len(table.order)
     cuts = len(kept)

@@ -75,7 +75,7 @@ def pooled(state: State, game: Game) -> Position:
     arrays = [(name, each) for part in (state, game) for name, each in part._asdict().items() if name not in _ROOM]
     flat = np.zeros(sum(each.nbytes for _, each in arrays) // 8, np.int64)
     found, at = {}, 0
-    for name, each in arrays:
+    for _name, each in arrays:
         size = each.nbytes // 8
         view = flat[at : at + size].view(each.dtype)
         view[:] = each.reshape(-1)
