@@ -8,6 +8,7 @@ folder.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -150,16 +151,28 @@ class WorkloadStore:
         self._share_program(scratch)
         files.write_atomic(scratch / _RECORD, files.encode(record))
         place = self.folder / record.key
-        if self.find(record.key, preview=preview) is None:
-            shutil.rmtree(place, ignore_errors=True)
-            scratch.chmod(0o777 & ~files.umask())
-            # Another process may have been quicker: then its result stays.
-            with contextlib.suppress(OSError):
-                os.rename(scratch, place)
-        found = self.find(record.key, preview=preview)
+        with self._alone():
+            found = self.find(record.key, preview=preview)
+            if found is None:
+                shutil.rmtree(place, ignore_errors=True)
+                scratch.chmod(0o777 & ~files.umask())
+                with contextlib.suppress(OSError):
+                    os.rename(scratch, place)
+                found = self.find(record.key, preview=preview)
         if found is None:
             raise InputError("cannot keep a result there: the disk may be full", source=place)
         return found
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else puts a result of the workload in its place meanwhile, where the file system knows locks."""
+        handle = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
 
     def _share_program(self, scratch: Path) -> None:
         """One program for all results of the workload, unless this one's differs."""
