@@ -312,7 +312,10 @@ def new_game(table: Table, seed: int = 0) -> Game:
     """Nothing offered yet."""
     count = len(table.order)
     game = Game(
-        *(np.zeros(PARTS) for _ in range(4)),
+        used=np.zeros(PARTS),
+        waiting=np.zeros(PARTS),
+        worth=np.zeros(PARTS),
+        copies=np.zeros(PARTS),
         cursor=np.zeros(8, np.int64),
         later=np.zeros(count, np.int64),
         due=np.zeros(count, np.int64),
@@ -526,7 +529,7 @@ def ask(game: Game, net: Network, position: int) -> None:
 def random_part(game: Game) -> float:
     """A random number in (0, 1), by Lehmer's generator."""
     game.cursor[RANDOM] = game.cursor[RANDOM] * 48271 % ((1 << 31) - 1)
-    return game.cursor[RANDOM] / float((1 << 31) - 1)
+    return game.cursor[RANDOM] / float((1 << 31) - 1)  # type: ignore[no-any-return]
 
 
 @njit_inner
