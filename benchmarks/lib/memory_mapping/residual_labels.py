@@ -49,7 +49,7 @@ def network(vector: Floats, mean: Floats, scale: Floats, threshold: float) -> Ne
         at += size
     bias = np.full(ACTIONS, -threshold)
     bias[BEST] = 0.0
-    return Network(*(np.array(each, np.float64) for each in (mean, scale)), *parts, bias=bias)
+    return Network._make([*(np.array(each, np.float64) for each in (mean, scale)), *parts, bias])
 
 
 def labelled(
