@@ -529,7 +529,7 @@ def ask(game: Game, net: Network, position: int) -> None:
 def random_part(game: Game) -> float:
     """A random number in (0, 1), by Lehmer's generator."""
     game.cursor[RANDOM] = game.cursor[RANDOM] * 48271 % ((1 << 31) - 1)
-    return float(game.cursor[RANDOM] / ((1 << 31) - 1))
+    return game.cursor[RANDOM] / float((1 << 31) - 1)  # type: ignore[no-any-return]
 
 
 @njit_inner

@@ -49,7 +49,7 @@ def network(vector: Floats, mean: Floats, scale: Floats, threshold: float) -> Ne
         at += size
     bias = np.full(ACTIONS, -threshold)
     bias[BEST] = 0.0
-    return Network._make([np.array(mean, np.float64), np.array(scale, np.float64), *parts, bias])
+    return Network._make([*(np.array(each, np.float64) for each in (mean, scale)), *parts, bias])
 
 
 def labelled(

@@ -58,8 +58,9 @@ def read_data(path: Path) -> tuple[Data, dict[str, Any]]:
     return Data(**values), {name[5:]: found[name] for name in found if name.startswith("fact_")}
 
 
-#: What is room for work in a state and in a game, not part of what they are.
-_ROOM = {"kept", "memo", "rows", "scores", "hidden"}
+#: What is room for work in a state and in a game, not part of what they are. What is remembered of the map of memory is part:
+#: insertions are counted anew from each position.
+_ROOM = {"kept", "rows", "scores", "hidden"}
 
 
 class Position(NamedTuple):

@@ -83,10 +83,12 @@ def test_labels_are_differences_of_whole_games() -> None:
     assert np.abs(found.values).max() > 0
 
 
-def test_climbing_is_never_worse_and_keeps_what_it_says() -> None:
-    _, played = program(2)
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_climbing_is_never_worse_and_keeps_what_it_says(seed: int) -> None:
+    problem, played = program(seed)
     climb = Climb(played, np.zeros(played.count, np.int64), *evenly(played, [*range(1, ACTIONS)]), 2.0, 0)
     begun = climb.best
     climb.tries(60)
     assert climb.best < begun
     assert played.total(climb.actions) == climb.best
+    assert residencies(problem, played.data, played.here.state)
