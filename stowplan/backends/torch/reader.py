@@ -267,7 +267,7 @@ class _Builder:
         if is_mutable(node) or value is None:
             return []
         if not isinstance(value, tuple | list):
-            return [self._add(node, 0 if node in free else costs.storage_bytes(value))]
+            return [self._add(node, 0 if node in free else costs.written_bytes(node))]
         parts: dict[int, list[Any]] = {}
         for user in node.users:
             if is_part(user):

@@ -110,6 +110,28 @@ def test_outputs_and_tangents_of_some_size() -> None:
     assert measure_peak(step, model, given) <= planner.reports[0].peak
 
 
+@pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss", "soft_margin_loss", "huber_loss", "l1_loss"])
+def test_losses_keep_their_terms(loss: str) -> None:
+    """Kernels of some leave the storage of all terms under the mean that they return."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(5))
+
+        def forward(self, x: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = torch.tanh(layer(x)).sin()
+            return getattr(functional, loss)(x, wanted)
+
+    model, given, wanted = Model(), torch.randn(512, 16), torch.randn(512, 16)
+    planner = tight()
+    compiled = Compiled(model, planner)
+    compiled(given, wanted).backward()
+    model.zero_grad(set_to_none=True)
+    assert measure_peak(lambda: compiled(given, wanted).backward(), model, given, wanted) <= planner.reports[0].peak
+
+
 def test_graphs_share_a_limit() -> None:
     class Broken(Decoder):
         def forward(self, given: torch.Tensor) -> torch.Tensor:
