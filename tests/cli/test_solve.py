@@ -169,9 +169,9 @@ def test_exit_codes_of_packing(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_no_plan_within_the_limit(cli: Cli, tmp_path: Path) -> None:
-    """Buffers with fixed offsets leave no plan that costs nothing, and the limit is over before anything runs."""
+    """Buffers with fixed offsets leave no plan that costs nothing, and there are too many for what time there is."""
     buffers = tmp_path / "fixed.csv"
-    rows = "".join(f"b{number},{number % 7},{number % 7 + 9},{number + 1},\n" for number in range(60))
+    rows = "".join(f"b{number},{number % 7},{number % 7 + 9},{number + 1},\n" for number in range(500))
     buffers.write_text(f"id,lower,upper,size,offset\n{rows}z,0,20,1,5\n")
     output = tmp_path / "plan.json"
     outcome = cli("solve", buffers, "--candidates", "cpsat", "--time-limit", "0.01", "-q", "--json", "-o", output)
