@@ -50,22 +50,26 @@ def storage_bytes(tensor: Any) -> int:
     try:
         return whole(tensor.untyped_storage().nbytes())
     except (NotImplementedError, RuntimeError):
-        return prod(shape(tensor)) * int(tensor.element_size())
+        return tensor_bytes(tensor)
+
+
+def tensor_bytes(tensor: Any) -> int:
+    """Bytes of a tensor's elements."""
+    return prod(shape(tensor)) * int(tensor.element_size())
 
 
 def written_bytes(node: Any) -> int:
     """Bytes of the storage under the one tensor that a node returns."""
     value = node.meta["val"]
     if value.dim() == 0 and str(getattr(node.target, "overloadpacket", "")) in _KEEP_TERMS:
-        value = node.args[0].meta["val"]
-        return prod(shape(value)) * int(value.element_size())
+        return tensor_bytes(node.args[0].meta["val"])
     return storage_bytes(value)
 
 
 def moved_bytes(node: Any) -> int:
     """Bytes that a node reads and writes, each of its tensors once."""
     tensors = [each for used in (*node.all_input_nodes, node) for each in tensors_of(used.meta.get("val"))]
-    return sum(prod(shape(each)) * int(each.element_size()) for each in tensors)
+    return sum(map(tensor_bytes, tensors))
 
 
 def flops(node: Any) -> int:

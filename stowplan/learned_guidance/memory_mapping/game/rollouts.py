@@ -51,11 +51,9 @@ class Rollouts:
     def __init__(self, game: CompiledGame, known: Sequence[int] | NDArray[np.integer[Any]] = ()):
         found = estimate(game)
         self.game = game
-        self._copies = COPY_PRICE * found.copy_ps
-        self._memory, self._savings = found.memory(), found.shared
-        self._weights = np.ones(len(game.problem.tensors))
-        self._worths = np.zeros((len(game.moves) + 1, 3))
-        find_worths(game.tables, found.shared, found.held_from, found.copy_bound, self._memory, self._copies, self._worths)
+        memory, copies, worths = found.memory(), COPY_PRICE * found.copy_ps, np.zeros((len(game.moves) + 1, 3))
+        find_worths(game.tables, found.shared, found.held_from, found.copy_bound, memory, copies, worths)
+        self._priced = found.shared, np.ones(len(game.problem.tensors)), memory, copies, AT_ONCE, worths
         self._known = np.array(known, np.int64)
         self._trial = game.reset().data
         self._returns = np.zeros(3, np.int64)
@@ -71,14 +69,12 @@ class Rollouts:
     def completion(self, state: CompiledState) -> int:
         """Return (ps) of the game that priced play makes of a state."""
         self._trial[:] = state.data
-        priced = (self._savings, self._weights, self._memory, self._copies, AT_ONCE, self._worths)
-        return int(play_priced(self.game.tables, self._trial, *priced))
+        return int(play_priced(self.game.tables, self._trial, *self._priced))
 
     def look(self, state: CompiledState) -> Ints:
         """(3,) returns (ps) of the better game that is made of a state after each action; the same array every time."""
-        priced = (self._savings, self._weights, self._memory, self._copies, AT_ONCE, self._worths)
         found = (self._known, self._returns, self._best, self.actions)
-        look_ahead(self.game.tables, state.data, self._trial, *priced, *found)
+        look_ahead(self.game.tables, state.data, self._trial, *self._priced, *found)
         return self._returns
 
     def plan(self) -> Plan | None:
@@ -91,9 +87,8 @@ class Rollouts:
 
     def play(self, state: CompiledState, moves: int) -> None:
         """Make so many moves, each the one whose completion is best, or to the end."""
-        priced = (self._savings, self._weights, self._memory, self._copies, AT_ONCE, self._worths)
         tables, found = self.game.tables, (self._known, self._returns, self._best, self.actions)
-        play_ahead(tables, state.data, self._trial, *priced, *found, moves)
+        play_ahead(tables, state.data, self._trial, *self._priced, *found, moves)
 
 
 def rolled_out(game: CompiledGame, moves: int, should_stop: Callable[[], bool], known: Plan | None = None) -> Plan | None:
