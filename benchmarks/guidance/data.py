@@ -158,11 +158,11 @@ def relaxed(recipe: str, folder: Path) -> None:
 
 def planned(recipe: str, folder: Path, seconds: float) -> None:
     """Label a program that has its relaxation's values with a plan's too: ruin and recreate from a guided plan."""
+    from benchmarks.lib.memory_mapping.constructions import best_guided
     from stowplan.models.memory_mapping.hint import hint
     from stowplan.portfolio.memory_mapping import arrays, heuristics
     from stowplan.portfolio.memory_mapping.candidates import LOSS
     from stowplan.portfolio.memory_mapping.convert import export_best
-    from stowplan.portfolio.memory_mapping.guided import best_guided
     from stowplan.portfolio.memory_mapping.search import new_search, ruin_and_recreate
 
     path = path_of(folder, recipe)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.lib.memory_mapping.constructions import best_guided, quick_insertion
 from benchmarks.lib.memory_mapping.residual import (
     ACTIONS,
     BEST,
@@ -102,7 +103,7 @@ class Run:
     def insertions(self, orders: tuple[int, ...] = (1, 3, 0, 2)) -> State:
         best: State | None = None
         for by in orders:
-            state, _ = heuristics.run(heuristics.best_insertion(self.data, by), lambda: False)
+            state = quick_insertion(self.data, by)
             self.note(int(state.totals[0].total))
             if best is None or state.totals[0].total < best.totals[0].total:
                 best = state
@@ -110,16 +111,13 @@ class Run:
         return best
 
     def thorough(self) -> State:
-        state = heuristics.new_state(self.data)
-        order = heuristics.by_density(self.data, 1)
-        heuristics.construct(self.data, state, order, 0, len(order), True, heuristics.BEST_FIT, True)
+        state, _ = heuristics.run(heuristics.best_insertion(self.data, 1), lambda: False)
         self.note(int(state.totals[0].total))
         return state
 
     def guided(self) -> State:
         from benchmarks.guidance.data import family
         from stowplan.learned_guidance.memory_mapping.guide import guide
-        from stowplan.portfolio.memory_mapping.guided import best_guided
 
         file = WITHOUT / f"{family(self.path.stem.split()[0])}.npz"
         file = file if file.exists() else guide.SHIPPED
@@ -262,7 +260,6 @@ def same(run: Run, action: int) -> None:
 def filled(run: Run) -> None:
     """Memory filled by density as a hint, which learns nothing."""
     from stowplan.learned_guidance.memory_mapping.guide.guide import filled_hint
-    from stowplan.portfolio.memory_mapping.guided import best_guided
 
     run.note(int(best_guided(run.data, filled_hint(run.problem), lambda: False).totals[0].total))
 

@@ -24,6 +24,7 @@ import stowplan
 from benchmarks.guidance.data import family
 from benchmarks.guidance.guides import HARD, SHARED, shuffled
 from benchmarks.lib.alone import Alone
+from benchmarks.lib.memory_mapping.constructions import best_guided
 from benchmarks.lib.tables import table
 from stowplan.learned_guidance.memory_mapping.guide.guide import learned_hint
 from stowplan.models.memory_mapping.milp.hint import relaxation_hint
@@ -32,7 +33,6 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import arrays
 from stowplan.portfolio.memory_mapping import lns as search
 from stowplan.portfolio.memory_mapping.convert import export_plan
-from stowplan.portfolio.memory_mapping.guided import best_guided
 
 GUESSES = ("none", "shuffled", "relaxation", "learned")
 

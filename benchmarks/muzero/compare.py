@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 import stowplan
+from benchmarks.lib.memory_mapping.constructions import best_guided
 from benchmarks.lib.memory_mapping.greedies import AS_ALLOWED, greedies
 from benchmarks.lib.tables import table
 from benchmarks.muzero.demonstrations import relaxed
@@ -21,7 +22,6 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledG
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays, heuristics
-from stowplan.portfolio.memory_mapping.guided import best_guided
 from stowplan.portfolio.memory_mapping.heuristics import WITHOUT_STALLS
 
 

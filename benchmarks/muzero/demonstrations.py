@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import stowplan
+from benchmarks.lib.memory_mapping.constructions import best_guided
 from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
@@ -34,7 +35,6 @@ from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
-from stowplan.portfolio.memory_mapping.guided import best_guided
 
 #: Moves of a program, at least and at most; whole modules up to the third number are learned from as well.
 FEWEST, MOST, WHOLE = 80, 1200, 2500

@@ -23,12 +23,12 @@ import numpy as np
 from benchmarks.lib.memory_mapping import scarce
 from benchmarks.lib.memory_mapping.greedies import stronger_greedy
 from benchmarks.lib.memory_mapping.priced_play import evolve_prices, priced
+from benchmarks.lib.memory_mapping.rollouts import Rollouts
 from benchmarks.lib.tables import table
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
-from stowplan.learned_guidance.memory_mapping.game.rollouts import Rollouts
 from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.verify import verify
@@ -58,21 +58,15 @@ class Case:
         self.name = name
         self.whole = scarce.made(name)
         self.problem = as_played(self.whole)
-        self._games: dict[str, CompiledGame] = {}
-
-    def game(self, placing: Any = "lowest") -> CompiledGame:
-        """The game with a placing rule."""
-        if placing not in self._games:
-            self._games[placing] = CompiledGame(self.problem, placing=placing)
-        return self._games[placing]
+        self.game = CompiledGame(self.problem)
 
     def reward(self, objective_ps: int) -> float:
         """R of an objective."""
         return float(self.problem.normalised_return(objective_ps))
 
-    def of_game(self, game: CompiledGame, found: Best) -> float:
+    def of_game(self, found: Best) -> float:
         """R of a best game, which is verified."""
-        state = game.reset()
+        state = self.game.reset()
         assert found.actions is not None
         state.play(found.actions)
         plan = state.plan()
@@ -84,8 +78,7 @@ Found = dict[str, float]
 
 
 def _greedies(case: Case, _: int) -> Found:
-    state = case.game().reset()
-    played = int(play_greedy(case.game().tables, state.data))
+    played = int(play_greedy(case.game.tables, case.game.reset().data))
     # The production greedies plan with stalls where they may; under the game's rules they may not.
     return {
         "greedy game": case.reward(case.problem.all_slow_ps - played),
@@ -100,27 +93,22 @@ def _insertion(case: Case, _: int) -> Found:
 
 
 def _priced(case: Case, _: int) -> Found:
-    return {f"priced, {rule}": case.of_game(case.game(rule), priced(case.game(rule))) for rule in ("lowest", "two_ended")}
+    return {"priced": case.of_game(priced(case.game))}
 
 
 def _evolved(case: Case, seed: int) -> Found:
-    return {
-        f"evolved, {rule}": case.of_game(
-            case.game(rule), evolve_prices(case.game(rule), seed=seed, time_limit=EVOLUTION_SECONDS)
-        )
-        for rule in ("lowest", "two_ended")
-    }
+    return {"evolved": case.of_game(evolve_prices(case.game, seed=seed, time_limit=EVOLUTION_SECONDS))}
+
+
+def _rolled_out(case: Case, known: Sequence[int] = ()) -> Best:
+    best, rollouts = Best(), Rollouts(case.game, known)
+    rollouts.play(case.game.reset(), len(case.game.moves))
+    best.offer(rollouts.return_ps, rollouts.actions)
+    return best
 
 
 def _rollouts(case: Case, _: int) -> Found:
-    found = {}
-    for rule in ("lowest", "two_ended"):
-        game, best = case.game(rule), Best()
-        rollouts = Rollouts(game)
-        rollouts.play(game.reset(), len(game.moves))
-        best.offer(rollouts.return_ps, rollouts.actions)
-        found[f"rollouts, {rule}"] = case.of_game(game, best)
-    return found
+    return {"rollouts": case.of_game(_rolled_out(case))}
 
 
 def _beside(case: Case, _: int) -> Found:
@@ -128,16 +116,11 @@ def _beside(case: Case, _: int) -> Found:
     data = arrays.build(case.problem)
     built = [heuristics.run(each, lambda: False)[0] for name, each in heuristics.constructive(data) if name == "insertion"]
     known = export_plan(case.problem, data, min(built, key=lambda state: state.totals[0].total))
-    found = {}
-    for rule in ("lowest", "two_ended"):
-        game, best = case.game(rule), Best()
-        followed = actions_of(case.problem, known, game)
-        rollouts = Rollouts(game, followed.actions)
-        rollouts.play(game.reset(), len(game.moves))
-        best.offer(rollouts.return_ps, rollouts.actions)
-        found[f"insertion, {rule}"] = case.reward(case.problem.all_slow_ps - followed.return_ps)
-        found[f"rollouts beside insertion, {rule}"] = case.of_game(game, best)
-    return found
+    followed = actions_of(case.problem, known, case.game)
+    return {
+        "insertion, followed": case.reward(case.problem.all_slow_ps - followed.return_ps),
+        "rollouts beside insertion": case.of_game(_rolled_out(case, followed.actions)),
+    }
 
 
 def _policy(case: Case, _: int) -> Found:
@@ -149,7 +132,7 @@ def _policy(case: Case, _: int) -> Found:
 
     torch.set_num_threads(1)
     policy = Policy.load(str(POLICY.path))
-    game = case.game(policy.config.placing)
+    game = case.game
     played = {"policy": policy.rollout(game)}
     for simulations in SIMULATIONS if len(game.moves) <= MOST_SEARCHED else ():
         played[f"policy, {simulations} simulations"] = policy.searched(game, simulations=simulations)[0]
@@ -211,7 +194,7 @@ def measure(arguments: argparse.Namespace) -> int:
 
 def note(path: Path, case: Case, way: str, seed: int, seconds: float, found: Found) -> None:
     """Add a row."""
-    row = {"case": case.name, "way": way, "seed": seed, "moves": len(case.game().moves), "seconds": round(seconds, 3)}
+    row = {"case": case.name, "way": way, "seed": seed, "moves": len(case.game.moves), "seconds": round(seconds, 3)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as out:
         out.write(json.dumps({**row, "R": found}) + "\n")
@@ -302,7 +285,7 @@ def main() -> int:
     one.set_defaults(run=measure)
     two.add_argument("--cases", action="store_true", help="every case, too")
     two.add_argument("--columns", nargs="*", default=[], help="these ways alone, of cases that have them all")
-    two.add_argument("--against", default="evolved, two_ended")
+    two.add_argument("--against", default="evolved")
     two.set_defaults(run=show)
     arguments = parser.parse_args()
     return int(arguments.run(arguments))

@@ -8,9 +8,8 @@ in one folder, and ``tables`` prints those of the setting that it is given, unde
 
 Methods: ``reference`` (CP-SAT, the initiation interval proven or not), ``list``, ``random``, ``evolution``, ``search``,
 ``uniform`` (roll-outs to any legal place), ``untrained`` (a network that was never trained), ``ppo`` (the policy that ships),
-``NAME=FILE`` (any other policy; ``NAME@SEED=FILE`` of one training with several seeds, which share a row), ``ppo_tuned`` (the
-candidate of the portfolio, which trains on for this loop body; with ``--seconds``). Roll-outs have the same masks and
-decoding. Policies were trained on generated graphs.
+``NAME=FILE`` (any other policy; ``NAME@SEED=FILE`` of one training with several seeds, which share a row). Roll-outs have
+the same masks and decoding. Policies were trained on generated graphs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.lib.tables import table, write_into
-from benchmarks.ppo.runs import BUDGETS, INTERVALS, METHODS, NAMED, ROLLOUTS, Setting, load, make, player_of, proven
+from benchmarks.ppo.runs import BUDGETS, INTERVALS, METHODS, NAMED, ROLLOUTS, Setting, load, make, particles, player_of, proven
 from benchmarks.ppo.tables import percent, spread, texts_of
 from stowplan.errors import InputError, StowplanError
 from stowplan.learned_guidance.modulo_scheduling.body import Body as Mapped
@@ -93,8 +92,6 @@ def single(arguments: argparse.Namespace) -> None:
 
 def _complete(method: str, bodies: list[tuple[Mapped, int]]) -> dict[str, NDArray[np.float64]]:
     """Of each body, parts of its mappings that come to their end at the proven interval, by what is drawn."""
-    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import particles
-
     player, chance, row = player_of(method), np.random.default_rng(0), {}
     if method != "uniform":
         done = np.zeros(len(bodies), bool)
@@ -116,8 +113,6 @@ def _likeliest(method: str, bodies: list[tuple[Mapped, int]]) -> dict[str, NDArr
 
     ``uniform`` draws a mapping at each of them.
     """
-    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import particles
-
     player, chance = player_of(method), np.random.default_rng(0)
     best = [(np.inf, np.nan)] * len(bodies)
     complete = np.zeros(len(bodies))
@@ -174,7 +169,7 @@ def parser() -> argparse.ArgumentParser:
     parts = parser.add_subparsers(required=True)
     runs = parts.add_parser("run")
     runs.add_argument("graphs", type=Path, help="folder of suites")
-    runs.add_argument("--method", action="append", help="again and again; all but search and ppo_tuned where there is none")
+    runs.add_argument("--method", action="append", help="again and again; all but search where there is none")
     runs.add_argument("--seeds", type=int, default=3)
     runs.add_argument("--evaluations", type=int, default=BUDGETS[-1])
     runs.add_argument("--count", type=int, default=0, help="graphs at most, the first by digest; 0: all")
@@ -214,8 +209,6 @@ def check(arguments: argparse.Namespace) -> None:
     for name in names:
         if name not in known and "=" not in name:
             raise InputError(f"found the method {name!r}, expected one of {', '.join(known)}, or NAME=FILE")
-    if "ppo_tuned" in names and not getattr(arguments, "seconds", 0.0):
-        raise InputError("found the method ppo_tuned without --seconds, expected them: it is not counted in evaluations")
     if getattr(arguments, "first", "ii") == "latency":
         if other := {"random", "evolution", *NAMED}.intersection(names):
             raise InputError(f"found {', '.join(sorted(other))} with --first latency, expected list or roll-outs")

@@ -27,7 +27,6 @@ from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii
 from stowplan.models.modulo_scheduling.plan import decode_objective, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
-from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.search import Tally, list_scheduling
 
@@ -35,7 +34,7 @@ from stowplan.portfolio.modulo_scheduling.search import Tally, list_scheduling
 METHODS = ("list", "random", "evolution", "uniform", "untrained", "ppo")
 
 #: Those without a player; and those that are run only if they are named.
-_HEURISTICS, NAMED = ("list", "random", "evolution", "search"), ("search", "ppo_tuned")
+_HEURISTICS, NAMED = ("list", "random", "evolution", "search"), ("search",)
 
 #: Methods that draw nothing.
 FIXED = ("reference", "list")
@@ -155,22 +154,10 @@ class Run(msgspec.Struct):
         return None if found is None else found[0]
 
 
-class _Alone(Context):
-    """A candidate of the portfolio by itself, its clock that of the processor."""
-
-    def __init__(self, seconds: float, seed: int):
-        super().__init__(Options(time_limit=seconds, seed=seed, workers=1))
-        self.found: Progress = []
-        self._began = time.process_time()
-
-    def plan(self, plan: Any, source: str) -> None:
-        self.found.append((0, time.process_time() - self._began, plan.objective))
-
-    def closed(self) -> bool:
-        return self.remaining() <= 0
-
-    def remaining(self) -> float:
-        return self.options.time_limit - (time.process_time() - self._began)
+def particles(body: Mapped, ii: int, count: int) -> list[Mapping]:
+    """So many empty mappings of one problem at one interval."""
+    first = Mapping(body, ii)
+    return [first, *(first.copy() for _ in range(count - 1))]
 
 
 @cache
@@ -206,15 +193,9 @@ def _warm_up() -> None:
 def play(method: str, problem: Problem, seed: int, setting: Setting) -> tuple[int, Progress]:
     """A method within a budget: evaluations, and plans."""
     _warm_up()
-    player = None if method in (*_HEURISTICS, *NAMED) else player_of(method)
+    player = None if method in _HEURISTICS else player_of(method)
     if setting.first == "latency":
         return _sweep(method, player, problem, seed, setting.evaluations)
-    if method == "ppo_tuned":
-        from stowplan.portfolio.modulo_scheduling.learned import ppo_tuned
-
-        alone = _Alone(setting.seconds, seed)
-        ppo_tuned(problem, alone)
-        return 0, alone.found
     found: Progress = []
     began = time.process_time()
     tally = Tally(Body(problem))
@@ -253,8 +234,7 @@ def _sweep(method: str, player: Any, problem: Problem, seed: int, evaluations: i
                 plans = [] if tally.best is None else [tally.best]
                 spent += tally.evaluations
             else:
-                first = Mapping(mapped, ii)
-                group = [first, *(first.copy() for _ in range(ROLLOUTS - 1))]
+                group = particles(mapped, ii, ROLLOUTS)
                 done = player.place(group, chance, resample=True)
                 plans = [each.plan(list_scheduled=True) for each in done if each.current < 0]
                 spent += len(group)

@@ -11,7 +11,7 @@ from stowplan.portfolio.kind import kind
 
 #: What is compiled besides the kinds' own.
 _OTHERS = {
-    "MMapGame": "stowplan.learned_guidance.memory_mapping.game.rollouts:warm_up",
+    "MMapGame": "stowplan.learned_guidance.memory_mapping.game.kernel.state:warm_up",
     "simulated chip": "stowplan.hardware.nnp_i.kernel:warm_up",
     "mappings of loop bodies": "stowplan.learned_guidance.modulo_scheduling.rollouts:warm_up",
     "decoding of policies": "stowplan.learned_guidance.tier_placement.decode:warm_up",

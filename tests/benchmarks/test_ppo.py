@@ -123,18 +123,6 @@ def test_processor_seconds_are_a_limit() -> None:
     assert row == "| suite | chain | 2 | 1 | 4, none of 1 seeds | none |"
 
 
-def test_a_candidate_of_the_portfolio_by_itself(graphs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stowplan.portfolio.modulo_scheduling import candidates, learned
-
-    runs = benchmarks.ppo.runs
-    setting = runs.Setting(seconds=0.2, only=("chain",))
-    ((_, _, problem),) = setting.graphs(graphs)
-    monkeypatch.setattr(learned, "ppo_tuned", candidates.search)
-    _, found = runs.play("ppo_tuned", problem, 0, setting)
-    assert found
-    assert min(value for *_, value in found) // 1_000_000 == 1
-
-
 def test_seeds_of_a_training_share_a_row() -> None:
     runs = [made(ii, f"small@{seed}") for seed, ii in ((5, 1), (6, 2))]
     rows = benchmarks.ppo.tables.by_budget(runs, {"d": 1}, "evaluations", [64]).splitlines()[2:]
@@ -145,7 +133,6 @@ def test_seeds_of_a_training_share_a_row() -> None:
     ("options", "expected"),
     [
         (["--method", "tuned"], "found the method 'tuned', expected one of reference, list"),
-        (["--method", "ppo_tuned"], "ppo_tuned without --seconds"),
         (["--method", "random", "--first", "latency"], "found random with --first latency"),
         (["--seconds", "1", "--first", "latency"], "--first latency with --seconds"),
         (["--machine", "mesh-9x9"], "found machine 'mesh-9x9', expected one of"),

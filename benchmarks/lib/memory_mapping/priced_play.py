@@ -1,6 +1,6 @@
 """Priced play, which learns nothing across programs: the baseline of learned players.
 
-The game is played by what holding tensors is worth under constant prices (``game/prices.py``). :func:`evolve_prices` changes
+The game is played by what holding tensors is worth under constant prices (``prices.py``). :func:`evolve_prices` changes
 them, prices of blocks of steps, and weights of tensors, by a (1+1) evolution strategy, and keeps what plays no worse.
 """
 
@@ -11,12 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stowplan.compiled import njit_outer
-from stowplan.learned_guidance.memory_mapping.game.best import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
-from stowplan.learned_guidance.memory_mapping.game.prices import (
+from benchmarks.lib.memory_mapping.prices import (
     AT_ONCE,
     COPY_PRICE,
     DENSITY_PRICE,
@@ -27,6 +22,11 @@ from stowplan.learned_guidance.memory_mapping.game.prices import (
     find_worths,
     play_priced,
 )
+from stowplan.compiled import njit_outer
+from stowplan.learned_guidance.memory_mapping.game.best import Best
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 
 #: Blocks of steps with a price of memory of their own.
 BLOCKS = 16

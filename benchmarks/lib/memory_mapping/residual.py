@@ -1,7 +1,7 @@
 """Insertion as a game: what is done with each tensor, in the order of density, by a network or as it is told.
 
 A tensor goes to fast memory in its best way, as insertion has it, or in another way; it is offered again later, or is left out.
-The policy of a network of zeros is :func:`~stowplan.portfolio.memory_mapping.heuristics.best_insertion`, to the byte.
+The policy of a network of zeros is :func:`~benchmarks.lib.memory_mapping.constructions.quick_insertion`, to the byte.
 """
 
 from __future__ import annotations

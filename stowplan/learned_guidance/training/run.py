@@ -286,9 +286,9 @@ def fine_tune(
     best: Callable[[], B | None],
     value: Callable[[], int | None],
     *,
-    time_limit: float | None,
     should_stop: Callable[[], bool] | None,
     on_better: Callable[[B], object] | None,
+    time_limit: float | None = None,
 ) -> FineTuned[B, T]:
     """Train, and hand over what is better than all before, after each report and at the end.
 

@@ -22,11 +22,10 @@ from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
 from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.heuristics import (
-    PIECE,
     Built,
     by_density,
-    construct,
     follow,
+    inserted,
     lowest_places,
     permitted_gains,
     run,
@@ -43,7 +42,6 @@ THRESHOLDS = (0.2, 0.05)
 
 #: Part of an objective by which a plan that follows a hint may be worse and still be near it (``docs/results/guidance.md``).
 MARGIN = 0.02
-
 
 #: Part of its time that the exact side may take for the hint of a program of more uses than this; and part of the limit that a
 #: search may take for a hint of its own.
@@ -86,10 +84,7 @@ def followed(data: Data, guide: Guide, least: float, by: int) -> Built:
         order = np.argsort(places, kind="stable")[: np.count_nonzero(places < np.inf)]
     else:
         order = _order(data, state, by)
-    for start in range(0, len(order), PIECE):
-        construct(data, state, order, start, PIECE, True, FIRST_FIT if by == BY_PLACE else BEST_FIT, True)
-        yield state
-    yield state
+    return inserted(data, state, order, FIRST_FIT if by == BY_PLACE else BEST_FIT)
 
 
 def guided(data: Data, guide: Guide, least: float, by: int) -> Built:
@@ -97,11 +92,7 @@ def guided(data: Data, guide: Guide, least: float, by: int) -> Built:
     for state in followed(data, guide, least, by):
         yield state
     state.permits[:] = ENTER | STAY
-    rest = by_density(data, 1)
-    for start in range(0, len(rest), PIECE):
-        construct(data, state, rest, start, PIECE, True, BEST_FIT, True)
-        yield state
-    yield state
+    yield from inserted(data, state, by_density(data, 1))
 
 
 #: Orders: by saving, bytes, saving over the root of bytes, saving over bytes; the largest first.
@@ -119,13 +110,6 @@ def _order(data: Data, state: State, by: int) -> Ints:
     keys = (gains, size, gains / np.sqrt(size), gains / size)[by]
     order = np.argsort(-keys, kind="stable")
     return order[gains[order] > 0]
-
-
-def best_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: int | None = None) -> State:
-    """The best of :func:`better_guided`."""
-    for state in better_guided(data, hint, stop, objective):
-        best = state
-    return best
 
 
 def better_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: int | None = None) -> Iterator[State]:

@@ -49,7 +49,7 @@ def production_greedy(data: Data) -> Built:
     order = by_density(data, 1)
     for _ in range(2):
         for start in range(0, len(order), PIECE):
-            construct(data, state, order, start, PIECE, False, BEST_FIT, False)
+            construct(data, state, order, start, PIECE, False, BEST_FIT)
             yield state
         slots = _largest_first(data, state)
         if not repack(data, state, slots, slots.copy()):
@@ -59,10 +59,13 @@ def production_greedy(data: Data) -> Built:
 
 def best_insertion(data: Data, by: int) -> Built:
     """Every tensor in the best of several ways, in the order of one of the :func:`densities`."""
-    state = new_state(data)
-    order = by_density(data, by)
+    return inserted(data, new_state(data), by_density(data, by))
+
+
+def inserted(data: Data, state: State, order: Ints, policy: int = BEST_FIT) -> Built:
+    """Every tensor of an order in its best way, into a state that may have others."""
     for start in range(0, len(order), PIECE):
-        construct(data, state, order, start, PIECE, True, BEST_FIT, False)
+        construct(data, state, order, start, PIECE, True, policy)
         yield state
     yield state
 
@@ -115,16 +118,16 @@ def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
 
 
 @njit_outer
-def construct(data: Data, state: State, order: Ints, start: int, count: int, best: bool, policy: int, thorough: bool) -> None:
+def construct(data: Data, state: State, order: Ints, start: int, count: int, best: bool, policy: int) -> None:
     """Insert the tensors ``order[start:start + count]``: each in its best way, or in the manner of production compilers.
 
-    In the first case ``policy`` says which of the places that are free is taken, and ``thorough`` whether ways are tried that
-    are rarely the best, stalls among them.
+    In the first case ``policy`` says which of the places that are free is taken, and also ways are tried that are rarely the
+    best, stalls among them.
     """
     for position in range(start, min(start + count, len(order))):
         if state.first_slot[order[position]] < 0:
             if best:
-                insert_best(data, state, order[position], policy, thorough, 0, 0)
+                insert_best(data, state, order[position], policy, True, 0, 0)
             else:
                 insert_first(data, state, order[position])
 

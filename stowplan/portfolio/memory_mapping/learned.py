@@ -1,4 +1,4 @@
-"""Candidates that play MMapGame with a trained policy: likeliest games, games with search, and a policy trained on first."""
+"""Candidates that play MMapGame with a trained policy: likeliest games, games drawn, and a policy trained on first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.memory_mapping.game.game import Placing
     from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 
@@ -35,10 +34,6 @@ LEARNED = "learned"
 #: What a move of a likeliest game takes: seconds, on one core at leisure.
 MOVE_SECONDS = 2e-3
 
-#: Placing rules of rollouts; seconds that one move of them takes for each move of the game; and part of the time for each rule.
-PLACINGS: tuple[Placing, ...] = ("two_ended", "lowest")
-LOOK_SECONDS, ROLLOUT_SHARE = 8e-7, 0.1
-
 #: Games side by side, and temperatures at which they are drawn in turn.
 GAMES, TEMPERATURES = 16, (0.3, 0.6, 1.0)
 
@@ -57,24 +52,13 @@ def candidates(problem: Problem, options: Options, others: int) -> list[Candidat
 
     ``others`` is how many candidates of other families run.
     """
-    seconds = MOVE_SECONDS * problem.use_count
-    slow = ("policy_search", "policy_tuned")
+    slow, seconds = ("policy_search", "policy_tuned"), MOVE_SECONDS * problem.use_count
     return POLICY.candidates(options, others, quick="policy", seconds=seconds, slow=slow, module=__name__)
 
 
 def policy(problem: Problem, context: Context) -> None:
-    """Rollouts of priced play, which ask no network; then one game of the policy's likeliest actions."""
-    if not problem.use_count:
-        return
-    from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
-    from stowplan.learned_guidance.memory_mapping.game.rollouts import rolled_out
-
-    moves, known = int(context.seconds(ROLLOUT_SHARE) / (LOOK_SECONDS * problem.use_count)), context.incumbent()[0]
-    for placing in PLACINGS:
-        found = rolled_out(CompiledGame(problem, placing=placing), max(moves, 1), context.closed, known)
-        if found is not None:
-            context.plan(found, "rollouts")
-    if not context.closed():
+    """One game of the policy's likeliest actions."""
+    if problem.use_count:
         _report(context, "policy", [POLICY.load().rollout(problem, should_stop=context.closed)])
 
 
@@ -84,8 +68,7 @@ def policy_search(problem: Problem, context: Context) -> None:
         return
     from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 
-    player = POLICY.load()
-    for played in _games(player, CompiledGame(problem, placing=player.config.placing), context):
+    for played in _games(POLICY.load(), CompiledGame(problem), context):
         _report(context, "policy_search", played)
         if context.closed():
             return
@@ -99,8 +82,7 @@ def policy_tuned(problem: Problem, context: Context) -> None:
     from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
     from stowplan.learned_guidance.memory_mapping.muzero.play import TUNING, Played
 
-    player = POLICY.load()
-    game = CompiledGame(problem, placing=player.config.placing)
+    player, game = POLICY.load(), CompiledGame(problem)
     first = player.rollout(game, should_stop=context.closed)
     _report(context, "policy_tuned", [first])
     shown = [] if first is None else [first.actions]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.lib.memory_mapping import scarce
+from benchmarks.lib.memory_mapping.constructions import quick_insertion
 from benchmarks.lib.memory_mapping.residual import ACTIONS, FEATURES, no_network
 from benchmarks.lib.memory_mapping.residual_labels import HAS_SECOND, SIZE, labelled, network
 from benchmarks.lib.memory_mapping.residual_play import Climb, Program, evenly
@@ -26,8 +27,7 @@ def program(seed: int) -> tuple[Problem, Program]:
 
 
 def inserted(problem: Problem) -> tuple[tuple[int, ...], ...]:
-    state, _ = heuristics.run(heuristics.best_insertion(build(problem), 1), lambda: False)
-    return residencies(problem, build(problem), state)
+    return residencies(problem, build(problem), quick_insertion(build(problem), 1))
 
 
 def residencies(problem: Problem, data: heuristics.Data, state: heuristics.State) -> tuple[tuple[int, ...], ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.lib.memory_mapping.constructions import best_guided
 from stowplan.learned_guidance.memory_mapping.guide import guide as learned_guide
 from stowplan.learned_guidance.memory_mapping.guide.guide import filled_hint
 from stowplan.models.hint import TRUST, Hint, check
@@ -29,7 +30,6 @@ from stowplan.portfolio.memory_mapping.guided import (
     ORDERS,
     THRESHOLDS,
     Guide,
-    best_guided,
     followed,
     guide,
     guided,

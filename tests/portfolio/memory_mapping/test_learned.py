@@ -196,8 +196,7 @@ def test_plans_are_valid_and_a_deterministic_run_repeats(trained: Path, monkeypa
     found = [run(candidate, problem, FakeContext(deterministic=True, time_limit=2.0, seed=4)) for _ in range(2)]
     assert found[0] == found[1]
     assert found[0]
-    # Rollouts ask no network, and say so.
-    assert {source for source, _ in found[0]} == {name} | ({"rollouts"} if name == "policy" else set())
+    assert {source for source, _ in found[0]} == {name}
 
 
 @pytest.mark.slow

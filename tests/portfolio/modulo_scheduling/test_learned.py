@@ -1,4 +1,4 @@
-"""Learned candidates of modulo scheduling: when they run, what they say where they cannot, and that their plans are valid."""
+"""The learned candidate of modulo scheduling: when it runs, what it says where it cannot, and that its plans are valid."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import hashlib
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.lib.modulo_scheduling import kernels
-from benchmarks.lib.modulo_scheduling.equal_work import spend
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg import lower
 from stowplan.learned_guidance.modulo_scheduling.graphs import generated
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
-from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.models.modulo_scheduling.machine import Link
-from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
+from stowplan.models.modulo_scheduling.plan import encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio import policies
@@ -40,35 +35,6 @@ from tests.models.modulo_scheduling.cases import graph, line, random_problem
 from tests.patience import HANG
 from tests.portfolio.recorder import Recorder
 
-LEARNED = ["ppo", "ppo_tuned"]
-
-
-class Tuned(Uniform):
-    """A policy that knows nothing, and learns as much."""
-
-    shown: Sequence[Plan] = ()
-
-    def fine_tune(
-        self,
-        problem: Problem,
-        *,
-        evaluations: int | None = None,
-        seed: int = 0,
-        demonstrations: Sequence[Plan] = (),
-        should_stop: Callable[[], bool] | None = None,
-        on_better: Callable[[Plan], None] | None = None,
-    ) -> Any:
-        assert on_better is not None
-        self.shown = demonstrations
-        made = 0
-        while (evaluations is None or made < evaluations) and not (should_stop and should_stop()):
-            ii = demonstrations[0].ii if demonstrations else problem.machine.spoke_depth
-            (found,) = self.place([Mapping(problem, ii)], np.random.default_rng([seed, made]))
-            made += 1
-            if found.current < 0:
-                on_better(found.plan())
-        return SimpleNamespace(trainer=SimpleNamespace(evaluations=made))
-
 
 @pytest.fixture
 def any_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -81,8 +47,9 @@ def any_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def player(monkeypatch: pytest.MonkeyPatch) -> Tuned:
-    found = Tuned()
+def player(monkeypatch: pytest.MonkeyPatch) -> Uniform:
+    """A policy that knows nothing."""
+    found = Uniform()
     monkeypatch.setattr(PolicySource, "load", lambda source: found)
     return found
 
@@ -91,7 +58,7 @@ def chosen(options: Options) -> list[str]:
     return [candidate.name for candidate in chosen_candidates(KIND.candidates(graph("a>b"), options), options)]
 
 
-# When they run
+# When it runs
 
 
 def test_with_its_family_only_where_it_takes_little_from_others(any_file: Path) -> None:
@@ -101,14 +68,9 @@ def test_with_its_family_only_where_it_takes_little_from_others(any_file: Path) 
     assert chosen(Options(time_limit=30, candidates=("learned",))) == ["ppo"]
 
 
-def test_training_on_by_name_only(any_file: Path) -> None:
-    assert chosen(Options(time_limit=1e4, workers=9, candidates=("learned",))) == ["ppo"]
-    assert chosen(Options(candidates=("ppo_tuned", "ppo"))) == LEARNED
-
-
 def test_without_torch_or_a_policy(any_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     any_file.unlink()
-    assert not {*chosen(Options(time_limit=300))} & {*LEARNED}
+    assert "ppo" not in chosen(Options(time_limit=300))
     with pytest.raises(UsageError, match=r"^candidate 'ppo' found no policy .*STOWPLAN_PPO_POLICY.*stowplan train ppo --help"):
         chosen(Options(candidates=("ppo",)))
     monkeypatch.setattr(policies, "find_spec", lambda name: None)
@@ -128,46 +90,43 @@ def test_the_parent_imports_neither_torch_nor_numba(any_file: Path) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=HANG)
 
 
-# What they do
+# What it does
 
 
-def run(name: str, problem: Problem, context: Recorder) -> list[tuple[str, int]]:
+def run(problem: Problem, context: Recorder) -> list[tuple[str, int]]:
     """Sources and objectives of its plans, which must be valid."""
-    getattr(learned, name)(problem, context)
+    learned.ppo(problem, context)
     for plan, _ in context.plans:
         assert verify(problem, plan).ok, verify(problem, plan).violations
     return [(source, plan.objective) for plan, source in context.plans]
 
 
-@pytest.mark.parametrize("name", LEARNED)
-def test_plans_are_valid_and_a_deterministic_run_repeats(player: Tuned, name: str) -> None:
+def test_plans_are_valid_and_a_deterministic_run_repeats(player: Uniform) -> None:
     problem = lower(kernels.fft(8), inputs="instructions")
-    found = [run(name, problem, Recorder(deterministic=True, time_limit=2.0, seed=4)) for _ in range(2)]
+    found = [run(problem, Recorder(deterministic=True, time_limit=2.0, seed=4)) for _ in range(2)]
     assert found[0] == found[1]
-    assert {source for source, _ in found[0]} == {name}
+    assert {source for source, _ in found[0]} == {"ppo"}
     objectives = [objective for _, objective in found[0]]
     assert objectives == sorted({*objectives}, reverse=True)
 
 
-def test_work_of_deterministic_runs_is_counted(player: Tuned) -> None:
+def test_work_of_deterministic_runs_is_counted(player: Uniform) -> None:
     problem = lower(kernels.fft(8), inputs="instructions")
     budget = int(learned.DETERMINISTIC_PLACEMENTS * 2.0) // len(problem.instructions) + 1
-    for name in LEARNED:
-        context = Recorder(deterministic=True, time_limit=2.0)
-        run(name, problem, context)
-        spent = int(context.notes[-1].split(" after ")[1].split()[0])
-        assert budget <= spent <= 2.5 * budget
+    context = Recorder(deterministic=True, time_limit=2.0)
+    run(problem, context)
+    spent = int(context.notes[-1].split(" after ")[1].split()[0])
+    assert budget <= spent <= 2.5 * budget
 
 
-@pytest.mark.parametrize("name", LEARNED)
-def test_random_problems(player: Tuned, name: str) -> None:
+def test_random_problems(player: Uniform) -> None:
     """Plans hold, none beats brute force, and infeasibility is claimed only where there is no plan."""
     found = 0
     for seed in range(25):
         problem = random_problem(seed)
         best = brute_force.best(problem)
         context = Recorder(time_limit=0.02, deterministic=True, seed=seed)
-        for _, objective in run(name, problem, context):
+        for _, objective in run(problem, context):
             assert best is not None
             assert objective >= encode_objective(*best), seed
         assert best is None or context.why is None, seed
@@ -175,32 +134,23 @@ def test_random_problems(player: Tuned, name: str) -> None:
     assert found > 5
 
 
-@pytest.mark.parametrize("name", LEARNED)
-def test_they_stop(player: Tuned, name: str) -> None:
+def test_it_stops(player: Uniform) -> None:
     problem = lower(kernels.fft(8), inputs="instructions")
-    assert run(name, problem, Recorder(looks=0)) == []
+    assert run(problem, Recorder(looks=0)) == []
     context = Recorder(looks=60)
-    run(name, problem, context)
-    assert context.notes[-1].startswith(f"{name}: ")
+    run(problem, context)
+    assert context.notes[-1].startswith("ppo: ")
 
 
-def test_the_proven_optimum_ends_them(player: Tuned) -> None:
+def test_the_proven_optimum_ends_them(player: Uniform) -> None:
     """Where somebody proves that nothing is better, and has the plan."""
     problem = lower(kernels.vector_add())
     context = Recorder()
     context.bound(encode_objective(1, 3), "cpsat")
-    assert run("ppo", problem, context) == [("ppo", encode_objective(1, 3))]
+    assert run(problem, context) == [("ppo", encode_objective(1, 3))]
 
 
-def test_training_on_is_shown_the_best_plans_there_are(player: Tuned) -> None:
-    problem = lower(kernels.fft(8), inputs="instructions")
-    known = spend(problem, "list", 200).best
-    assert known is not None
-    run("ppo_tuned", problem, Recorder(deterministic=True, time_limit=0.5, start_plan=known))
-    assert known in player.shown
-
-
-def test_values_that_pass_through_are_left_to_others(player: Tuned) -> None:
+def test_values_that_pass_through_are_left_to_others(player: Uniform) -> None:
     far = (
         Link(name="down", rows=1, clocks=3),
         Link(name="right", rows=0, columns=1),
@@ -208,10 +158,10 @@ def test_values_that_pass_through_are_left_to_others(player: Tuned) -> None:
     )
     quicker = graph("a>b", line(2, columns=2, links=far), rules=Rules(pass_through=True))
     context = Recorder(deterministic=True, time_limit=0.1)
-    assert run("ppo", quicker, context) == []
+    assert run(quicker, context) == []
     assert "left to CP-SAT" in context.notes[0]
     same = graph("a>b b>c", line(2), rules=Rules(pass_through=True))
-    assert run("ppo", same, Recorder(deterministic=True, time_limit=0.1))
+    assert run(same, Recorder(deterministic=True, time_limit=0.1))
 
 
 def test_intervals_rise_until_there_is_a_mapping_and_fall_again() -> None:
@@ -267,13 +217,12 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_network_that_was_never_trained(untrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its plans are valid and come again, also those of training on."""
+    """Its plans are valid and come again."""
     problem = generated(np.random.default_rng(3), instructions=8)
     monkeypatch.setenv(learned.POLICY.variable, str(untrained))
-    for name in LEARNED:
-        found = [run(name, problem, Recorder(deterministic=True, time_limit=0.2, seed=1)) for _ in range(2)]
-        assert found[0] == found[1]
-        assert found[0]
+    found = [run(problem, Recorder(deterministic=True, time_limit=0.2, seed=1)) for _ in range(2)]
+    assert found[0] == found[1]
+    assert found[0]
 
 
 @pytest.mark.slow

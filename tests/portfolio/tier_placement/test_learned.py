@@ -1,4 +1,4 @@
-"""Learned candidates of tier placement: when they run, what they say where they cannot, and that their plans are valid."""
+"""The learned candidate of tier placement: when it runs, what it says where it cannot, and that its plans are valid."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from stowplan.errors import UsageError
-from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.models.tier_placement.problem import Problem, Tier
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio import policies
@@ -26,8 +24,6 @@ from tests.learned_guidance.tier_placement.policies import small_network, write_
 from tests.models.tier_placement.cases import chain
 from tests.patience import HANG
 from tests.portfolio.recorder import Recorder
-
-LEARNED = ["egrl", "egrl_tuned"]
 
 
 @pytest.fixture
@@ -57,7 +53,7 @@ def chosen(options: Options, problem: Problem | None = None) -> list[str]:
     return [candidate.name for candidate in chosen_candidates(KIND.candidates(problem or small_network(), options), options)]
 
 
-# When they run
+# When it runs
 
 
 def test_with_its_family_only_where_it_takes_little_from_others(any_file: Path) -> None:
@@ -69,36 +65,31 @@ def test_with_its_family_only_where_it_takes_little_from_others(any_file: Path) 
     assert chosen(Options(time_limit=5), small_network(2_000)) == ["search", "egrl", "linear", "lns"]
 
 
-def test_training_on_by_name_only(any_file: Path) -> None:
-    assert chosen(Options(time_limit=1e4, workers=9, candidates=("learned",))) == ["egrl"]
-    assert chosen(Options(candidates=("egrl_tuned", "egrl"))) == LEARNED
-
-
 def test_on_large_networks_it_is_not_stopped_just_before_its_plan(any_file: Path) -> None:
     found = {each.name: each.share for each in KIND.candidates(small_network(2_000), Options(time_limit=40))}
     assert found["egrl"] == policies.MOST_SHARE
 
 
-# Where they cannot run
+# Where it cannot run
 
 
 def test_without_torch(any_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "find_spec", lambda name: None)
-    assert not {*chosen(Options(time_limit=300))} & {*LEARNED}
+    assert "egrl" not in chosen(Options(time_limit=300))
     with pytest.raises(UsageError, match=r"^candidate 'egrl' needs torch: pip install 'stowplan\[learned\]'$"):
         chosen(Options(candidates=("learned",)))
 
 
 def test_without_a_policy(any_file: Path) -> None:
     any_file.unlink()
-    assert not {*chosen(Options(time_limit=300))} & {*LEARNED}
-    expected = rf"^candidate 'egrl_tuned' found no policy {any_file}: name one in STOWPLAN_EGRL_POLICY, or train one "
+    assert "egrl" not in chosen(Options(time_limit=300))
+    expected = rf"^candidate 'egrl' found no policy {any_file}: name one in STOWPLAN_EGRL_POLICY, or train one "
     with pytest.raises(UsageError, match=expected + r"\(stowplan train egrl --help\)$"):
-        chosen(Options(candidates=("egrl_tuned",)))
+        chosen(Options(candidates=("egrl",)))
 
 
 def test_without_features(any_file: Path) -> None:
-    assert not {*chosen(Options(time_limit=300), chain(5))} & {*LEARNED}
+    assert "egrl" not in chosen(Options(time_limit=300), chain(5))
     with pytest.raises(UsageError, match=r"^candidate 'egrl' needs node features, as reading a network gives; "):
         chosen(Options(candidates=("egrl",)), chain(5))
 
@@ -120,64 +111,42 @@ def test_the_parent_never_imports_torch(any_file: Path) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=HANG)
 
 
-# What they do
+# What it does
 
 
-def run(name: str, problem: Problem, context: Recorder) -> list[tuple[str, int]]:
+def run(problem: Problem, context: Recorder) -> list[tuple[str, int]]:
     """Sources and objectives of its plans, which must be valid."""
-    getattr(learned, name)(problem, context)
+    learned.egrl(problem, context)
     assert all(verify(problem, plan).ok for plan, _ in context.plans)
     return [(source, plan.objective_ps) for plan, source in context.plans]
 
 
 @pytest.mark.parametrize("address_spaces", [False, True])
-@pytest.mark.parametrize("name", LEARNED)
-def test_plans_are_valid_and_a_deterministic_run_repeats(policy: Path, name: str, address_spaces: bool) -> None:
+def test_plans_are_valid_and_a_deterministic_run_repeats(policy: Path, address_spaces: bool) -> None:
     problem = small_network(address_spaces=address_spaces)
-    found = [run(name, problem, Recorder(deterministic=True, time_limit=1.0, seed=4)) for _ in range(2)]
+    found = [run(problem, Recorder(deterministic=True, time_limit=1.0, seed=4)) for _ in range(2)]
     assert found[0] == found[1]
-    assert found[0][0][0] == "egrl"
-    objectives = [objective for _, objective in found[0]]
-    assert objectives == sorted({*objectives}, reverse=True)
+    assert [source for source, _ in found[0]] == ["egrl"]
 
 
-def test_work_of_deterministic_runs_is_counted(policy: Path) -> None:
-    context = Recorder(deterministic=True, time_limit=0.6)
-    run("egrl_tuned", small_network(12), context)
-    assert context.notes == [f"egrl_tuned: {int(learned.DETERMINISTIC_LAYERS * 0.6 / 12)} evaluations"]
-
-
-def test_they_stop(policy: Path) -> None:
-    assert [run(name, small_network(), Recorder(looks=0)) for name in LEARNED] == [[], []]
-    context = Recorder(looks=40)
-    assert run("egrl_tuned", small_network(), context)
-    assert context.notes[-1].startswith("egrl_tuned: ")
-
-
-def test_training_on_is_shown_the_best_plan_there_is(policy: Path) -> None:
-    problem = small_network()
-    plan = compiler_plan(problem)
-    assert plan is not None
-    context: Any = Recorder(deterministic=True, time_limit=0.2, start_plan=plan)
-    assert run("egrl_tuned", problem, context)
+def test_it_stops(policy: Path) -> None:
+    assert run(small_network(), Recorder(looks=0)) == []
 
 
 def test_a_chip_of_other_tiers_is_a_note(policy: Path) -> None:
     problem = small_network()
     more = msgspec.structs.replace(problem, tiers=(*problem.tiers, Tier(name="faster", capacity=10, bandwidth=10**13)))
-    for name in LEARNED:
-        context = Recorder()
-        assert run(name, more, context) == []
-        assert context.notes == ["egrl: tiers: found a chip of 3 tiers, expected 2, as the policy was trained with"]
+    context = Recorder()
+    assert run(more, context) == []
+    assert context.notes == ["egrl: tiers: found a chip of 3 tiers, expected 2, as the policy was trained with"]
 
 
 def test_a_network_that_fits_nowhere(policy: Path) -> None:
     problem = small_network()
     less = msgspec.structs.replace(problem, tiers=tuple(msgspec.structs.replace(tier, capacity=39) for tier in problem.tiers))
-    for name in LEARNED:
-        context = Recorder()
-        assert run(name, less, context) == []
-        assert context.infeasible
+    context = Recorder()
+    assert run(less, context) == []
+    assert context.infeasible
 
 
 @pytest.mark.slow

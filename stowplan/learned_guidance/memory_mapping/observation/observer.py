@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from stowplan.learned_guidance.memory_mapping.game.game import Game
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.moves import Move
-from stowplan.learned_guidance.memory_mapping.game.prices import occupied
 from stowplan.learned_guidance.memory_mapping.observation.kernel import Doubles, View, encode, first_benefits
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     BufferFeature,
@@ -74,6 +74,23 @@ def view_of(game: CompiledGame, config: ObservationConfig) -> View:
     _describe_benefits(benefits, view)
     _describe_program(game, pressure, view)
     return view
+
+
+def occupied(game: Game) -> list[tuple[int, int]]:
+    """Of each move, from when to when memory is in use where it is served without a copy.
+
+    An output from its start to the end of its live range; an input from the end of the tensor's previous visit, where it has
+    one, to the end of its own.
+    """
+    found = []
+    before: dict[int, int] = {}
+    for move in game.moves:
+        if move.is_output:
+            found.append((move.start, max(move.live_end, move.end)))
+        else:
+            found.append((min(before.get(move.tensor, move.start), move.start), move.end))
+        before[move.tensor] = move.end
+    return found
 
 
 def _pressure(game: CompiledGame) -> Doubles:

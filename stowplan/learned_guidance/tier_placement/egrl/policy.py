@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -98,10 +97,8 @@ class Policy:
         problem: Problem,
         *,
         evaluations: int | None = None,
-        time_limit: float | None = None,
         seed: int = 0,
         demonstrations: Sequence[Plan] = (),
-        changes: dict[str, Any] | None = None,
         should_stop: Stop | None = None,
         on_better: Callable[[Plan], None] | None = None,
     ) -> FineTuned[Plan, Trainer]:
@@ -112,12 +109,10 @@ class Policy:
 
         Parameters
         ----------
-        evaluations, time_limit, should_stop
-            What ends it: maps proposed to the chip, seconds, a callback. Without any, the evaluations that it was trained with.
+        evaluations, should_stop
+            What ends it: maps proposed to the chip, a callback. Without either, the evaluations that it was trained with.
         demonstrations
             Plans of the network to learn from.
-        changes
-            Fields of the training configuration to change.
         on_better
             Called after each generation, and at the end, with a plan that is better than all before.
 
@@ -132,13 +127,10 @@ class Policy:
             As :meth:`posterior`; or a demonstration is no plan of the network that can be executed as it is.
         """
         self._graph(problem)
-        changes = dict(changes or {})
-        if evaluations is not None:
-            changes["evaluations"] = evaluations
-        elif time_limit is not None or should_stop is not None:
-            changes["evaluations"] = _ENDLESS
+        if evaluations is None:
+            evaluations = self.config.evaluations if should_stop is None else _ENDLESS
         weights: Floats = self.actor.row.detach().numpy().copy()
-        trainer = Trainer([problem], self.config.changed(**changes), seed=seed, weights=weights)
+        trainer = Trainer([problem], self.config.changed(evaluations=evaluations), seed=seed, weights=weights)
         trainer.members = self._knowing(trainer.members, weights, problem)
         for plan in demonstrations:
             trainer.demonstrate(0, plan)
@@ -147,7 +139,6 @@ class Policy:
             trainer,
             network.plan,
             lambda: network.best.latency_ps,
-            time_limit=time_limit,
             should_stop=should_stop,
             on_better=on_better,
         )

@@ -14,11 +14,12 @@ pytest.importorskip("torch")
 import torch
 
 from benchmarks.lib.modulo_scheduling import kernels
+from benchmarks.ppo.runs import particles
 from stowplan.errors import InputError
 from stowplan.frontends.dfg import lower
 from stowplan.hardware.se.machines import load_machine
 from stowplan.learned_guidance.modulo_scheduling.body import Body
-from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy, best_of, particles
+from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.verify import verify
@@ -36,8 +37,7 @@ def policy() -> Policy:
 def test_small_kernels_at_the_least_interval(policy: Policy) -> None:
     for problem in (distance(), lower(kernels.vector_add()), lower(kernels.multiply_add()), chain(4, back=1)):
         found = policy.place(particles(Body(problem), least_ii(problem), 16), np.random.default_rng(0), resample=True)
-        best = best_of(found)
-        assert best is not None, problem.name
+        best = min((each for each in found if each.current < 0), key=lambda each: each.makespan)
         assert verify(problem, best.plan(list_scheduled=True)).ok
 
 
@@ -58,22 +58,6 @@ def test_batches_of_different_graphs_and_a_stop(policy: Policy) -> None:
         assert np.array_equal(one.tile, policy.place([two], chance, temperature=0.0)[0].tile)
     stopped = policy.place([Mapping(distance(), 3)], chance, stop=lambda: True)[0]
     assert stopped.placed == 0
-
-
-def test_fine_tuning_finds_better_plans_and_counts(policy: Policy) -> None:
-    pytest.importorskip("sb3_contrib")
-    problem = butterflies()
-    better: list[int] = []
-    small = {"environments": 4, "rollout_steps": 16, "batch_size": 32, "imitation_steps": 5, "imitation_batch": 8}
-    start = policy.place(particles(Body(problem), 6, 4), np.random.default_rng(0), resample=True)[0].plan()
-    tuned = policy.fine_tune(
-        problem, evaluations=10, demonstrations=[start], changes=small, on_better=lambda plan: better.append(plan.objective)
-    )
-    assert tuned.best is not None
-    assert verify(problem, tuned.best).ok
-    assert better
-    assert better == sorted(better, reverse=True)
-    assert tuned.trainer.evaluations >= 10
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit, is_over, legal, placement
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
+from stowplan.learned_guidance.memory_mapping.observation.observer import occupied
 
 Floats = NDArray[np.float64]
 
@@ -106,23 +107,6 @@ def estimate(game: Game) -> Estimates:
         saving / max(problem.capacity * problem.horizon, 1),
         saving / max(clock[-1], 1),
     )
-
-
-def occupied(game: Game) -> list[tuple[int, int]]:
-    """Of each move, from when to when memory is in use where it is served without a copy.
-
-    An output from its start to the end of its live range; an input from the end of the tensor's previous visit, where it has
-    one, to the end of its own.
-    """
-    found = []
-    before: dict[int, int] = {}
-    for move in game.moves:
-        if move.is_output:
-            found.append((move.start, max(move.live_end, move.end)))
-        else:
-            found.append((min(before.get(move.tensor, move.start), move.start), move.end))
-        before[move.tensor] = move.end
-    return found
 
 
 def _density(game: Game, savings: Floats) -> Floats:

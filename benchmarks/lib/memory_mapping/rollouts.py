@@ -7,22 +7,14 @@ never worse than priced play, nor than the game that is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit_outer
-from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
-from stowplan.learned_guidance.memory_mapping.game.kernel import state as kernel
-from stowplan.learned_guidance.memory_mapping.game.kernel.layout import RETURN_PS
-from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, legal, used
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
-from stowplan.learned_guidance.memory_mapping.game.local_search import play_on
-from stowplan.learned_guidance.memory_mapping.game.prices import (
+from benchmarks.lib.memory_mapping.deviations import ILLEGAL
+from benchmarks.lib.memory_mapping.prices import (
     AT_ONCE,
     COPY_PRICE,
     Floats,
@@ -30,13 +22,13 @@ from stowplan.learned_guidance.memory_mapping.game.prices import (
     find_worths,
     play_priced,
 )
-from stowplan.models.memory_mapping.plan import Plan
-
-#: Moves between two looks at the clock.
-PIECE = 4
-
-#: Return of an action that is not legal.
-ILLEGAL = -(1 << 62)
+from stowplan.compiled import njit_outer
+from stowplan.learned_guidance.memory_mapping.game.kernel.layout import RETURN_PS
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, legal, used
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
+from stowplan.learned_guidance.memory_mapping.game.local_search import play_on
 
 
 class Rollouts:
@@ -77,30 +69,10 @@ class Rollouts:
         look_ahead(self.game.tables, state.data, self._trial, *self._priced, *found)
         return self._returns
 
-    def plan(self) -> Plan | None:
-        """Of the best game met; None before the first."""
-        if self.return_ps == ILLEGAL:
-            return None
-        state = self.game.reset()
-        state.play(self.actions)
-        return state.plan()
-
     def play(self, state: CompiledState, moves: int) -> None:
         """Make so many moves, each the one whose completion is best, or to the end."""
         tables, found = self.game.tables, (self._known, self._returns, self._best, self.actions)
         play_ahead(tables, state.data, self._trial, *self._priced, *found, moves)
-
-
-def rolled_out(game: CompiledGame, moves: int, should_stop: Callable[[], bool], known: Plan | None = None) -> Plan | None:
-    """The best plan met in so many moves with rollouts, from the first on; None where there was no time for one.
-
-    ``known`` is a valid plan to follow beside priced play.
-    """
-    rollouts = Rollouts(game, () if known is None else actions_of(game.problem, known, game).actions)
-    state = game.reset()
-    while not state.is_over and state.position < moves and not should_stop():
-        rollouts.play(state, PIECE)
-    return rollouts.plan()
 
 
 @njit_outer
@@ -171,9 +143,3 @@ def play_ahead(
         )
         step(tables, data, chosen)
     return data[RETURN_PS]  # type: ignore[no-any-return]
-
-
-def warm_up() -> None:
-    """Compile the game and all of this, where it has not been."""
-    kernel.warm_up()
-    rolled_out(CompiledGame(kernel.smallest_problem()), 1, lambda: False)
