@@ -2,8 +2,8 @@
 
     python -m benchmarks.memory_mapping.insertion [--capacities 1 0.7 0.5 0.35 0.25]
 
-All modules of the corpus, with parts of the fast memory. A row sets the best of some constructions, the greedy among them, beside
-the best of others: on how many modules it is better and worse, by how much, and processor seconds of all modules together.
+All modules of the corpus, with parts of the fast memory. A row sets the best of some constructions, always with the greedy,
+beside the best of others: on how many modules it is better and worse, by how much, and processor seconds of all together.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledG
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
+from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
@@ -115,11 +116,22 @@ def _beside(case: Case, _: int) -> Found:
     """Rollouts beside the plan of insertion, which is followed."""
     data = arrays.build(case.problem)
     built = [heuristics.run(each, lambda: False)[0] for name, each in heuristics.constructive(data) if name == "insertion"]
-    known = export_plan(case.problem, data, min(built, key=lambda state: state.totals[0].total))
+    return _followed(case, "insertion", export_plan(case.problem, data, min(built, key=lambda state: state.totals[0].total)))
+
+
+def _solved(case: Case, _: int) -> Found:
+    """The default candidates' plan of a second's work, and rollouts beside it."""
+    import stowplan
+
+    plan = stowplan.solve(case.problem, time_limit=1.0, deterministic=True).plan
+    return {"solve": case.reward(plan.objective_ps), **_followed(case, "solve", plan)}
+
+
+def _followed(case: Case, name: str, known: Plan) -> Found:
     followed = actions_of(case.problem, known, case.game)
     return {
-        "insertion, followed": case.reward(case.problem.all_slow_ps - followed.return_ps),
-        "rollouts beside insertion": case.of_game(_rolled_out(case, followed.actions)),
+        f"{name}, followed": case.reward(case.problem.all_slow_ps - followed.return_ps),
+        f"rollouts beside {name}": case.of_game(_rolled_out(case, followed.actions)),
     }
 
 
@@ -159,6 +171,7 @@ WAYS: dict[str, Callable[[Case, int], Found]] = {
     "evolved": _evolved,
     "rollouts": _rollouts,
     "beside": _beside,
+    "solved": _solved,
     "policy": _policy,
     "relaxation": _relaxation,
     "portfolio": _portfolio,
