@@ -68,7 +68,8 @@ def policy_search(problem: Problem, context: Context) -> None:
         return
     from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 
-    for played in _games(POLICY.load(), CompiledGame(problem), context):
+    player = POLICY.load()
+    for played in _games(player, CompiledGame(problem, placing=player.config.placing), context):
         _report(context, "policy_search", played)
         if context.closed():
             return
@@ -82,7 +83,8 @@ def policy_tuned(problem: Problem, context: Context) -> None:
     from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
     from stowplan.learned_guidance.memory_mapping.muzero.play import TUNING, Played
 
-    player, game = POLICY.load(), CompiledGame(problem)
+    player = POLICY.load()
+    game = CompiledGame(problem, placing=player.config.placing)
     first = player.rollout(game, should_stop=context.closed)
     _report(context, "policy_tuned", [first])
     shown = [] if first is None else [first.actions]

@@ -11,11 +11,18 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from enum import IntEnum
 from itertools import accumulate, pairwise
+from typing import Literal
 
 from stowplan.learned_guidance.memory_mapping.game.moves import Move, moves_of
 from stowplan.models.memory_mapping.accesses import Boundaries, access_sequences
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
+
+#: Where a new residency is placed: at the lowest free offset (the paper's); or large ones there, and others at the highest.
+Placing = Literal["lowest", "two_ended"]
+
+#: Part of fast memory from which a buffer counts as large, as a divisor.
+LARGE = 16
 
 
 class Action(IntEnum):
@@ -56,11 +63,23 @@ class Game:
         A copy-in ends at its target time, and a copy-out starts at its own (equation 6 to the letter).
     drop_backup
         An infeasible state leads back to the last one that had a way out (section 4.3.2); else it loses the game.
+    placing
+        Which free offset a new residency gets.
     """
 
-    def __init__(self, problem: Problem, *, strict_copy_windows: bool = False, drop_backup: bool = True):
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        strict_copy_windows: bool = False,
+        drop_backup: bool = True,
+        placing: Placing = "lowest",
+    ):
         self.problem = problem
-        self.strict_copy_windows, self.drop_backup = strict_copy_windows, drop_backup
+        self.strict_copy_windows, self.drop_backup, self.placing = strict_copy_windows, drop_backup, placing
+        #: A buffer of so many bytes or more gets the lowest free offset, a smaller one the highest: large buffers, which only
+        #: fit where others left a wide gap, and small ones, which come and go, keep out of each other's way.
+        self.large_bytes = -(-problem.capacity // LARGE) if placing == "two_ended" else 0
         sequences = access_sequences(problem)
         self.moves: tuple[Move, ...] = moves_of(problem)
         self.slots = Slots(problem)

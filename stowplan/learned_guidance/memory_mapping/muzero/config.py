@@ -14,6 +14,7 @@ import msgspec
 
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.mcts.search import SearchConfig
+from stowplan.learned_guidance.memory_mapping.game.game import Placing
 from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig, require, require_positive
 from stowplan.learned_guidance.training.settings import Fraction, Hyperparameters, Range
 
@@ -125,6 +126,9 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     network: NetworkConfig = msgspec.field(default_factory=NetworkConfig)
     search: SearchConfig = msgspec.field(default_factory=SearchConfig)
     """Its temperature and discount are set by the fields below."""
+
+    placing: Placing = "lowest"
+    """Where the game places buffers."""
 
     # Schedule: an iteration advances all games by some moves and then trains for some steps.
     games: Annotated[int, Range(1)] = 64

@@ -92,7 +92,7 @@ class ProgramGame:
     """The game of one program, or one of its games, and who observes it."""
 
     def __init__(self, program: Problem | CompiledGame, config: TrainingConfig):
-        self.game = program if isinstance(program, CompiledGame) else CompiledGame(program)
+        self.game = program if isinstance(program, CompiledGame) else CompiledGame(program, placing=config.placing)
         self.problem = self.game.problem
         self.observer = Observer(self.game, config.network.observation)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from benchmarks.lib.memory_mapping.plain_game import State, reset
 from stowplan.frontends.read import read
-from stowplan.learned_guidance.memory_mapping.game.game import Action
+from stowplan.learned_guidance.memory_mapping.game import game
+from stowplan.learned_guidance.memory_mapping.game.game import Action, Placing
 from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.models.memory_mapping.problem import Loop, Problem
@@ -54,15 +56,17 @@ def assert_equal(state: CompiledState, reference: State) -> None:
         )
 
 
-def play_both(problem: Problem, rng: random.Random, manner: str, *, strict: bool, drop_backup: bool) -> State:
+def play_both(
+    problem: Problem, rng: random.Random, manner: str, *, strict: bool, drop_backup: bool, placing: Placing = "lowest"
+) -> State:
     """Play the same game in both, equal after every step; the reference at its end."""
-    reference = reset(problem, strict_copy_windows=strict, drop_backup=drop_backup)
-    state = CompiledGame(problem, strict_copy_windows=strict, drop_backup=drop_backup).reset()
+    reference = reset(problem, strict_copy_windows=strict, drop_backup=drop_backup, placing=placing)
+    state = CompiledGame(problem, strict_copy_windows=strict, drop_backup=drop_backup, placing=placing).reset()
     assert_equal(state, reference)
     while not reference.is_over:
         legal = reference.legal_actions()
-        placing = [action for action in legal if action != DROP]
-        action = rng.choice(placing if manner == "place" and placing else legal)
+        fast = [action for action in legal if action != DROP]
+        action = rng.choice(fast if manner == "place" and fast else legal)
         resets, benefit = reference.resets, state.benefit_ps
         reward = reference.step(action)
         assert state.step(action) == reward
@@ -118,6 +122,19 @@ def test_equals_the_reference_in_larger_programs() -> None:
         problem = random_problem(rng, steps=70, tensors=20, loops=loops)
         play_both(problem, rng, "random", strict=False, drop_backup=True)
         play_both(problem, rng, "place", strict=False, drop_backup=True)
+
+
+@pytest.mark.parametrize("alignment", [1, 3])
+def test_equals_the_reference_where_buffers_come_from_both_ends(monkeypatch: pytest.MonkeyPatch, alignment: int) -> None:
+    monkeypatch.setattr(game, "LARGE", 2)
+    rng = random.Random(f"ends {alignment}")
+    highest = 0
+    for _ in range(150):
+        problem = random_problem(rng, steps=rng.randint(1, 20), tensors=rng.randint(1, 8))
+        problem = msgspec.structs.replace(problem, alignment=alignment)
+        end = play_both(problem, rng, "place", strict=False, drop_backup=True, placing="two_ended")
+        highest += sum(item.offset > 0 and problem.tensors[item.tensor].size < end.game.large_bytes for item in end.residencies)
+    assert highest > 50
 
 
 # Programs made to be infeasible

@@ -75,6 +75,25 @@ def lowest_offset(data: Ints, rows: int, start: int, end: int, size: int, alignm
 
 
 @njit_inner
+def highest_offset(data: Ints, rows: int, start: int, end: int, size: int, alignment: int, capacity: int) -> int:
+    """The highest aligned offset; the mirror of :func:`lowest_offset`."""
+    offset = (capacity - size) // alignment * alignment
+    is_moved = True
+    while is_moved and offset >= 0:
+        is_moved = False
+        number = data[LAST_TO_END]
+        while number >= 0:
+            row = rows + ROW * number
+            if data[row + END] <= start:
+                break
+            if data[row + OFFSET] < offset + size and offset < data[row + TOP] and data[row + START] < end:
+                offset = (data[row + OFFSET] - size) // alignment * alignment
+                is_moved = True
+            number = data[row + BEFORE_IT]
+    return max(offset, -1)
+
+
+@njit_inner
 def link(data: Ints, rows: int, number: int) -> None:
     """Enter a residency into the list by ends."""
     end = data[rows + ROW * number + END]

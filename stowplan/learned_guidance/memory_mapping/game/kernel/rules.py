@@ -57,6 +57,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
 from stowplan.learned_guidance.memory_mapping.game.kernel.places import (
     book,
     earliest_window,
+    highest_offset,
     is_free,
     latest_window,
     link,
@@ -172,7 +173,10 @@ def _place(tables: Tables, data: Ints, move: MoveRow, action: int, start: int, e
     cell = PLACEMENTS + PLACEMENT * action
     is_new = move.defines or (action == COPY and not move.is_output)
     if is_new and (home < 0 or not move.is_uniform):
-        offset = lowest_offset(data, rows, start, end, size, program.alignment, program.capacity)
+        if size >= program.large:
+            offset = lowest_offset(data, rows, start, end, size, program.alignment, program.capacity)
+        else:
+            offset = highest_offset(data, rows, start, end, size, program.alignment, program.capacity)
         is_possible = offset >= 0
     else:
         # A uniform alias group takes the offset of its first residency (equation 4).

@@ -34,6 +34,8 @@ class ProgramRow:
     strict: int
     """1 with strict copy windows."""
     drop_backup: int
+    large: int
+    """Bytes from which a buffer gets the lowest free offset; others get the highest."""
     at_tensors: int
     at_slots: int
     at_latencies: int
@@ -165,6 +167,7 @@ def build_tables(game: Game) -> Tables:
                 "slots": [len(game.slots.supply_ps)],
                 "strict": [int(game.strict_copy_windows)],
                 "drop_backup": [int(game.drop_backup)],
+                "large": [game.large_bytes],
                 **sections,
             },
         ),
