@@ -15,7 +15,8 @@ import pytest
 
 from stowplan import files
 from stowplan.certificates.certificate import Certificate
-from stowplan.certificates.checker import MalformedError, UnprovenError, check, check_parsed, digest
+from stowplan.certificates.checker import check, check_parsed
+from stowplan.certificates.checker.reading import MalformedError, UnprovenError, digest
 from stowplan.certificates.maker import certify
 from stowplan.errors import InputError
 from tests.certificates.cases import CASES

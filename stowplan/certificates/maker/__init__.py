@@ -13,6 +13,7 @@ from typing import Any
 from stowplan import files, kinds
 from stowplan.certificates import checker
 from stowplan.certificates.certificate import Certificate
+from stowplan.certificates.checker.reading import LARGEST, MalformedError, UnprovenError, digest, parse
 from stowplan.models.document import Document
 
 Proof = dict[str, Any]
@@ -88,14 +89,14 @@ def certify(
         Its claim is what its proof shows; where there is none, what is trusted.
     """
     kind = kinds.of_problem(problem).name
-    rules = checker.parse(files.encode(problem), "problem")
+    rules = parse(files.encode(problem), "problem")
     # What it imports takes longer than many proofs.
     make = kinds.load(_MAKERS[kind]) if kind in _MAKERS else None
     wish = Wish(problem, bound, infeasible, plan, tuple(evidence), time.monotonic() + seconds, rules)
-    digest = checker.digest(rules)
+    identity = digest(rules)
     best: Certificate | None = None
     for proof in make(wish) if make is not None else ():
-        found = _shown(kind, digest, rules, proof, bound, infeasible)
+        found = _shown(kind, identity, rules, proof, bound, infeasible)
         if found is not None and (best is None or found.bound is None or found.bound > (best.bound or 0)):
             best = found
             if infeasible or (bound is not None and found.bound is not None and found.bound >= bound):
@@ -103,19 +104,19 @@ def certify(
         if wish.is_over():
             break
     if best is None:
-        return Certificate(kind=kind, problem=digest, bound=bound, proof={"form": "trusted"} | (trusted or {}))
+        return Certificate(kind=kind, problem=identity, bound=bound, proof={"form": "trusted"} | (trusted or {}))
     return best
 
 
 def _shown(
-    kind: str, digest: str, rules: dict[str, Any], proof: Proof, goal: int | None, infeasible: bool
+    kind: str, identity: str, rules: dict[str, Any], proof: Proof, goal: int | None, infeasible: bool
 ) -> Certificate | None:
     """The certificate of a proof with the largest claim that it shows; None where it shows nothing."""
-    stated = {"format": checker.FORMAT, "version": checker.VERSION, "kind": kind, "problem": digest, "proof": proof}
+    stated = {"format": checker.FORMAT, "version": checker.VERSION, "kind": kind, "problem": identity, "proof": proof}
     try:
         # More than this any proof shows.
-        shown = checker.check_parsed(rules, stated | {"bound": None if infeasible else -checker.LARGEST}).shown
-    except (checker.UnprovenError, checker.MalformedError):
+        shown = checker.check_parsed(rules, stated | {"bound": None if infeasible else -LARGEST}).shown
+    except (UnprovenError, MalformedError):
         return None
     bound = shown if goal is None or shown is None else min(goal, shown)
-    return Certificate(kind=kind, problem=digest, bound=bound, proof=proof)
+    return Certificate(kind=kind, problem=identity, bound=bound, proof=proof)

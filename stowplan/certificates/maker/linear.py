@@ -19,19 +19,21 @@ MOST_CHOICES = 100
 def banks(wish: Wish) -> Iterator[Proof]:
     """Each buffer in its cheapest bank; then prices of bytes. Or the buffers of one moment that are too many."""
     room, placed = items_of_banks(wish.rules, 1)
-    live = [(max(placed[number][0][0] for number in numbers), numbers) for numbers in moments(wish.problem)]
+    live = [(max(placed[number].start for number in numbers), numbers) for numbers in moments(wish.problem)]
     if wish.infeasible:
         yield {"form": "prices", "denominator": 0}
         for moment, numbers in live:
-            for among in [(*range(len(room)),), *sorted({(*placed[number][1],) for number in numbers})]:
-                taken = sum(max(placed[n][1].values()) for n in numbers if {*among}.issuperset(placed[n][1]) and placed[n][1])
+            for among in [(*range(len(room)),), *sorted({(*placed[number].taken,) for number in numbers})]:
+                taken = sum(
+                    max(placed[n].taken.values()) for n in numbers if {*among}.issuperset(placed[n].taken) and placed[n].taken
+                )
                 if taken > sum(room[bank] for bank in among):
                     yield {"form": "prices", "denominator": 0, "memory": [[bank, moment, 1] for bank in among]}
         return
     yield {"form": "prices", "denominator": 1}
-    if placed and all(taken for _, taken, _ in placed):
-        items = [Item(*life, taken) for life, taken, _ in placed]
-        relaxation = Relaxation(items, room, live, [costs for *_, costs in placed])
+    if placed and all(each.taken for each in placed):
+        items = [Item(each.start, each.end, each.taken) for each in placed]
+        relaxation = Relaxation(items, room, live, [each.costs for each in placed])
         relaxation.start()
         yield from Tree(relaxation, wish, Relaxation.proof).proofs(0)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import highspy
 import numpy as np
 
-from stowplan.certificates.checker.tree import MOST_NODES
+from stowplan.certificates.checker.prices import MOST_NODES
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.mip.matrix import FloatArray, Program
 from stowplan.models.mip.with_highs import TIGHT, one_thread, pass_model
