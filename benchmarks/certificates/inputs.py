@@ -17,7 +17,7 @@ import stowplan
 from benchmarks.lib.tables import table
 from stowplan import files
 from stowplan.certificates.maker import certify
-from stowplan.portfolio.certification import seconds_for
+from stowplan.portfolio.certification import seconds_after
 from stowplan.result import two_numbers
 
 
@@ -31,7 +31,7 @@ def measure(path: Path, target: str | None, time_limit: float, workers: int, sec
         bound=result.bound,
         infeasible=result.status == "infeasible",
         plan=result.plan,
-        seconds=seconds_for(time_limit) if seconds is None else seconds,
+        seconds=seconds_after(time_limit, time_limit - result.seconds) if seconds is None else seconds,
     )
     making, checking = time.process_time() - began, 0.0
     if found.is_proof:

@@ -105,7 +105,7 @@ class Mapping:
 
     def fits(self, start: int, end: int, duration: int) -> bool:
         """Whether a copy can be made in a window."""
-        return bool(self.stalls or self.supply[end] - self.supply[start] >= duration)
+        return self.stalls or (start < end and bool(self.supply[end] - self.supply[start] >= duration))
 
 
 class Path:

@@ -1,9 +1,9 @@
 """Where everything stands in one place for life: packing, tiers of networks, and banks of buffers.
 
-Packing has ``load``, bytes that live at one moment, and ``search``, all ways to lie above each other. The others have ``prices``
-(Lagrangian duality): a byte of a memory has a price at a moment, a use of a tensor what it earns in each tier. Then every layer
-at its least and every tensor in its cheapest memory, less what all memory would cost, is what no plan is below; offsets are left
-out. Read from docs/reference/packing.md, tier-placement.md and banked-packing.md.
+Packing has ``load``, bytes that live at one moment, and ``search``, all ways to lie above each other. The others have
+``prices`` (Lagrangian duality): a byte of a memory has a price at a moment, a use of a tensor what it earns in each tier. Then
+every layer at its least and every tensor in its cheapest memory, less what all memory would cost, is what no plan is below;
+offsets are left out. Read from docs/reference/packing.md, tier-placement.md and banked-packing.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Forms ``recurrence``, ``resource`` and ``search``: why the initiation interval (II) of a loop body is not smaller.
 
-Read from docs/reference/modulo-scheduling.md. No iteration is shorter than the instructions in it that wait for each other (Rau,
-"Iterative modulo scheduling", 1994).
+Read from docs/reference/modulo-scheduling.md. No iteration is shorter than the instructions in it that wait for each other
+(Rau, "Iterative modulo scheduling", 1994).
 """
 
 from __future__ import annotations

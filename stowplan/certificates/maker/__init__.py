@@ -34,12 +34,14 @@ class Wish:
     """What candidates said of their bounds (:meth:`stowplan.portfolio.context.Context.evidence`), the latest last."""
     end: float = float("inf")
     """Moment of ``time.monotonic()`` until which to look for better proofs."""
+    should_stop: Callable[[], bool] = bool
+    """Whether somebody wants no better ones."""
     rules: dict[str, Any] = field(default_factory=dict)
     """The problem as the checker reads it."""
 
     def is_over(self) -> bool:
         """Whether time is up."""
-        return time.monotonic() >= self.end
+        return time.monotonic() >= self.end or self.should_stop()
 
 
 #: For each kind ``module:function`` of ``(wish) -> iterator of proofs``, the cheapest first.
@@ -64,6 +66,7 @@ def certify(
     plan: Any = None,
     evidence: Sequence[bytes] = (),
     seconds: float = 10.0,
+    should_stop: Callable[[], bool] = bool,
     trusted: dict[str, Any] | None = None,
 ) -> Certificate:
     """The best certificate that is found for a problem.
@@ -80,6 +83,8 @@ def certify(
         What candidates said of their bounds.
     seconds
         Until which to look for better proofs. The first is made and checked in any case.
+    should_stop
+        Asked now and then; ends the search for better proofs.
     trusted
         What is trusted where nothing is shown: names and versions of solvers, tolerances.
 
@@ -92,7 +97,7 @@ def certify(
     rules = parse(files.encode(problem), "problem")
     # What it imports takes longer than many proofs.
     make = kinds.load(_MAKERS[kind]) if kind in _MAKERS else None
-    wish = Wish(problem, bound, infeasible, plan, tuple(evidence), time.monotonic() + seconds, rules)
+    wish = Wish(problem, bound, infeasible, plan, tuple(evidence), time.monotonic() + seconds, should_stop, rules)
     identity = digest(rules)
     best: Certificate | None = None
     for proof in make(wish) if make is not None else ():
