@@ -12,8 +12,7 @@ from stowplan.result import Result
 if TYPE_CHECKING:
     from stowplan.portfolio.run.state import RunState
 
-#: Part of the time limit that is set aside for making a certificate, and at least so many seconds; and the most that it takes of
-#: the limit where solving ends early.
+#: Part of the time limit that is set aside for a certificate, at least so many seconds, and the most where solving ends early.
 SHARE, LEAST, MOST_SHARE = 0.05, 0.02, 0.2
 
 

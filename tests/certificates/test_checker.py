@@ -99,7 +99,7 @@ def test_another_problem_is_refused() -> None:
     found.check(one)
     with pytest.raises(UnprovenError, match="digests differ"):
         found.check(other)
-    with pytest.raises(UnprovenError, match="kind: found"):
+    with pytest.raises(UnprovenError, match="kind: found 'packing', the problem is of 'operator_order'"):
         found.check(CASES["operator_order"](0)[0])
 
 

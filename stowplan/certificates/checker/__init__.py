@@ -9,6 +9,7 @@ It imports nothing of the package but its own files, and nothing but the standar
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from stowplan.certificates.checker import graphs, mapping, places, schedules
@@ -25,7 +26,8 @@ FORMS: dict[str, dict[str, Callable[..., int | None]]] = {
     "modulo_scheduling": dict.fromkeys(schedules.FORMS, schedules.schedule),
     "memory_mapping": {"prices": mapping.prices},
     "tier_placement": {"prices": places.tiers},
-    "banked_packing": {"prices": places.banks},
+    "banked_packing": {"prices": partial(places.prices, places.banks)},
+    "bank_mapping": {"prices": partial(places.prices, places.chip)},
 }
 
 

@@ -1,14 +1,15 @@
-"""Where everything stands in one place for life: packing, tiers of networks, and banks of buffers.
+"""Where everything stands in one place for life: packing, tiers of networks, banks of buffers, and tensors on chip or not.
 
 Packing has ``load``, bytes that live at one moment, and ``search``, all ways to lie above each other. The others have
 ``prices`` (Lagrangian duality): a byte of a memory has a price at a moment, a use of a tensor what it earns in each tier. Then
 every layer at its least and every tensor in its cheapest memory, less what all memory would cost, is what no plan is below;
-offsets are left out. Read from docs/reference/packing.md, tier-placement.md and banked-packing.md.
+offsets are left out. Read from docs/reference/packing.md, tier-placement.md, banked-packing.md and bank-mapping.md.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import combinations
 from math import lcm
 from typing import NamedTuple
@@ -74,6 +75,18 @@ class Item(NamedTuple):
     """What it costs there, as a multiple of one over the denominator."""
 
 
+#: Room in each memory, and what stands there.
+Placed = tuple[list[int], list[Item]]
+
+#: Operator, and the layouts that it may read or write a tensor in.
+Access = tuple[int, set[int]]
+
+
+def prices(read: Callable[[Fields, int], Placed], problem: Fields, proof: Fields, splits: Splits = NONE) -> int | None:
+    """Least cost of the items that are read from a problem; item i is the i-th thing there."""
+    return _placed(proof, splits, *read(problem, whole(proof, "denominator")))
+
+
 def _placed(proof: Fields, splits: Splits, room: list[int], items: list[Item]) -> int | None:
     """Least bound of what all items cost, at the prices of memory; None where that shows that they do not fit.
 
@@ -128,13 +141,8 @@ def _move(tier: Fields, size: int) -> int:
     return int((2 * size * 10**12 + tier["bandwidth"]) // (2 * tier["bandwidth"]))
 
 
-def banks(problem: Fields, proof: Fields, splits: Splits = NONE) -> int | None:
-    """Least cost of all uses. Item i is buffer i."""
-    return _placed(proof, splits, *items_of_banks(problem, whole(proof, "denominator")))
-
-
-def items_of_banks(problem: Fields, unit: int) -> tuple[list[int], list[Item]]:
-    """Room in each bank, and the buffers."""
+def banks(problem: Fields, unit: int) -> Placed:
+    """Room in each bank, and the buffers, with the costs of their uses."""
     known, items = problem["banks"], list[Item]()
     for buffer in problem["buffers"]:
         size = {number: _up(buffer["size"], bank["alignment"]) for number, bank in enumerate(known)}
@@ -144,3 +152,31 @@ def items_of_banks(problem: Fields, unit: int) -> tuple[list[int], list[Item]]:
         costs = {number: unit * buffer["size"] * buffer["uses"] * known[number]["cost"] for number in taken}
         items.append(Item(buffer["lower"], buffer["upper"], taken, costs))
     return [max(0, bank["capacity"] - _up(bank["reserved"], bank["alignment"])) for bank in known], items
+
+
+def chip(problem: Fields, unit: int) -> Placed:
+    """Room on chip (0) and in main memory (1), and the tensors of bank mapping, with the bytes that they cost.
+
+    Of copies between banks no more than one a tensor is counted: the largest that a read needs whatever its operator does.
+    """
+    used: list[tuple[list[Access], list[Access]]] = [([], []) for _ in problem["tensors"]]
+    """Of each tensor who reads it, and who writes it."""
+    loaded, items = Counter[int](), list[Item]()
+    for number, op in enumerate(problem["operators"]):
+        for at, tensor in enumerate((*op["reads"], *op["writes"])):
+            used[tensor][at >= len(op["reads"])].append((number, {option[at] for option in op["options"]}))
+        for tensor, size in zip(op["reads"], op["read_bytes"], strict=True):
+            loaded[tensor] += size
+    for number, (tensor, (reads, writes)) in enumerate(zip(problem["tensors"], used, strict=True)):
+        size, rank = tensor["bytes"], len(tensor["shape"])
+        sizes = dict(enumerate([size] * (rank + 1) + [view["bytes"] for view in tensor["views"]], -1))
+        own = {*range(-1, rank)}.intersection(*(layouts for _, layouts in writes))
+        needed = [[min(sizes[each] for each in wanted) for _, wanted in reads if layout not in wanted] for layout in own]
+        copied = problem["copy_weight"] * min(max(each, default=0) for each in needed)
+        kept, moved = size * (tensor["is_output"] if writes else bool(reads)), loaded[number] + size * bool(writes)
+        costs = {0: problem["off_chip_weight"] * kept + copied, 1: problem["off_chip_weight"] * moved}
+        fits = (0, 1) if size <= problem["capacity"] else (1,)
+        lives = [op for op, _ in (*reads, *writes)] or [0]
+        taken = {memory: size * (memory == 0) for memory in fits}
+        items.append(Item(min(lives), max(lives) + 1, taken, {memory: unit * costs[memory] for memory in fits}))
+    return [problem["capacity"], 0], items

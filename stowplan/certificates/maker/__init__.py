@@ -48,6 +48,7 @@ class Wish:
 _MAKERS = {
     "packing": "stowplan.certificates.maker.loads:packing",
     "banked_packing": "stowplan.certificates.maker.linear:banks",
+    "bank_mapping": "stowplan.certificates.maker.linear:chip",
     "tier_placement": "stowplan.certificates.maker.linear:tiers",
     "operator_order": "stowplan.certificates.maker.cuts:order",
     "rematerialization": "stowplan.certificates.maker.cuts:rematerialization",
