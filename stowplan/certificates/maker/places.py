@@ -31,7 +31,7 @@ DENOMINATOR = 1 << 60
 ROUNDS, CUTS, PATIENCE, LITTLE = (40, 2), (40, 8), 8, 0.02
 
 #: Splits that are tried before one is taken, with so many steps of the simplex method each.
-TRIED, STEPS = 4, 40
+TRIED, STEPS = 8, 15
 
 #: Divisors of cuts are sizes over these; cuts of rows alike; how far a point must be beyond a cut, of its length.
 PARTS, ALIKE, LEAST_BROKEN = (1, 2), 3, 1e-4
