@@ -78,7 +78,8 @@ def verify_command(
 
 def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdict | None, str]:
     """What a certificate proves; and where its proof fails, empty where it does not."""
-    from stowplan.certificates.checker import MalformedError, UnprovenError, check
+    from stowplan.certificates.checker import check
+    from stowplan.certificates.checker.reading import MalformedError, UnprovenError
 
     data = files.read_bytes(path)
     try:

@@ -12,13 +12,19 @@ from stowplan.result import Result
 if TYPE_CHECKING:
     from stowplan.portfolio.run.state import RunState
 
-#: Part of the time limit that making a certificate may take, and at least so many seconds.
-SHARE, LEAST = 0.05, 0.02
+#: Part of the time limit that is set aside for a certificate, at least so many seconds, and the most where solving ends early.
+SHARE, LEAST, MOST_SHARE = 0.05, 0.02, 0.2
 
 
 def seconds_for(time_limit: float) -> float:
     """Seconds that are set aside for the certificate."""
     return max(LEAST, SHARE * time_limit)
+
+
+def seconds_after(time_limit: float, left: float) -> float:
+    """Seconds for the certificate of a run that has ended with so many ``left``, beside those set aside."""
+    own = seconds_for(time_limit)
+    return max(own, min(own + left, MOST_SHARE * time_limit))
 
 
 def certified(result: Result, problem: object, state: RunState) -> Result:
@@ -38,7 +44,8 @@ def certified(result: Result, problem: object, state: RunState) -> Result:
             infeasible=result.status == "infeasible",
             plan=result.plan,
             evidence=state.evidence,
-            seconds=seconds_for(state.options.time_limit),
+            seconds=seconds_after(state.options.time_limit, state.deadline.remaining),
+            should_stop=state.deadline.cancelled.is_set,
             trusted=trusted,
         )
     except Exception as error:

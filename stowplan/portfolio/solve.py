@@ -93,7 +93,7 @@ def solve(
 
     certify
         Make a certificate of the bound, ``Result.certificate``: a proof that is checked without solvers and models
-        (docs/reference/certificates.md). A twentieth of the time limit is for this.
+        (docs/reference/certificates.md). A twentieth of the time limit is for this, and up to a fifth where solving ends early.
 
     Returns
     -------

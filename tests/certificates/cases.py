@@ -6,7 +6,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from stowplan.models.bank_mapping.verify import verify
 from stowplan.models.modulo_scheduling.plan import encode_objective
+from tests.models.bank_mapping import cases as bank_mapping
 from tests.models.banked_packing import cases as banked_packing
 from tests.models.memory_mapping import brute_force as memory_mapping_force
 from tests.models.memory_mapping import cases as memory_mapping
@@ -46,6 +48,13 @@ def _banked_packing(seed: int) -> Case:
     return problem, banked_packing.least_cost(problem)
 
 
+def _bank_mapping(seed: int) -> Case:
+    problem = bank_mapping.random_problem(seed, operators=3)
+    found = (verify(problem, plan) for plan in bank_mapping.every_plan(problem))
+    costs = [each.objective for each in found if {broken.code for broken in each.violations} <= {"wrong_objective"}]
+    return problem, min(cost for cost in costs if cost is not None)
+
+
 def _operator_order(seed: int) -> Case:
     problem = operator_order.random_problem(seed)
     return problem, operator_order.least_peak(problem)
@@ -76,6 +85,7 @@ def _memory_mapping(seed: int) -> Case:
 CASES: dict[str, Callable[[int], Case]] = {
     "packing": _packing,
     "banked_packing": _banked_packing,
+    "bank_mapping": _bank_mapping,
     "operator_order": _operator_order,
     "rematerialization": _rematerialization,
     "modulo_scheduling": _modulo_scheduling,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from stowplan import files
-from stowplan.certificates.checker import UnprovenError, check_parsed, digest
+from stowplan.certificates.checker import check_parsed
+from stowplan.certificates.checker.reading import UnprovenError, digest
 from stowplan.certificates.maker import certify
 from tests.certificates.cases import CASES, mapping_problem
 from tests.models.memory_mapping.brute_force import optimum

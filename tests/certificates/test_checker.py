@@ -15,7 +15,8 @@ import pytest
 
 from stowplan import files
 from stowplan.certificates.certificate import Certificate
-from stowplan.certificates.checker import MalformedError, UnprovenError, check, check_parsed, digest
+from stowplan.certificates.checker import check, check_parsed
+from stowplan.certificates.checker.reading import MalformedError, UnprovenError, digest
 from stowplan.certificates.maker import certify
 from stowplan.errors import InputError
 from tests.certificates.cases import CASES
@@ -98,7 +99,7 @@ def test_another_problem_is_refused() -> None:
     found.check(one)
     with pytest.raises(UnprovenError, match="digests differ"):
         found.check(other)
-    with pytest.raises(UnprovenError, match="kind: found"):
+    with pytest.raises(UnprovenError, match="kind: found 'packing', the problem is of 'operator_order'"):
         found.check(CASES["operator_order"](0)[0])
 
 

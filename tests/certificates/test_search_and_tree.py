@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from stowplan import files
-from stowplan.certificates.checker import FORMS, TREES, MalformedError, UnprovenError, check_parsed, digest
-from stowplan.certificates.checker.tree import MOST_NODES
+from stowplan.certificates.checker import FORMS, check_parsed
+from stowplan.certificates.checker.prices import MOST_NODES
+from stowplan.certificates.checker.reading import MalformedError, UnprovenError, digest
 from stowplan.certificates.maker import certify, places
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from tests.certificates.cases import CASES
@@ -67,7 +68,8 @@ def test_a_search_shows_the_optimum_and_no_more(kind: str, count: int) -> None:
 def small_prices(kind: str, problem: Any, rng: random.Random) -> Json:
     """Any prices of tiers or banks."""
     rules = json.loads(files.encode(problem))
-    banks, things = (len(rules["tiers"]), rules["layers"]) if "tiers" in rules else (len(rules["banks"]), rules["buffers"])
+    things = next(rules[name] for name in ("layers", "buffers", "tensors") if name in rules)
+    banks = len(rules["tiers"] if "tiers" in rules else rules["banks"] if "buffers" in rules else (0, 1))
     unit = rng.choice([1, 2, 12])
     count = len(things) * (2 if "tiers" in rules else 1)
 
@@ -97,7 +99,7 @@ def random_tree(leaf: Callable[[], Json], decide: Callable[[], list[int]], rng: 
     return [{"split": split, "most": rng.randint(0, len(split))}, *below[0], *below[1]]
 
 
-@pytest.mark.parametrize("kind", TREES)
+@pytest.mark.parametrize("kind", [kind for kind, forms in FORMS.items() if "prices" in forms])
 def test_any_tree_proves_something_true(kind: str) -> None:
     reached = 0
     for seed in range(80):
@@ -160,7 +162,7 @@ def test_cuts_say_more_than_the_relaxation(monkeypatch: pytest.MonkeyPatch) -> N
     assert reached[1] > reached[0]
 
 
-@pytest.mark.parametrize("kind", [kind for kind, form in FORMS if form == "search"])
+@pytest.mark.parametrize("kind", [kind for kind, forms in FORMS.items() if "search" in forms])
 def test_mutated_searches_claim_no_more(kind: str) -> None:
     rng = random.Random(5)
     accepted = tried = 0
@@ -214,7 +216,11 @@ def test_hostile_proofs_are_refused_in_one_line(kind: str, proof: Json) -> None:
 
 
 def test_a_search_ends() -> None:
-    """Where there are more orders than a search looks at, it says so."""
+    """Where there are more orders, or more buffers, than a search looks at, it says so."""
+    buffer: Json = {"id": "a", "lower": 0, "upper": 1, "size": 1, "alignment": 1, "gaps": [], "offset": None}
+    many: Json = {"format": "stowplan.packing.problem", "buffers": [buffer] * 2000, "capacity": None}
+    with pytest.raises(UnprovenError, match="too long"):
+        shows("packing", many, {"form": "search", "below": 2000})
     ops = [{"id": str(each), "reads": [], "writes": [each], "in_place": [], "kind": ""} for each in range(40)]
     tensors = [{"id": str(each), "size": 1 + each % 7, "alignment": 1, "alias_of": None} for each in range(40)]
     rules: Json = {"format": "stowplan.operator_order.problem", "tensors": tensors, "ops": ops, "inputs": []}

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import stowplan
 from stowplan.certificates import maker
+from stowplan.certificates.certificate import Certificate
 from stowplan.certificates.maker import certify
 from stowplan.errors import UsageError
 from stowplan.models.memory_mapping.milp.segments import SegmentBounds
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.prices import Prices
+from stowplan.portfolio.certification import LEAST, seconds_after
 from tests.certificates.cases import CASES
 from tests.paths import EXAMPLES
 
@@ -31,6 +35,33 @@ def test_a_result_of_the_cache_has_it_too(tmp_path: Path) -> None:
     assert "cached" in second.details
     assert second.certificate == first.certificate
     assert second.certificate.check(problem).bound == best
+
+
+def test_what_solving_leaves_of_the_limit_is_for_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [seconds_after(30.0, left) for left in (0.0, 2.0, 28.5)] == [1.5, 3.5, 6.0]
+    assert seconds_after(0.1, 0.0) == LEAST
+    asked: dict[str, Any] = {}
+
+    def taken(problem: Any, **given: Any) -> Certificate:
+        asked.update(given)
+        return certify(problem, **given)
+
+    monkeypatch.setattr(maker, "certify", taken)
+    cancel = threading.Event()
+    stowplan.solve(CASES["packing"](0)[0], time_limit=300, certify=True, cancel=cancel)
+    assert 15 < asked["seconds"] <= 60
+    assert not asked["should_stop"]()
+    cancel.set()
+    assert asked["should_stop"]()
+
+
+def test_who_wants_no_better_proof_gets_the_first() -> None:
+    cases = [(problem, best) for problem, best in map(CASES["tier_placement"], range(20)) if best is not None]
+    found = [
+        [certify(problem, bound=best, should_stop=stop).bound or 0 for stop in (lambda: True, bool)] for problem, best in cases
+    ]
+    assert all(0 <= first <= last for first, last in found)
+    assert any(first < last for first, last in found)
 
 
 def test_what_goes_wrong_with_it_costs_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from stowplan.certificates.checker import MalformedError, UnprovenError, check
+from stowplan.certificates.checker import check
+from stowplan.certificates.checker.reading import MalformedError, UnprovenError, expect
 
 
 def main(names: list[str]) -> int:
     """Check a certificate; the exit code."""
     try:
-        if len(names) != 2:
-            raise MalformedError("expected the files of a problem and of a certificate")
-        problem, proof = (Path(name).read_bytes() for name in names)
-        found = check(problem, proof)
-    except UnprovenError as error:
-        print(f"not proven: {error}", file=sys.stderr)
-        return 4
-    except (MalformedError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        expect(len(names) == 2, "arguments", len(names), "the files of a problem and of a certificate")
+        found = check(*(Path(name).read_bytes() for name in names))
+    except (UnprovenError, MalformedError, OSError) as error:
+        is_read = isinstance(error, UnprovenError)
+        print(f"not proven: {error}" if is_read else f"error: {error}", file=sys.stderr)
+        return 4 if is_read else 2
     print(f"proven by {found.form}: " + ("there is no plan" if found.bound is None else f"no plan is below {found.bound}"))
     return 0
 

@@ -5,61 +5,65 @@ A graph is read from docs/reference/operator-order.md and rematerialization.md.
 
 from __future__ import annotations
 
-from stowplan.certificates.checker.reading import LOOKS, Fields, need, pick, rows, whole
-from stowplan.certificates.checker.tree import Splits
+from collections import Counter
+
+from stowplan.certificates.checker.reading import LOOKS, Fields, need, pick, rows, walk, whole
+
+#: Of each operator some others.
+Links = list[set[int]]
 
 
 class Graph:
     """Operators, and the storages that they touch, read from a problem."""
 
     def __init__(self, problem: Fields):
-        self.tensors, self.ops = problem["tensors"], problem["ops"]
+        self.ops, self.under = problem["ops"], [tensor["alias_of"] for tensor in problem["tensors"]]
         self.writer = {tensor: number for number, op in enumerate(self.ops) for tensor in op["writes"]}
-        self.size = [tensor["size"] if tensor["alias_of"] is None else 0 for tensor in self.tensors]
-        stays = problem["outputs"] + ([] if problem["free_inputs"] else problem["inputs"])
-        self.given, self.kept = ({self.base(tensor) for tensor in each} for each in (problem["inputs"], stays))
-        self.reads: list[set[int]] = []
+        self.size = [tensor["size"] if tensor["alias_of"] is None else 0 for tensor in problem["tensors"]]
+        self.given = self.bases(problem["inputs"])
+        self.kept = self.bases(problem["outputs"] + ([] if problem["free_inputs"] else problem["inputs"]))
+        self.reads: Links = []
         """Storages that each operator reads or has a view of, without those it writes."""
-        self.replaced = [{self.base(operand) for operand, _ in op["in_place"]} for op in self.ops]
+        self.replaced = [self.bases([operand for operand, _ in op["in_place"]]) for op in self.ops]
         """Storages whose bytes a result of each operator may take."""
-        self.before: list[set[int]] = [set() for _ in self.ops]
-        self.after: list[set[int]] = [set() for _ in self.ops]
+        self.before: Links = [set() for _ in self.ops]
+        self.after: Links = [set() for _ in self.ops]
         pairs = [*problem["precedences"]]
         for number, op in enumerate(self.ops):
-            views = [tensor for tensor in op["writes"] if self.tensors[tensor]["alias_of"] is not None]
-            self.reads.append({self.base(tensor) for tensor in (*op["reads"], *views)}.difference(op["writes"]))
-            sources = {self.source(each) for each in (*op["reads"], *(self.tensors[view]["alias_of"] for view in views))}
-            pairs += [(source, number) for source in sources - {None, number}]
+            viewed = [self.under[tensor] for tensor in op["writes"] if self.under[tensor] is not None]
+            self.reads.append(self.bases([*op["reads"], *viewed]).difference(op["writes"]))
+            for tensor in (*op["reads"], *viewed):
+                # Who writes it, or what it is a view of where nobody writes the view.
+                writer = next((self.writer[each] for each in self.views(tensor) if each in self.writer), number)
+                pairs += [(writer, number)] if writer != number else []
         for first, second in pairs:
             self.before[second].add(first)
             self.after[first].add(second)
 
-    def base(self, tensor: int) -> int:
-        """Storage whose bytes a tensor has."""
-        seen = {tensor}
-        while (below := self.tensors[tensor]["alias_of"]) is not None:
-            need(below not in seen, f"tensors[{tensor}]", "it is a view of itself")
-            seen.add(tensor := below)
-        return tensor
-
-    def source(self, tensor: int | None) -> int | None:
-        """Operator that writes a tensor, or what it is a view of where nobody writes the view."""
-        while tensor is not None and tensor not in self.writer:
-            tensor = self.tensors[tensor]["alias_of"]
-        return None if tensor is None else self.writer[tensor]
-
-    @staticmethod
-    def reached(op: int, links: list[set[int]]) -> set[int]:
-        """Operators that links lead to, by one or several."""
-        found, waiting = set[int](), [*links[op]]
-        while waiting:
-            at = waiting.pop()
-            waiting += () if at in found else links[at]
-            found.add(at)
+    def views(self, tensor: int) -> list[int]:
+        """A tensor, what it is a view of, what that is a view of, and so on to the storage whose bytes it has."""
+        found = [tensor]
+        while (under := self.under[found[-1]]) is not None:
+            need(len(found) < len(self.under), f"tensors[{tensor}]", "it is a view of itself")
+            found.append(under)
         return found
 
+    def bases(self, tensors: list[int]) -> set[int]:
+        """Storages whose bytes tensors have."""
+        return {self.views(tensor)[-1] for tensor in tensors}
 
-def cut(problem: Fields, proof: Fields, splits: Splits) -> int | None:
+
+def _reached(op: int, links: Links) -> set[int]:
+    """Operators that links lead to, by one or several."""
+    found, waiting = set[int](), [op]
+    while waiting:
+        more = links[waiting.pop()] - found
+        found |= more
+        waiting += more
+    return found
+
+
+def cut(problem: Fields, proof: Fields) -> int | None:
     """Least peak in bytes of operator order. Of rematerialization the least added cost, or None where nothing fits.
 
     Each operator has a number x in [0, 1], 1 where it runs once ``at`` has begun its first run. What runs then reads what is
@@ -71,58 +75,54 @@ def cut(problem: Fields, proof: Fields, splits: Splits) -> int | None:
     graph, again = Graph(problem), "limit" in problem
     if proof.get("at") in ("start", "end") and not again:
         # Inputs are there at once where they are ever used, and what stays is there at last.
-        at_once = graph.given & graph.kept.union(*graph.reads)
-        return sum(graph.size[each] for each in (at_once if proof["at"] == "start" else graph.kept))
+        live = graph.given & graph.kept.union(*graph.reads) if proof["at"] == "start" else graph.kept
+        return sum(graph.size[each] for each in live)
     at = whole(proof, "at")
     scale, price = (whole(proof, "scale"), whole(proof, "price")) if again else (0, 1)
     reads = pick(graph.reads, at, "proof.at") - graph.replaced[at]
     own = reads.union(graph.ops[at]["writes"]) if again else {*graph.ops[at]["writes"]}
-    before, later = graph.reached(at, graph.before), graph.reached(at, graph.after)
-    fixed = dict.fromkeys(later if again else {at, *later}, 1)
+    before, later = _reached(at, graph.before), _reached(at, graph.after)
+    # What is there from the start runs before (-2), and the end comes later (-1).
+    fixed = {-1: 1, -2: 0} | dict.fromkeys(later if again else {at, *later}, 1)
     fixed |= {each: 0 for each in before if not again or graph.ops[each]["once"]}
-    slopes = [scale * graph.ops[each]["cost"] if again and each in before else 0 for each in range(len(graph.ops))]
-    live = price * sum(graph.size[each] for each in own)
-    sent = [0] * len(graph.tensors)
+    slopes = Counter({each: scale * graph.ops[each]["cost"] for each in before if again})
+    total = price * sum(graph.size[each] for each in own)
+    left = [0 if tensor in own else price * size for tensor, size in enumerate(graph.size)]
     for tensor, user, amount in rows(proof, "held", 3, -1):
         is_there = tensor in graph.writer or tensor in graph.given
-        is_used = tensor in graph.kept if user < 0 else tensor in pick(graph.reads, user, "proof.held")
+        is_used = tensor in (graph.kept if user < 0 else pick(graph.reads, user, "proof.held"))
         may_go = user == at and not again and tensor in graph.replaced[at]
         need(is_there and is_used and not may_go, "proof.held", f"{user} does not use tensor {tensor}")
-        sent[tensor] += amount
-        most = 0 if tensor in own else price * graph.size[tensor]
-        need(amount >= 0 and sent[tensor] <= most, "proof.held", f"more of tensor {tensor} than may count")
-        if user < 0:
-            live += amount
-        else:
-            slopes[user] += amount
-        if tensor in graph.writer:
-            slopes[graph.writer[tensor]] -= amount
+        left[tensor] -= amount
+        need(amount >= 0 and left[tensor] >= 0, "proof.held", f"more of tensor {tensor} than may count")
+        slopes[user] += amount
+        slopes[graph.writer.get(tensor, -2)] -= amount
     for first, second, amount in [] if again else rows(proof, "after", 3):
         need(first in pick(graph.before, second, "proof.after"), "proof.after", f"{first} need not come before {second}")
         slopes[first] += amount
         slopes[second] -= amount
-    live += sum(slope * fixed[op] if op in fixed else min(0, slope) for op, slope in enumerate(slopes))
+    total += sum(slope * fixed[op] if op in fixed else min(0, slope) for op, slope in slopes.items())
     if not again:
-        return int(live)
+        return int(total)
     limit = problem["limit"]
     need(limit is not None or not price, "proof.price", "bytes have a price, and the problem has no limit")
-    left = live - price * (limit or 0)
-    need(scale > 0 or left > 0, "proof", f"what is live fits into {limit} bytes, as far as this shows")
-    return int(-(-left // scale)) if scale else None
+    total -= price * (limit or 0)
+    need(scale > 0 or total > 0, "proof", f"what is live fits into {limit} bytes, as far as this shows")
+    return int(-(-total // scale)) if scale else None
 
 
-def search(problem: Fields, proof: Fields, splits: Splits, looks: int = LOOKS // 4) -> int:
+def search(problem: Fields, proof: Fields, looks: int = LOOKS // 4) -> int:
     """Peak ``below`` which no order stays: all sets of operators that may have run are looked at, from either end.
 
     What is live after a set is submodular. So an operator that leaves no more live, and stays below, may be taken at once:
     every order goes on no worse after it.
     """
-    graph, below = Graph(problem), whole(proof, "below")
-    is_back = proof.get("from") == "end"
+    graph, below, is_back = Graph(problem), whole(proof, "below"), proof.get("from") == "end"
     every = range(len(graph.ops))
+    touched = [graph.reads[op] | graph.bases(graph.ops[op]["writes"]) for op in every]
+    # Of each storage who touches it, as bits; the start and the end come last.
     start, end = 1 << len(every), 2 << len(every)
-    touched = [graph.reads[op] | {graph.base(tensor) for tensor in graph.ops[op]["writes"]} for op in every]
-    users = [start * (tensor in graph.given) + end * (tensor in graph.kept) for tensor in range(len(graph.tensors))]
+    users = [start * (tensor in graph.given) + end * (tensor in graph.kept) for tensor in range(len(graph.size))]
     for op in every:
         for tensor in touched[op]:
             users[tensor] |= 1 << op
@@ -131,28 +131,23 @@ def search(problem: Fields, proof: Fields, splits: Splits, looks: int = LOOKS //
     done = end if is_back else start
     live = sum(size for size, mask in zip(graph.size, users, strict=True) if mask & done and mask & ~done)
     waiting, seen = [(done, live, [op for op in every if not needs[op]])], {done}
-    while waiting and looks > 0:
-        done, live, ready = waiting.pop()
-        looks -= 1 + len(ready)
+    for done, live, ready in walk(waiting, lambda state: 1 + len(state[2]), looks):
         need(bool(ready), "proof.below", "an order stays below it")
-        moves: list[tuple[int, int, int]] = []
+        moves = list[tuple[int, int, int]]()
         for op in ready:
-            after_it = done | 1 << op
+            then = done | 1 << op
             peak = after = live
             for tensor in touched[op]:
-                size, has_begun, goes_on = graph.size[tensor], users[tensor] & done, users[tensor] & ~after_it
-                peak += 0 if has_begun else size
-                after += size * (bool(goes_on) - bool(has_begun))
-                peak -= size if tensor in graph.replaced[op] and not (has_begun if is_back else goes_on) else 0
-            if peak < below and after <= live:
-                moves = [(op, after_it, after)]
-                break
+                size, has_begun, goes_on = graph.size[tensor], bool(users[tensor] & done), bool(users[tensor] & ~then)
+                after += size * (goes_on - has_begun)
+                is_taken_over = tensor in graph.replaced[op] and not (has_begun if is_back else goes_on)
+                peak += size * (not has_begun) - size * is_taken_over
             if peak < below:
-                moves.append((op, after_it, after))
-        for op, after_it, after in moves:
-            if after_it not in seen:
-                seen.add(after_it)
-                freed = [each for each in next_[op] if not needs[each] & ~after_it]
-                waiting.append((after_it, after, [each for each in ready if each != op] + freed))
-    need(not waiting, "proof", "the search takes too long")
+                moves.append((after, op, then))
+        # One that leaves no more live is enough.
+        for after, op, then in [min(moves)] if moves and min(moves)[0] <= live else moves:
+            if then not in seen:
+                seen.add(then)
+                freed = [each for each in next_[op] if not needs[each] & ~then]
+                waiting.append((then, after, [each for each in ready if each != op] + freed))
     return below

@@ -8,14 +8,12 @@ docs/reference/memory-mapping.md; what offsets and the order of copies forbid is
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from functools import lru_cache
+from bisect import bisect_left, bisect_right
+from functools import cache
 from itertools import accumulate
 
-from stowplan.certificates.checker import steps as step_costs
-from stowplan.certificates.checker.cut import Cut
-from stowplan.certificates.checker.reading import Fields, listed, need, numbers, whole
-from stowplan.certificates.checker.tree import Splits
+from stowplan.certificates.checker.prices import MOST_SETS, NONE, Splits, cheapest, rounded
+from stowplan.certificates.checker.reading import Fields, listed, need, numbers, pick, whole
 
 #: A cost that no path has.
 NEVER = 1 << 400
@@ -23,102 +21,91 @@ NEVER = 1 << 400
 #: Boundaries at which a copy is looked at one by one; beyond them a bound that holds for all is taken.
 MOST_LOOKS = 200
 
-
-class Free:
-    """Boundaries that are not strictly inside one of some loops, and the nearest ones before and after each."""
-
-    def __init__(self, horizon: int, loops: tuple[tuple[int, int], ...]):
-        depth = [0] * (horizon + 2)
-        for start, end in loops:
-            if end - start > 1:
-                depth[start + 1] += 1
-                depth[end] -= 1
-        self.is_free = [each == 0 for each in accumulate(depth)][: horizon + 1]
-        self.before = list(accumulate((at if free else 0 for at, free in enumerate(self.is_free)), max))
-        back = (at if self.is_free[at] else horizon for at in range(horizon, -1, -1))
-        self.after = list(accumulate(back, min))[::-1]
+#: An access of a tensor: its step, and the numbers of the read and the write, -1 for none.
+Access = list[int]
 
 
-class Channel:
-    """Prices of the channels' time: a copy in a window pays for its duration where it is cheapest.
+def prices(problem: Fields, proof: Fields, splits: Splits = NONE) -> int:
+    """Least objective in ps. A decision of a split is the number of a use: whether it is fast."""
+    known = Mapping(problem, proof)
+    used: list[dict[int, Access]] = [{} for _ in known.units]
+    total, first = -splits.total, 0
+    for index, step in enumerate(problem["steps"]):
+        costs = list[int]()
+        for number, use in enumerate(step["uses"], first):
+            used[use["tensor"]].setdefault(index, [index, -1, -1])[1 + use["is_output"]] = number
+            fits = known.units[use["tensor"]] <= known.room
+            costs.append(known.access[number] + splits.price[number,] if fits else NEVER)
+        factor = known.unit - problem["channels"] * known.time[index] if known.stalls else known.unit
+        total += _least(step, step["weight"] * factor, costs)
+        first += len(costs)
+    for tensor, accesses in enumerate(used):
+        # With nothing to earn, slow memory is best, and costs nothing.
+        if known.units[tensor] <= known.room and any(known.access[at] > 0 for each in accesses.values() for at in each[1:]):
+            total += min(0, Path(known, tensor, [*accesses.values()]).least())
+    total -= known.paid + known.room * known.until[-1] + known.preload * problem["max_preloads"]
+    if not known.stalls:
+        total -= problem["channels"] * sum(map(int.__mul__, known.time, known.floors))
+    return int(-(-total // known.unit))
 
-    Positions are those of boundaries (even) and steps (odd) in turn.
-    """
 
-    def __init__(self, steps: list[int], waits: list[int] | None, floors: list[int]):
-        self.floor = [0, *accumulate(floors)]
-        self.stalls = waits is not None
-        price = [NEVER] * (2 * len(steps) + 1)
-        price[::2] = waits or price[::2]
-        price[1::2] = steps
-        self.table = [price]
-        while len(self.table[-1]) > 1 << len(self.table) - 1:
-            last, width = self.table[-1], 1 << len(self.table) - 1
-            self.table.append(list(map(min, last, last[width:])))
-
-    def least(self, start: int, end: int) -> int:
-        """Least price in the window from boundary ``start`` to ``end``."""
-        low, high = 2 * start, 2 * end + 1
-        level = (high - low).bit_length() - 1
-        row = self.table[level]
-        return min(row[low], row[high - (1 << level)])
-
-    def fits(self, start: int, end: int, duration: int) -> bool:
-        """Whether a copy can be made in a window."""
-        return start <= end and (self.stalls or (start < end and self.floor[end] - self.floor[start] >= duration))
+def _least(step: Fields, factor: int, price: list[int], most_sets: int = MOST_SETS) -> int:
+    """Least of ``factor`` x latency + the prices of fast uses, over all sets of uses, or less than that."""
+    table, pieces, uses = step["table"], step["pieces"], step["uses"]
+    if table is not None:
+        paid = [sum(min(0, cost) for at, cost in enumerate(price) if at not in table["uses"])]
+        for at in table["uses"]:
+            paid += [before + price[at] for before in paid]
+        return int(min(factor * time + cost for time, cost in zip(table["latency_ps"], paid, strict=True)))
+    slow, choices = [factor * (piece["base_ps"] + sum(piece["slow_ps"])) for piece in pieces], []
+    for tensor in {use["tensor"] for use in uses}:
+        # A tensor that is updated in place is fast in both roles, or in none.
+        roles = [at for at, use in enumerate(uses) if use["tensor"] == tensor]
+        gain = [sum(piece["fast_ps"][at] - piece["slow_ps"][at] for at in roles) for piece in pieces]
+        choices.append([[0 for _ in slow], [sum(price[at] for at in roles) + factor * each for each in gain]])
+    return cheapest(slow, choices, most_sets)
 
 
 class Mapping:
     """A problem with prices; all of these are multiples of one over the denominator."""
 
     def __init__(self, problem: Fields, proof: Fields):
-        self.problem, self.steps = problem, problem["steps"]
+        steps, self.problem, self.unit = problem["steps"], problem, whole(proof, "denominator", 1)
         self.loops = tuple((loop["start"], loop["end"]) for loop in problem["loops"])
-        self.free_of = lru_cache(maxsize=256)(Free)
-        self.horizon = horizon = len(self.steps)
-        self.unit = whole(proof, "denominator", 1)
-        memory = numbers(proof, "memory", length=horizon)
         self.preload = whole(proof, "preload", default=0)
-        self.access = numbers(proof, "access", -(1 << 200), sum(len(step["uses"]) for step in self.steps))
-        self.time, waits = numbers(proof, "channel", length=horizon), numbers(proof, "wait", length=horizon + 1)
+        self.access = [*numbers(proof, "access", -(1 << 200), sum(len(step["uses"]) for step in steps)), 0]
+        """What each use earns; the last is none."""
+        self.time, waits = numbers(proof, "channel", length=len(steps)), numbers(proof, "wait", length=len(steps) + 1)
         self.stalls = problem["stalls"] == "allowed"
-        self.floors = [step["weight"] * step_costs.floor(step) for step in self.steps]
         dearest = max(*self.time, *waits) * problem["channels"]
         need(not self.stalls or dearest <= self.unit, "proof.channel", "time of the channels is dearer than time itself")
-        self.channel = Channel(self.time, waits if self.stalls else None, self.floors)
-        self.until = [0, *accumulate(memory)]
+        waits = waits if self.stalls else [NEVER for _ in waits]
+        self.copying = [price for pair in zip(waits, [*self.time, NEVER], strict=True) for price in pair]
+        """What a copy's time costs at boundaries (even) and during steps (odd)."""
+        # Latencies that no choice undercuts.
+        self.floors = [step["weight"] * _least(step, 1, [0] * len(step["uses"]), 0) for step in steps]
+        self.supply = [0, *accumulate(self.floors)]
+        self.until = [0, *accumulate(numbers(proof, "memory", length=len(steps)))]
         self.units = [-(-tensor["size"] // problem["alignment"]) for tensor in problem["tensors"]]
-        self.room = -(-problem["capacity"] // problem["alignment"])
-        cuts = ((whole(part, "step"), Cut(part, self.units, self.room)) for part in listed(proof, "cuts"))
-        self.cuts = sorted(cuts, key=lambda cut: cut[0])
-        self.cut_at = [step for step, _ in self.cuts]
-        need(max(self.cut_at, default=-1) < horizon, "proof.cuts", "a step that is not there")
+        self.room, self.paid = -(-problem["capacity"] // problem["alignment"]), 0
+        self.cuts: list[list[tuple[int, int]]] = [[(-1, 0)] for _ in self.units]
+        """Of each tensor (step, what cuts of steps up to that cost)."""
+        for part in sorted(listed(proof, "cuts"), key=lambda part: whole(part, "step")):
+            step, price = whole(part, "step"), whole(part, "price")
+            pick(steps, step, "proof.cuts")
+            taken, room = rounded(part, self.units, self.room)
+            self.paid += room * price
+            for own, units in zip(self.cuts, taken, strict=True):
+                own += [(step, own[-1][1] + units * price)] if units else []
+        self.free = cache(self._free)
 
-    def bound(self, splits: Splits) -> int:
-        """What no plan's objective is below, in ps."""
-        total, first = -splits.total, 0
-        used: list[list[tuple[int, int, int]]] = [[] for _ in self.units]
-        for index, (step, time) in enumerate(zip(self.steps, self.time, strict=True)):
-            factor = self.unit - self.problem["channels"] * time if self.stalls else self.unit
-            earned = self.access[first : first + len(step["uses"])]
-            may = [self.units[use["tensor"]] <= self.room for use in step["uses"]]
-            priced = [price + splits.price.get((number,), 0) for number, price in enumerate(earned, first)]
-            total += step_costs.least(step, step["weight"] * factor, priced, may)
-            here: dict[int, list[int]] = {}
-            for number, use in enumerate(step["uses"], first):
-                here.setdefault(use["tensor"], [-1, -1])[use["is_output"]] = number
-            for tensor, (read, write) in here.items():
-                used[tensor].append((index, read, write))
-            first += len(earned)
-        for tensor, accesses in enumerate(used):
-            # With nothing to earn, slow memory is best, and costs nothing.
-            if self.units[tensor] <= self.room and any(self.access[at] > 0 for each in accesses for at in each[1:] if at >= 0):
-                total += min(0, Path(self, tensor, accesses).least())
-        total -= sum(cut.room * cut.price for _, cut in self.cuts)
-        total -= self.room * self.until[-1] + self.preload * self.problem["max_preloads"]
-        if not self.stalls:
-            total -= self.problem["channels"] * sum(map(int.__mul__, self.time, self.floors))
-        return int(-(-total // self.unit))
+    def _free(self, loops: tuple[tuple[int, int], ...]) -> list[int]:
+        """Boundaries that are not strictly inside one of some loops."""
+        return sorted({*range(len(self.until))}.difference(*(range(start + 1, end) for start, end in loops)))
+
+    def fits(self, start: int, end: int, duration: int) -> bool:
+        """Whether a copy can be made in a window."""
+        return self.stalls or (start < end and bool(self.supply[end] - self.supply[start] >= duration))
 
 
 class Path:
@@ -128,108 +115,76 @@ class Path:
     fast and valid in slow memory, too; ``dirty`` fast alone.
     """
 
-    def __init__(self, mapping: Mapping, tensor: int, accesses: list[tuple[int, int, int]]):
-        self.mapping, self.accesses = mapping, accesses
-        self.info = info = mapping.problem["tensors"][tensor]
-        self.units = units = mapping.units[tensor]
-        self.paid = [0, *accumulate(cut.price * cut.takes(tensor, units) for _, cut in mapping.cuts)]
-        first, last = accesses[0][0], accesses[-1][0]
-        is_local = not (info["is_input"] or info["is_output"])
-        # Loops that the tensor is outside of; those that hold all its accesses do not bind it.
-        outside = tuple(each for each in mapping.loops if not (is_local and each[0] <= first and last < each[1]))
-        self.may_copy = outside == mapping.loops
-        self.copy, self.free = (mapping.free_of(mapping.horizon, each) for each in (mapping.loops, outside))
-        self.sliced = mapping.problem["prefetches"] == "sliced"
+    def __init__(self, known: Mapping, tensor: int, accesses: list[Access]):
+        self.known, self.accesses, self.info = known, accesses, known.problem["tensors"][tensor]
+        self.units, self.cuts = known.units[tensor], known.cuts[tensor]
+        is_local = not (self.info["is_input"] or self.info["is_output"])
+        start, end = accesses[0][0], accesses[-1][0]
+        # Loops that the tensor is outside of; those that hold all its accesses do not bind it, but then it has no copies.
+        outside = tuple(each for each in known.loops if not (is_local and each[0] <= start and end < each[1]))
+        self.free, self.copies = known.free(outside), known.free(known.loops) if outside == known.loops else []
 
     def least(self) -> int:
         """Its cost."""
-        mapping, free = self.mapping, self.free
-        slow, lost = (0, NEVER) if self.info["is_input"] else (NEVER, 0)
-        clean = mapping.preload if self.info["is_input"] and mapping.problem["max_preloads"] else NEVER
-        dirty = NEVER
-        self.since, self.left = 0, list[tuple[int, int]]()
-        first = 0
+        known, free, is_input = self.known, self.free, self.info["is_input"]
+        slow, lost, dirty = (0 if is_input else NEVER), (NEVER if is_input else 0), NEVER
+        clean = known.preload if is_input and known.problem["max_preloads"] else NEVER
+        first, self.since, self.left = 0, 0, list[tuple[int, int]]()
         for step, read, write in self.accesses:
-            slow, lost, clean, dirty = self._gap(first, step, slow, lost, clean, dirty)
-            held = self.held(step, step + 1)
-            earned = (mapping.access[read] if read >= 0 else 0) + (mapping.access[write] if write >= 0 else 0)
+            leave, stay = free[bisect_left(free, first)], self.held(first, step)
+            if leave <= step:
+                held = self.held(first, leave)
+                slow, lost = min(slow, clean + held), min(lost, clean + held, dirty + held)
+            paid, at = self._copied_out(first, step) if dirty < NEVER else (NEVER, step)
+            clean, slow = min(clean, dirty + paid) + stay, min(slow, dirty + paid + self.held(first, at))
+            self.left.append((first, slow))
+            clean, dirty = min(clean, self._copied_in(first, step)), dirty + stay
+            first, held, earned = step + 1, self.held(step, step + 1), known.access[read] + known.access[write]
             if write < 0:
-                lost, dirty = NEVER, dirty + held - earned
-                clean += held - max(0, earned)
-            else:
-                begun = min(slow, lost) if read < 0 and free.is_free[step] else NEVER
-                dirty = min(begun, clean, dirty) + held - earned
-                slow = slow if read >= 0 else min(slow, lost)
-                lost, clean = NEVER, NEVER
-                self.since, self.left = step + 1, []
-            first = step + 1
-        slow, lost, clean, dirty = self._gap(first, mapping.horizon, slow, lost, clean, dirty, is_end=True)
-        return min(slow, clean) if self.info["is_output"] else min(slow, lost, clean, dirty)
+                lost, clean, dirty = NEVER, clean + held - max(0, earned), dirty + held - earned
+                continue
+            begun = min(slow, lost) if read < 0 and free[bisect_left(free, step)] == step else NEVER
+            dirty = min(begun, clean, dirty) + held - earned
+            slow, lost, clean = slow if read >= 0 else min(slow, lost), NEVER, NEVER
+            self.left, self.since = [], first
+        paid, at = self._copied_out(first, len(known.floors))
+        left = (slow, clean, dirty + paid + self.held(first, at)) if self.info["is_output"] else (slow, lost, clean, dirty)
+        return min(left)
 
     def held(self, start: int, end: int) -> int:
         """What the place of the tensor costs during steps ``[start, end)``."""
-        until, cut_at = self.mapping.until, self.mapping.cut_at
-        cost = self.units * (until[end] - until[start])
-        cuts = self.paid[bisect_left(cut_at, end)] - self.paid[bisect_left(cut_at, start)] if cut_at else 0
-        return int(cost + cuts)
+        until, (before, after) = self.known.until, (bisect_left(self.cuts, (at,)) - 1 for at in (start, end))
+        return int(self.units * (until[end] - until[start]) + self.cuts[after][1] - self.cuts[before][1])
 
-    def _gap(
-        self, first: int, last: int, slow: int, lost: int, clean: int, dirty: int, *, is_end: bool = False
-    ) -> tuple[int, int, int, int]:
-        """States at the end of the gap from boundary ``first`` to ``last``, from those at its start."""
-        leave = self.free.after[first]
-        stay = self.held(first, last)
-        end = self.copy.before[last]
-        if leave <= last or is_end:
-            held = self.held(first, min(leave, last))
-            lost = min(lost, clean + held, dirty + held)
-            slow = min(slow, clean + held)
-        clean += 0 if is_end else stay
-        if self.may_copy and end >= first and dirty < NEVER:
-            begin, channel, duration = self.copy.after[self.since], self.mapping.channel, self.info["copy_out_ps"]
-            if channel.fits(begin, end, duration):
-                clean = min(clean, dirty + stay + duration * channel.least(begin, end))
-            slow = min(slow, dirty + self._evicted(first, end))
-        dirty += 0 if is_end else stay
-        if slow < NEVER:
-            self.left.append((first, slow))
-            if self.may_copy and end >= first and not is_end:
-                clean = min(clean, self._copied_in(last, end))
-        return slow, lost, clean, dirty
+    def _copied_out(self, first: int, last: int) -> tuple[int, int]:
+        """Least cost of a copy-out that ends in a gap, or less; and the boundary from which on the tensor may leave then."""
+        copies, copying, duration = self.copies, self.known.copying, self.info["copy_out_ps"]
+        ends = copies[bisect_left(copies, first) : bisect_right(copies, last)]
+        begin = copies[bisect_left(copies, self.since)] if ends else 0
+        at = next((at for at in ends if self.known.fits(begin, at, duration)), None)
+        return (NEVER, last) if at is None else (duration * min(copying[2 * begin : 2 * ends[-1] + 1]), at)
 
-    def _evicted(self, first: int, end: int) -> int:
-        """Cost, or less, of a copy-out after which the tensor leaves in this gap: the shortest stay, the cheapest time."""
-        begin, duration = self.copy.after[self.since], self.info["copy_out_ps"]
-        at = self.copy.after[max(first, begin)]
-        while at <= end and not self.mapping.channel.fits(begin, at, duration):
-            at = self.copy.after[at + 1] if at < end else end + 1
-        return NEVER if at > end else self.held(first, at) + int(duration) * self.mapping.channel.least(begin, end)
-
-    def _copied_in(self, last: int, end: int) -> int:
-        """Least cost of a path that is slow until a copy-in starts, and landed at boundary ``last``.
+    def _copied_in(self, first: int, last: int) -> int:
+        """Least cost of a path that is slow until a copy-in starts, and landed in a gap.
 
         The copy may start in an earlier gap, and pass over slow reads.
         """
-        channel, begin, at = self.mapping.channel, self.copy.after[self.since], end
-        duration: int = self.info["copy_in_ps"]
-        while at >= begin and not channel.fits(at, end, duration):
-            at = self.copy.before[at - 1] if at > begin else -1
-        found, gap = NEVER, len(self.left) - 1
-        for _ in range(MOST_LOOKS):
-            if at < begin:
-                return found
-            while gap and self.left[gap][0] > at:
-                gap -= 1
-            # The slices of a sliced copy may come late, all but a first one that takes the time.
-            price, held = channel.least(at, end), self.held(end if self.sliced else at, last)
-            found = min(found, self.left[gap][1] + held + duration * price)
-            if price * duration == 0 or self.left[-1][1] + held >= found:
-                return found
-            at = self.copy.before[at - 1] if at > begin else -1
-        # No earlier start holds less memory, has a cheaper copy, or comes after less that was paid.
-        return min(found, self.left[-1][1] + held + duration * channel.least(begin, end))
-
-
-def prices(problem: Fields, proof: Fields, splits: Splits) -> int:
-    """Least objective in ps. A decision of a split is the number of a use: whether it is fast."""
-    return Mapping(problem, proof).bound(splits)
+        copies, copying, duration = self.copies, self.known.copying, self.info["copy_in_ps"]
+        low, high = bisect_left(copies, self.since), bisect_right(copies, last) - 1
+        if high < low or copies[high] < first or self.left[-1][1] >= NEVER:
+            return NEVER
+        found, price, gap, end = NEVER, NEVER, len(self.left) - 1, copies[high]
+        until = 2 * end + 1
+        for look, at in enumerate(copies[number] for number in range(high, low - 1, -1)):
+            # No earlier start holds less memory, or comes after less that was paid.
+            start = at if look < MOST_LOOKS else copies[low]
+            price, until = min([price, *copying[2 * start : until]]), 2 * at
+            if self.known.fits(start, end, duration):
+                while gap and self.left[gap][0] > at:
+                    gap -= 1
+                # The slices of a sliced copy may come late, all but a first one that takes the time.
+                held = self.held(end if self.known.problem["prefetches"] == "sliced" else at, last)
+                found = min(found, self.left[gap][1] + held + int(duration * price))
+                if price * duration == 0 or self.left[-1][1] + held >= found or start < at:
+                    break
+        return found

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any
 
 #: Nothing in a certificate is larger: sums stay cheap whatever a file says.
 LARGEST = 1 << 200
@@ -26,23 +27,30 @@ class UnprovenError(Exception):
     """The proof does not show what is claimed; the text says where it fails."""
 
 
+def expect(holds: bool, place: str, found: object, expected: str) -> None:
+    """Raise MalformedError where a file is not what it should be."""
+    if not holds:
+        raise MalformedError(f"{place}: found {str(found)[:60]}, expected {expected}")
+
+
+def need(holds: bool, place: str, text: str) -> None:
+    """Raise UnprovenError where a proof does not hold."""
+    if not holds:
+        raise UnprovenError(f"{place}: {text}")
+
+
 def parse(data: bytes, what: str) -> Fields:
     """A JSON object; raises MalformedError for all else, also for a field that is there twice and numbers that are none."""
     try:
-        found = json.loads(data.decode("utf-8"), parse_constant=_refused, object_pairs_hook=_once)
+        found = json.loads(data.decode("utf-8"), parse_constant=int, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise MalformedError(f"{what}: no JSON that can be read: {str(error)[:200]}") from None
     return fields(found, what)
 
 
-def _refused(name: str) -> NoReturn:
-    raise ValueError(f"found {name}, expected a number")
-
-
 def _once(pairs: list[tuple[str, Any]]) -> Fields:
     found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("found a field twice, expected each once")
+    expect(len(found) == len(pairs), "a field", "it twice", "each once")
     return found
 
 
@@ -55,38 +63,31 @@ def digest(problem: Fields) -> str:
     return hashlib.sha256(json.dumps(rules, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def fields(value: object, place: str) -> Fields:
+def fields(value: Any, place: str) -> Fields:
     """An object."""
-    if not isinstance(value, dict):
-        raise MalformedError(f"{place}: found {type(value).__name__}, expected an object")
-    return value
+    expect(isinstance(value, dict), place, type(value).__name__, "an object")
+    return dict(value)
 
 
 def whole(part: Fields, name: str, least: int = 0, default: object = None) -> int:
     """A whole number of at least ``least``."""
-    return _whole(part.get(name, default), name, least)
-
-
-def _whole(value: object, place: str, least: int) -> int:
-    if type(value) is not int or not least <= value <= LARGEST:
-        raise MalformedError(f"{place}: found {str(value)[:40]}, expected a whole number of at least {least}")
-    return value
+    value: Any = part.get(name, default)
+    expect(type(value) is int and least <= value <= LARGEST, name, value, f"a whole number of at least {least}")
+    return int(value)
 
 
 def listed(part: Fields, name: str) -> list[Any]:
     """A list; empty where the field is missing."""
     found = part.get(name, [])
-    if not isinstance(found, list):
-        raise MalformedError(f"{name}: found {type(found).__name__}, expected a list")
-    return found
+    expect(isinstance(found, list), name, type(found).__name__, "a list")
+    return [*found]
 
 
 def numbers(part: Fields, name: str, least: int = 0, length: int | None = None) -> list[int]:
     """A list of whole numbers, of a length where that is given; zeros where the field is missing."""
     found = listed(part, name) if name in part else [0] * (length or 0)
-    if length not in (None, len(found)):
-        raise MalformedError(f"{name}: found {len(found)} numbers, expected {length}")
-    return [_whole(each, name, least) for each in found]
+    expect(length in (None, len(found)), name, f"{len(found)} numbers", f"{length}")
+    return [whole({name: each}, name, least) for each in found]
 
 
 def rows(part: Fields, name: str, width: int, least: int = 0) -> list[list[int]]:
@@ -96,12 +97,13 @@ def rows(part: Fields, name: str, width: int, least: int = 0) -> list[list[int]]
 
 def pick(sequence: list[Any], number: int, place: str) -> Any:
     """An element by its number."""
-    if not 0 <= number < len(sequence):
-        raise MalformedError(f"{place}: found the number {number}, expected 0 to {len(sequence) - 1}")
+    expect(0 <= number < len(sequence), place, f"the number {number}", f"0 to {len(sequence) - 1}")
     return sequence[number]
 
 
-def need(holds: bool, place: str, text: str) -> None:
-    """Raise UnprovenError where a proof does not hold."""
-    if not holds:
-        raise UnprovenError(f"{place}: {text}")
+def walk(waiting: list[Any], cost: Callable[[Any], int], looks: int = LOOKS) -> Iterator[Any]:
+    """All of a list that grows while it is walked, the latest first; raises UnprovenError where it costs too many looks."""
+    while waiting:
+        need(looks > 0, "proof", "the search takes too long")
+        looks -= cost(waiting[-1])
+        yield waiting.pop()

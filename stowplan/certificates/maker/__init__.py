@@ -13,6 +13,7 @@ from typing import Any
 from stowplan import files, kinds
 from stowplan.certificates import checker
 from stowplan.certificates.certificate import Certificate
+from stowplan.certificates.checker.reading import LARGEST, MalformedError, UnprovenError, digest, parse
 from stowplan.models.document import Document
 
 Proof = dict[str, Any]
@@ -33,18 +34,21 @@ class Wish:
     """What candidates said of their bounds (:meth:`stowplan.portfolio.context.Context.evidence`), the latest last."""
     end: float = float("inf")
     """Moment of ``time.monotonic()`` until which to look for better proofs."""
+    should_stop: Callable[[], bool] = bool
+    """Whether somebody wants no better ones."""
     rules: dict[str, Any] = field(default_factory=dict)
     """The problem as the checker reads it."""
 
     def is_over(self) -> bool:
         """Whether time is up."""
-        return time.monotonic() >= self.end
+        return time.monotonic() >= self.end or self.should_stop()
 
 
 #: For each kind ``module:function`` of ``(wish) -> iterator of proofs``, the cheapest first.
 _MAKERS = {
     "packing": "stowplan.certificates.maker.loads:packing",
     "banked_packing": "stowplan.certificates.maker.linear:banks",
+    "bank_mapping": "stowplan.certificates.maker.linear:chip",
     "tier_placement": "stowplan.certificates.maker.linear:tiers",
     "operator_order": "stowplan.certificates.maker.cuts:order",
     "rematerialization": "stowplan.certificates.maker.cuts:rematerialization",
@@ -63,6 +67,7 @@ def certify(
     plan: Any = None,
     evidence: Sequence[bytes] = (),
     seconds: float = 10.0,
+    should_stop: Callable[[], bool] = bool,
     trusted: dict[str, Any] | None = None,
 ) -> Certificate:
     """The best certificate that is found for a problem.
@@ -79,6 +84,8 @@ def certify(
         What candidates said of their bounds.
     seconds
         Until which to look for better proofs. The first is made and checked in any case.
+    should_stop
+        Asked now and then; ends the search for better proofs.
     trusted
         What is trusted where nothing is shown: names and versions of solvers, tolerances.
 
@@ -88,14 +95,14 @@ def certify(
         Its claim is what its proof shows; where there is none, what is trusted.
     """
     kind = kinds.of_problem(problem).name
-    rules = checker.parse(files.encode(problem), "problem")
+    rules = parse(files.encode(problem), "problem")
     # What it imports takes longer than many proofs.
     make = kinds.load(_MAKERS[kind]) if kind in _MAKERS else None
-    wish = Wish(problem, bound, infeasible, plan, tuple(evidence), time.monotonic() + seconds, rules)
-    digest = checker.digest(rules)
+    wish = Wish(problem, bound, infeasible, plan, tuple(evidence), time.monotonic() + seconds, should_stop, rules)
+    identity = digest(rules)
     best: Certificate | None = None
     for proof in make(wish) if make is not None else ():
-        found = _shown(kind, digest, rules, proof, bound, infeasible)
+        found = _shown(kind, identity, rules, proof, bound, infeasible)
         if found is not None and (best is None or found.bound is None or found.bound > (best.bound or 0)):
             best = found
             if infeasible or (bound is not None and found.bound is not None and found.bound >= bound):
@@ -103,19 +110,19 @@ def certify(
         if wish.is_over():
             break
     if best is None:
-        return Certificate(kind=kind, problem=digest, bound=bound, proof={"form": "trusted"} | (trusted or {}))
+        return Certificate(kind=kind, problem=identity, bound=bound, proof={"form": "trusted"} | (trusted or {}))
     return best
 
 
 def _shown(
-    kind: str, digest: str, rules: dict[str, Any], proof: Proof, goal: int | None, infeasible: bool
+    kind: str, identity: str, rules: dict[str, Any], proof: Proof, goal: int | None, infeasible: bool
 ) -> Certificate | None:
     """The certificate of a proof with the largest claim that it shows; None where it shows nothing."""
-    stated = {"format": checker.FORMAT, "version": checker.VERSION, "kind": kind, "problem": digest, "proof": proof}
+    stated = {"format": checker.FORMAT, "version": checker.VERSION, "kind": kind, "problem": identity, "proof": proof}
     try:
         # More than this any proof shows.
-        shown = checker.check_parsed(rules, stated | {"bound": None if infeasible else -checker.LARGEST}).shown
-    except (checker.UnprovenError, checker.MalformedError):
+        shown = checker.check_parsed(rules, stated | {"bound": None if infeasible else -LARGEST}).shown
+    except (UnprovenError, MalformedError):
         return None
     bound = shown if goal is None or shown is None else min(goal, shown)
-    return Certificate(kind=kind, problem=digest, bound=bound, proof=proof)
+    return Certificate(kind=kind, problem=identity, bound=bound, proof=proof)

@@ -10,7 +10,6 @@ import numpy as np
 
 from stowplan.certificates.checker.graphs import search
 from stowplan.certificates.checker.reading import LOOKS, UnprovenError
-from stowplan.certificates.checker.tree import Splits
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.operator_order import bounds as order_bounds
 from stowplan.models.operator_order import structure as order_structure
@@ -43,7 +42,7 @@ def order(wish: Wish) -> Iterator[Proof]:
         for side in ("end", "start"):
             proof = {"form": "search", "from": side, "below": wish.bound}
             with suppress(UnprovenError):
-                if not wish.is_over() and search(wish.rules, proof, Splits({}, 0), looks):
+                if not wish.is_over() and search(wish.rules, proof, looks):
                     yield proof
                     return
 

@@ -1,4 +1,4 @@
-"""Proofs of tier placement and banked packing: prices by the duals of a linear relaxation."""
+"""Proofs of tier placement, banked packing and bank mapping: prices by the duals of a linear relaxation."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 from itertools import accumulate, product
 
-from stowplan.certificates.checker.places import items_of_banks
+from stowplan.certificates.checker import places
+from stowplan.certificates.checker.places import Item
 from stowplan.certificates.maker import Proof, Wish
-from stowplan.certificates.maker.places import DENOMINATOR, Item, Relaxation, Side, Tree
-from stowplan.models.banked_packing.problem import moments
+from stowplan.certificates.maker.places import DENOMINATOR, Relaxation, Side, Tree
+from stowplan.models.packing.bounds import live_sets
 from stowplan.models.tier_placement.structure import Structure
 
 #: Choices of tiers for what a layer uses, of which each has a column.
@@ -18,20 +19,33 @@ MOST_CHOICES = 100
 
 def banks(wish: Wish) -> Iterator[Proof]:
     """Each buffer in its cheapest bank; then prices of bytes. Or the buffers of one moment that are too many."""
-    room, placed = items_of_banks(wish.rules, 1)
-    live = [(max(placed[number][0][0] for number in numbers), numbers) for numbers in moments(wish.problem)]
+    room, placed = places.banks(wish.rules, 1)
     if wish.infeasible:
         yield {"form": "prices", "denominator": 0}
-        for moment, numbers in live:
-            for among in [(*range(len(room)),), *sorted({(*placed[number][1],) for number in numbers})]:
-                taken = sum(max(placed[n][1].values()) for n in numbers if {*among}.issuperset(placed[n][1]) and placed[n][1])
-                if taken > sum(room[bank] for bank in among):
+        for moment, numbers in _live(placed):
+            for among in [(*range(len(room)),), *sorted({(*placed[number].taken,) for number in numbers})]:
+                inside = [placed[number].taken for number in numbers if {*among}.issuperset(placed[number].taken)]
+                if sum(max(taken.values(), default=0) for taken in inside) > sum(room[bank] for bank in among):
                     yield {"form": "prices", "denominator": 0, "memory": [[bank, moment, 1] for bank in among]}
         return
+    yield from _priced(wish, room, placed)
+
+
+def chip(wish: Wish) -> Iterator[Proof]:
+    """Each tensor of bank mapping where it costs least; then prices of bytes on chip."""
+    yield from () if wish.infeasible else _priced(wish, *places.chip(wish.rules, 1))
+
+
+def _live(placed: list[Item]) -> list[tuple[int, list[int]]]:
+    """A moment of each of the largest sets of items that live at once, and the set."""
+    sets = live_sets((number, each.start, each.end) for number, each in enumerate(placed) if each.start < each.end)
+    return [(max(placed[number].start for number in live), sorted(live)) for live in sets]
+
+
+def _priced(wish: Wish, room: list[int], placed: list[Item]) -> Iterator[Proof]:
     yield {"form": "prices", "denominator": 1}
-    if placed and all(taken for _, taken, _ in placed):
-        items = [Item(*life, taken) for life, taken, _ in placed]
-        relaxation = Relaxation(items, room, live, [costs for *_, costs in placed])
+    if placed and all(each.taken for each in placed):
+        relaxation = Relaxation(placed, room, _live(placed))
         relaxation.start()
         yield from Tree(relaxation, wish, Relaxation.proof).proofs(0)
 
@@ -51,9 +65,9 @@ def tiers(wish: Wish) -> Iterator[Proof]:
         return
     # As the checker numbers them: weights, then output of each layer.
     number = [2 * each.layer + each.is_output for each in known.tensors]
-    items = [Item(0, len(layers), {0: 0}) for _ in range(2 * len(layers))]
+    items = [Item(0, len(layers), {0: 0}, {0: 0}) for _ in range(2 * len(layers))]
     for at, each in zip(number, known.tensors, strict=True):
-        items[at] = Item(each.first, each.last + 1, dict.fromkeys(each.tiers, each.size))
+        items[at] = Item(each.first, each.last + 1, dict.fromkeys(each.tiers, each.size), dict.fromkeys(each.tiers, 0))
     if not all(each.taken for each in items):
         return
     weights = [2 * layer for layer, tensor in enumerate(known.weights) if tensor is not None]
@@ -61,7 +75,7 @@ def tiers(wish: Wish) -> Iterator[Proof]:
         (max(known.tensors[each].first for each in some), [*weights, *(number[each] for each in some)])
         for some in known.moments
     ]
-    relaxation = Relaxation(items, [each.capacity for each in memories], live, [dict.fromkeys(each.taken, 0) for each in items])
+    relaxation = Relaxation(items, [each.capacity for each in memories], live)
     used = [[2 * source + 1 for source in layer.inputs] for layer in layers]
     for at, layer in enumerate(layers):
         used[at] += [*([2 * at] if layer.weight_bytes else []), 2 * at + 1]

@@ -1,4 +1,4 @@
-"""Proofs of modulo scheduling: a critical cycle, or a count over tiles or ports; and the longest path of an iteration."""
+"""Proofs of modulo scheduling: a critical cycle, or a count over tiles or ports."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from stowplan.models.modulo_scheduling.bounds import recurrence_mii
 
 
 def schedule(wish: Wish) -> Iterator[Proof]:
-    """The best count, then a cycle, then searches from the interval that is claimed on down; each with the longest path."""
+    """The best count, then a cycle, then searches from the interval that is claimed on down."""
     body = Body(wish.rules)
-    shared = _path(body)
     best = max(_resources(body), key=lambda each: resource(body, each), default=None)
     if best is not None:
-        yield {"form": "resource"} | best | shared
+        yield {"form": "resource"} | best
     ii = recurrence_mii(wish.problem)
     while ii > 1 and not (cycle := _cycle(body, ii - 1)):
         ii -= 1
     if ii > 1:
-        yield {"form": "recurrence", "cycle": cycle} | shared
+        yield {"form": "recurrence", "cycle": cycle}
     known = max(ii, 0 if best is None else resource(body, best))
     depth = wish.problem.machine.spoke_depth
     for least in range(depth + 1 if wish.infeasible else (wish.bound or 0) // SCALE, depth if wish.infeasible else known, -1):
         with suppress(UnprovenError):
             if not wish.is_over() and search(body, {"least": least}):
-                yield {"form": "search", "least": least} | shared
+                yield {"form": "search", "least": least}
                 return
 
 
@@ -37,32 +36,10 @@ def _resources(body: Body) -> Iterator[Proof]:
     for tiles in {frozenset(body.tiles), *map(frozenset, body.allowed)}:
         if tiles:
             yield {"tiles": sorted(tiles)}
-    interfaces = range(len(body.fabric["interfaces"]))
+    interfaces = range(len(body.serves))
     for count in range(1, len(interfaces) + 1 if len(interfaces) <= 8 else 2):
         for chosen in combinations(interfaces, count):
             yield {"interfaces": [*chosen]}
-
-
-def _path(body: Body) -> Proof:
-    """Longest chain within an iteration; or the instruction that ends last by itself."""
-    late = [body.pins.get(number, {}).get("time") or 0 for number in range(len(body.instructions))]
-    came: dict[int, int] = {}
-    links = [(source, target, clocks) for (source, target, distance), clocks in body.waits.items() if distance == 0]
-    for _ in late:
-        before = [*late]
-        for source, target, clocks in links:
-            if late[source] + clocks > late[target]:
-                late[target], came[target] = late[source] + clocks, source
-        if before == late:
-            break
-    if not late:
-        return {}
-    at = max(range(len(late)), key=lambda number: late[number] + body.latency[number])
-    path: list[list[int]] = []
-    while at in came and len(path) <= len(late):
-        path.append([came[at], at, 0])
-        at = came[at]
-    return {"path": path[::-1]} if path else {"first": at}
 
 
 def _cycle(body: Body, ii: int) -> list[list[int]]:

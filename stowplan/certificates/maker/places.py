@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import highspy
 import numpy as np
 
-from stowplan.certificates.checker.tree import MOST_NODES
+from stowplan.certificates.checker.places import Item
+from stowplan.certificates.checker.prices import MOST_NODES
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.mip.matrix import FloatArray, Program
 from stowplan.models.mip.with_highs import TIGHT, one_thread, pass_model
@@ -30,7 +31,7 @@ DENOMINATOR = 1 << 60
 ROUNDS, CUTS, PATIENCE, LITTLE = (40, 2), (40, 8), 8, 0.02
 
 #: Splits that are tried before one is taken, with so many steps of the simplex method each.
-TRIED, STEPS = 4, 40
+TRIED, STEPS = 8, 15
 
 #: Divisors of cuts are sizes over these; cuts of rows alike; how far a point must be beyond a cut, of its length.
 PARTS, ALIKE, LEAST_BROKEN = (1, 2), 3, 1e-4
@@ -40,15 +41,6 @@ MOST = 30_000
 
 #: A fraction is farther than this from whole numbers.
 FRACTION = 1e-6
-
-
-class Item(NamedTuple):
-    """Something that stands in one memory during ``[start, end)``."""
-
-    start: int
-    end: int
-    taken: dict[int, int]
-    """What it takes, by memory that it fits into."""
 
 
 class Row(NamedTuple):
@@ -73,13 +65,11 @@ class Relaxation:
     ----------
     moments
         Of each moment that matters what lives then.
-    cost
-        Of each item by memory.
     """
 
-    def __init__(self, items: list[Item], room: list[int], moments: list[tuple[int, list[int]]], cost: list[dict[int, int]]):
+    def __init__(self, items: list[Item], room: list[int], moments: list[tuple[int, list[int]]]):
         self.items, self.room, self.program = items, room, Program()
-        self.column = [{memory: self.program.column(cost=each[memory]) for memory in each} for each in cost]
+        self.column = [{memory: self.program.column(cost=cost) for memory, cost in each.costs.items()} for each in items]
         for own in self.column:
             self.program.add_row([(column, 1) for column in own.values()], 1, 1)
         self.rows: list[Row] = []
@@ -152,6 +142,19 @@ class Relaxation:
                 upper = highspy.kHighsInf if side not in sides else float(-most - 1 if is_more else most)
                 self._highs.changeRowBounds(self._sides[side], -highspy.kHighsInf, upper)
         self._taken = sides
+
+    def place(self) -> Any:
+        """Basis of the last solution, with its numbers of rows and columns."""
+        return self._highs.getBasis(), self._highs.getNumRow(), self._highs.getNumCol()
+
+    def go(self, place: Any) -> Any:
+        """Go on from a solution; rows and columns that came after it are not part of its basis. The place with these."""
+        basis, rows, columns = place
+        if (rows, columns) != (self._highs.getNumRow(), self._highs.getNumCol()):
+            basis.row_status = [*basis.row_status, *[highspy.HighsBasisStatus.kBasic] * (self._highs.getNumRow() - rows)]
+            basis.col_status = [*basis.col_status, *[highspy.HighsBasisStatus.kLower] * (self._highs.getNumCol() - columns)]
+        self._highs.setBasis(basis)
+        return basis, self._highs.getNumRow(), self._highs.getNumCol()
 
     def proof(self, sides: tuple[Side, ...] = ()) -> Proof:
         """Prices of the last solution."""
@@ -239,6 +242,7 @@ class _Leaf(NamedTuple):
     sides: tuple[Side, ...]
     proof: Proof
     splits: list[tuple[tuple[tuple[int, int], ...], int]]
+    place: Any
 
 
 class Tree:
@@ -260,6 +264,7 @@ class Tree:
         root = self._leaf(())
         yield root.proof
         self._relaxation.tidy()
+        root = root._replace(place=self._relaxation.place())
         leaves, closed = [root], dict[int, _Leaf]()
         # Each leaf is checked by itself.
         size = 1 + len(self._relaxation.items)
@@ -267,8 +272,8 @@ class Tree:
             if leaves[0].bound >= self._goal or not leaves[0].splits:
                 break
             leaf = heapq.heappop(leaves)
-            split = self._best(leaf)
-            made = [self._leaf((*leaf.sides, (*split, is_more))) for is_more in (False, True)]
+            split, place = self._best(leaf)
+            made = [self._leaf((*leaf.sides, (*split, is_more)), place) for is_more in (False, True)]
             if not all(math.isfinite(each.bound) for each in made):
                 leaves.append(leaf)
                 break
@@ -284,9 +289,11 @@ class Tree:
     def _left(self) -> float:
         return min(1e6, self._wish.end - time.monotonic())
 
-    def _leaf(self, sides: tuple[Side, ...]) -> _Leaf:
+    def _leaf(self, sides: tuple[Side, ...], place: Any = None) -> _Leaf:
         relaxation = self._relaxation
         relaxation.take(sides, self._penalty)
+        if place is not None:
+            relaxation.go(place)
         bound, stale = relaxation.solve(self._left()), 0
         for _ in range(ROUNDS[bool(sides)]):
             if not bound < self._goal or stale > PATIENCE or self._wish.is_over() or not relaxation.separate(CUTS[bool(sides)]):
@@ -296,21 +303,25 @@ class Tree:
             stale = stale + 1 if now < bound + LITTLE * gap else 0
             bound = now if math.isfinite(now) else bound
         splits = relaxation.splits() if math.isfinite(bound) else []
-        return _Leaf(bound, next(self._numbers), sides, self._earned(relaxation, sides), splits)
+        return _Leaf(bound, next(self._numbers), sides, self._earned(relaxation, sides), splits, relaxation.place())
 
-    def _best(self, leaf: _Leaf) -> tuple[tuple[tuple[int, int], ...], int]:
-        """The split of which both sides gain most, in a few steps each."""
+    def _best(self, leaf: _Leaf) -> tuple[tuple[tuple[tuple[int, int], ...], int], Any]:
+        """The split of which both sides gain most, in a few steps each; and where the leaf's solution is."""
         relaxation, best, most = self._relaxation, leaf.splits[0], -1.0
+        for split in leaf.splits:
+            relaxation.take((*leaf.sides, (*split, False), (*split, True)), self._penalty)
+        place = relaxation.go(leaf.place)
         for split in leaf.splits if len(leaf.splits) > 1 else []:
             if self._wish.is_over():
                 break
             gains = []
             for is_more in (False, True):
                 relaxation.take((*leaf.sides, (*split, is_more)), self._penalty)
+                relaxation.go(place)
                 gains.append(max(1.0, min(relaxation.solve(self._left(), STEPS), self._goal) - leaf.bound))
             if gains[0] * gains[1] > most:
                 best, most = split, gains[0] * gains[1]
-        return best
+        return best, place
 
     def _nodes(self, leaves: dict[int, _Leaf], root: int) -> list[Proof]:
         found, waiting = list[Proof](), [root]
