@@ -11,8 +11,11 @@ from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.rematerialization.insertion import Insertion
 
-#: Part of the time for one program.
-SHARE = 0.2
+#: Parts of the time for one program: as a rule, for the bound of the last chain, and for a draft by lot.
+SHARE, LAST_SHARE, DRAW_SHARE = 0.2, 0.5, 0.1
+
+#: Drafts by lot that are of no use, one after the other, before no more are made.
+MISSES = 12
 
 #: Programs in deterministic runs for each second of the limit, times operators; and nodes of each.
 PROGRAMS, NODES = 400, 20
@@ -46,7 +49,7 @@ class _Staged:
             return True
         return self.context.closed() or self.programs == 0
 
-    def draft(self, aim: int, gap: float, share: float = SHARE) -> tuple[list[int], list[int]] | None:
+    def draft(self, aim: int, gap: float, share: float = SHARE, stream: int = 0) -> tuple[list[int], list[int]] | None:
         """A draft for a limit of ``aim``, and the live bytes of each run. None where there is none that could be of use.
 
         Mended, it is told where it is the best plan so far.
@@ -56,7 +59,7 @@ class _Staged:
         seconds = min(context.remaining(), context.seconds(share))
         found = Stages(self.structure, self.moments, aim, self.chain).solve(
             time_limit=1e6 if context.options.deterministic else seconds,
-            seed=context.seed(),
+            seed=context.seed(stream),
             gap=gap * max(self.bound, 1e-4 * sum(self.structure.cost)),
             node_limit=NODES if context.options.deterministic else None,
             should_stop=context.closed,
@@ -79,7 +82,10 @@ class _Staged:
 
 
 def stages(problem: Problem, context: Context) -> None:
-    """Programs of more and more moments; for each chain, of lower and lower limits until a draft fits as it is."""
+    """Programs of more and more moments; for each chain, of lower and lower limits until a draft fits as it is.
+
+    What time is left then goes to the bound of the longest chain, and to more drafts of all chains.
+    """
     if problem.limit is None or not problem.ops:
         return
     run = _Staged(problem, context, problem.limit)
@@ -91,10 +97,11 @@ def stages(problem: Problem, context: Context) -> None:
         if not best or run.bound > before:
             best = [op]
     run.chain = best or run.chain
+    chains, deepest = [run.chain], 0
     while not run.is_done():
         found = run.draft(run.limit, BOUND_GAP)
         if found is None:
-            return
+            break
         sequence, live = found
         peak, aim, is_short = max(live), run.limit, run.is_short
         for _ in range(AIMS):
@@ -104,10 +111,23 @@ def stages(problem: Problem, context: Context) -> None:
             lower = run.draft(aim, DRAFT_GAP)
             if lower is None:
                 break
-            peak = max(lower[1])
+            peak, deepest = max(lower[1]), max(deepest, run.limit - aim)
         longer = more_moments(run.moments, run.chain, sequence, live, run.limit, max(1, len(run.chain) // 2))
         if is_short or len(longer) == len(run.chain):
-            # What time is left is for the bound.
-            run.draft(run.limit, 0.0, 1.0)
-            return
+            if not run.is_done():
+                run.draft(run.limit, 0.0, LAST_SHARE)
+            break
         run.chain = longer
+        chains.append(longer)
+    _draw(run, chains, deepest)
+
+
+def _draw(run: _Staged, chains: list[list[int]], deepest: int) -> None:
+    """Drafts of chains and limits by lot: of drafts that cost the same, some are mended at less cost than others."""
+    chance, misses, stream = run.context.rng(), 0, 0
+    while not run.is_done() and misses < MISSES:
+        run.chain = chains[int(chance.integers(len(chains)))]
+        aim = run.limit - int(chance.uniform(0.0, 1.5) * deepest)
+        began = run.bound, run.best
+        found = run.draft(aim, float(chance.choice([BOUND_GAP, DRAFT_GAP])), DRAW_SHARE, stream := stream + 1)
+        misses = misses + 1 if found is None and began == (run.bound, run.best) else 0

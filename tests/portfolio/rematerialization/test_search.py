@@ -164,3 +164,20 @@ def test_cuts_prove_that_nothing_fits() -> None:
     context = Recorder()
     proofs.cuts(problem, context)
     assert context.infeasible
+
+
+def test_drafts_by_lot_differ_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = limited(8)
+    context, drawn = Recorder(seed=3), list[tuple[int, int, int]]()
+    run = staged._Staged(problem, context, problem.limit or 0)
+
+    def draft(self: staged._Staged, aim: int, gap: float, share: float = 0.2, stream: int = 0) -> None:
+        drawn.append((self.chain[0], self.limit - aim, stream))
+
+    monkeypatch.setattr(staged._Staged, "draft", draft)
+    staged._draw(run, [[2], [5]], 1000)
+    # None is of use: after so many no more are made.
+    assert len(drawn) == staged.MISSES == len({stream for *_, stream in drawn})
+    assert {chain for chain, *_ in drawn} == {2, 5}
+    assert all(0 <= below <= 1500 for _, below, _ in drawn)
+    assert len({below for _, below, _ in drawn}) > 6
