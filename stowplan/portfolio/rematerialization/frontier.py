@@ -150,6 +150,9 @@ def least_peak(
         found = next(((way, sequence) for way in ways if (sequence := within(way, limit)) is not None), None)
         if found is not None:
             best = structure.made(found[1])
+            # What was out of reach before may be near the better plan.
+            nearer = insertion.mended(best.sequence, enough, is_over) if 0 < enough < best.peak else None
+            best = best if nearer is None else structure.made(nearer)
             # What succeeded is tried first from then on.
             ways.sort(key=lambda way: way != found[0])
         elif not is_over():

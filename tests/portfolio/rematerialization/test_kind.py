@@ -72,6 +72,8 @@ def test_the_least_peak_of_the_simulation(seed: int) -> None:
     assert bound <= cases.least_peak(problem) <= plan.peak
     assert verify(problem, plan).ok
     assert plan.peak <= build(problem).made(build(problem).order).peak
+    # What is reached is reached when it is asked for.
+    assert least_peak(problem, enough=plan.peak)[0].peak <= plan.peak
 
 
 def test_the_command_line(cli: Cli, tmp_path: Path) -> None:
