@@ -130,7 +130,9 @@ def least_peak(
     baselines = (BASELINES[name](structure.ordering, is_over) for name in ORDERS)
     every = dict.fromkeys(map(tuple, [structure.order, *orders, *(order for order in baselines if order is not None)]))
     best = min(map(structure.made, every), key=lambda plan: plan.peak)
-    low, insertion = bounds.load_bound(structure), Insertion(structure)
+    insertion = Insertion(structure)
+    # What is enough is out of reach at first, and near the best plan at last: the way there is from above.
+    low = max(bounds.load_bound(structure), enough - 1)
 
     def within(way: tuple[Policy | None, tuple[int, ...]], limit: int) -> list[int] | None:
         policy, order = way
@@ -144,18 +146,18 @@ def least_peak(
         (None, ()),
         *((None, each) for each in every),
     ]
-    limit = enough or (low + best.peak) // 2
     while enough < best.peak and best.peak - low > TOLERANCE * best.peak and not is_over():
-        limit = max(low, min(limit, best.peak - 1))
+        limit = (low + best.peak) // 2
         found = next(((way, sequence) for way in ways if (sequence := within(way, limit)) is not None), None)
         if found is not None:
             best = structure.made(found[1])
-            # What was out of reach before may be near the better plan.
             nearer = insertion.mended(best.sequence, enough, is_over) if 0 < enough < best.peak else None
             best = best if nearer is None else structure.made(nearer)
             # What succeeded is tried first from then on.
             ways.sort(key=lambda way: way != found[0])
         elif not is_over():
             low = limit + 1
-        limit = (low + best.peak) // 2
+    if 0 < enough < best.peak:
+        last = next((sequence for way in ways if not is_over() and (sequence := within(way, enough)) is not None), None)
+        best = best if last is None else structure.made(last)
     return best, bounds.least_peak(structure, lambda: is_over(1.0))
