@@ -12,7 +12,7 @@ from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Experience
-from stowplan.backends.xla.flags import TOLLS, flags_of
+from stowplan.backends.xla.flags import flags_of
 from stowplan.backends.xla.planning import planned
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS, Proposal, Way, harm_last, plan_first
@@ -77,7 +77,9 @@ class Run:
     _flags: dict[Arm, Mapping[str, Option]] = field(default_factory=dict)
     """Flags not tried yet."""
     _promised: dict[Arm, float] = field(default_factory=dict)
-    """What each flag's preview saves of the default's cycles."""
+    """What each flag is expected to save of the default's cycles by itself."""
+    _beyond: dict[Arm, float] = field(default_factory=dict)
+    """How much more that is than its preview promised."""
 
     def all(self, table: LatencyTable | None, predictor: Predictor | None, experience: Experience) -> None:
         """The opening, then the loop."""
@@ -197,7 +199,8 @@ class Run:
         options = {name: each for name, each in flags_of(self._chip).items() if not own & each.keys()}
         if self._left < 1 + len(options) / PREVIEWS_OF_A_COMPILE:
             return {}
-        known = experience.about(self._target.name, program.evidence.features(default))
+        alike = self._target.name, program.evidence.features(default)
+        known = experience.about(*alike)
         steers = [DEFAULT.with_flags(each) for each in options.values()]
         flags: dict[Arm, Mapping[str, Option]] = {}
         for (name, each), steer, preview in zip(options.items(), steers, self._make_previews(steers), strict=True):
@@ -206,10 +209,11 @@ class Run:
                 self._notes += [f"{name}: {preview.error}"] if preview.error else []
                 continue
             expected = self._program_of(steer, preview).evidence.preview(steer, preview).score.total
-            promised = 1 - expected / default.score.total - TOLLS.get(name, 0.0)
+            by_preview = 1 - expected / default.score.total
+            promised = experience.gain(name, *alike, by_preview)
             if promised >= -_MOST_LOST:
                 arm = Arm(name, PRIOR_TRIES * min(max(0.0, _FLAG_WORTH + _WORTH_OF_A_GAIN * promised), 1.0))
-                flags[arm], self._promised[arm] = each, promised
+                flags[arm], self._promised[arm], self._beyond[arm] = each, promised, promised - by_preview
         for arm in (self._steering, *flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
@@ -289,9 +293,9 @@ class Run:
         count = max(1, min(_MORE, self._most_previews, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
         program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in named])
         now = incumbent.score.total
-        toll = TOLLS.get(arm.name, 0.0) * now
+        beyond = round(self._beyond[arm] * now)
         found = (each for each in program.worth_compiling(now) if each.steer.flags == plain.flags)
-        return [each._replace(way=arm.name, gain=each.gain - toll) for each in found]
+        return [each._replace(way=arm.name, gain=each.gain + beyond) for each in found]
 
     def _make_previews(self, steers: Sequence[Steer]) -> list[Compiled]:
         self._previews += len(steers)

@@ -40,6 +40,16 @@ def test_programs_count_by_how_alike_they_are() -> None:
     assert Experience(programs=(near,)).without(["toy"]).about("tpu-v5e", (0.5, 0.5)) == {}
 
 
+def test_what_a_flag_saved_before_counts_beside_its_preview() -> None:
+    near = EarlierProgram(family="toy", target="tpu-v5e", features=(0.5,), ways={}, gains={"scavenge": 0.04})
+    known = Experience(programs=(near,))
+    assert known.gain("scavenge", "tpu-v5e", (0.5,), -0.02) == pytest.approx(0.01)
+    assert known.gain("scoped_half", "tpu-v5e", (0.5,), -0.02) == -0.02
+    assert -0.02 < known.gain("scavenge", "tpu-v5e", (0.9,), -0.02) < 0.01
+    assert -0.02 < known.gain("scavenge", "tpu-v6e", (0.5,), -0.02) < 0.01
+    assert Experience(programs=(near,) * 9).gain("scavenge", "tpu-v5e", (0.5,), -0.02) == pytest.approx(0.034)
+
+
 def test_files(tmp_path: Path) -> None:
     path = tmp_path / "experience.json"
     known = Experience(programs=(earlier("tpu-v5e", (0.5,), corrections=(1, 2)),))
