@@ -76,11 +76,14 @@ class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             if tries
         }
 
-    def gain(self, flag: str, target: str, features: tuple[float, ...], promised: float) -> float:
-        """Part of the cycles that a flag saves of a program with these features: the mean of what its preview promises and of
-        what it saved on earlier programs, each weighed by how alike both are."""
-        known = [(weight, each.gains[flag]) for each, weight in self._weighed(target, features) if flag in each.gains]
-        return (promised + sum(weight * gain for weight, gain in known)) / (1.0 + sum(weight for weight, _ in known))
+    def improvement(self, flag: str, target: str, features: tuple[float, ...], promised: float) -> float:
+        """Part of the cycles that a flag is expected to save of a program with these features; losses count nothing.
+
+        The mean over what its preview promises and what it saved on earlier programs, each weighed by how alike both are.
+        """
+        found = [(1.0, promised)]
+        found += [(weight, each.gains[flag]) for each, weight in self._weighed(target, features) if flag in each.gains]
+        return sum(weight * max(0.0, gain) for weight, gain in found) / sum(weight for weight, _ in found)
 
     def _weighed(self, target: str, features: tuple[float, ...]) -> Iterator[tuple[EarlierProgram, float]]:
         for each in self.programs:

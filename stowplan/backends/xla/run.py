@@ -41,8 +41,11 @@ _FIRST, _FIRST_PREVIEWS = 3, 7
 
 #: Where no preview promises this part of the incumbent's cycles, so many more are made.
 _LEAST_GAIN, _MORE = 0.001, 8
-#: What a flag may promise to lose, of the default's cycles by itself, and of the incumbent's with steers found for it.
+#: What a flag's preview may lose of the default's cycles where nothing else speaks for it, and of the incumbent's with steers
+#: found for it.
 _MOST_LOST, _LEAST_OF_A_FLAG = 0.03, 0.0
+#: Part of the default's cycles, beyond what steers have given, for which a flag comes before steers.
+_FIRST_GAIN = 0.01
 #: Part of what a prediction may be off by that is hoped for where none promises anything.
 _OPTIMISM = 0.25
 
@@ -210,9 +213,9 @@ class Run:
                 continue
             expected = self._program_of(steer, preview).evidence.preview(steer, preview).score.total
             by_preview = 1 - expected / default.score.total
-            promised = experience.gain(name, *alike, by_preview)
-            if promised >= -_MOST_LOST:
-                arm = Arm(name, PRIOR_TRIES * min(max(0.0, _FLAG_WORTH + _WORTH_OF_A_GAIN * promised), 1.0))
+            promised = experience.improvement(name, *alike, by_preview)
+            if promised >= _LEAST_GAIN or by_preview >= -_MOST_LOST:
+                arm = Arm(name, PRIOR_TRIES * min(_FLAG_WORTH + _WORTH_OF_A_GAIN * promised, 1.0))
                 flags[arm], self._promised[arm], self._beyond[arm] = each, promised, promised - by_preview
         for arm in (self._steering, *flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
@@ -239,9 +242,9 @@ class Run:
         unlikely: list[tuple[Arm, Proposal]] = []
         count = min(self._jobs, int(self._left))
         promise = by_promise([self._steering, *self._flags])
-        # What a flag promises by itself may be more than all that steers have given.
+        # What is expected of a flag by itself may be more than all that steers have given.
         given_so_far = 1 - now / self._records[0].total
-        promised = {arm: each for arm, each in self._promised.items() if each > given_so_far + _LEAST_GAIN}
+        promised = {arm: each for arm, each in self._promised.items() if each > given_so_far + _FIRST_GAIN}
         promise.sort(key=lambda arm: -promised.get(arm, 0.0))
         # Few at a time: each of them takes previews.
         steering = promise.index(self._steering)
