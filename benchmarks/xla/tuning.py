@@ -81,31 +81,36 @@ def random_steer(evidence: Evidence, chance: random.Random) -> Steer:
     return next(draws(evidence, evidence.trials[0], chance)).steer
 
 
-def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[Callable[[list[Score]], Steer]]:
-    """Steers of a control, each told the scores so far, the default's first: flags one by one and then pairs of the best."""
-    flags = [dict(options) for name, options in flags_of(xla_chip(chip)).items() if name != "bundle_aware"]
-    flags.append({SLICES_OPTION: "0"})
+def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[tuple[str, Callable[[list[Score]], Steer]]]:
+    """Steers of a control with their names, each told the scores so far, the default's first: flags one by one and then pairs
+    of the best."""
+    flags = {name: dict(options) for name, options in flags_of(xla_chip(chip)).items() if name != "bundle_aware"}
+    named: dict[str, dict[str, Any]] = {**flags, "slices": {SLICES_OPTION: "0"}}
     chance = random.Random(seed)
     if way == "random orders":
         while True:
-            yield lambda scores: random_steer(evidence, chance)
+            yield way, lambda scores: random_steer(evidence, chance)
     if way == "random flags":
         while True:
-            yield lambda scores: DEFAULT.with_flags(
-                {key: value for flag in flags if chance.random() < 0.5 for key, value in flag.items()}
+            yield (
+                way,
+                lambda scores: DEFAULT.with_flags(
+                    {key: value for flag in named.values() if chance.random() < 0.5 for key, value in flag.items()}
+                ),
             )
-    for flag in flags:
-        yield lambda scores, flag=flag: DEFAULT.with_flags(flag)
-    for number in range(len(flags) * (len(flags) - 1) // 2):
+    for name, flag in named.items():
+        yield name, lambda scores, flag=flag: DEFAULT.with_flags(flag)
+    single = [*named.values()]
+    for number in range(len(single) * (len(single) - 1) // 2):
 
         def pair(scores: list[Score], number: int = number) -> Steer:
-            best = sorted(range(len(flags)), key=lambda at: scores[1 + at].total)
-            pairs = sorted(combinations(range(len(flags)), 2), key=sum)
-            fitting = [(best[one], best[two]) for one, two in pairs if not flags[best[one]].keys() & flags[best[two]].keys()]
+            best = sorted(range(len(single)), key=lambda at: scores[1 + at].total)
+            pairs = sorted(combinations(range(len(single)), 2), key=sum)
+            fitting = [(best[one], best[two]) for one, two in pairs if not single[best[one]].keys() & single[best[two]].keys()]
             one, two = fitting[number % len(fitting)]
-            return DEFAULT.with_flags({**flags[one], **flags[two]})
+            return DEFAULT.with_flags({**single[one], **single[two]})
 
-        yield pair
+        yield "pair", pair
 
 
 @contextmanager
@@ -121,7 +126,6 @@ def by_lot_alone() -> Iterator[None]:
 def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One line of results."""
     job, chip = workload(name, options.corpus), options.chip
-    features: list[float] = []
     spent: list[float] = []
     if way in ("loop", "no experience", "random previews"):
         known = shipped().without([family(name)]) if way == "loop" else Experience()
@@ -143,8 +147,10 @@ def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str
             if compiled.error:
                 raise CompileError(f"{name}: {compiled.error}")
             evidence = Evidence(compiled, load_target(chip))
-            scores, ways = [evidence.add(DEFAULT, compiled).score], [way]
-            for _, steer in zip(range(options.compiles - 1), control(way, chip, evidence, seed), strict=False):
+            default = evidence.add(DEFAULT, compiled)
+            features, scores, ways = [*evidence.features(default)], [default.score], ["default"]
+            for _, (label, steer) in zip(range(options.compiles - 1), control(way, chip, evidence, seed), strict=False):
+                ways.append(label)
                 tried = compiler.compile(steer(scores).compiler_options())
                 own = (
                     evidence if tried.program_path.read_bytes() == evidence.program_text else Evidence(tried, load_target(chip))
@@ -198,23 +204,33 @@ def print_tables(lines: list[dict[str, Any]]) -> None:
 
 
 def learn(lines: list[dict[str, Any]]) -> Experience:
-    """How often each way won on each program and chip, all runs of the loop together."""
+    """How often each way won on each program and chip, all runs of the loop and of single flags together."""
     found: dict[tuple[str, str], EarlierProgram] = {}
     for line in lines:
         if not line["features"]:
             continue
         key = line["chip"], line["program"]
-        ways = dict(found[key].ways) if key in found else {}
+        ways, gains = (dict(found[key].ways), dict(found[key].gains)) if key in found else ({}, {})
         best = line["totals"][0]
         flags = flags_of(xla_chip(line["chip"]))
         for name, total in zip(line["ways"][1:], line["totals"][1:], strict=True):
             # Previews tell which way of steering; what is learned is when a flag is worth its compile.
+            if line["way"] == "flags" and name not in flags:
+                continue
             way = name if name in flags else "steer"
+            if line["way"] == "flags":
+                gains[way] = round(1 - total / line["totals"][0], 4)
             wins, tries = ways.get(way, (0, 0))
             ways[way] = wins + (total < 0.999 * best), tries + 1
             best = min(best, total)
         rounded = tuple(round(each, 3) for each in line["features"])
-        found[key] = EarlierProgram(family=family(key[1]), target=key[0], features=rounded, ways=dict(sorted(ways.items())))
+        found[key] = EarlierProgram(
+            family=family(key[1]),
+            target=key[0],
+            features=rounded,
+            ways=dict(sorted(ways.items())),
+            gains=dict(sorted(gains.items())),
+        )
     return Experience(programs=tuple(found[key] for key in sorted(found)))
 
 

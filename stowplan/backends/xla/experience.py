@@ -7,7 +7,7 @@ each weighed by how alike both are, so that the loop begins where those succeede
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -39,6 +39,8 @@ class EarlierProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """See :meth:`stowplan.backends.xla.evidence.Evidence.features`."""
     ways: dict[str, tuple[int, int]]
     """For ``steer`` and each flag how often it was better than all before, and how often it was tried."""
+    gains: dict[str, float] = {}
+    """Part of the default's cycles that each flag saved by itself; below 0 where it cost some."""
 
 
 class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -64,9 +66,7 @@ class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def about(self, target: str, features: tuple[float, ...]) -> dict[str, tuple[float, float]]:
         """Wins and tries of each way, as if it had been tried on a program with these features."""
         found: dict[str, tuple[float, float]] = {}
-        for each in self.programs:
-            apart = math.dist(each.features, features) / _WIDTH
-            weight = math.exp(-apart * apart / 2) * (1.0 if each.target == target else _OTHER_CHIP)
+        for each, weight in self._weighed(target, features):
             for way, (wins, tries) in each.ways.items():
                 before = found.get(way, (0.0, 0.0))
                 found[way] = before[0] + weight * wins, before[1] + weight * tries
@@ -75,6 +75,20 @@ class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             for way, (wins, tries) in found.items()
             if tries
         }
+
+    def improvement(self, flag: str, target: str, features: tuple[float, ...], promised: float) -> float:
+        """Part of the cycles that a flag is expected to save of a program with these features; losses count nothing.
+
+        The mean over what its preview promises and what it saved on earlier programs, each weighed by how alike both are.
+        """
+        found = [(1.0, promised)]
+        found += [(weight, each.gains[flag]) for each, weight in self._weighed(target, features) if flag in each.gains]
+        return sum(weight * max(0.0, gain) for weight, gain in found) / sum(weight for weight, _ in found)
+
+    def _weighed(self, target: str, features: tuple[float, ...]) -> Iterator[tuple[EarlierProgram, float]]:
+        for each in self.programs:
+            apart = math.dist(each.features, features) / _WIDTH
+            yield each, math.exp(-apart * apart / 2) * (1.0 if each.target == target else _OTHER_CHIP)
 
 
 @cache

@@ -12,10 +12,6 @@ from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.steer import SCOPED_OPTION
 from stowplan.hardware.targets import FlagName, XlaChip
 
-#: What kernels lose by a flag beside what previews show, as a share of the cycles: with half of what they keep of fast memory,
-#: 4 to 10 % on four programs for TPU v5e.
-TOLLS: Mapping[str, float] = {"scoped_half": 0.05}
-
 
 def flags_of(chip: XlaChip) -> dict[FlagName, Mapping[str, Option]]:
     """Options of each flag that is worth a try on a chip, in the order of its target."""

@@ -12,7 +12,7 @@ from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Experience
-from stowplan.backends.xla.flags import TOLLS, flags_of
+from stowplan.backends.xla.flags import flags_of
 from stowplan.backends.xla.planning import planned
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS, Proposal, Way, harm_last, plan_first
@@ -41,8 +41,11 @@ _FIRST, _FIRST_PREVIEWS = 3, 7
 
 #: Where no preview promises this part of the incumbent's cycles, so many more are made.
 _LEAST_GAIN, _MORE = 0.001, 8
-#: What a flag may promise to lose, of the default's cycles by itself, and of the incumbent's with steers found for it.
+#: What a flag's preview may lose of the default's cycles where nothing else speaks for it, and of the incumbent's with steers
+#: found for it.
 _MOST_LOST, _LEAST_OF_A_FLAG = 0.03, 0.0
+#: Part of the default's cycles, beyond what steers have given, for which a flag comes before steers.
+_FIRST_GAIN = 0.01
 #: Part of what a prediction may be off by that is hoped for where none promises anything.
 _OPTIMISM = 0.25
 
@@ -77,7 +80,9 @@ class Run:
     _flags: dict[Arm, Mapping[str, Option]] = field(default_factory=dict)
     """Flags not tried yet."""
     _promised: dict[Arm, float] = field(default_factory=dict)
-    """What each flag's preview saves of the default's cycles."""
+    """What each flag is expected to save of the default's cycles by itself."""
+    _beyond: dict[Arm, float] = field(default_factory=dict)
+    """How much more that is than its preview promised."""
 
     def all(self, table: LatencyTable | None, predictor: Predictor | None, experience: Experience) -> None:
         """The opening, then the loop."""
@@ -197,7 +202,8 @@ class Run:
         options = {name: each for name, each in flags_of(self._chip).items() if not own & each.keys()}
         if self._left < 1 + len(options) / PREVIEWS_OF_A_COMPILE:
             return {}
-        known = experience.about(self._target.name, program.evidence.features(default))
+        alike = self._target.name, program.evidence.features(default)
+        known = experience.about(*alike)
         steers = [DEFAULT.with_flags(each) for each in options.values()]
         flags: dict[Arm, Mapping[str, Option]] = {}
         for (name, each), steer, preview in zip(options.items(), steers, self._make_previews(steers), strict=True):
@@ -206,10 +212,11 @@ class Run:
                 self._notes += [f"{name}: {preview.error}"] if preview.error else []
                 continue
             expected = self._program_of(steer, preview).evidence.preview(steer, preview).score.total
-            promised = 1 - expected / default.score.total - TOLLS.get(name, 0.0)
-            if promised >= -_MOST_LOST:
-                arm = Arm(name, PRIOR_TRIES * min(max(0.0, _FLAG_WORTH + _WORTH_OF_A_GAIN * promised), 1.0))
-                flags[arm], self._promised[arm] = each, promised
+            by_preview = 1 - expected / default.score.total
+            promised = experience.improvement(name, *alike, by_preview)
+            if promised >= _LEAST_GAIN or by_preview >= -_MOST_LOST:
+                arm = Arm(name, PRIOR_TRIES * min(_FLAG_WORTH + _WORTH_OF_A_GAIN * promised, 1.0))
+                flags[arm], self._promised[arm], self._beyond[arm] = each, promised, promised - by_preview
         for arm in (self._steering, *flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
@@ -235,9 +242,9 @@ class Run:
         unlikely: list[tuple[Arm, Proposal]] = []
         count = min(self._jobs, int(self._left))
         promise = by_promise([self._steering, *self._flags])
-        # What a flag promises by itself may be more than all that steers have given.
+        # What is expected of a flag by itself may be more than all that steers have given.
         given_so_far = 1 - now / self._records[0].total
-        promised = {arm: each for arm, each in self._promised.items() if each > given_so_far + _LEAST_GAIN}
+        promised = {arm: each for arm, each in self._promised.items() if each > given_so_far + _FIRST_GAIN}
         promise.sort(key=lambda arm: -promised.get(arm, 0.0))
         # Few at a time: each of them takes previews.
         steering = promise.index(self._steering)
@@ -289,9 +296,9 @@ class Run:
         count = max(1, min(_MORE, self._most_previews, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
         program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in named])
         now = incumbent.score.total
-        toll = TOLLS.get(arm.name, 0.0) * now
+        beyond = round(self._beyond[arm] * now)
         found = (each for each in program.worth_compiling(now) if each.steer.flags == plain.flags)
-        return [each._replace(way=arm.name, gain=each.gain - toll) for each in found]
+        return [each._replace(way=arm.name, gain=each.gain + beyond) for each in found]
 
     def _make_previews(self, steers: Sequence[Steer]) -> list[Compiled]:
         self._previews += len(steers)

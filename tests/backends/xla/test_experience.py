@@ -40,6 +40,25 @@ def test_programs_count_by_how_alike_they_are() -> None:
     assert Experience(programs=(near,)).without(["toy"]).about("tpu-v5e", (0.5, 0.5)) == {}
 
 
+def test_what_a_flag_saved_before_counts_beside_its_preview() -> None:
+    def expected(
+        *gains: float, place: float = 0.5, chip: str = "tpu-v5e", flag: str = "scavenge", promised: float = -0.02
+    ) -> float:
+        def toy(gain: float) -> EarlierProgram:
+            return EarlierProgram(family="toy", target="tpu-v5e", features=(0.5,), ways={}, gains={"scavenge": gain})
+
+        return Experience(programs=tuple(map(toy, gains))).improvement(flag, chip, (place,), promised)
+
+    assert expected() == 0.0
+    assert expected(promised=0.05) == 0.05
+    assert expected(0.04) == pytest.approx(0.02)
+    # What is lost is not kept.
+    assert expected(0.04, -0.9) == pytest.approx(0.04 / 3)
+    assert expected(0.04, flag="scoped_half") == 0.0
+    assert 0.0 < expected(0.04, place=0.9) < 0.02
+    assert 0.0 < expected(0.04, chip="tpu-v6e") < 0.02
+
+
 def test_files(tmp_path: Path) -> None:
     path = tmp_path / "experience.json"
     known = Experience(programs=(earlier("tpu-v5e", (0.5,), corrections=(1, 2)),))
