@@ -3,7 +3,7 @@
     python -m benchmarks.xla.tuning tpu-v5e --folder DIR --results FILE                        # compile, append to FILE
     python -m benchmarks.xla.tuning tpu-v5e --folder DIR --results FILE --print                # tables of docs/results/xla.md
     python -m benchmarks.xla.tuning tpu-v4 --folder DIR --results FILE --corpus CORPUS         # programs of the corpus
-    python -m benchmarks.xla.tuning all --results FILE --learn stowplan/backends/xla/experience.json
+    python -m benchmarks.xla.tuning all --results FILE --learn stowplan/backends/xla/experience.json --only PROGRAM ...
 
 Programs are those of ``benchmarks/lib/tpu_programs.py``, or of CORPUS (``dump/workloads.py``, named by ``tpu_v4``). Every way
 has ``--compiles`` compiles, XLA's default among them. Compiles are kept in ``--folder``, lines of results in ``--results``: a
@@ -252,9 +252,9 @@ def main() -> None:
         names = sorted(path.name.partition(".")[0] for path in (options.corpus / "tpu_v4").glob("*.hlo.txt.gz"))
     lines = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
     if options.print or options.learn:
-        lines = [line for line in lines if options.chip in ("all", line["chip"])]
+        lines = [line for line in lines if options.chip in ("all", line["chip"]) and line["program"] in names]
         if options.print:
-            print_tables(lines)
+            print_tables([line for line in lines if line["compiles"] == options.compiles])
         else:
             learn(lines).save(options.learn)
         return
