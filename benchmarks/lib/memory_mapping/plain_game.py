@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -60,9 +61,9 @@ class PlainGame(Game):
         return info.weight * info.latency_ps(fast[first : first + len(info.uses)])
 
 
-def reset(problem: Problem, *, strict_copy_windows: bool = False, drop_backup: bool = True) -> State:
-    """A new game, before its first move."""
-    return PlainGame(problem, strict_copy_windows=strict_copy_windows, drop_backup=drop_backup).reset()
+def reset(problem: Problem, **options: Any) -> State:
+    """A new game, before its first move; options are those of :class:`Game`."""
+    return PlainGame(problem, **options).reset()
 
 
 class State:
@@ -211,19 +212,27 @@ class State:
     # Where there is room
 
     def _new_residency(self, start: int, end: int, window: Window | None) -> Placement | None:
-        """The lowest free offset for these steps; in a uniform alias group that of its first residency (equation 4)."""
+        """The lowest or highest free offset for these steps; in a uniform alias group that of its first residency."""
         problem, tensor = self.game.problem, self.move.tensor
         size = problem.tensors[tensor].size
         latest = self.tensors[tensor].latest
         if self.game.is_uniform[tensor] and latest is not None:
             offset = self.residencies[latest].offset
             return Placement(start, end, offset, window) if self._is_free(start, end, offset, size) else None
-        offset = 0
-        for bottom, top in self._occupied(start, end):
-            if offset + size <= bottom:
+        occupied = self._occupied(start, end)
+        if size >= self.game.large_bytes:
+            offset = 0
+            for bottom, top in occupied:
+                if offset + size <= bottom:
+                    break
+                offset = max(offset, -(-top // problem.alignment) * problem.alignment)
+            return Placement(start, end, offset, window) if offset + size <= problem.capacity else None
+        offset = (problem.capacity - size) // problem.alignment * problem.alignment
+        for bottom, top in sorted(occupied, key=lambda range_: -range_[1]):
+            if top <= offset:
                 break
-            offset = max(offset, -(-top // problem.alignment) * problem.alignment)
-        return Placement(start, end, offset, window) if offset + size <= problem.capacity else None
+            offset = min(offset, (bottom - size) // problem.alignment * problem.alignment)
+        return Placement(start, end, offset, window) if offset >= 0 else None
 
     def _extension(self, home: Residency, end: int, window: Window | None) -> Placement | None:
         """The same place for longer, up to the boundary ``end``."""
