@@ -84,8 +84,9 @@ def random_steer(evidence: Evidence, chance: random.Random) -> Steer:
 def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[tuple[str, Callable[[list[Score]], Steer]]]:
     """Steers of a control with their names, each told the scores so far, the default's first: flags one by one and then pairs
     of the best."""
-    flags = {name: dict(options) for name, options in flags_of(xla_chip(chip)).items() if name != "bundle_aware"}
-    named: dict[str, dict[str, Any]] = {**flags, "slices": {SLICES_OPTION: "0"}}
+    named: dict[str, dict[str, Any]] = {name: dict(options) for name, options in flags_of(xla_chip(chip)).items()}
+    named.pop("bundle_aware", None)
+    named["slices"] = {SLICES_OPTION: "0"}
     chance = random.Random(seed)
     if way == "random orders":
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -56,6 +57,16 @@ _STEERING_WORTH, _FLAG_WORTH = 0.6, 0.3
 _WORTH_OF_A_GAIN = 6.0
 
 
+class _Flag(NamedTuple):
+    """A flag that may be tried."""
+
+    options: Mapping[str, Option]
+    expected: float
+    """What it saves of the default's cycles by itself."""
+    promised: float
+    """What its preview says of that."""
+
+
 @dataclass
 class Run:
     """One run of the loop, as far as it has come."""
@@ -77,12 +88,8 @@ class Run:
     _programs: dict[Flags, Search] = field(default_factory=dict)
     """By the flags that make a program; the same for flags that make the same."""
     _steering: Arm = field(default_factory=lambda: Arm("steer", PRIOR_TRIES * _STEERING_WORTH))
-    _flags: dict[Arm, Mapping[str, Option]] = field(default_factory=dict)
+    _flags: dict[Arm, _Flag] = field(default_factory=dict)
     """Flags not tried yet."""
-    _promised: dict[Arm, float] = field(default_factory=dict)
-    """What each flag is expected to save of the default's cycles by itself."""
-    _beyond: dict[Arm, float] = field(default_factory=dict)
-    """How much more that is than its preview promised."""
 
     def all(self, table: LatencyTable | None, predictor: Predictor | None, experience: Experience) -> None:
         """The opening, then the loop."""
@@ -196,7 +203,7 @@ class Run:
         found = [each for each in self._programs.values() if each.evidence.trials]
         return min(found, key=lambda each: each.evidence.incumbent.score.total)
 
-    def _known_flags(self, program: Search, default: Trial, experience: Experience) -> dict[Arm, Mapping[str, Option]]:
+    def _known_flags(self, program: Search, default: Trial, experience: Experience) -> dict[Arm, _Flag]:
         """Flags of the chip that change something, by what their previews promise and earlier programs say of them."""
         own = self._compiler.options.keys()
         options = {name: each for name, each in flags_of(self._chip).items() if not own & each.keys()}
@@ -205,18 +212,17 @@ class Run:
         alike = self._target.name, program.evidence.features(default)
         known = experience.about(*alike)
         steers = [DEFAULT.with_flags(each) for each in options.values()]
-        flags: dict[Arm, Mapping[str, Option]] = {}
+        flags: dict[Arm, _Flag] = {}
         for (name, each), steer, preview in zip(options.items(), steers, self._make_previews(steers), strict=True):
             is_idle = not preview.error and preview.assignment_digest == default.compiled.assignment_digest
             if preview.error or (is_idle and SCOPED_OPTION not in each):
                 self._notes += [f"{name}: {preview.error}"] if preview.error else []
                 continue
-            expected = self._program_of(steer, preview).evidence.preview(steer, preview).score.total
-            by_preview = 1 - expected / default.score.total
-            promised = experience.improvement(name, *alike, by_preview)
-            if promised >= _LEAST_GAIN or by_preview >= -_MOST_LOST:
-                arm = Arm(name, PRIOR_TRIES * min(_FLAG_WORTH + _WORTH_OF_A_GAIN * promised, 1.0))
-                flags[arm], self._promised[arm], self._beyond[arm] = each, promised, promised - by_preview
+            promised = 1 - self._program_of(steer, preview).evidence.preview(steer, preview).score.total / default.score.total
+            expected = experience.improvement(name, *alike, promised)
+            if expected >= _LEAST_GAIN or promised >= -_MOST_LOST:
+                arm = Arm(name, PRIOR_TRIES * min(_FLAG_WORTH + _WORTH_OF_A_GAIN * expected, 1.0))
+                flags[arm] = _Flag(each, expected, promised)
         for arm in (self._steering, *flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
@@ -244,8 +250,8 @@ class Run:
         promise = by_promise([self._steering, *self._flags])
         # What is expected of a flag by itself may be more than all that steers have given.
         given_so_far = 1 - now / self._records[0].total
-        promised = {arm: each for arm, each in self._promised.items() if each > given_so_far + _FIRST_GAIN}
-        promise.sort(key=lambda arm: -promised.get(arm, 0.0))
+        first = {arm: flag.expected for arm, flag in self._flags.items() if flag.expected > given_so_far + _FIRST_GAIN}
+        promise.sort(key=lambda arm: -first.get(arm, 0.0))
         # Few at a time: each of them takes previews.
         steering = promise.index(self._steering)
         for arm in promise[: max(steering, count) + 1]:
@@ -284,7 +290,8 @@ class Run:
         What the incumbent's steer says of single values holds where the program stays the same.
         """
         incumbent = best.evidence.incumbent
-        plain = incumbent.steer.with_flags(self._flags.pop(arm))
+        flag = self._flags.pop(arm)
+        plain = incumbent.steer.with_flags(flag.options)
         (preview,) = self._make_previews([plain])
         if preview.error:
             self._notes.append(f"{arm.name}: {preview.error}")
@@ -296,7 +303,7 @@ class Run:
         count = max(1, min(_MORE, self._most_previews, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
         program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in named])
         now = incumbent.score.total
-        beyond = round(self._beyond[arm] * now)
+        beyond = round((flag.expected - flag.promised) * now)
         found = (each for each in program.worth_compiling(now) if each.steer.flags == plain.flags)
         return [each._replace(way=arm.name, gain=each.gain + beyond) for each in found]
 
