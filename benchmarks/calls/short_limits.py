@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=[*WAYS], default=[*WAYS])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bounds", type=Path, nargs="*", default=[BOUNDS], help="files of modules --json-out, or of this one")
-    parser.add_argument("--json-out", type=Path, default=Path("short_limits.json"))
+    parser.add_argument("--json-out", type=Path, default=Path("out/short_limits.json"))
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     paths = sorted(arguments.folder.glob("*.hlo.txt.gz"))
