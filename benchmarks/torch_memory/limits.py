@@ -55,12 +55,17 @@ def main() -> None:
     parser.add_argument("--without-parameters", action="store_true", help="inputs do not count: parameters and the batch")
     parser.add_argument("-o", "--output", type=Path, default=Path("out/torch_memory.jsonl"))
     parser.add_argument("--table", action="store_true", help="print tables of what the file has, and run nothing")
+    parser.add_argument("--problems", type=Path, help="a folder for the problems of all limits in the file; nothing is run")
     parser.add_argument("--least", action="store_true", help="only the least peak found and its bound, in MB; no model runs")
     options = parser.parse_args()
     if options.least:
         for name in options.models.split(","):
             plan, bound = least_peak(joint(name)[0].problem, seconds=2 * options.time_limit)
             print(f"{name}: {plan.peak / 1e6:.2f}, bound {bound / 1e6:.2f}", flush=True)
+        return
+    if options.problems:
+        for each in lines(options.output):
+            save(each, options.problems)
         return
     if not options.table:
         options.output.parent.mkdir(parents=True, exist_ok=True)
@@ -107,6 +112,14 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def save(found: dict[str, Any], folder: Path) -> None:
+    """Write a model's problem with each of its limits."""
+    folder.mkdir(parents=True, exist_ok=True)
+    problem = joint(found["model"])[0].problem
+    for at, each in enumerate(found["limits"]):
+        msgspec.structs.replace(problem, limit=each["limit"]).save(folder / f"{found['model']}-{at}.json")
+
+
 def report(name: str, text: str) -> None:
     print(f"# {name}: {text}", flush=True)
 
@@ -125,7 +138,11 @@ def step(model: Any, function: Any, present: Any) -> tuple[list[torch.Tensor], i
 
 def joint(name: str) -> tuple[Reading, Any]:
     """The reading of a model, and its structure."""
-    model, inputs = MODELS[name]()
+    return joint_of(*MODELS[name]())
+
+
+def joint_of(model: Any, inputs: Any) -> tuple[Reading, Any]:
+    """The same of one at hand."""
     module, _, kwargs = traced(model, inputs)
     reading = read(prepared(module).graph, kwargs["num_fwd_outputs"])
     return reading, build(reading.problem)
