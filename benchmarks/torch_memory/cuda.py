@@ -144,7 +144,7 @@ class Eager:
 
     def figures(self, function: Callable[..., Any] | None = None) -> dict[str, Any]:
         """Bytes at the peak of a step, milliseconds that it takes, and how far gradients are from eager's."""
-        function = function or self.model
+        function = self.model if function is None else function
         made = self.step(function)
         if not self.expected:
             self.expected = [each.clone().cpu() for each in made]
