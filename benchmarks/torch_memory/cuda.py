@@ -3,16 +3,18 @@
     python -m benchmarks.torch_memory.cuda [--models gpt12,vit12] [--time-limit 15] [-o FILE.jsonl]
 
 Models are those of ``benchmarks.torch_memory.models``, as large as a GPU has them. Limits are even between the least peak found
-and eager's. *Measured* is ``max_memory_allocated`` over a step, less what stands before it and is no tensor of the model's: the
-workspaces of libraries. Temporary workspaces of kernels are in it. A line of JSON is written for each model; those that are
-there are not run again.
+and that of the joint graph as it is. *Measured* is ``max_memory_allocated`` over a step, less what stands before it and is no
+tensor of the model's: the workspaces of libraries. Temporary workspaces of kernels are in it. A line of JSON is written for each
+model; those that are there are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -35,7 +37,10 @@ from stowplan.portfolio.rematerialization.frontier import least_peak
 BUDGETS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.0)
 
 #: Steps that are timed.
-STEPS = 5
+STEPS = 7
+
+#: Several processes may run models side by side; they time their steps one after another.
+LOCK = Path(tempfile.gettempdir()) / "stowplan_cuda_lock"
 
 
 def _words(batch: int, length: int) -> tuple[torch.Tensor, ...]:
@@ -106,7 +111,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"model": name, "torch": torch.__version__, "device": torch.cuda.get_device_name()}
     eager = Eager(model, inputs)
     found["eager"] = eager.figures()
-    reading, _ = joint_of(model, inputs)
+    reading, structure = joint_of(model, inputs)
     plan, bound = least_peak(reading.problem, seconds=options.time_limit)
     found |= {"operators": len(reading.nodes), "least": plan.peak, "least_bound": bound, "stock": []}
     report(name, f"{len(reading.nodes)} operators, least {plan.peak / 1e6:.0f} MB, eager {found['eager']}")
@@ -114,7 +119,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
         found["stock"].append({"budget": budget, **eager.beside(own(budget))})
         report(name, json.dumps(found["stock"][-1]))
     found["limits"] = []
-    most = int(found["eager"]["peak"])
+    most = structure.made(structure.order).peak
     for place in PLACES:
         if time.monotonic() < options.until:
             found["limits"].append(within(eager, plan.peak + int((most - plan.peak) * place), options))
@@ -143,15 +148,13 @@ class Eager:
         return [each.grad for each in self.model.parameters() if each.grad is not None]
 
     def figures(self, function: Callable[..., Any] | None = None) -> dict[str, Any]:
-        """Bytes at the peak of a step, milliseconds that it takes, and how far gradients are from eager's."""
+        """Bytes at the peak of a step, milliseconds that it takes, and how far gradients are from eager's (of their norm)."""
         function = self.model if function is None else function
         made = self.step(function)
         if not self.expected:
             self.expected = [each.clone().cpu() for each in made]
-        error = max(
-            float((one.cpu() - other).abs().max() / other.abs().max().clamp(min=1e-12))
-            for one, other in zip(made, self.expected, strict=True)
-        )
+        apart = sum(float((one.cpu() - other).square().sum()) for one, other in zip(made, self.expected, strict=True))
+        error = (apart / sum(float(each.square().sum()) for each in self.expected)) ** 0.5
         del made
         self.model.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
@@ -162,15 +165,20 @@ class Eager:
         state = sum(value.untyped_storage().nbytes() for value in self.state.values())
         standing = before - self.own
         peak = torch.cuda.max_memory_allocated() - standing
+        return {"peak": peak, "workspaces": standing - state, "ms": round(1000 * self._seconds(function), 2), "error": error}
+
+    def _seconds(self, function: Callable[..., Any]) -> float:
+        """Of a step, while no other process times one."""
         seconds = []
-        for _ in range(STEPS):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            function(*self.inputs).backward()
-            torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - began)
-            self.model.zero_grad(set_to_none=True)
-        return {"peak": peak, "workspaces": standing - state, "ms": round(1000 * median(seconds), 2), "error": error}
+        with LOCK.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for _ in range(STEPS):
+                began = time.perf_counter()
+                function(*self.inputs).backward()
+                torch.cuda.synchronize()
+                seconds.append(time.perf_counter() - began)
+                self.model.zero_grad(set_to_none=True)
+        return median(seconds)
 
     def beside(self, made: Any) -> dict[str, Any]:
         """The same with a back end."""
@@ -234,4 +242,5 @@ if __name__ == "__main__":
     # Before the library is loaded: products of matrices in one order.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic = True
+    torch.set_float32_matmul_precision("high")
     main()

@@ -7,6 +7,7 @@ how the forward pass hands over what the backward pass needs, is AOTAutograd's b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -46,11 +47,14 @@ def split(
     joint = torch.fx.GraphModule(module, graph)
     primals = [node for node in graph.nodes if node.op == "placeholder" and "tangents" not in str(node.target)]
     static = set(static_lifetime_input_indices or ())
-    return partitioners._extract_fwd_bwd_modules(
+    extract = partitioners._extract_fwd_bwd_modules
+    # Objects that are no tensors can be saved from torch 2.13 on; no graph that is read has any.
+    opaque: dict[str, Any] = {"saved_opaque_nodes": []} if "saved_opaque_nodes" in signature(extract).parameters else {}
+    return extract(
         joint,
         saved,
         saved_sym_nodes=symbols,
-        saved_opaque_nodes=[],
+        **opaque,
         num_fwd_outputs=num_fwd_outputs,
         static_lifetime_input_nodes=torch.utils._ordered_set.OrderedSet(
             node for at, node in enumerate(primals) if at in static

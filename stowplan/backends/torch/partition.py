@@ -92,17 +92,18 @@ class Partitioner(CustomPartitionerFn):
             began=began,
             stock_seconds=stock_seconds,
         )
+        if not choice.is_stock:
+            modules = split(
+                module,
+                found,
+                choice.sequence,
+                num_fwd_outputs=count,
+                static_lifetime_input_indices=kwargs.get("static_lifetime_input_indices"),
+            )
+        # Only what is certain to run is told, and takes a part of the limit.
         self._parts[key] = choice.report.peak
         self.reports.append(choice.report)
-        if choice.is_stock:
-            return modules
-        return split(
-            module,
-            found,
-            choice.sequence,
-            num_fwd_outputs=count,
-            static_lifetime_input_indices=kwargs.get("static_lifetime_input_indices"),
-        )
+        return modules
 
     def _share(self) -> tuple[Any, int]:
         """What tells graphs apart, and this one's part of the limit: of what others left, as much as each to come."""
