@@ -2,10 +2,10 @@
 
     python -m benchmarks.torch_memory.cuda [--models gpt12,vit12] [--time-limit 15] [-o FILE.jsonl]
 
-Models are those of ``benchmarks.torch_memory.models``, as large as a GPU has them. Limits are even between the least peak found
-and that of the joint graph as it is. *Measured* is ``max_memory_allocated`` over a step, less what stands before it and is no
-tensor of the model's: the workspaces of libraries. Temporary workspaces of kernels are in it. A line of JSON is written for each
-model; those that are there are not run again.
+Models are those of ``benchmarks.torch_memory.models``, as large as a GPU has them. Limits are even between the least peak
+found and that of the joint graph as it is. *Measured* is ``max_memory_allocated`` over a step, less what stands before it and
+is no tensor of the model's: the workspaces of libraries. Temporary workspaces of kernels are in it. A line of JSON is written
+for each model; those that are there are not run again.
 """
 
 from __future__ import annotations
