@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import stowplan
-from stowplan.portfolio.rematerialization.frontier import frontier, least_peak
+from stowplan.portfolio.rematerialization.frontier import frontier
+from stowplan.portfolio.rematerialization.peaks import least_peak
 
 HERE = Path(__file__).parent
 

@@ -31,8 +31,8 @@ from stowplan.backends.torch.partition import prepared
 from stowplan.backends.torch.reader import Counted, Reading, read
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
-from stowplan.portfolio.rematerialization.frontier import least_peak
 from stowplan.portfolio.rematerialization.greedy import simulate
+from stowplan.portfolio.rematerialization.peaks import least_peak
 
 #: Shares of the way from the least peak to eager's.
 PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -18,7 +18,7 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import verify
-from stowplan.portfolio.rematerialization import frontier
+from stowplan.portfolio.rematerialization import peaks
 from stowplan.portfolio.rematerialization.greedy import Policy, simulate
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.solve import solve
@@ -28,7 +28,7 @@ from stowplan.portfolio.solve import solve
 SIMULATION_SHARE, SEARCH_SHARE, STOCK_SHARE = 0.4, 0.6, 0.3
 
 #: Weights of the simulations: the first of those for the least peak.
-POLICIES = frontier.POLICIES[:3]
+POLICIES = peaks.POLICIES[:3]
 
 #: For saying what is possible, seconds and part of the time limit, at least.
 LEAST_LEFT, LEAST_SHARE = 3.0, 0.5
@@ -208,7 +208,7 @@ class _Chooser:
     def _reach(self, seconds: float) -> None:
         """Search for the least peak for some seconds, or until it is within the limit."""
         orders = [] if self.own is None else [_first_runs(self.own.sequence)]
-        plan, bound = frontier.least_peak(self.found.problem, orders, seconds, enough=self.limit)
+        plan, bound = peaks.least_peak(self.found.problem, orders, seconds, enough=self.limit)
         self._mended("least peak", plan.sequence)
         self._offer("least peak", plan.sequence)
         self.least, self.bound = min(self.least, plan.peak), max(self.bound, bound)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 
 from stowplan.compiled import is_interpreted
@@ -19,6 +20,7 @@ from stowplan.portfolio.rematerialization import engine
 from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate, simulated
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.layers import fewer
+from stowplan.portfolio.rematerialization.peaks import lowered
 
 #: Work of deterministic runs for each second of the limit: runs times steps of local search, operators times simulations.
 STEPS = 3_000_000
@@ -29,6 +31,9 @@ FIRST_SHARE, COOLING_SHARE = 0.2, 0.2
 
 #: Runs times steps of local search between two looks at the clock.
 SLICE = 10_000_000
+
+#: Part of the time for the search for the least peak, where nothing else was within the limit.
+LEAST_SHARE = 0.5
 
 #: Steps of one cooling: at least, and for each run of the sequence.
 FEWEST_STEPS, STEPS_PER_RUN = 20_000, 400
@@ -135,7 +140,21 @@ def search(problem: Problem, context: Context) -> None:
             return
         if not context.options.deterministic and time.monotonic() >= until:
             break
+    if run.best is None:
+        _lower(run, orders)
     _improve(run, orders)
+
+
+def _lower(run: _Search, orders: Sequence[Sequence[int]]) -> None:
+    """A plan of the least peak, until it is within the limit: where that is tight, nothing else gets there."""
+    context = run.context
+    until = time.monotonic() + context.seconds(LEAST_SHARE)
+
+    def is_over() -> bool:
+        return context.closed() or (not context.options.deterministic and time.monotonic() >= until)
+
+    free = build(msgspec.structs.replace(run.structure.problem, limit=None))
+    run.offer(lowered(free, orders, is_over, run.limit).sequence, "least peak")
 
 
 def _carry_over(run: _Search) -> None:

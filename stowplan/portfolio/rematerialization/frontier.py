@@ -1,11 +1,8 @@
-"""Peak against added cost: a run for each of several limits, and the least peak that simulations and insertions reach."""
+"""Peak against added cost: a run for each of several limits."""
 
 from __future__ import annotations
 
-import itertools
-import math
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,17 +11,7 @@ from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
-from stowplan.portfolio.operator_order.orders import BASELINES
-from stowplan.portfolio.rematerialization.greedy import Policy, simulate
-from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.solve import solve
-
-#: Orders that the least peak is sought from beside that given, and weights of simulations for it.
-ORDERS = ("bfs", "lpmf")
-POLICIES = (Policy(), Policy(time=0.5, cost=1.5), Policy(cost=1.5), Policy(bytes=2.0), Policy(time=2.0))
-
-#: The search for the least peak ends where so much of it is left.
-TOLERANCE = 0.002
 
 
 class Point(NamedTuple):
@@ -91,73 +78,3 @@ def frontier(
             best = max(best, bound)
             found[at] = found[at]._replace(bound=best)
     return found
-
-
-def least_peak(
-    problem: Problem,
-    orders: Iterable[Sequence[int]] = (),
-    seconds: float = math.inf,
-    should_stop: Callable[[], bool] = lambda: False,
-    enough: int = 0,
-) -> tuple[Plan, int]:
-    """A plan of small peak whatever it costs, and a bound on the least.
-
-    By bisection between what was reached and what was not, or is proven: the plan need not be the best. At each step runs are
-    added to the best plan and to several orders, and these are simulated.
-
-    Parameters
-    ----------
-    problem
-        Its limit counts for nothing.
-    orders
-        To try beside the order given and two of its graph's baselines.
-    seconds
-        Two thirds of them for the plan, the rest for the bound.
-    enough
-        Bytes of a peak below which none is sought; the first that is.
-
-    Returns
-    -------
-    (Plan, int)
-        The plan is for the problem without a limit; the bound is in bytes.
-    """
-    began = time.monotonic()
-
-    def is_over(part: float = 2 / 3) -> bool:
-        return should_stop() or time.monotonic() >= began + part * seconds
-
-    structure = build(msgspec.structs.replace(problem, limit=None))
-    baselines = (BASELINES[name](structure.ordering, is_over) for name in ORDERS)
-    every = dict.fromkeys(map(tuple, [structure.order, *orders, *(order for order in baselines if order is not None)]))
-    best = min(map(structure.made, every), key=lambda plan: plan.peak)
-    insertion = Insertion(structure)
-    # What is enough is out of reach at first, and near the best plan at last: the way there is from above.
-    low = max(bounds.load_bound(structure), enough - 1)
-
-    def within(way: tuple[Policy | None, tuple[int, ...]], limit: int) -> list[int] | None:
-        policy, order = way
-        if policy is None:
-            return insertion.mended(order or best.sequence, limit, is_over)
-        return simulate(structure, order, limit, policy, is_over)
-
-    # Simulations take less time than insertions.
-    ways: list[tuple[Policy | None, tuple[int, ...]]] = [
-        *itertools.product(POLICIES, every),
-        (None, ()),
-        *((None, each) for each in every),
-    ]
-    while enough < best.peak and best.peak - low > TOLERANCE * best.peak and not is_over():
-        limit = (low + best.peak) // 2
-        found = next(((way, sequence) for way in ways if (sequence := within(way, limit)) is not None), None)
-        if found is not None:
-            best = structure.made(found[1])
-            nearer = insertion.mended(best.sequence, enough, is_over) if 0 < enough < best.peak else None
-            best = best if nearer is None else structure.made(nearer)
-            # What succeeded is tried first from then on.
-            ways.sort(key=lambda way: way != found[0])
-        elif not is_over():
-            low = limit + 1
-    if 0 < enough < best.peak:
-        last = next((sequence for way in ways if not is_over() and (sequence := within(way, enough)) is not None), None)
-        best = best if last is None else structure.made(last)
-    return best, bounds.least_peak(structure, lambda: is_over(1.0))

@@ -90,7 +90,7 @@ def tight(part: float = 0.3, time_limit: float = 1.0) -> Any:
     from stowplan.backends.torch.planning import Settings
     from stowplan.backends.torch.reader import read
     from stowplan.models.rematerialization.structure import build
-    from stowplan.portfolio.rematerialization.frontier import least_peak
+    from stowplan.portfolio.rematerialization.peaks import least_peak
 
     class Tight(Partitioner):
         def __call__(self, gm: Any, joint_inputs: Any, **kwargs: Any) -> tuple[Any, Any]:

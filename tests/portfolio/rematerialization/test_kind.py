@@ -12,7 +12,8 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
-from stowplan.portfolio.rematerialization.frontier import frontier, least_peak
+from stowplan.portfolio.rematerialization.frontier import frontier
+from stowplan.portfolio.rematerialization.peaks import least_peak
 from tests.cli.conftest import Cli, cli
 from tests.models.rematerialization import cases
 from tests.paths import EXAMPLES
