@@ -153,7 +153,7 @@ class Eager:
         return [each.grad for each in self.model.parameters() if each.grad is not None]
 
     def figures(self, function: Callable[..., Any] | None = None) -> dict[str, Any]:
-        """Bytes at the peak of a step, milliseconds that it takes, and how far gradients are from expected ones (of their norm)."""
+        """Bytes at the peak of a step, the milliseconds that it takes, and how far gradients are from what is expected."""
         function = self.model if function is None else function
         made = self.step(function)
         if not self.expected:

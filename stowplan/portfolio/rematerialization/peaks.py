@@ -78,35 +78,41 @@ def lowered(structure: Structure, orders: Iterable[Sequence[int]], is_over: Call
     """
     baselines = (BASELINES[name](structure.ordering, is_over) for name in ORDERS)
     every = dict.fromkeys(map(tuple, [structure.order, *orders, *(order for order in baselines if order is not None)]))
-    best = min(map(structure.made, every), key=lambda plan: plan.peak)
+    first = min(map(structure.made, every), key=lambda plan: plan.peak)
     insertion = Insertion(structure)
-    # What is enough is out of reach at first, and near the best plan at last: the way there is from above.
-    low = max(bounds.load_bound(structure), enough - 1)
-
-    def within(way: tuple[Policy | None, tuple[int, ...]], limit: int) -> list[int] | None:
-        policy, order = way
-        if policy is None:
-            return insertion.mended(order or best.sequence, limit, is_over)
-        return simulate(structure, order, limit, policy, is_over)
-
     # Simulations take less time than insertions.
     ways: list[tuple[Policy | None, tuple[int, ...]]] = [
         *itertools.product(POLICIES, every),
         (None, ()),
         *((None, each) for each in every),
     ]
-    while enough < best.peak and best.peak - low > TOLERANCE * best.peak and not is_over():
-        limit = (low + best.peak) // 2
-        found = next(((way, sequence) for way in ways if (sequence := within(way, limit)) is not None), None)
-        if found is not None:
-            best = structure.made(found[1])
-            nearer = insertion.mended(best.sequence, enough, is_over) if 0 < enough < best.peak else None
-            best = best if nearer is None else structure.made(nearer)
-            # What succeeded is tried first from then on.
-            ways.sort(key=lambda way: way != found[0])
-        elif not is_over():
-            low = limit + 1
-    if 0 < enough < best.peak:
-        last = next((sequence for way in ways if not is_over() and (sequence := within(way, enough)) is not None), None)
-        best = best if last is None else structure.made(last)
-    return best
+
+    def within(way: tuple[Policy | None, tuple[int, ...]], limit: int, best: Plan) -> list[int] | None:
+        policy, order = way
+        if policy is None:
+            return insertion.mended(order or best.sequence, limit, is_over)
+        return simulate(structure, order, limit, policy, is_over)
+
+    def bisected(low: int) -> Plan:
+        best, tried = first, ways
+        while enough < best.peak and best.peak - low > TOLERANCE * best.peak and not is_over():
+            limit = (low + best.peak) // 2
+            found = next(((way, made) for way in tried if (made := within(way, limit, best)) is not None), None)
+            if found is not None:
+                best = structure.made(found[1])
+                nearer = insertion.mended(best.sequence, enough, is_over) if 0 < enough < best.peak else None
+                best = best if nearer is None else structure.made(nearer)
+                # What succeeded is tried first from then on.
+                tried = sorted(tried, key=lambda way: way != found[0])
+            elif not is_over():
+                low = limit + 1
+        if 0 < enough < best.peak:
+            last = next((made for way in tried if not is_over() and (made := within(way, enough, best)) is not None), None)
+            best = best if last is None else structure.made(last)
+        return best
+
+    load = bounds.load_bound(structure)
+    # What is enough is out of reach at first, and near the best plan at last: the way there is from above. Another way may
+    # come by it.
+    best = bisected(max(load, enough - 1))
+    return best if not 0 < enough < best.peak or is_over() else min(best, bisected(load), key=lambda plan: plan.peak)
