@@ -23,9 +23,8 @@ from stowplan.portfolio.rematerialization.greedy import Policy, simulate
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.solve import solve
 
-#: Parts of the time left for the simulations, where they reach nothing for the search for the least peak, and then for torch's
-#: plans at lower budgets.
-SIMULATION_SHARE, SEARCH_SHARE, STOCK_SHARE = 0.4, 0.6, 0.3
+#: Parts of the time left for the simulations, and then for torch's plans at lower budgets.
+SIMULATION_SHARE, STOCK_SHARE = 0.4, 0.3
 
 #: Weights of the simulations: the first of those for the least peak.
 POLICIES = peaks.POLICIES[:3]
@@ -170,8 +169,6 @@ class _Chooser:
         for policy in POLICIES[1:]:
             if not self.plans or time.monotonic() < until:
                 self._simulated(order, policy, lambda: self._left() < 0)
-        if not self.plans and self.bound <= self.limit:
-            self._reach(SEARCH_SHARE * self._left())
         until = time.monotonic() + STOCK_SHARE * self._left()
         # Another plan of torch's takes as long as the one at hand did.
         for each in others(lambda: time.monotonic() + self.stock_seconds >= until):
