@@ -10,7 +10,7 @@ import pytest
 from stowplan.backends.torch import MemoryLimitError, PlanningWarning, backend, measure_peak, partitioner
 from stowplan.errors import UsageError
 from stowplan.models.rematerialization.structure import build
-from tests.backends.torch.training import Compiled, Decoder, assert_same, gradients, torch, words
+from tests.backends.torch.training import Compiled, Decoder, assert_same, gradients, tight, torch, words
 
 SECONDS = 2.5
 
@@ -121,3 +121,15 @@ def test_an_unknown_version_keeps_torchs_plan(monkeypatch: pytest.MonkeyPatch) -
     model = Decoder(1)
     with pytest.warns(PlanningWarning, match=r"found torch .*, expected 1\.0: torch's own plan is kept"):
         gradients(model, lambda: Compiled(model, partitioner(1))(words()))
+
+
+def test_a_plan_that_cannot_be_written_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*args: object, **kwargs: object) -> None:
+        raise KeyError("no such node")
+
+    monkeypatch.setattr("stowplan.backends.torch.partition.split", failing)
+    model, planner = Decoder(1), tight()
+    with pytest.warns(PlanningWarning, match=r"KeyError: 'no such node': torch's own plan is kept"):
+        found = gradients(model, lambda: Compiled(model, planner)(words()))
+    assert_same(found, gradients(model, lambda: model(words())))
+    assert planner.reports == []

@@ -181,3 +181,18 @@ def test_drafts_by_lot_differ_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {chain for chain, *_ in drawn} == {2, 5}
     assert all(0 <= below <= 1500 for _, below, _ in drawn)
     assert len({below for _, below, _ in drawn}) > 6
+
+
+def test_where_nothing_is_within_the_limit_the_least_peak_is_sought(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = next(each for seed in range(99) if (each := limited(seed)) and least_cost(each))
+
+    def none(*args: object) -> None:
+        return None
+
+    monkeypatch.setattr(candidates, "simulated", none)
+    monkeypatch.setattr(candidates, "_improve", none)
+    monkeypatch.setattr(candidates, "_carry_over", none)
+    monkeypatch.setattr(Insertion, "mended", none)
+    context = Recorder()
+    candidates.search(problem, context)
+    assert [source for _, source in context.plans] == ["least peak"]
