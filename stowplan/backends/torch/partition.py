@@ -22,7 +22,7 @@ from stowplan.backends.torch.reader import read, sequence_of
 from stowplan.errors import brief
 
 #: Versions of torch that the tests of this back end passed with.
-VERSIONS = ("2.11", "2.12", "2.13", "2.14")
+VERSIONS = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 
 def complaint() -> str:
