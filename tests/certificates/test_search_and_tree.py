@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -73,20 +74,21 @@ def small_prices(kind: str, problem: Any, rng: random.Random) -> Json:
     unit = rng.choice([1, 2, 12])
     count = len(things) * (2 if "tiers" in rules else 1)
 
-    def cut() -> Json:
+    def row() -> Json:
         turned = [each for each in range(count) if rng.random() < 0.3]
-        rounds = [{"divisor": rng.randint(1, 12), "turned": turned} for _ in range(rng.randint(1, 2))]
+        rounds = [{"divisor": rng.randint(1, 12), "turned": turned} for _ in range(rng.choice([0, 0, 1, 2]))]
         where = {"memory": rng.randrange(banks), "moment": rng.randrange(len(things))}
         return where | {"price": rng.randint(0, 2 * unit), "rounds": rounds}
 
     return {
         "form": "prices",
         "denominator": unit,
-        "memory": [
-            [rng.randrange(banks), rng.randrange(len(things)), rng.randint(0, 3 * unit)] for _ in range(rng.randint(0, 4))
+        "memory": [row() for _ in range(rng.randint(0, 5))],
+        "access": [
+            [layer, item, rng.randrange(banks), rng.randint(-unit, 6 * unit)]
+            for layer, item in product(range(len(things)), range(count))
+            if rng.random() < 0.3
         ],
-        "cuts": [cut() for _ in range(rng.randint(0, 2))],
-        "access": [[use, rng.randrange(banks), rng.randint(-unit, 6 * unit)] for use in range(2 * count) if rng.random() < 0.3],
     }
 
 
@@ -193,13 +195,16 @@ HOSTILE: list[tuple[str, Json]] = [
     ("tier_placement", {"form": "tree", "nodes": [[]] * 5}),
     ("tier_placement", {"form": "tree", "nodes": [{"split": [[0, 0]], "most": 0}] * MOST_NODES}),
     ("tier_placement", {"form": "tree", "nodes": [{"split": [[0, 0]], "most": 0}] * 10**5}),
-    ("tier_placement", {"form": "tree", "nodes": [{"like": 0}]}),
-    ("tier_placement", {"form": "tree", "nodes": [{"like": HUGE}]}),
+    ("tier_placement", {"form": "tree", "nodes": [{"split": [[]], "most": 0}, {}]}),
+    ("tier_placement", {"form": "tree", "nodes": [0]}),
     ("tier_placement", {"form": "tree", "nodes": [{"form": "tree", "nodes": []}]}),
     ("tier_placement", {"form": "tree", "nodes": [{"form": "prices", "denominator": 1}] * 2}),
-    ("tier_placement", {"form": "prices", "denominator": 1, "memory": [[0, 0, "a"]]}),
-    ("tier_placement", {"form": "prices", "denominator": 1, "memory": [[HUGE, 0, 1]]}),
-    ("banked_packing", {"form": "prices", "denominator": 1, "cuts": [{"memory": 0, "moment": 0, "price": 1, "rounds": [[]]}]}),
+    ("tier_placement", {"form": "prices", "denominator": 1, "memory": [{"memory": 0, "moment": 0, "price": "a"}]}),
+    ("tier_placement", {"form": "prices", "denominator": 1, "memory": [{"memory": HUGE, "moment": 0, "price": 1}]}),
+    (
+        "banked_packing",
+        {"form": "prices", "denominator": 1, "memory": [{"memory": 0, "moment": 0, "price": 1, "rounds": [[]]}]},
+    ),
     ("memory_mapping", {"form": "tree", "nodes": [{"split": [[HUGE]], "most": HUGE}]}),
 ]
 

@@ -42,7 +42,6 @@ def proof_of(problem: Problem, prices: Prices) -> Proof:
         "denominator": DENOMINATOR,
         "memory": _whole(prices.memory),
         "channel": _whole(prices.channel, most),
-        "wait": _whole(prices.wait, most),
         "access": _whole(prices.access),
         "preload": round(prices.preload * DENOMINATOR),
         "cuts": [

@@ -159,11 +159,11 @@ class Relaxation:
     def proof(self, sides: tuple[Side, ...] = ()) -> Proof:
         """Prices of the last solution."""
         paid = -np.array(self._highs.getSolution().row_dual) * self._unit
-        memory = [[memory, moment, _whole(paid[row] * self._scale[row])] for row, memory, moment in self._priced]
-        cuts = [cut | {"price": _whole(paid[row] / scale)} for row, scale, cut in self._cuts]
+        memory = [priced(memory, moment, _whole(paid[row] * self._scale[row])) for row, memory, moment in self._priced]
+        memory += [cut | {"price": _whole(paid[row] / scale)} for row, scale, cut in self._cuts]
         splits = [_whole(paid[self._sides[side]]) for side in sides]
-        found = {"form": "prices", "denominator": DENOMINATOR, "memory": [each for each in memory if each[2]]}
-        return found | {"cuts": [cut for cut in cuts if cut["price"]]} | ({"splits": splits} if sides else {})
+        found = {"form": "prices", "denominator": DENOMINATOR, "memory": [each for each in memory if each["price"]]}
+        return found | ({"splits": splits} if sides else {})
 
     def tidy(self) -> None:
         """Drop the cuts that have no price, before there are sides of splits."""
@@ -203,6 +203,11 @@ class Relaxation:
                     found[len(decisions) == 1].append((-size * min(rest, 1 - rest), decisions, math.floor(value)))
         several, single = (sorted(each, key=lambda split: split[0]) for each in found)
         return [(decisions, most) for _, decisions, most in (several[: TRIED - 2] + single)[:TRIED]]
+
+
+def priced(memory: int, moment: int, price: int) -> Proof:
+    """A price of a byte of a memory at a moment."""
+    return {"memory": memory, "moment": moment, "price": price}
 
 
 def _whole(price: float) -> int:

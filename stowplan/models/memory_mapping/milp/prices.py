@@ -39,7 +39,6 @@ class _Reader:
             if source in self._search.window_rows:
                 start, end = self._search.window_rows[source]
                 found.channel[start:end] += max(0.0, -duals[row])
-                found.wait[start : end + 1] += max(0.0, -duals[row])
         self._earnings(found)
         found.cuts = self._cuts()
         if model.preload_row is not None:
@@ -148,7 +147,6 @@ class PriceBook:
         own = Prices(
             memory=found.memory[:steps],
             channel=found.channel[:steps],
-            wait=found.wait[: steps + 1],
             access=found.access[:uses],
             preload=found.preload,
             cuts=cuts,
