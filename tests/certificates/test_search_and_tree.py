@@ -14,7 +14,7 @@ from stowplan import files
 from stowplan.certificates.checker import FORMS, check_parsed
 from stowplan.certificates.checker.prices import MOST_NODES
 from stowplan.certificates.checker.reading import MalformedError, UnprovenError, digest
-from stowplan.certificates.maker import certify, places
+from stowplan.certificates.maker import certify, tree
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from tests.certificates.cases import CASES
 from tests.certificates.test_bounds import random_prices
@@ -124,9 +124,9 @@ def test_any_tree_proves_something_true(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["tier_placement", "banked_packing"])
 def test_trees_close_what_the_relaxation_leaves(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "ROUNDS", (0, 0))
+    monkeypatch.setattr(tree, "ROUNDS", (0, 0))
     # A limit on work, not on time.
-    monkeypatch.setattr(places, "MOST", 1000)
+    monkeypatch.setattr(tree, "MOST", 1000)
     trees = tight = mutants = 0
     rng = random.Random(3)
     for seed in range(60):
@@ -154,10 +154,10 @@ def test_trees_close_what_the_relaxation_leaves(kind: str, monkeypatch: pytest.M
 
 def test_cuts_say_more_than_the_relaxation(monkeypatch: pytest.MonkeyPatch) -> None:
     # Cuts alone, and none of trees.
-    monkeypatch.setattr(places, "MOST", 0)
+    monkeypatch.setattr(tree, "MOST", 0)
     reached = []
     for rounds in ((0, 0), (40, 2)):
-        monkeypatch.setattr(places, "ROUNDS", rounds)
+        monkeypatch.setattr(tree, "ROUNDS", rounds)
         cases = [CASES["tier_placement"](seed) for seed in range(60)]
         reached.append(sum(certify(problem, bound=best).bound == best for problem, best in cases if best is not None))
     assert reached[1] > reached[0]

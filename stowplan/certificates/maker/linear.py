@@ -10,7 +10,8 @@ from itertools import product
 from stowplan.certificates.checker import places
 from stowplan.certificates.checker.places import Item
 from stowplan.certificates.maker import Proof, Wish
-from stowplan.certificates.maker.places import DENOMINATOR, Relaxation, Side, Tree, priced
+from stowplan.certificates.maker.places import DENOMINATOR, Relaxation, priced
+from stowplan.certificates.maker.tree import Side, Tree
 from stowplan.models.packing.bounds import live_sets
 from stowplan.models.tier_placement.structure import Structure
 

@@ -77,6 +77,10 @@ class _Reader:
                 if model.fast[use]:
                     # Two uses of one tensor share their columns: one of them earns for both.
                     found.access[use] = paid.pop(model.fast[use][0], 0.0)
+                else:
+                    # No plan has it fast, so that it may earn all that it might save.
+                    weight, latency = model.problem.steps[step].weight, model.savings.latencies[step]
+                    found.access[use] = factor[step] * weight * latency.most_gained(use - uses[0])
 
     def _cuts(self) -> list[CutPrice]:
         """Cuts of memory that bind."""

@@ -51,10 +51,12 @@ class ScaledHighs:
         problem = model.problem
         gain = max(1, problem.all_slow_ps - model.floor_until[-1])
         self._objective_scale = OBJECTIVE_RANGE / gain
+        self.unit_ps = 1 / self._objective_scale
+        """What 1 in the objective of HiGHS stands for."""
         self._scale = np.maximum(1, self._upper - self._lower).astype(np.float64)
         self._scale[np.array(model.stall + model.clock, dtype=np.int64)] = max(1.0, gain / TIME_RANGE)
         self._row_scale = self._scales(self._matrix)
-        self._highs = one_thread(seed)
+        self._highs = self.highs = one_thread(seed)
         interrupt_when(self._highs, should_stop)
         self._pass_model()
 
@@ -131,7 +133,8 @@ class ScaledHighs:
         solution = self._highs.getSolution()
         if not solution.dual_valid:
             return None
-        duals: FloatArray = np.array(solution.row_dual) * self._row_scale / self._objective_scale
+        # Others may have added rows of their own behind these.
+        duals: FloatArray = np.array(solution.row_dual[: len(self._row_scale)]) * self._row_scale / self._objective_scale
         return duals
 
     def cuts(self, finder: RoundingCuts, values: FloatArray, limit: int, should_stop: Callable[[], bool]) -> Rows:
