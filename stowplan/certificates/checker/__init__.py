@@ -68,10 +68,9 @@ def check_parsed(rules: Fields, stated: Fields) -> Verdict:
     """The same of what :func:`parse` makes of them."""
     head = stated.get("format"), stated.get("version")
     expect(head == (FORMAT, VERSION), "certificate", head, f"format {FORMAT!r}, version {VERSION}")
-    kind = stated.get("kind")
     bound = None if stated.get("bound") is None else whole(stated, "bound", -LARGEST)
     given = str(rules.get("format")).removeprefix("stowplan.").removesuffix(".problem")
-    need(kind == given, "kind", f"found {str(kind)[:40]!r}, the problem is of {given[:40]!r}")
+    need(stated.get("kind") == given, "kind", f"found {str(stated.get('kind'))[:40]!r}, the problem is of {given[:40]!r}")
     need(stated.get("problem") == digest(rules), "problem", "the certificate is for another problem: the digests differ")
     try:
         proof, form = stated["proof"], str(stated["proof"].get("form"))

@@ -15,8 +15,8 @@ from itertools import accumulate
 from stowplan.certificates.checker.prices import MOST_SETS, Splits, cheapest, rounded
 from stowplan.certificates.checker.reading import Fields, listed, numbers, rounded_up, whole
 
-#: A cost that no path has.
-NEVER = 1 << 400
+#: A cost that no path has, and what a use earns that must be fast: more than all that uses cost.
+NEVER, ALL = 1 << 400, 1 << 300
 
 #: Boundaries at which a copy is looked at one by one; beyond them a bound that holds for all is taken.
 MOST_LOOKS = 200
@@ -68,6 +68,8 @@ class Mapping:
     def __init__(self, problem: Fields, proof: Fields):
         steps, self.problem, self.unit = problem["steps"], problem, whole(proof, "denominator", 1)
         every, channels, stalls = range(len(steps) + 1), problem["channels"], problem["stalls"] == "allowed"
+        self.end = len(steps) if problem["evictions"] == "whole_steps" else NEVER
+        """Where no copy starts: what is copied out there would have to stay for one more step."""
         self.loops = tuple((loop["start"], loop["end"]) for loop in problem["loops"])
         self.preload = whole(proof, "preload", default=0)
         self.access = [*numbers(proof, "access", -(1 << 200), sum(len(step["uses"]) for step in steps)), 0]
@@ -100,7 +102,7 @@ class Mapping:
 
     def copied(self, start: int, end: int, duration: int) -> int:
         """Least cost of a copy between two boundaries; NEVER where there is no time for it."""
-        if self.supply and (start >= end or self.supply[end] - self.supply[start] < duration):
+        if start == self.end or (self.supply and (start >= end or self.supply[end] - self.supply[start] < duration)):
             return NEVER
         return duration * min([self.wait, *self.time[start:end]])
 
@@ -115,6 +117,8 @@ class Path:
     def __init__(self, known: Mapping, tensor: int, accesses: list[list[int]]):
         self.known, self.accesses, self.info = known, accesses, known.problem["tensors"][tensor]
         self.units, self.cuts = known.units[tensor], known.cuts[tensor]
+        # Members of one tensor may have to be fast together, or not at all.
+        self.extra = ALL if known.problem["alias_rule"] == "uniform" and len(self.info["members"]) > 1 else 0
         is_local = not (self.info["is_input"] or self.info["is_output"])
         start, end = accesses[0][0], accesses[-1][0]
         # Loops that the tensor is outside of; those that hold all its accesses do not bind it, but then it has no copies.
@@ -134,7 +138,7 @@ class Path:
                 held = self.held(first, leave)
                 slow, lost = min(slow, clean + held), min(lost, clean + held, dirty + held)
             clean, dirty = min(clean + stay, slow + self._copied_in(first, step)), dirty + stay
-            first, held, earned = step + 1, self.held(step, step + 1), known.access[read] + known.access[write]
+            first, held, earned = step + 1, self.held(step, step + 1), known.access[read] + known.access[write] + self.extra
             if write < 0:
                 lost, clean, dirty = NEVER, clean + held - max(0, earned), dirty + held - earned
                 continue
@@ -143,7 +147,7 @@ class Path:
             slow, lost, clean = slow if read >= 0 else min(slow, lost), NEVER, NEVER
             self.since = first
         clean = min(clean, dirty + self._copied_out(first, len(known.time)))
-        return min(slow, clean) if self.info["is_output"] else min(slow, lost, clean, dirty)
+        return self.extra * len(self.accesses) + (min(slow, clean) if self.info["is_output"] else min(slow, lost, clean, dirty))
 
     def held(self, start: int, end: int) -> int:
         """What the place of the tensor costs during steps ``[start, end)``."""

@@ -61,6 +61,11 @@ class Uses(Branched):
         super().__init__(solver.highs, solver.unit_ps, size, lambda decision: model.fast[decision[0]])
         self.base = model.offset_ps
 
+    def separate(self, most: int) -> int:
+        """Add windows of the copy channels that the last solution breaks."""
+        self._search.values = self._search.solver.values()
+        return int(self._search.add_windows())
+
     def splits(self) -> list[Split]:
         """Uses that are not decided, those farthest from whole numbers first, of these that which may save most."""
         point, model = self.point(), self._search.model
@@ -75,7 +80,7 @@ class Uses(Branched):
     def proof(self, sides: tuple[Side, ...] = ()) -> Proof:
         """Prices of the last solution; beyond all bounds of what is decided."""
         duals = self._search.solver.duals()
-        found = proof_of(self._wish.problem, prices_of(self._search, duals)) if duals is not None else {}
+        found = proof_of(self._wish.problem, prices_of(self._search, np.zeros(0) if duals is None else duals))
         for ((use,),), _, is_more in sides:
             found["access"][use] = EARNED if is_more else -EARNED
         return found | ({"splits": [DECIDED] * len(sides)} if sides else {})

@@ -17,7 +17,7 @@ from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.mip.matrix import FloatArray
 
 #: Rounds of cuts at the root and at other leaves; cuts of each; rounds that bring little, this part of the gap, until they end.
-ROUNDS, CUTS, PATIENCE, LITTLE = (40, 2), (40, 8), 8, 0.02
+ROUNDS, CUTS, PATIENCE, LITTLE = (40, 8), (40, 8), 8, 0.02
 
 #: Splits that are tried before one is taken, with so many steps of the simplex method each.
 TRIED, STEPS = 8, 15
@@ -59,7 +59,8 @@ class Branched:
         self._highs.setOptionValue("time_limit", self._highs.getRunTime() + max(0.02, seconds))
         self._highs.setOptionValue("simplex_iteration_limit", steps)
         self._highs.run()
-        is_done = self._highs.getModelStatus() in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kIterationLimit)
+        states = highspy.HighsModelStatus
+        is_done = self._highs.getModelStatus() in (states.kOptimal, states.kIterationLimit, states.kModelEmpty)
         return float(self._highs.getInfo().objective_function_value) * self._unit if is_done else -math.inf
 
     def point(self) -> FloatArray:
