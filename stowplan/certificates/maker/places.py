@@ -35,6 +35,8 @@ class Row(NamedTuple):
     """[items] numbers; below their columns, and what they take."""
     columns: Any
     taken: Any
+    divisors: Any
+    """[divisors, 1] to round by."""
 
 
 class Relaxation(Branched):
@@ -65,7 +67,9 @@ class Relaxation(Branched):
                 if taken.sum() <= most:
                     continue
                 columns = np.array([self.column[each][memory] for each in numbers], np.int64)
-                self.rows.append(Row(memory, moment, numbers, columns, taken))
+                sizes = np.unique(taken)
+                divisors = np.unique(np.concatenate([*(sizes // parts for parts in PARTS), [sizes[-1] + 1]]))
+                self.rows.append(Row(memory, moment, numbers, columns, taken, divisors[divisors > 1, None]))
                 self._priced.append((len(self.program.rows.lower), memory, moment))
                 terms = [(int(c), int(t)) for n, c, t in zip(numbers, columns, taken, strict=True) if n not in always]
                 self.program.add_row([*terms, (load, 1)], upper=most)
@@ -158,10 +162,7 @@ def _rounded(row: Row, point: FloatArray, room: int, seen: Counter[bytes]) -> An
     seen[key] += 1
     if seen[key] > ALIKE:
         return None
-    sizes = np.unique(row.taken)
-    divisors = np.unique(np.concatenate([*(sizes // parts for parts in PARTS), [sizes[-1] + 1]]))
-    divisors = divisors[divisors > 1, None]
-    best: Any = None
+    divisors, best = row.divisors, None
     for turned in (point >= 0.5, point >= 1 - FRACTION, point > FRACTION):
         left = room - int(row.taken[turned].sum())
         units, values = np.where(turned, -row.taken, row.taken), np.where(turned, 1 - point, point)

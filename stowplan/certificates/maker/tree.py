@@ -133,14 +133,12 @@ class Tree:
         self._children: dict[int, tuple[Split, int, int]] = {}
 
     def proofs(self, base: int) -> Iterator[Proof]:
-        """Of the linear program, with cuts, then of a tree. ``base`` is what costs have beside the program's."""
+        """Of a tree where there is time, then of its root. ``base`` is what costs have beside the program's."""
         self._goal = math.inf if self._wish.bound is None else self._wish.bound - base - 0.5
         self._penalty = 10 * abs(base + self._relaxation.solve(self._left()))
         if not math.isfinite(self._penalty):
             return
-        yield self._earned(self._relaxation, ())
         root = self._leaf(())
-        yield root.proof
         self._relaxation.tidy()
         root = root._replace(place=self._relaxation.place())
         leaves, closed = [root], dict[int, _Leaf]()
@@ -162,6 +160,7 @@ class Tree:
                     heapq.heappush(leaves, each)
         if self._children:
             yield {"form": "tree", "nodes": self._nodes(closed | {each.number: each for each in leaves}, root.number)}
+        yield root.proof
 
     def _left(self) -> float:
         return min(1e6, self._wish.end - time.monotonic())
