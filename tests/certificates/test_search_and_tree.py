@@ -14,7 +14,8 @@ from stowplan import files
 from stowplan.certificates.checker import FORMS, check_parsed
 from stowplan.certificates.checker.prices import MOST_NODES
 from stowplan.certificates.checker.reading import MalformedError, UnprovenError, digest
-from stowplan.certificates.maker import certify, tree
+from stowplan.certificates.maker import certify, mapping, tree
+from stowplan.models.memory_mapping.prices import Prices
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from tests.certificates.cases import CASES
 from tests.certificates.test_bounds import random_prices
@@ -42,7 +43,7 @@ def searches(kind: str, problem: Any, best: int | None, beyond: int) -> Iterator
         yield from ({"form": "search", "from": side, "below": best + beyond} for side in ("start", "end"))
     if kind == "modulo_scheduling" and (best is not None or not beyond):
         least = problem.machine.spoke_depth + 1 if best is None else decode_objective(best)[0] + beyond
-        yield {"form": "search", "least": least}
+        yield from ({"form": form, "least": least} for form in ("search", "recurrence"))
 
 
 @pytest.mark.parametrize(("kind", "count"), [("packing", 150), ("operator_order", 150), ("modulo_scheduling", 40)])
@@ -96,7 +97,8 @@ def random_tree(leaf: Callable[[], Json], decide: Callable[[], list[int]], rng: 
     """Nodes in preorder, with any prices of rows."""
     if depth == 4 or rng.random() < 0.3:
         return [leaf() | {"splits": [rng.choice([0, rng.randint(0, 40)]) for _ in range(depth)]}]
-    split = [decide() for _ in range(rng.randint(1, 3))]
+    # A decision that names nothing is 1 in every plan.
+    split = [decide() if rng.random() < 0.9 else [] for _ in range(rng.randint(1, 3))]
     below = [random_tree(leaf, decide, rng, depth + 1) for _ in range(2)]
     return [{"split": split, "most": rng.randint(0, len(split))}, *below[0], *below[1]]
 
@@ -122,9 +124,11 @@ def test_any_tree_proves_something_true(kind: str) -> None:
     assert reached > 0
 
 
-@pytest.mark.parametrize("kind", ["tier_placement", "banked_packing"])
+@pytest.mark.parametrize("kind", ["tier_placement", "banked_packing", "memory_mapping"])
 def test_trees_close_what_the_relaxation_leaves(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "ROUNDS", (0, 0))
+    # With no prices, what is decided must do.
+    monkeypatch.setattr(mapping, "prices_of", lambda search, duals: none_of(search.model.problem))
     # A limit on work, not on time.
     monkeypatch.setattr(tree, "MOST", 1000)
     trees = tight = mutants = 0
@@ -150,6 +154,11 @@ def test_trees_close_what_the_relaxation_leaves(kind: str, monkeypatch: pytest.M
     assert trees >= 3
     assert tight > 0.6 * trees
     assert mutants >= 300
+
+
+def none_of(problem: Any) -> Prices:
+    """Prices at which everything is free."""
+    return Prices.none(problem.horizon, problem.use_count)
 
 
 def test_cuts_say_more_than_the_relaxation(monkeypatch: pytest.MonkeyPatch) -> None:
