@@ -38,5 +38,6 @@ def _resources(body: Body) -> Iterator[Proof]:
     for count in range(1, len(interfaces) + 1 if len(interfaces) <= 8 else 2):
         for chosen in combinations(interfaces, count):
             others = (served for at, (served, _) in enumerate(body.interfaces) if at not in chosen)
-            if tiles := body.tiles.difference(*others):
+            tiles = body.tiles.difference(*others)
+            if any(body.interfaces[each][0] & tiles for each in chosen):
                 yield {"tiles": sorted(tiles), "requests": True}

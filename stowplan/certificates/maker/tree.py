@@ -17,10 +17,10 @@ from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.mip.matrix import FloatArray
 
 #: Rounds of cuts at the root and at other leaves; cuts of each; rounds that bring little, this part of the gap, until they end.
-ROUNDS, CUTS, PATIENCE, LITTLE = (40, 8), (40, 8), 8, 0.02
+ROUNDS, CUTS, PATIENCE, LITTLE = (40, 2), (40, 8), 8, 0.02
 
-#: Splits that are tried before one is taken, with so many steps of the simplex method each.
-TRIED, STEPS = 8, 15
+#: Splits that are tried before one is taken, those on new decisions with so many steps of the simplex method each.
+TRIED, STEPS = 8, 100
 
 #: Leaves times items, so that a tree is checked in about a second.
 MOST = 30_000
@@ -130,12 +130,14 @@ class Tree:
         self._relaxation, self._wish, self._earned = relaxation, wish, earned
         self._goal, self._penalty = math.inf, 0.0
         self._numbers = count()
+        self._gains: dict[tuple[Decision, ...], float] = {}
+        """Of decisions that were tried what both sides gained, or what they did where last they were taken, cuts and all."""
         self._children: dict[int, tuple[Split, int, int]] = {}
 
     def proofs(self, base: int) -> Iterator[Proof]:
         """Of a tree where there is time, then of its root. ``base`` is what costs have beside the program's."""
         self._goal = math.inf if self._wish.bound is None else self._wish.bound - base - 0.5
-        self._penalty = 10 * abs(base + self._relaxation.solve(self._left()))
+        self._penalty = 10 * abs(self._relaxation.solve(self._left()) or base)
         if not math.isfinite(self._penalty):
             return
         root = self._leaf(())
@@ -153,6 +155,7 @@ class Tree:
                 leaves.append(leaf)
                 break
             self._children[leaf.number] = (split, made[0].number, made[1].number)
+            self._gains[split[0]] = self._gain(leaf, [each.bound for each in made])
             for each in made:
                 if each.bound >= self._goal:
                     closed[each.number] = each
@@ -192,14 +195,20 @@ class Tree:
         for split in leaf.splits if len(leaf.splits) > 1 else []:
             if self._wish.is_over():
                 break
-            gains = []
-            for is_more in (False, True):
-                relaxation.take((*leaf.sides, (*split, is_more)), self._penalty)
-                relaxation.go(place)
-                gains.append(max(1.0, min(relaxation.solve(self._left(), STEPS), self._goal) - leaf.bound))
-            if gains[0] * gains[1] > most:
-                best, most = split, gains[0] * gains[1]
+            if split[0] not in self._gains:
+                gains = list[float]()
+                for is_more in (False, True):
+                    relaxation.take((*leaf.sides, (*split, is_more)), self._penalty)
+                    relaxation.go(place)
+                    gains.append(relaxation.solve(self._left(), STEPS))
+                self._gains[split[0]] = self._gain(leaf, gains)
+            if self._gains[split[0]] > most:
+                best, most = split, self._gains[split[0]]
         return best, place
+
+    def _gain(self, leaf: _Leaf, bounds: list[float]) -> float:
+        """Product of what the sides of a split gain, as far as that is needed."""
+        return math.prod(max(1.0, min(bound, self._goal) - leaf.bound) for bound in bounds)
 
     def _nodes(self, leaves: dict[int, _Leaf], root: int) -> list[Proof]:
         found, waiting = list[Proof](), [root]
