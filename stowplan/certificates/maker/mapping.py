@@ -64,7 +64,7 @@ class Uses(Branched):
     def separate(self, most: int) -> int:
         """Add windows of the copy channels that the last solution breaks."""
         self._search.values = self._search.solver.values()
-        return int(self._search.add_windows())
+        return int(self._search.values is not None and self._search.add_windows())
 
     def splits(self) -> list[Split]:
         """Uses that are not decided, those farthest from whole numbers first, of these that which may save most."""
