@@ -45,7 +45,6 @@ def random_prices(problem: Any, rng: random.Random) -> dict[str, Any]:
     """Any prices: they prove something, be it little."""
     unit = rng.choice([1, 2, 6, 12])
     dense = rng.random()
-    most = unit // problem.channels if problem.stalls == "allowed" else 3 * unit
     units = [-(-tensor.size // problem.alignment) for tensor in problem.tensors]
 
     def price(most: int) -> int:
@@ -60,8 +59,7 @@ def random_prices(problem: Any, rng: random.Random) -> dict[str, Any]:
         "form": "prices",
         "denominator": unit,
         "memory": [price(3 * unit) for _ in problem.steps],
-        "channel": [price(most) for _ in problem.steps],
-        "wait": [price(most) for _ in range(problem.horizon + 1)],
+        "channel": [price(3 * unit) for _ in problem.steps],
         "access": [rng.randint(-2 * unit, 12 * unit) if rng.random() < dense + 0.3 else 0 for _ in range(problem.use_count)],
         "preload": price(3 * unit),
         "cuts": [
@@ -91,7 +89,7 @@ def test_any_prices_prove_something_true() -> None:
         value = shown(problem, proof)
         for _ in range(60):
             other = json.loads(json.dumps(proof))
-            name = rng.choice(["memory", "channel", "wait", "access", "access", "access"])
+            name = rng.choice(["memory", "channel", "access", "access", "access"])
             at = rng.randrange(len(other[name])) if other[name] else None
             if at is None:
                 continue

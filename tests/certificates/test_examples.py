@@ -32,7 +32,7 @@ def test_recurrence() -> None:
     u = loops.Instruction(id="u", op="add", operands=(loops.Operand(instruction="v", distance=1),))
     v = loops.Instruction(id="v", op="add", operands=(loops.Operand(instruction="u"),))
     problem = loops.Problem(instructions=(u, v), machine=line(latency=3, spoke_depth=8))
-    assert shown(problem, {"form": "recurrence", "cycle": [[0, 1, 0], [1, 0, 1]]}) == 6_000_006
+    assert shown(problem, {"form": "recurrence", "least": 6}) == 6_000_006
 
 
 def pair() -> Problem:
@@ -52,7 +52,7 @@ def test_prices_of_banks() -> None:
     buffers = tuple(banked.Buffer(id=str(size), lower=0, upper=1, size=size) for size in (4, 3))
     banks = (banked.Bank(name="near", capacity=5, cost=0), banked.Bank(name="far", capacity=9, cost=1))
     problem = banked.Problem(buffers=buffers, banks=banks)
-    assert shown(problem, {"form": "prices", "denominator": 1, "memory": [[0, 0, 1]]}) == 2
+    assert shown(problem, {"form": "prices", "denominator": 1, "memory": [{"memory": 0, "moment": 0, "price": 1}]}) == 2
 
 
 def test_trees_of_banks() -> None:
@@ -60,7 +60,7 @@ def test_trees_of_banks() -> None:
     banks = (banked.Bank(name="near", capacity=5, cost=0), banked.Bank(name="far", capacity=9, cost=1))
     problem = banked.Problem(buffers=buffers, banks=banks)
     one = {"form": "prices", "denominator": 1, "splits": [3]}
-    both = {"form": "prices", "denominator": 1, "memory": [[0, 0, 2]], "splits": [4]}
+    both = {"form": "prices", "denominator": 1, "memory": [{"memory": 0, "moment": 0, "price": 2}], "splits": [4]}
     assert shown(problem, {"form": "tree", "nodes": [{"split": [[0, 0], [1, 0]], "most": 1}, one, both]}) == 3
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from stowplan import files
 from stowplan.certificates.checker import FORMS, check_parsed
 from stowplan.certificates.checker.prices import MOST_NODES
 from stowplan.certificates.checker.reading import MalformedError, UnprovenError, digest
-from stowplan.certificates.maker import certify, places
+from stowplan.certificates.maker import certify, mapping, tree
+from stowplan.models.memory_mapping.prices import Prices
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from tests.certificates.cases import CASES
 from tests.certificates.test_bounds import random_prices
@@ -41,7 +43,7 @@ def searches(kind: str, problem: Any, best: int | None, beyond: int) -> Iterator
         yield from ({"form": "search", "from": side, "below": best + beyond} for side in ("start", "end"))
     if kind == "modulo_scheduling" and (best is not None or not beyond):
         least = problem.machine.spoke_depth + 1 if best is None else decode_objective(best)[0] + beyond
-        yield {"form": "search", "least": least}
+        yield from ({"form": form, "least": least} for form in ("search", "recurrence"))
 
 
 @pytest.mark.parametrize(("kind", "count"), [("packing", 150), ("operator_order", 150), ("modulo_scheduling", 40)])
@@ -73,20 +75,21 @@ def small_prices(kind: str, problem: Any, rng: random.Random) -> Json:
     unit = rng.choice([1, 2, 12])
     count = len(things) * (2 if "tiers" in rules else 1)
 
-    def cut() -> Json:
+    def row() -> Json:
         turned = [each for each in range(count) if rng.random() < 0.3]
-        rounds = [{"divisor": rng.randint(1, 12), "turned": turned} for _ in range(rng.randint(1, 2))]
+        rounds = [{"divisor": rng.randint(1, 12), "turned": turned} for _ in range(rng.choice([0, 0, 1, 2]))]
         where = {"memory": rng.randrange(banks), "moment": rng.randrange(len(things))}
         return where | {"price": rng.randint(0, 2 * unit), "rounds": rounds}
 
     return {
         "form": "prices",
         "denominator": unit,
-        "memory": [
-            [rng.randrange(banks), rng.randrange(len(things)), rng.randint(0, 3 * unit)] for _ in range(rng.randint(0, 4))
+        "memory": [row() for _ in range(rng.randint(0, 5))],
+        "access": [
+            [layer, item, rng.randrange(banks), rng.randint(-unit, 6 * unit)]
+            for layer, item in product(range(len(things)), range(count))
+            if rng.random() < 0.3
         ],
-        "cuts": [cut() for _ in range(rng.randint(0, 2))],
-        "access": [[use, rng.randrange(banks), rng.randint(-unit, 6 * unit)] for use in range(2 * count) if rng.random() < 0.3],
     }
 
 
@@ -94,7 +97,8 @@ def random_tree(leaf: Callable[[], Json], decide: Callable[[], list[int]], rng: 
     """Nodes in preorder, with any prices of rows."""
     if depth == 4 or rng.random() < 0.3:
         return [leaf() | {"splits": [rng.choice([0, rng.randint(0, 40)]) for _ in range(depth)]}]
-    split = [decide() for _ in range(rng.randint(1, 3))]
+    # A decision that names nothing is 1 in every plan.
+    split = [decide() if rng.random() < 0.9 else [] for _ in range(rng.randint(1, 3))]
     below = [random_tree(leaf, decide, rng, depth + 1) for _ in range(2)]
     return [{"split": split, "most": rng.randint(0, len(split))}, *below[0], *below[1]]
 
@@ -120,11 +124,13 @@ def test_any_tree_proves_something_true(kind: str) -> None:
     assert reached > 0
 
 
-@pytest.mark.parametrize("kind", ["tier_placement", "banked_packing"])
+@pytest.mark.parametrize("kind", ["tier_placement", "banked_packing", "memory_mapping"])
 def test_trees_close_what_the_relaxation_leaves(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "ROUNDS", (0, 0))
+    monkeypatch.setattr(tree, "ROUNDS", (0, 0))
+    # With no prices, what is decided must do.
+    monkeypatch.setattr(mapping, "prices_of", lambda search, duals: none_of(search.model.problem))
     # A limit on work, not on time.
-    monkeypatch.setattr(places, "MOST", 1000)
+    monkeypatch.setattr(tree, "MOST", 1000)
     trees = tight = mutants = 0
     rng = random.Random(3)
     for seed in range(60):
@@ -150,12 +156,17 @@ def test_trees_close_what_the_relaxation_leaves(kind: str, monkeypatch: pytest.M
     assert mutants >= 300
 
 
+def none_of(problem: Any) -> Prices:
+    """Prices at which everything is free."""
+    return Prices.none(problem.horizon, problem.use_count)
+
+
 def test_cuts_say_more_than_the_relaxation(monkeypatch: pytest.MonkeyPatch) -> None:
     # Cuts alone, and none of trees.
-    monkeypatch.setattr(places, "MOST", 0)
+    monkeypatch.setattr(tree, "MOST", 0)
     reached = []
     for rounds in ((0, 0), (40, 2)):
-        monkeypatch.setattr(places, "ROUNDS", rounds)
+        monkeypatch.setattr(tree, "ROUNDS", rounds)
         cases = [CASES["tier_placement"](seed) for seed in range(60)]
         reached.append(sum(certify(problem, bound=best).bound == best for problem, best in cases if best is not None))
     assert reached[1] > reached[0]
@@ -193,13 +204,16 @@ HOSTILE: list[tuple[str, Json]] = [
     ("tier_placement", {"form": "tree", "nodes": [[]] * 5}),
     ("tier_placement", {"form": "tree", "nodes": [{"split": [[0, 0]], "most": 0}] * MOST_NODES}),
     ("tier_placement", {"form": "tree", "nodes": [{"split": [[0, 0]], "most": 0}] * 10**5}),
-    ("tier_placement", {"form": "tree", "nodes": [{"like": 0}]}),
-    ("tier_placement", {"form": "tree", "nodes": [{"like": HUGE}]}),
+    ("tier_placement", {"form": "tree", "nodes": [{"split": [[]], "most": 0}, {}]}),
+    ("tier_placement", {"form": "tree", "nodes": [0]}),
     ("tier_placement", {"form": "tree", "nodes": [{"form": "tree", "nodes": []}]}),
     ("tier_placement", {"form": "tree", "nodes": [{"form": "prices", "denominator": 1}] * 2}),
-    ("tier_placement", {"form": "prices", "denominator": 1, "memory": [[0, 0, "a"]]}),
-    ("tier_placement", {"form": "prices", "denominator": 1, "memory": [[HUGE, 0, 1]]}),
-    ("banked_packing", {"form": "prices", "denominator": 1, "cuts": [{"memory": 0, "moment": 0, "price": 1, "rounds": [[]]}]}),
+    ("tier_placement", {"form": "prices", "denominator": 1, "memory": [{"memory": 0, "moment": 0, "price": "a"}]}),
+    ("tier_placement", {"form": "prices", "denominator": 1, "memory": [{"memory": HUGE, "moment": 0, "price": 1}]}),
+    (
+        "banked_packing",
+        {"form": "prices", "denominator": 1, "memory": [{"memory": 0, "moment": 0, "price": 1, "rounds": [[]]}]},
+    ),
     ("memory_mapping", {"form": "tree", "nodes": [{"split": [[HUGE]], "most": HUGE}]}),
 ]
 

@@ -13,21 +13,26 @@ from functools import partial
 from typing import NamedTuple
 
 from stowplan.certificates.checker import graphs, mapping, places, schedules
-from stowplan.certificates.checker.prices import Splits, tree
-from stowplan.certificates.checker.reading import LARGEST, Fields, MalformedError, digest, expect, fields, need, parse, whole
+from stowplan.certificates.checker.prices import Prices, Splits, tree
+from stowplan.certificates.checker.reading import LARGEST, Fields, MalformedError, digest, expect, need, parse, whole
 
 FORMAT, VERSION = "stowplan.certificate", 1
 
-#: What each form proves of each kind: the largest bound, or None for infeasible. Kinds with prices have trees as well.
-FORMS: dict[str, dict[str, Callable[..., int | None]]] = {
+
+def _priced(prices: Prices) -> dict[str, Callable[[Fields, Fields], int | None]]:
+    return {"prices": lambda problem, proof: prices(problem, proof, Splits()), "tree": partial(tree, prices)}
+
+
+#: What each form proves of each kind: the largest bound, or None for infeasible.
+FORMS: dict[str, dict[str, Callable[[Fields, Fields], int | None]]] = {
     "packing": {"load": places.load, "search": places.search},
     "operator_order": {"cut": graphs.cut, "search": graphs.search},
     "rematerialization": {"cut": graphs.cut},
     "modulo_scheduling": dict.fromkeys(schedules.FORMS, schedules.schedule),
-    "memory_mapping": {"prices": mapping.prices},
-    "tier_placement": {"prices": places.tiers},
-    "banked_packing": {"prices": partial(places.prices, places.banks)},
-    "bank_mapping": {"prices": partial(places.prices, places.chip)},
+    "memory_mapping": _priced(mapping.prices),
+    "tier_placement": _priced(partial(places.prices, places.tiers)),
+    "banked_packing": _priced(partial(places.prices, places.banks)),
+    "bank_mapping": _priced(partial(places.prices, places.chip)),
 }
 
 
@@ -61,28 +66,18 @@ def check(problem: bytes, certificate: bytes) -> Verdict:
 
 def check_parsed(rules: Fields, stated: Fields) -> Verdict:
     """The same of what :func:`parse` makes of them."""
-    for name, expected in (("format", FORMAT), ("version", VERSION)):
-        expect(stated.get(name) == expected, f"certificate.{name}", stated.get(name), repr(expected))
-    kind, proof = stated.get("kind"), fields(stated.get("proof"), "proof")
+    head = stated.get("format"), stated.get("version")
+    expect(head == (FORMAT, VERSION), "certificate", head, f"format {FORMAT!r}, version {VERSION}")
     bound = None if stated.get("bound") is None else whole(stated, "bound", -LARGEST)
     given = str(rules.get("format")).removeprefix("stowplan.").removesuffix(".problem")
-    need(kind == given, "kind", f"found {str(kind)[:40]!r}, the problem is of {given[:40]!r}")
+    need(stated.get("kind") == given, "kind", f"found {str(stated.get('kind'))[:40]!r}, the problem is of {given[:40]!r}")
     need(stated.get("problem") == digest(rules), "problem", "the certificate is for another problem: the digests differ")
     try:
-        shown = _shown(rules, proof, given)
+        proof, form = stated["proof"], str(stated["proof"].get("form"))
+        need(form != "trusted", "proof", "it names a solver that is trusted, and shows nothing")
+        expect(form in FORMS.get(given, {}), "proof.form", form, f"one of {given}")
+        shown = FORMS[given][form](rules, proof)
     except (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, ValueError, RecursionError) as error:
         raise MalformedError(f"proof: {type(error).__name__}: {str(error)[:100]}") from None
-    need(shown is None or bound is not None, "bound", "the proof does not show that nothing fits")
-    need(shown is None or bound is None or bound <= shown, "bound", f"it claims {bound}, its proof shows {shown}")
-    return Verdict(str(proof["form"]), bound, shown)
-
-
-def _shown(rules: Fields, proof: Fields, kind: str, *above: Splits) -> int | None:
-    """The largest bound that a proof shows, below splits or not."""
-    form, forms = str(proof.get("form")), FORMS.get(kind, {})
-    need(form != "trusted", "proof", "it names a solver that is trusted, and shows nothing")
-    if form == "tree" and "prices" in forms and not above:
-        width, size = 1 if kind == "memory_mapping" else 2, max(len(each) for each in rules.values() if isinstance(each, list))
-        return tree(proof, lambda leaf, splits: _shown(rules, leaf, kind, splits), width, size)
-    expect(form in forms, "proof.form", form, f"one of {kind}")
-    return forms[form](rules, proof, *above)
+    need(shown is None or (bound is not None and bound <= shown), "bound", f"it claims {bound}, its proof shows {shown}")
+    return Verdict(form, bound, shown)

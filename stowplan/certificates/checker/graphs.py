@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stowplan.certificates.checker.reading import LOOKS, Fields, need, pick, rows, walk, whole
+from stowplan.certificates.checker.reading import LARGEST, LOOKS, Fields, need, rounded_up, rows, walk, whole
 
 #: Of each operator some others.
 Links = list[set[int]]
@@ -72,25 +72,21 @@ def cut(problem: Fields, proof: Fields) -> int | None:
     x_first - x_second is no more than 0. The sum is linear, so that its least value is found operator by operator. Amounts are
     a flow of the network whose least cut they bound (Ford, Fulkerson).
     """
-    graph, again = Graph(problem), "limit" in problem
-    if proof.get("at") in ("start", "end") and not again:
-        # Inputs are there at once where they are ever used, and what stays is there at last.
-        live = graph.given & graph.kept.union(*graph.reads) if proof["at"] == "start" else graph.kept
-        return sum(graph.size[each] for each in live)
-    at = whole(proof, "at")
-    scale, price = (whole(proof, "scale"), whole(proof, "price")) if again else (0, 1)
-    reads = pick(graph.reads, at, "proof.at") - graph.replaced[at]
+    graph, again, at = Graph(problem), "limit" in problem, whole(proof, "at")
+    scale, price = (whole(proof, "scale"), whole(proof, "price")) if again else (1, 1)
+    limit = LARGEST if again and problem["limit"] is None else problem.get("limit", 0)
+    reads = graph.reads[at] - graph.replaced[at]
     own = reads.union(graph.ops[at]["writes"]) if again else {*graph.ops[at]["writes"]}
     before, later = _reached(at, graph.before), _reached(at, graph.after)
     # What is there from the start runs before (-2), and the end comes later (-1).
     fixed = {-1: 1, -2: 0} | dict.fromkeys(later if again else {at, *later}, 1)
     fixed |= {each: 0 for each in before if not again or graph.ops[each]["once"]}
     slopes = Counter({each: scale * graph.ops[each]["cost"] for each in before if again})
-    total = price * sum(graph.size[each] for each in own)
     left = [0 if tensor in own else price * size for tensor, size in enumerate(graph.size)]
+    total = price * (sum(graph.size[each] for each in own) - limit)
     for tensor, user, amount in rows(proof, "held", 3, -1):
         is_there = tensor in graph.writer or tensor in graph.given
-        is_used = tensor in (graph.kept if user < 0 else pick(graph.reads, user, "proof.held"))
+        is_used = tensor in (graph.kept if user < 0 else graph.reads[user])
         may_go = user == at and not again and tensor in graph.replaced[at]
         need(is_there and is_used and not may_go, "proof.held", f"{user} does not use tensor {tensor}")
         left[tensor] -= amount
@@ -98,21 +94,17 @@ def cut(problem: Fields, proof: Fields) -> int | None:
         slopes[user] += amount
         slopes[graph.writer.get(tensor, -2)] -= amount
     for first, second, amount in [] if again else rows(proof, "after", 3):
-        need(first in pick(graph.before, second, "proof.after"), "proof.after", f"{first} need not come before {second}")
+        need(first in graph.before[second], "proof.after", f"{first} need not come before {second}")
         slopes[first] += amount
         slopes[second] -= amount
     total += sum(slope * fixed[op] if op in fixed else min(0, slope) for op, slope in slopes.items())
-    if not again:
-        return int(total)
-    limit = problem["limit"]
-    need(limit is not None or not price, "proof.price", "bytes have a price, and the problem has no limit")
-    total -= price * (limit or 0)
-    need(scale > 0 or total > 0, "proof", f"what is live fits into {limit} bytes, as far as this shows")
-    return int(-(-total // scale)) if scale else None
+    return rounded_up(total, scale)
 
 
 def search(problem: Fields, proof: Fields, looks: int = LOOKS // 4) -> int:
     """Peak ``below`` which no order stays: all sets of operators that may have run are looked at, from either end.
+
+    There are none to look at where what is there at that end is no less.
 
     What is live after a set is submodular. So an operator that leaves no more live, and stays below, may be taken at once:
     every order goes on no worse after it.
@@ -130,7 +122,8 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS // 4) -> int:
     needs = [sum(1 << each for each in needed[op]) for op in every]
     done = end if is_back else start
     live = sum(size for size, mask in zip(graph.size, users, strict=True) if mask & done and mask & ~done)
-    waiting, seen = [(done, live, [op for op in every if not needs[op]])], {done}
+    ready = [op for op in every if not needs[op]]
+    waiting, seen = [(done, live, ready)] if live < below else [], {done}
     for done, live, ready in walk(waiting, lambda state: 1 + len(state[2]), looks):
         need(bool(ready), "proof.below", "an order stays below it")
         moves = list[tuple[int, int, int]]()

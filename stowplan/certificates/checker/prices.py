@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from math import prod
-from typing import NamedTuple
 
-from stowplan.certificates.checker.reading import Fields, fields, listed, need, numbers, pick, rows, whole
+from stowplan.certificates.checker.reading import Fields, listed, need, numbers, rows, whole
 
 #: Nodes of a tree, and nodes times the layers, buffers or steps of its problem: a few seconds.
 MOST_NODES, MOST_WORK = 2000, 100_000
@@ -20,17 +20,11 @@ MOST_NODES, MOST_WORK = 2000, 100_000
 MOST_SETS = 5000
 
 
-class Splits(NamedTuple):
-    """What the rows above a leaf cost at its prices, as multiples of one over its denominator."""
+#: What rows above a leaf cost at its prices, as multiples of one over its denominator: each decision that is 1; () always is.
+Splits = Counter[tuple[int, ...]]
 
-    price: Counter[tuple[int, ...]]
-    """Of each decision that is 1."""
-    total: int
-    """To be taken off."""
-
-
-#: Where there are no splits above.
-NONE = Splits(Counter(), 0)
+#: What prices show of a problem, below splits.
+Prices = Callable[[Fields, Fields, Splits], int | None]
 
 
 def rounded(part: Fields, units: list[int], room: int) -> tuple[list[int], int]:
@@ -41,14 +35,16 @@ def rounded(part: Fields, units: list[int], room: int) -> tuple[list[int], int]:
     came of it.
     """
     for each in listed(part, "rounds"):
-        divisor, turned = whole(fields(each, "rounds"), "divisor", 1), {*numbers(each, "turned")}
-        room -= sum(pick(units, tensor, "turned") for tensor in turned)
-        steps, rest = divmod(room, divisor)
-        units = [-each if tensor in turned else each for tensor, each in enumerate(units)]
-        units = [(divisor - rest) * (each // divisor) + max(0, each % divisor - rest) for each in units]
-        units = [-each if tensor in turned else each for tensor, each in enumerate(units)]
-        room = (divisor - rest) * steps + sum(units[tensor] for tensor in turned)
+        divisor, turned = whole(each, "divisor", 1), {*numbers(each, "turned")}
+        room -= sum(units[tensor] for tensor in turned)
+        rest = room % divisor
+        units = [-_low(-each, divisor, rest) if at in turned else _low(each, divisor, rest) for at, each in enumerate(units)]
+        room = _low(room, divisor, rest) + sum(units[tensor] for tensor in turned)
     return units, room
+
+
+def _low(units: int, divisor: int, rest: int) -> int:
+    return (divisor - rest) * (units // divisor) + max(0, units % divisor - rest)
 
 
 def cheapest(start: list[int], items: list[list[list[int]]], most_sets: int = MOST_SETS) -> int:
@@ -62,37 +58,30 @@ def cheapest(start: list[int], items: list[list[list[int]]], most_sets: int = MO
     if prod(map(len, items)) > most_sets:
         # The largest entry is no less than any, and that has its least item by item.
         items = [[[*map(min, zip(*each, strict=True))]] for each in items]
-    sums = [start]
-    for each in items:
-        sums = [[*map(int.__add__, now, choice)] for now in sums for choice in each]
-    return min(map(max, sums))
+    return min(max(map(sum, zip(start, *choice, strict=True))) for choice in product(*items))
 
 
-def tree(proof: Fields, run: Callable[[Fields, Splits], int | None], width: int, size: int) -> int | None:
-    """The least of what all leaves show; None where there is no plan at any of them.
+def tree(prices: Prices, problem: Fields, proof: Fields) -> int | None:
+    """The least of what all leaves show by prices; None where there is no plan at any of them.
 
     ``nodes`` are in preorder, a node before what is below it: first where the sum of the ``split`` is at most ``most``, then
-    where it is more. ``width`` is how many numbers name a decision, ``size`` what a leaf has to look at.
+    where it is more.
     """
-    nodes, most_nodes = listed(proof, "nodes"), min(MOST_NODES, MOST_WORK // (1 + size))
-    need(len(nodes) <= most_nodes, "proof.nodes", f"found {len(nodes)}, expected at most {most_nodes}")
+    nodes, size = listed(proof, "nodes"), 1 + max(len(each) for each in problem.values() if isinstance(each, list))
+    need(len(nodes) <= min(MOST_NODES, MOST_WORK // size), "proof.nodes", "there are more than can be looked at")
     waiting: list[tuple[tuple[list[list[int]], int, int], ...]] = [()]
-    found = list[int]()
+    found = list[int | None]()
     for node in nodes:
-        need(bool(waiting), "proof.nodes", "there are more than the splits have sides")
         above = waiting.pop()
-        if "split" in fields(node, "proof.nodes"):
-            decisions, most = rows(node, "split", width), whole(node, "most")
+        if "split" in node:
+            decisions, most = rows(node, "split"), whole(node, "most")
             waiting += [(*above, (decisions, -1, -most - 1)), (*above, (decisions, 1, most))]
             continue
-        # Most of a proof may be as in another leaf.
-        leaf = fields(pick(nodes, whole(node, "like"), "proof.nodes"), "proof.nodes") | node if "like" in node else node
-        price, total = Counter[tuple[int, ...]](), 0
-        for (decisions, sign, most), paid in zip(above, numbers(leaf, "splits", 0, len(above)), strict=True):
-            total += most * paid
+        splits = Splits()
+        for (decisions, sign, most), paid in zip(above, numbers(node, "splits", 0, len(above)), strict=True):
+            splits[()] -= most * paid
             for each in decisions:
-                price[*each] += sign * paid
-        shown = run(leaf, Splits(price, total))
-        found += [] if shown is None else [shown]
+                splits[*each] += sign * paid
+        found.append(prices(problem, node, splits))
     need(not waiting, "proof.nodes", "a side of a split has no proof")
-    return min(found, default=None)
+    return min((each for each in found if each is not None), default=None)

@@ -45,7 +45,8 @@ def parse(data: bytes, what: str) -> Fields:
         found = json.loads(data.decode("utf-8"), parse_constant=int, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise MalformedError(f"{what}: no JSON that can be read: {str(error)[:200]}") from None
-    return fields(found, what)
+    expect(isinstance(found, dict), what, type(found).__name__, "an object")
+    return dict(found)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> Fields:
@@ -61,12 +62,6 @@ def digest(problem: Fields) -> str:
     """
     rules = {key: value for key, value in problem.items() if key not in ("name", "notes")}
     return hashlib.sha256(json.dumps(rules, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def fields(value: Any, place: str) -> Fields:
-    """An object."""
-    expect(isinstance(value, dict), place, type(value).__name__, "an object")
-    return dict(value)
 
 
 def whole(part: Fields, name: str, least: int = 0, default: object = None) -> int:
@@ -90,15 +85,15 @@ def numbers(part: Fields, name: str, least: int = 0, length: int | None = None) 
     return [whole({name: each}, name, least) for each in found]
 
 
-def rows(part: Fields, name: str, width: int, least: int = 0) -> list[list[int]]:
-    """A list of lists of so many whole numbers; empty where the field is missing."""
+def rows(part: Fields, name: str, width: int | None = None, least: int = 0) -> list[list[int]]:
+    """A list of lists of so many whole numbers, where that is given; empty where the field is missing."""
     return [numbers({name: row}, name, least, width) for row in listed(part, name)]
 
 
-def pick(sequence: list[Any], number: int, place: str) -> Any:
-    """An element by its number."""
-    expect(0 <= number < len(sequence), place, f"the number {number}", f"0 to {len(sequence) - 1}")
-    return sequence[number]
+def rounded_up(total: int, unit: int) -> int | None:
+    """A bound of ``total / unit``; None where the unit is 0: then more than nothing shows that nothing fits."""
+    need(unit > 0 or total > 0, "proof", "everything fits, as far as this shows")
+    return int(-(-total // unit)) if unit else None
 
 
 def walk(waiting: list[Any], cost: Callable[[Any], int], looks: int = LOOKS) -> Iterator[Any]:

@@ -7,9 +7,9 @@ Read from docs/reference/modulo-scheduling.md. No iteration is shorter than the 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from itertools import combinations, product
+from itertools import permutations, product
 
-from stowplan.certificates.checker.reading import Fields, need, numbers, pick, rows, walk, whole
+from stowplan.certificates.checker.reading import Fields, need, numbers, walk, whole
 
 #: Of the objective, II x SCALE + clocks of an iteration.
 SCALE = 1_000_000
@@ -23,16 +23,15 @@ class Body:
     def __init__(self, problem: Fields):
         self.machine, self.instructions, rules = problem["machine"], problem["instructions"], problem["rules"]
         need(self.machine["rows"] * self.machine["columns"] <= MOST_TILES, "machine", "it has too many tiles")
-        self.tiles, self.passes = {*range(self.machine["rows"] * self.machine["columns"])}, rules["pass_through"]
-        every = range(len(self.instructions))
+        self.tiles, every = {*range(self.machine["rows"] * self.machine["columns"])}, range(len(self.instructions))
+        self.passes = rules["pass_through"]
         number = {each["id"]: at for at, each in enumerate(self.instructions)}
         self.pins = {number[pin["instruction"]]: pin for pin in problem["pins"]}
         self.latency = [each.get("latency") or self.machine["latency"] for each in self.instructions]
         fabric = self.machine["asynchronous"] or {"interfaces": []}
         self.asks = [each.get("memory") is not None for each in self.instructions]
-        self.serves = [{*(self.tiles if each.get("tiles") is None else each["tiles"])} for each in fabric["interfaces"]]
-        """Tiles that each interface to memory serves."""
-        self.ports = [each.get("ports", 1) for each in fabric["interfaces"]]
+        self.interfaces = [({*(each.get("tiles") or self.tiles)}, each.get("ports", 1)) for each in fabric["interfaces"]]
+        """Tiles that each interface to memory serves, and its requests in a clock."""
         linked, sent = list[tuple[int, int, int]](), list[tuple[int, int, int]]()
         used = defaultdict[object, list[int]](list)
         """Who shares a tile: what has a variable in common, and readers of a value that is sent, which is written there."""
@@ -47,12 +46,10 @@ class Body:
                     (sent if is_sent else linked).append((source, target, operand.get("distance", 0)))
         used.pop(None, None)
         self.group = _joined(every, [(users[0], each) for users in used.values() for each in users])
-        served = set[int]().union(*self.serves)
-        own = [{*(self.tiles if each.get("tiles") is None else each["tiles"])} for each in self.instructions]
+        own = [{*(each.get("tiles") or self.tiles)} for each in self.instructions]
         tied = [(user, each.get("tile")) for each in problem["variables"] for user in used.get(each["id"], ())]
         for at, tile in (*tied, *((at, pin.get("tile")) for at, pin in self.pins.items())):
             own[at] &= own[at] if tile is None else {tile}
-        own = [each & served if asks else each for each, asks in zip(own, self.asks, strict=True)]
         self.allowed = [self.tiles.intersection(*(own[at] for at in every if self.group[at] == group)) for group in self.group]
         """Tiles that each instruction may stand on, with all that must share one with it."""
         self.linked, self.back = ([(each[at], each[1 - at]) for each in linked] for at in (0, 1))
@@ -63,30 +60,37 @@ class Body:
         alike = [{other for hub, other in side if hub == each} for side in sides for each in every]
         starts = Counter(flow[each] for each in sources)
         alike.append({each for each in sources if rules["starts"] == "source" or starts[flow[each]] == 1})
-        pairs = {(self.group[one], self.group[other]) for each in alike for one, other in combinations(each, 2)}
-        self.apart = pairs | {(other, one) for one, other in pairs}
-        self.waits: dict[tuple[int, int, int], int] = {}
-        """Clocks from issue to issue, at least, by (source, target, distance)."""
+        self.apart = {(self.group[one], self.group[other]) for each in alike for one, other in permutations(each, 2)}
+        self.waits = list[tuple[int, int, int, int]]()
+        """(source, target, distance, clocks from issue to issue at least)"""
         quickest = min((link["clocks"] for link in self.machine["links"]), default=0)
         for source, target, distance in linked:
             pair = self.group[source], self.group[target]
             may_meet = self.allowed[source] & self.allowed[target] and pair not in self.apart
-            self.waits[source, target, distance] = self.latency[source] + (0 if may_meet else quickest)
+            self.waits.append((source, target, distance, self.latency[source] + (0 if may_meet else quickest)))
         for source, target, distance in sent:
             clocks = self.latency[source] + fabric["memory_latency" if self.asks[source] else "latency"]
-            for key in ((source, start, distance) for start in sources if flow[start] == flow[target]):
-                self.waits[key] = max(clocks, self.waits.get(key, 0))
+            self.waits += [(source, start, distance, clocks) for start in sources if flow[start] == flow[target]]
+
+    def times(self, interval: int) -> list[int] | None:
+        """The first clock of each instruction at an II; None where some wait for each other without end (Bellman and Ford)."""
+        late = [self.pins.get(at, {}).get("time") or 0 for at in range(len(self.latency))]
+        for _ in range(len(late) + 1):
+            before = [*late]
+            for source, target, distance, clocks in self.waits:
+                late[target] = max(late[target], late[source] + clocks - interval * distance)
+            if late == before:
+                return late
+        return None
 
     def reach(self) -> list[set[int]]:
-        """Of each tile those that its values get to."""
+        """Of each tile those that its values get to: where they may pass through tiles, any."""
         height, width = self.machine["rows"], self.machine["columns"]
-        found = [{tile} for tile in sorted(self.tiles)]
+        found = [{*self.tiles} if self.passes else {tile} for tile in sorted(self.tiles)]
         for tile, link in product(self.tiles, self.machine["links"]):
             row, column = tile // width + link["rows"], tile % width + link["columns"]
             if self.machine["wraps"] or (0 <= row < height and 0 <= column < width):
                 found[tile].add(row % height * width + column % width)
-        for via in self.tiles if self.passes else ():
-            found = [each | found[via] if via in each else each for each in found]
         return found
 
 
@@ -94,32 +98,23 @@ def _joined(every: range, pairs: list[tuple[int, int]]) -> list[int]:
     """Group of each; both of a pair have the same."""
     group = list(every)
     for one, other in pairs:
-        low, high = sorted((group[one], group[other]))
-        group = [low if each == high else each for each in group] if low < high else group
+        group = [group[one] if each == group[other] else each for each in group]
     return group
 
 
 def recurrence(body: Body, proof: Fields) -> int:
-    """II by a cycle: its clocks over its iterations."""
-    cycle, clocks = rows(proof, "cycle", 3), 0
-    for at, (source, target, distance) in enumerate(cycle):
-        need((source, target, distance) in body.waits, f"proof.cycle[{at}]", f"{target} does not wait for {source}")
-        need(cycle[at - 1][1] == source, f"proof.cycle[{at}]", "it does not go on where the one before ends")
-        clocks += body.waits[source, target, distance]
-    iterations = sum(distance for *_, distance in cycle)
-    need(iterations > 0, "proof.cycle", "it is of no iteration")
-    return max(1, -(-clocks // iterations))
+    """The II ``least``, for at one clock less instructions wait for each other without end."""
+    least = whole(proof, "least", 1)
+    need(body.times(least - 1) is None, "proof.least", "what waits for each other has time enough")
+    return least
 
 
 def resource(body: Body, proof: Fields) -> int:
-    """II by a count: of what must be on some tiles, or of requests to some interfaces."""
-    of_ports, chosen = "interfaces" in proof, {*numbers(proof, "interfaces")}
-    others = (served for at, served in enumerate(body.serves) if at not in chosen)
-    tiles = body.tiles.difference(*others) if of_ports else {*numbers(proof, "tiles")}
-    slots = sum(pick(body.ports, number, "interfaces") for number in chosen) if of_ports else len(tiles)
-    need(slots > 0, "proof", "it names no tile and no interface")
-    count = sum(allowed <= tiles and (asks or not of_ports) for allowed, asks in zip(body.allowed, body.asks, strict=True))
-    return max(1, -(-count // slots))
+    """II by a count: of what must be on some tiles, or of their requests to the interfaces that serve them."""
+    tiles, of_requests = {*numbers(proof, "tiles")}, "requests" in proof
+    ports = sum(ports for served, ports in body.interfaces if served & tiles)
+    count = sum(allowed <= tiles and (asks or not of_requests) for allowed, asks in zip(body.allowed, body.asks, strict=True))
+    return max(1, -(-count // (ports if of_requests else len(tiles))))
 
 
 def search(body: Body, proof: Fields) -> int:
@@ -131,10 +126,9 @@ def search(body: Body, proof: Fields) -> int:
     most = min(least - 1, body.machine["instruction_depth"])
     back = [{tile for tile in every if end in reach[tile]} for end in every]
     others = [body.tiles - {tile} for tile in every]
-    near: dict[int, list[tuple[int, list[set[int]]]]] = {group: [] for group in body.group}
-    for pairs, tiles in ((body.linked, reach), (body.back, back), (body.apart, others)):
-        for one, other in pairs:
-            near[body.group[one]].append((body.group[other], tiles))
+    pairs = (body.linked, reach), (body.back, back), (body.apart, others)
+    rules = [(body.group[one], body.group[other], tiles) for links, tiles in pairs for one, other in links]
+    near = {group: [(other, tiles) for one, other, tiles in rules if one == group] for group in body.group}
     size = Counter(body.group)
     fits = {group: size[group] <= most and (group, group) not in body.apart for group in size}
     waiting = [({group: body.allowed[group] if fits[group] else set[int]() for group in size}, Counter[int]())]
@@ -157,13 +151,8 @@ FORMS = {"recurrence": recurrence, "resource": resource, "search": search}
 
 
 def schedule(problem: Fields, proof: Fields) -> int | None:
-    """Least objective, or None where the proof shows that no II will do."""
+    """Least objective, or None where the proof shows that no II will do. A larger II alone costs SCALE more."""
     body = Body(problem)
     least = FORMS[proof["form"]](body, proof)
-    if least > body.machine["spoke_depth"]:
-        return None
-    late = [body.pins.get(at, {}).get("time") or 0 for at in range(len(body.latency))]
-    for _ in late:
-        for (source, target, distance), clocks in body.waits.items():
-            late[target] = late[target] if distance else max(late[target], late[source] + clocks)
-    return least * SCALE + max(map(int.__add__, late, body.latency), default=0)
+    ends = map(int.__add__, body.times(least) or [], body.latency)
+    return None if least > body.machine["spoke_depth"] else least * SCALE + min(SCALE, max(ends, default=0))

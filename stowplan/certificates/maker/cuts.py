@@ -19,8 +19,8 @@ from stowplan.models.rematerialization import bounds, structure
 def order(wish: Wish) -> Iterator[Proof]:
     """What is live at the start and at the end; cuts, first where most is live in the best order known; searches."""
     known = order_structure.build(wish.problem)
-    yield {"form": "cut", "at": "start"}
-    yield {"form": "cut", "at": "end"}
+    for side, there in (("start", known.given), ("end", known.kept)):
+        yield {"form": "search", "from": side, "below": int(known.size[(there > 0) & known.is_there].sum())}
     if not known.ops:
         return
     plan = order_structure.stable_order(known) if wish.plan is None else wish.plan.order

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
-from itertools import accumulate, product
+from itertools import product
 
 from stowplan.certificates.checker import places
 from stowplan.certificates.checker.places import Item
 from stowplan.certificates.maker import Proof, Wish
-from stowplan.certificates.maker.places import DENOMINATOR, Relaxation, Side, Tree
+from stowplan.certificates.maker.places import DENOMINATOR, Relaxation, priced
+from stowplan.certificates.maker.tree import Side, Tree
 from stowplan.models.packing.bounds import live_sets
 from stowplan.models.tier_placement.structure import Structure
 
@@ -19,21 +21,21 @@ MOST_CHOICES = 100
 
 def banks(wish: Wish) -> Iterator[Proof]:
     """Each buffer in its cheapest bank; then prices of bytes. Or the buffers of one moment that are too many."""
-    room, placed = places.banks(wish.rules, 1)
+    room, placed, _ = places.banks(wish.rules, {"denominator": 1})
     if wish.infeasible:
         yield {"form": "prices", "denominator": 0}
         for moment, numbers in _live(placed):
             for among in [(*range(len(room)),), *sorted({(*placed[number].taken,) for number in numbers})]:
                 inside = [placed[number].taken for number in numbers if {*among}.issuperset(placed[number].taken)]
                 if sum(max(taken.values(), default=0) for taken in inside) > sum(room[bank] for bank in among):
-                    yield {"form": "prices", "denominator": 0, "memory": [[bank, moment, 1] for bank in among]}
+                    yield {"form": "prices", "denominator": 0, "memory": [priced(bank, moment, 1) for bank in among]}
         return
     yield from _priced(wish, room, placed)
 
 
 def chip(wish: Wish) -> Iterator[Proof]:
     """Each tensor of bank mapping where it costs least; then prices of bytes on chip."""
-    yield from () if wish.infeasible else _priced(wish, *places.chip(wish.rules, 1))
+    yield from () if wish.infeasible else _priced(wish, *places.chip(wish.rules, {"denominator": 1})[:2])
 
 
 def _live(placed: list[Item]) -> list[tuple[int, list[int]]]:
@@ -58,7 +60,7 @@ def tiers(wish: Wish) -> Iterator[Proof]:
         yield {"form": "prices", "denominator": 0}
         steps = [max([0, *(known.tensors[each].first for each in live)]) for live in known.moments]
         for step in steps:
-            yield {"form": "prices", "denominator": 0, "memory": [[tier, step, 1] for tier in range(len(memories))]}
+            yield {"form": "prices", "denominator": 0, "memory": [priced(tier, step, 1) for tier in range(len(memories))]}
         return
     yield {"form": "prices", "denominator": 1}
     if not layers:
@@ -76,42 +78,34 @@ def tiers(wish: Wish) -> Iterator[Proof]:
         for some in known.moments
     ]
     relaxation = Relaxation(items, [each.capacity for each in memories], live)
-    used = [[2 * source + 1 for source in layer.inputs] for layer in layers]
-    for at, layer in enumerate(layers):
-        used[at] += [*([2 * at] if layer.weight_bytes else []), 2 * at + 1]
-    first = [0, *accumulate(map(len, used))]
-    earning: list[tuple[int, int, int, int]] = []
-    """(row, use, tier, what a dual of 1 earns there)"""
+    earning: list[tuple[int, int, int, int, int]] = []
+    """(row, layer, item, tier, what a dual of 1 earns there)"""
     for excess in known.excesses:
-        uses = [first[excess.layer] + used[excess.layer].index(number[tensor]) for tensor, _ in excess.uses]
         fits = [known.tensors[tensor].tiers for tensor, _ in excess.uses]
         if math.prod(map(len, fits)) <= MOST_CHOICES:
             # A column for each choice of tiers: beside cuts of memory that says more than rows which define the time.
             choices = list(product(*fits))
             moved = [[moves[tier] for (_, moves), tier in zip(excess.uses, each, strict=True)] for each in choices]
             columns = [relaxation.program.column(cost=max(0, excess.fixed_ps + sum(each))) for each in moved]
-            for at, (use, (tensor, _)) in enumerate(zip(uses, excess.uses, strict=True)):
+            for at, (tensor, _) in enumerate(excess.uses):
                 for tier in fits[at]:
-                    earning.append((len(relaxation.program.rows.lower), use, tier, -1))
+                    earning.append((len(relaxation.program.rows.lower), excess.layer, number[tensor], tier, -1))
                     terms = [(column, 1) for column, each in zip(columns, choices, strict=True) if each[at] == tier]
                     relaxation.program.add_row([*terms, (relaxation.column[number[tensor]][tier], -1)], 0, 0)
             continue
-        place = {tensor: use for use, (tensor, _) in zip(uses, excess.uses, strict=True)}
         time_of = relaxation.program.column(excess.most, cost=1)
         for row in known.rows(excess):
-            earning += [
-                (len(relaxation.program.rows.lower), place[tensor], tier, saving) for tensor, tier, saving in row.savings
-            ]
+            made = len(relaxation.program.rows.lower)
+            earning += [(made, excess.layer, number[tensor], tier, saving) for tensor, tier, saving in row.savings]
             terms = [(relaxation.column[number[tensor]][tier], saving) for tensor, tier, saving in row.savings]
             relaxation.program.add_row([(time_of, 1), *terms], row.least)
     relaxation.start()
 
-    def priced(solved: Relaxation, sides: tuple[Side, ...]) -> Proof:
+    def proven(solved: Relaxation, sides: tuple[Side, ...]) -> Proof:
         duals = solved.duals()
-        paid: dict[tuple[int, int], float] = {}
-        for row, use, tier, worth in earning:
-            if duals[row]:
-                paid[use, tier] = paid.get((use, tier), 0.0) + float(duals[row]) * worth
-        return solved.proof(sides) | {"access": [[*key, round(value * DENOMINATOR)] for key, value in paid.items()]}
+        paid = defaultdict[tuple[int, ...], float](float)
+        for row, *use, worth in earning:
+            paid[*use] += float(duals[row]) * worth
+        return solved.proof(sides) | {"access": [[*key, round(value * DENOMINATOR)] for key, value in paid.items() if value]}
 
-    yield from Tree(relaxation, wish, priced).proofs(known.base_ps)
+    yield from Tree(relaxation, wish, proven).proofs(known.base_ps)

@@ -1,4 +1,8 @@
-"""Proofs of memory mapping: what the relaxation says that memory and time are worth, in whole numbers over one denominator."""
+"""Proofs of memory mapping: what the relaxation says that memory and time are worth, in whole numbers over one denominator.
+
+Where a small program leaves a gap, it is split on uses. A use that is decided has prices that no plan would pay: neither its
+step nor its tensor has a choice.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,86 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from stowplan.certificates.checker import mapping as checker
+from stowplan.certificates.checker.prices import Splits
 from stowplan.certificates.maker import Proof, Wish
+from stowplan.certificates.maker.tree import TRIED, Branched, Side, Split, Tree
+from stowplan.models.memory_mapping.milp.prices import prices_of
+from stowplan.models.memory_mapping.milp.segments import SegmentBounds
+from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
+from stowplan.models.memory_mapping.milp.tightening import DetailedModel
 from stowplan.models.memory_mapping.prices import Floats, Prices
 from stowplan.models.memory_mapping.problem import Problem
 
 #: Prices are whole multiples of one over this.
 DENOMINATOR = 1 << 32
 
+#: What a use that is decided earns, or costs, and the price of the row that decides it.
+EARNED, DECIDED = 1 << 100, 1 << 120
+
+#: Programs of more uses are not split.
+MOST_USES = 400
+
 
 def mapping(wish: Wish) -> Iterator[Proof]:
-    """The prices at hand, the latest first; without any the floor, then those of a relaxation of our own."""
+    """The prices at hand, the latest first; without any the floor, then those of a relaxation of our own; then of splits."""
     problem: Problem = wish.problem
     for each in reversed(wish.evidence):
         yield proof_of(problem, Prices.decode(each))
     if not wish.evidence:
         yield proof_of(problem, Prices.none(problem.horizon, problem.use_count))
-    if not wish.evidence and not wish.is_over():
-        from stowplan.models.memory_mapping.milp.segments import SegmentBounds
-        from stowplan.models.memory_mapping.milp.solve import Effort
-
+    if problem.use_count <= MOST_USES:
+        uses = Uses(wish)
+        yield from Tree(uses, wish, Uses.proof).proofs(uses.base)
+    elif not wish.evidence and not wish.is_over():
         found: list[Prices] = []
         SegmentBounds(problem, Effort(end=wish.end), on_prices=found.append).run(integer=False)
         if found:
             yield proof_of(problem, found[-1])
+
+
+class Uses(Branched):
+    """The relaxation of a program. Decisions are uses: whether they are fast."""
+
+    def __init__(self, wish: Wish):
+        self._wish, problem = wish, wish.problem
+        self._search = RelaxationSearch(DetailedModel(problem), Effort(end=wish.end, should_stop=wish.should_stop))
+        self._search.linear()
+        self._search.cut()
+        model, solver = self._search.model, self._search.solver
+        size = 1 + max(problem.horizon, len(problem.tensors))
+        super().__init__(solver.highs, solver.unit_ps, size, lambda decision: model.fast[decision[0]])
+        self.base = model.offset_ps
+
+    def separate(self, most: int) -> int:
+        """Add windows of the copy channels that the last solution breaks."""
+        self._search.values = self._search.solver.values()
+        return int(self._search.values is not None and self._search.add_windows())
+
+    def splits(self) -> list[Split]:
+        """Uses that are not decided, those farthest from whole numbers first, of these that which may save most."""
+        point, model = self.point(), self._search.model
+        decided = {decision for decisions, *_ in self._taken for decision in decisions}
+        found = list[tuple[float, float, int]]()
+        for use, columns in enumerate(model.fast):
+            if columns and (use,) not in decided:
+                rest = float(point[[*columns]].sum())
+                found.append((-min(rest, 1 - rest), -model.problem.tensors[model.problem.tensor_of_use[use]].size, use))
+        return [(((use,),), 0) for *_, use in sorted(found)[:TRIED]]
+
+    def proof(self, sides: tuple[Side, ...] = ()) -> Proof:
+        """Prices of the last solution; beyond all bounds of what is decided."""
+        duals = self._search.solver.duals()
+        found = proof_of(self._wish.problem, prices_of(self._search, np.zeros(0) if duals is None else duals))
+        for ((use,),), _, is_more in sides:
+            found["access"][use] = EARNED if is_more else -EARNED
+        return found | ({"splits": [DECIDED] * len(sides)} if sides else {})
+
+    def worth(self, cost: float, proof: Proof, sides: tuple[Side, ...]) -> float:
+        """What the checker says."""
+        splits = Splits({decisions[0]: -DECIDED if is_more else DECIDED for decisions, _, is_more in sides})
+        splits[()] = DECIDED * sum(is_more for *_, is_more in sides)
+        return float(checker.prices(self._wish.rules, proof, splits) or 0) - self.base
 
 
 def proof_of(problem: Problem, prices: Prices) -> Proof:
@@ -42,7 +103,6 @@ def proof_of(problem: Problem, prices: Prices) -> Proof:
         "denominator": DENOMINATOR,
         "memory": _whole(prices.memory),
         "channel": _whole(prices.channel, most),
-        "wait": _whole(prices.wait, most),
         "access": _whole(prices.access),
         "preload": round(prices.preload * DENOMINATOR),
         "cuts": [

@@ -70,6 +70,11 @@ class StepLatency:
             return all(change <= 0 for change in self._changes(use))
         return all(piece.gain[use] <= 0 for piece in self.pieces)
 
+    def most_gained(self, use: int) -> int:
+        """The most that the step runs faster with its ``use``-th use fast, over all choices of the others; at least 0."""
+        gains = [-change for change in self._changes(use)] if self.table else [-piece.gain[use] for piece in self.pieces]
+        return max([0, *gains])
+
     def possible(self, may_be_fast: Sequence[bool]) -> tuple[Affine, ...]:
         """The pieces that may decide the latency where only some uses may be fast; the others are slow."""
         return _undominated(

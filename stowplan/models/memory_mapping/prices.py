@@ -31,8 +31,6 @@ class Prices:
     """[T] of one unit of memory (of the alignment's bytes) during each step."""
     channel: Floats
     """[T] of one ps of a channel during each step."""
-    wait: Floats
-    """[T + 1] of one ps of a channel while the program waits at each boundary."""
     access: Floats
     """[uses] what each use earns by being fast."""
     preload: float = 0.0
@@ -41,23 +39,20 @@ class Prices:
     @staticmethod
     def none(steps: int, uses: int) -> Prices:
         """Everything is free."""
-        return Prices(np.zeros(steps), np.zeros(steps), np.zeros(steps + 1), np.zeros(uses))
+        return Prices(np.zeros(steps), np.zeros(steps), np.zeros(uses))
 
     def add(self, other: Prices, step: int = 0, use: int = 0, factor: float = 1.0) -> None:
         """Add a multiple of other prices, which begin at a step and a use of these."""
         steps = slice(step, step + len(other.memory))
         self.memory[steps] += factor * other.memory
         self.channel[steps] += factor * other.channel
-        # A boundary between two segments belongs to both.
-        wait = self.wait[step : step + len(other.wait)]
-        np.maximum(wait, factor * other.wait, out=wait)
         self.access[use : use + len(other.access)] += factor * other.access
         self.preload += factor * other.preload if step == 0 else 0.0
         self.cuts += [CutPrice(cut.step + step, cut.rounds, factor * cut.price) for cut in other.cuts]
 
     def copied(self) -> Prices:
         """Arrays of its own."""
-        arrays = {name: getattr(self, name).copy() for name in ("memory", "channel", "wait", "access")}
+        arrays = {name: getattr(self, name).copy() for name in ("memory", "channel", "access")}
         return replace(self, cuts=[*self.cuts], **arrays)
 
     def encode(self) -> bytes:
@@ -67,6 +62,6 @@ class Prices:
     @staticmethod
     def decode(data: bytes) -> Prices:
         """Prices again."""
-        shape = tuple[list[float], list[float], list[float], list[float], float, list[CutPrice]]
-        memory, channel, wait, access, preload, cuts = msgspec.msgpack.decode(data, type=shape)
-        return Prices(np.array(memory), np.array(channel), np.array(wait), np.array(access), preload, cuts)
+        shape = tuple[list[float], list[float], list[float], float, list[CutPrice]]
+        memory, channel, access, preload, cuts = msgspec.msgpack.decode(data, type=shape)
+        return Prices(np.array(memory), np.array(channel), np.array(access), preload, cuts)

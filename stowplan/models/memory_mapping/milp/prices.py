@@ -39,7 +39,6 @@ class _Reader:
             if source in self._search.window_rows:
                 start, end = self._search.window_rows[source]
                 found.channel[start:end] += max(0.0, -duals[row])
-                found.wait[start : end + 1] += max(0.0, -duals[row])
         self._earnings(found)
         found.cuts = self._cuts()
         if model.preload_row is not None:
@@ -78,6 +77,10 @@ class _Reader:
                 if model.fast[use]:
                     # Two uses of one tensor share their columns: one of them earns for both.
                     found.access[use] = paid.pop(model.fast[use][0], 0.0)
+                else:
+                    # No plan has it fast, so that it may earn all that it might save.
+                    weight, latency = model.problem.steps[step].weight, model.savings.latencies[step]
+                    found.access[use] = factor[step] * weight * latency.most_gained(use - uses[0])
 
     def _cuts(self) -> list[CutPrice]:
         """Cuts of memory that bind."""
@@ -148,7 +151,6 @@ class PriceBook:
         own = Prices(
             memory=found.memory[:steps],
             channel=found.channel[:steps],
-            wait=found.wait[: steps + 1],
             access=found.access[:uses],
             preload=found.preload,
             cuts=cuts,

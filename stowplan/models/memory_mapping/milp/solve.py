@@ -51,10 +51,14 @@ class ScaledHighs:
         problem = model.problem
         gain = max(1, problem.all_slow_ps - model.floor_until[-1])
         self._objective_scale = OBJECTIVE_RANGE / gain
+        self.unit_ps = 1 / self._objective_scale
+        """What 1 in the objective of HiGHS stands for."""
         self._scale = np.maximum(1, self._upper - self._lower).astype(np.float64)
         self._scale[np.array(model.stall + model.clock, dtype=np.int64)] = max(1.0, gain / TIME_RANGE)
         self._row_scale = self._scales(self._matrix)
-        self._highs = one_thread(seed)
+        self._places = np.arange(len(self._row_scale))
+        """Of each row in HiGHS, where others may have rows and columns of their own."""
+        self._highs = self.highs = one_thread(seed)
         interrupt_when(self._highs, should_stop)
         self._pass_model()
 
@@ -96,7 +100,8 @@ class ScaledHighs:
         lower, upper = np.array(rows.lower, dtype=np.int64), np.array(rows.upper, dtype=np.int64)
         scale = self._scales(matrix)
         scaled, low, high = self._scaled_rows(matrix, lower, upper, scale)
-        count = len(low)
+        count, before = len(low), self._highs.getNumRow()
+        self._places = np.concatenate([self._places, np.arange(before, before + count)])
         self._highs.addRows(count, low, high, scaled.nnz, scaled.indptr[:-1], scaled.indices, scaled.data)
         self._matrix = sparse.vstack([self._matrix, matrix], format="csr", dtype=np.int64)
         self._row_lower = np.concatenate([self._row_lower, lower])
@@ -123,7 +128,7 @@ class ScaledHighs:
         solution = self._highs.getSolution()
         if not solution.value_valid:
             return None
-        values: FloatArray = np.array(solution.col_value, dtype=np.float64) * self._scale
+        values: FloatArray = np.array(solution.col_value[: len(self._scale)], dtype=np.float64) * self._scale
         return values
 
     def duals(self) -> FloatArray | None:
@@ -131,7 +136,7 @@ class ScaledHighs:
         solution = self._highs.getSolution()
         if not solution.dual_valid:
             return None
-        duals: FloatArray = np.array(solution.row_dual) * self._row_scale / self._objective_scale
+        duals: FloatArray = np.array(solution.row_dual)[self._places] * self._row_scale / self._objective_scale
         return duals
 
     def cuts(self, finder: RoundingCuts, values: FloatArray, limit: int, should_stop: Callable[[], bool]) -> Rows:
