@@ -51,6 +51,10 @@ PIECE_MOVES, TURN = 200_000, 0.1
 
 NO_END = 1_000_000_000
 
+#: How the shipped policy is trained on for one program, where that is not as from scratch: few games side by side, which end
+#: soon, no more noise than it takes to differ from what the policy knows, and a warm start of a second or two.
+TUNING = {"games": 16, "initial_temperature": 0.5, "warm_start_moves": 500_000}
+
 clock = time.process_time
 
 
@@ -158,7 +162,6 @@ def _trained(game: CompiledGame, seed: int, record: Record, *, weights: bool, le
     """The agent, with the shipped weights or a network's first, learning or not."""
     import torch
 
-    from stowplan.learned_guidance.memory_mapping.muzero.play import TUNING
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
     from stowplan.learned_guidance.training.run import run
 

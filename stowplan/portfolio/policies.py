@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,34 +72,30 @@ class PolicySource:
         torch.set_num_threads(1)
         return kinds.load(self.policy).load(path or self.path)
 
-    def candidates(
+    def candidate(
         self,
+        function: str,
         options: Options,
         others: int,
         *,
-        quick: str,
         seconds: float,
-        slow: tuple[str, ...] = (),
-        module: str,
         unavailable: str = "",
         always: bool = False,
-    ) -> list[Candidate]:
-        """The learned candidates of a kind; where they cannot run they say why.
+    ) -> Candidate:
+        """The learned candidate of a kind; where it cannot run it says why.
 
         Parameters
         ----------
+        function
+            As :attr:`Candidate.function`; the candidate has the function's name.
         others
             How many candidates of other families run.
-        quick, seconds
-            Name of the one that a run may have of itself, and what it takes once torch has started.
-        slow
-            Names of those that are had by name only.
-        module
-            Where there are functions of these names.
+        seconds
+            What it takes once torch has started.
         unavailable
-            Why none of them can do anything with the problem; empty where they can.
+            Why it can do nothing with the problem; empty where it can.
         always
-            Whether a run has the quick one of itself whatever it takes, because nothing else has a plan as soon.
+            Whether a run has it of itself whatever it takes, because nothing else has a plan as soon.
         """
         checkpoint = None
         if unavailable:
@@ -116,8 +112,13 @@ class PolicySource:
         # On a busy machine it takes several times as long; it must not be stopped just before its plan.
         share = MOST_SHARE if always else min(share, MOST_SHARE)
         training = "" if os.environ.get(self.variable) else self.training
-        make = partial(Candidate, family="learned", unavailable=unavailable, checkpoint=checkpoint, training=training)
-        return [
-            make(name=quick, function=f"{module}:{quick}", share=share, by_name_only=by_name_only),
-            *(make(name=name, function=f"{module}:{name}", share=MOST_SHARE, by_name_only=True) for name in slow),
-        ]
+        return Candidate(
+            function.partition(":")[2],
+            "learned",
+            function,
+            share=share,
+            by_name_only=by_name_only,
+            unavailable=unavailable,
+            checkpoint=checkpoint,
+            training=training,
+        )

@@ -131,10 +131,9 @@ def test_what_candidates_say_of_the_shipped_policies_is_what_the_files_say(
     assert opened.training == claim
     # The source's words say more, but nothing else.
     assert (f"no {adapter.episodes} of its own" in adapter.source.training) == (f"no {adapter.episodes} of its own" in claim)
-    made = adapter.source.candidates(Options(), 0, quick="q", seconds=0.0, module="m")
-    assert {each.training for each in made} == {adapter.source.training}
+    assert adapter.source.candidate("m:q", Options(), 0, seconds=0.0).training == adapter.source.training
     monkeypatch.setenv(adapter.source.variable, str(adapter.source.path))
-    assert {each.training for each in adapter.source.candidates(Options(), 0, quick="q", seconds=0.0, module="m")} == {""}
+    assert adapter.source.candidate("m:q", Options(), 0, seconds=0.0).training == ""
 
 
 def test_the_shipped_policy_by_seed(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def settings_of(method: str, settings: Sequence[str]) -> tuple[str, ...]:
 
 
 #: Ways to plan a module with a policy.
-PLAYERS = ("policy", "policy+search", "fine-tuned")
+PLAYERS = ("policy", "policy+search")
 
 
 class Policies:
@@ -202,7 +202,7 @@ class Policies:
 
     def players(self) -> dict[str, Player]:
         """The ways that are wanted, by name."""
-        ways = dict(zip(PLAYERS, (self.rollout, self.searched, self.tuned), strict=True))
+        ways = dict(zip(PLAYERS, (self.rollout, self.searched), strict=True))
         return {name: ways[name] for name in self._wanted}
 
     def rollout(self, problem: Problem) -> Plan:
@@ -222,24 +222,6 @@ class Policies:
                 break
             games += found
         return max(games, key=lambda game: game.return_ps).plan
-
-    def tuned(self, problem: Problem) -> Plan:
-        """Trained on for this module alone, as the portfolio does it, but with no plan to learn from save its own."""
-        end = time.monotonic() + self.seconds
-        likeliest = self._likeliest(CompiledGame(problem))
-        left = end - time.monotonic()
-        if not len(likeliest.actions) or left <= 0:
-            return likeliest.plan
-        from stowplan.learned_guidance.memory_mapping.muzero.play import TUNING
-
-        found = self.policy.fine_tune(
-            problem,
-            time_limit=left,
-            training_steps=NO_END,
-            demonstrations=[likeliest.actions],
-            changes=TUNING,
-        )
-        return (found.best or likeliest).plan
 
     def _likeliest(self, game: CompiledGame) -> Played:
         found = self.policy.rollout(game)

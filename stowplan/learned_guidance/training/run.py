@@ -1,4 +1,4 @@
-"""What every agent is trained by: a base trainer with its files, the run loop with limits and reports, and fine-tuning.
+"""What every agent is trained by: a base trainer with its files, and the run loop with limits and reports.
 
 A run is a sequence of *ticks* that should depend on problems, configuration and seed alone: limits only say after which tick to
 stop. Where the agent's state holds all that the next tick needs, stopping and resuming then changes no bit.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
@@ -18,10 +17,8 @@ from stowplan.errors import InputError
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.checkpoint import FileFormat, Provenance
 
-B = TypeVar("B")
 C = TypeVar("C")
 P = TypeVar("P")
-T = TypeVar("T", bound="BaseTrainer[Any, Any]")
 
 Outcome = Literal["steps_done", "time_limit", "stopped"]
 
@@ -269,45 +266,3 @@ def run(
     if save is not None:
         save()
     return outcome
-
-
-@dataclass(frozen=True, eq=False)
-class FineTuned(Generic[B, T]):
-    """What further training on one problem came to."""
-
-    best: B | None
-    """The best found on the way; None where nothing was completed."""
-    trainer: T
-    """To go on training, or to save its policy."""
-
-
-def fine_tune(
-    trainer: T,
-    best: Callable[[], B | None],
-    value: Callable[[], int | None],
-    *,
-    should_stop: Callable[[], bool] | None,
-    on_better: Callable[[B], object] | None,
-    time_limit: float | None = None,
-) -> FineTuned[B, T]:
-    """Train, and hand over what is better than all before, after each report and at the end.
-
-    Parameters
-    ----------
-    best
-        The best found so far; None before there is any.
-    value
-        What it is worth: as long as that does not change, nothing better has been found.
-    """
-    reported = value()
-
-    def report(_: object = None) -> None:
-        nonlocal reported
-        if on_better is not None and value() != reported:
-            reported, found = value(), best()
-            assert found is not None
-            on_better(found)
-
-    run(trainer, time_limit=time_limit, should_stop=should_stop, on_progress=report)
-    report()
-    return FineTuned(best(), trainer)

@@ -76,9 +76,9 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     milp = Candidate("milp", "exact", f"{_HERE}.candidates:milp", share=0.4, proves_only=True, by_name_only=True)
 
     asked_for = [each for each in (*search, relaxation, *improving) if {each.name, each.family} & {*options.candidates}]
-    policies = learned.candidates(problem, options, len(asked_for))
+    policy = learned.candidate(problem, options, len(asked_for))
     has_place = len(asked_for) < options.workers
-    room = 1.0 - (0.0 if has_place else sum(each.share for each in policies if not (each.by_name_only or each.unavailable)))
+    room = 1.0 - (0.0 if has_place or policy.by_name_only or policy.unavailable else policy.share)
     if options.workers == 1 and options.time_limit <= SHORT_SECONDS:
         room = SHORT_SHARE
     least, most = RELAXATION_SHARE
@@ -92,7 +92,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     improving = [replace(each, share=(room - proving) / len(improving), by_name_only=is_last) for each in improving]
 
     found = [*search, relaxation]
-    found += [*improving, milp, *policies] if has_place else [*policies, *improving, milp]
+    found += [*improving, milp, policy] if has_place else [policy, *improving, milp]
     if 0 < problem.use_count <= SMALL_USES and not options.deterministic:
         found.insert(0, presolver(f"{_HERE}.candidates:presolve"))
     if is_large(problem, options):

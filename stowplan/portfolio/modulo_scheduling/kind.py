@@ -43,7 +43,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         Candidate("search", "heuristic", f"{_HERE}:search", share=0.5),
     ]
     asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
-    return found + learned.candidates(problem, options, len(asked_for))
+    return [*found, learned.candidate(problem, options, len(asked_for))]
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:

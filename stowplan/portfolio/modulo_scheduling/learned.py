@@ -22,13 +22,12 @@ STEP_SECONDS = 5e-3
 BUDGET, DETERMINISTIC_PLACEMENTS = 20_000, 1_000
 
 
-def candidates(problem: Problem, options: Options, others: int) -> list[Candidate]:
+def candidate(problem: Problem, options: Options, others: int) -> Candidate:
     """The learned candidate; where it cannot run it says why.
 
     ``others`` is how many candidates of other families run.
     """
-    seconds = STEP_SECONDS * len(problem.instructions)
-    return POLICY.candidates(options, others, quick="ppo", seconds=seconds, module=__name__)
+    return POLICY.candidate(f"{__name__}:ppo", options, others, seconds=STEP_SECONDS * len(problem.instructions))
 
 
 def ppo(problem: Problem, context: Context) -> None:

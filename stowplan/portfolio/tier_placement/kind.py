@@ -51,11 +51,11 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         found.append(Candidate("linear", "exact", f"{_HERE}:linear", share=1.0, proves_only=True))
         found.append(Candidate("lns", "exact", "stowplan.portfolio.tier_placement.lns:lns", share=1.0))
     asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
-    policies = learned.candidates(problem, options, len(asked_for))
     # Before what only proves, or searches long; after the MILP, which on small networks is done before torch has started.
     place = 1 if len(problem.layers) > EXACT_LAYERS else 2
     is_small = len(problem.layers) <= SMALL and not options.deterministic
-    return ([presolver(f"{_HERE}:presolve")] if is_small else []) + found[:place] + policies + found[place:]
+    found.insert(place, learned.candidate(problem, options, len(asked_for)))
+    return [presolver(f"{_HERE}:presolve"), *found] if is_small else found
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:

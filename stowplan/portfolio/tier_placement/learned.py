@@ -24,18 +24,17 @@ LAYER_SECONDS = 1e-4
 LARGE = 1_500
 
 
-def candidates(problem: Problem, options: Options, others: int) -> list[Candidate]:
+def candidate(problem: Problem, options: Options, others: int) -> Candidate:
     """The learned candidate; where it cannot run it says why.
 
     ``others`` is how many candidates of other families run.
     """
     unavailable = "" if problem.features else "needs node features, as reading a network gives; the problem has none"
-    return POLICY.candidates(
+    return POLICY.candidate(
+        f"{__name__}:egrl",
         options,
         others,
-        quick="egrl",
         seconds=LAYER_SECONDS * len(problem.layers),
-        module=__name__,
         unavailable=unavailable,
         always=len(problem.layers) > LARGE,
     )

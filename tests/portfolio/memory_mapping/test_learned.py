@@ -1,4 +1,4 @@
-"""Learned candidates: when they run, what they say where they cannot, and that their plans are valid."""
+"""The learned candidate: when it runs, what it says where it cannot, and that its plans are valid."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import random
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.game.game import Action
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
@@ -29,8 +25,6 @@ from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.portfolio.solve import solve
 from tests.models.memory_mapping.cases import random_problem
 from tests.patience import HANG
-
-LEARNED = ["policy", "policy_search", "policy_tuned"]
 
 
 @pytest.fixture
@@ -56,23 +50,18 @@ def chosen(options: Options) -> list[str]:
     return [candidate.name for candidate in chosen_candidates(KIND.candidates(problem_of(), options), options)]
 
 
-# When they run
+# When it runs
 
 
 def test_with_its_family_only_where_it_takes_little_from_others(any_file: Path) -> None:
     everything = ["presolve", "search", "relaxation", "policy", "cpsat", "lns"]
-    assert [name for name in chosen(Options(time_limit=30)) if name in LEARNED] == []
+    assert "policy" not in chosen(Options(time_limit=30))
     assert [name for name in chosen(Options(time_limit=300)) if name != "greedy"] == everything
     # A place for each is a free place.
     assert "policy" in chosen(Options(time_limit=30, workers=6))
     assert "policy" in chosen(Options(time_limit=30, candidates=("learned",)))
     assert "policy" in chosen(Options(time_limit=30, candidates=("search", "learned")))
     assert "policy" not in chosen(Options(time_limit=30, candidates=("search", "learned"), workers=1))
-
-
-def test_the_slow_ones_by_name_only(any_file: Path) -> None:
-    assert chosen(Options(time_limit=1e4, workers=9, candidates=("learned",))) == ["policy"]
-    assert chosen(Options(candidates=("policy_tuned", "policy_search"))) == ["policy_search", "policy_tuned"]
 
 
 @pytest.mark.parametrize("time_limit", [1.0, 30.0, 300.0])
@@ -102,20 +91,20 @@ def test_one_worker_is_for_the_search_where_time_is_short(any_file: Path) -> Non
         assert (sum(others) < 0.5) is is_short
 
 
-# Where they cannot run
+# Where it cannot run
 
 
 def test_without_torch(any_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "find_spec", lambda name: None)
-    assert [name for name in chosen(Options(time_limit=300)) if name in LEARNED] == []
-    for names in (("policy",), ("policy_tuned", "search"), ("learned",)):
-        with pytest.raises(UsageError, match=r"^candidate 'policy(_tuned)?' needs torch: pip install 'stowplan\[learned\]'$"):
+    assert "policy" not in chosen(Options(time_limit=300))
+    for names in (("policy",), ("policy", "search"), ("learned",)):
+        with pytest.raises(UsageError, match=r"^candidate 'policy' needs torch: pip install 'stowplan\[learned\]'$"):
             chosen(Options(candidates=names))
 
 
 def test_without_a_policy(any_file: Path) -> None:
     any_file.unlink()
-    assert [name for name in chosen(Options(time_limit=300)) if name in LEARNED] == []
+    assert "policy" not in chosen(Options(time_limit=300))
     with pytest.raises(UsageError, match=rf"^candidate 'policy' found no policy {any_file}: name one in STOWPLAN_POLICY"):
         chosen(Options(candidates=("policy",)))
 
@@ -138,7 +127,7 @@ def test_the_parent_never_imports_torch(any_file: Path) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=HANG)
 
 
-# What they do
+# What it does
 
 
 class FakeContext(Context):
@@ -181,53 +170,25 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(candidate: Callable[[Problem, Any], None], problem: Problem, context: FakeContext) -> list[tuple[str, int]]:
+def run(problem: Problem, context: FakeContext) -> list[tuple[str, int]]:
     """Sources and objectives of its plans, which must be valid."""
-    candidate(problem, context)
+    learned.policy(problem, context)
     assert all(verify(problem, plan).ok for _, plan in context.plans)
     return [(source, plan.objective_ps) for source, plan in context.plans]
 
 
-@pytest.mark.parametrize("name", LEARNED)
-def test_plans_are_valid_and_a_deterministic_run_repeats(trained: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_plans_are_valid_and_a_run_repeats(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(learned.POLICY.variable, str(trained))
-    problem = problem_of(3)
-    candidate = getattr(learned, name)
-    found = [run(candidate, problem, FakeContext(deterministic=True, time_limit=2.0, seed=4)) for _ in range(2)]
+    found = [run(problem_of(3), FakeContext()) for _ in range(2)]
     assert found[0] == found[1]
-    assert found[0]
-    assert {source for source, _ in found[0]} == {name}
-
-
-@pytest.mark.slow
-def test_search_goes_on_until_time_is_up(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(learned.POLICY.variable, str(trained))
-    assert run(learned.policy_search, problem_of(3), FakeContext(looks=0)) == []
-    shorter, longer = (run(learned.policy_search, problem_of(3), FakeContext(looks=looks)) for looks in (200, 500))
-    assert 2 < len(shorter) < len(longer)
-    assert longer[: len(shorter)] == shorter
-
-
-@pytest.mark.slow
-def test_tuning_learns_from_the_best_plan_there_is(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(learned.POLICY.variable, str(trained))
-    problem = problem_of(3)
-    game = CompiledGame(problem)
-    state = game.reset()
-    state.play(improve(game, [Action.DROP] * len(game.moves), rounds=300).actions)  # type: ignore[arg-type]
-    known = state.plan()
-    assert known.residencies
-    found = run(learned.policy_tuned, problem, FakeContext(looks=200, start_plan=known))
-    assert [source for source, _ in found][:2] == ["policy_tuned", "local_search"]
-    # A plan of a game is shown as it is.
-    assert dict(found)["local_search"] <= known.objective_ps
+    assert [source for source, _ in found[0]] == ["policy"]
+    assert run(problem_of(3), FakeContext(looks=0)) == []
 
 
 def test_nothing_to_play(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(learned.POLICY.variable, str(trained))
     empty = Problem(name="x", target="x", cost_model="x", capacity=1, steps=(), tensors=())
-    for name in LEARNED:
-        assert run(getattr(learned, name), empty, FakeContext()) == []
+    assert run(empty, FakeContext()) == []
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Playing with a trained policy: one game, many at a temperature, games with search; and training on, on one program."""
+"""Playing with a trained policy: one game, many at a temperature, games with search; and training on."""
 
 from __future__ import annotations
 
@@ -21,18 +21,12 @@ from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGam
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.learned_guidance.training.run import FineTuned, fine_tune
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
 Stop = Callable[[], bool]
 #: What is played at B positions: observations, legal actions and numbers of the games to actions, and to values in units.
 Chooser = Callable[[Observations, NDArray[np.bool_], NDArray[np.intp]], tuple[NDArray[np.int64], NDArray[Any]]]
-
-
-#: How a policy is trained on for one program, where that is not as from scratch: few games side by side, which end soon, no
-#: more noise than it takes to differ from what the policy knows, and a warm start of a second or two.
-TUNING = {"games": 16, "initial_temperature": 0.5, "warm_start_moves": 500_000}
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,56 +280,3 @@ class Policy:
         config = (config or self.config).changed(**{**(changes or {}), "network": self.config.network})
         weights = self.file.values["weights"]
         return Trainer(problems, config, seed=seed, device=device, weights=weights, clock=clock)
-
-    def fine_tune(
-        self,
-        problem: Problem,
-        *,
-        time_limit: float | None = None,
-        training_steps: int | None = None,
-        seed: int = 0,
-        demonstrations: Sequence[Sequence[int] | NDArray[np.integer[Any]]] = (),
-        changes: dict[str, Any] | None = None,
-        should_stop: Stop | None = None,
-        on_better: Callable[[Played], None] | None = None,
-    ) -> FineTuned[Played, Trainer]:
-        """Train on from this policy's weights on one program, and keep the best game that is played on the way.
-
-        Parameters
-        ----------
-        time_limit, training_steps, should_stop
-            What ends it: seconds, training steps, a callback.
-        demonstrations
-            Actions of whole games of the program, to learn from.
-        changes
-            Fields of the training configuration to change.
-        on_better
-            Called after each iteration, and at the end, with a game that is better than all before and the demonstrations.
-
-        Returns
-        -------
-        FineTuned
-            The best game of self-play and demonstrations, and the trainer.
-
-        Raises
-        ------
-        InputError
-            If the program has no moves.
-        ValueError
-            If a demonstration is not a whole game of legal actions.
-        """
-        changes = changes or {}
-        if training_steps is not None:
-            changes = {**changes, "training_steps": training_steps}
-        trainer = self.trainer([problem], changes=changes, seed=seed)
-        for actions in demonstrations:
-            trainer.demonstrate(0, actions)
-        game, best = trainer.programs[0].game, trainer.best[0]
-        return fine_tune(
-            trainer,
-            lambda: None if best.actions is None else Played.of(game, best.actions),
-            lambda: best.return_ps,
-            time_limit=time_limit,
-            should_stop=should_stop,
-            on_better=on_better,
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome,
 from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
 from stowplan.learned_guidance.tier_placement.graph import Graph, graph_of
 from stowplan.learned_guidance.training.checkpoint import Content
-from stowplan.learned_guidance.training.run import FineTuned, fine_tune
+from stowplan.learned_guidance.training.run import run
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -33,6 +34,16 @@ KNOWING = 0.5
 
 #: Evaluations where others end the training.
 _ENDLESS = 1 << 40
+
+
+@dataclass(frozen=True, eq=False)
+class FineTuned:
+    """What further training on one network came to."""
+
+    best: Plan | None
+    """The best map found on the way; None where none was evaluated."""
+    trainer: Trainer
+    """To go on training, or to save its policy."""
 
 
 class Policy:
@@ -101,7 +112,7 @@ class Policy:
         demonstrations: Sequence[Plan] = (),
         should_stop: Stop | None = None,
         on_better: Callable[[Plan], None] | None = None,
-    ) -> FineTuned[Plan, Trainer]:
+    ) -> FineTuned:
         """Train on from this policy's weights on one network, and keep the best map that is evaluated on the way.
 
         The learner and :data:`KNOWING` of the population's graph networks begin with the weights; as many chromosomes with the
@@ -135,13 +146,18 @@ class Policy:
         for plan in demonstrations:
             trainer.demonstrate(0, plan)
         network = trainer.networks[0]
-        return fine_tune(
-            trainer,
-            network.plan,
-            lambda: network.best.latency_ps,
-            should_stop=should_stop,
-            on_better=on_better,
-        )
+        reported = network.best.latency_ps
+
+        def report(_: object = None) -> None:
+            nonlocal reported
+            if on_better is not None and network.best.latency_ps != reported:
+                reported, found = network.best.latency_ps, network.plan()
+                assert found is not None
+                on_better(found)
+
+        run(trainer, should_stop=should_stop, on_progress=report)
+        report()
+        return FineTuned(network.plan(), trainer)
 
     def _knowing(self, members: list[Member], weights: Floats, problem: Problem) -> list[Member]:
         """A first population, with some of its members in place of random ones."""

@@ -97,21 +97,8 @@ def test_playing_stops_when_told_to(policy: Policy) -> None:
     assert policy.rollout(problem, should_stop=stop_after(1000)) is not None
 
 
-def test_fine_tuning_is_never_worse_than_its_demonstration(policy: Policy) -> None:
-    problem = other_program()
-    shown = max(policy.rollouts(problem, 20), key=lambda game: game.return_ps)
-    tuned = policy.fine_tune(problem, training_steps=3, demonstrations=[shown.actions], seed=4)
-    assert tuned.best is not None
-    check(problem, tuned.best)
-    assert tuned.best.return_ps >= shown.return_ps
-    assert tuned.trainer.best[0].points[0].return_ps == shown.return_ps
-    assert tuned.trainer.learner.steps == 3
-
-
-def test_fine_tuning_begins_with_the_policy_s_weights_and_stops_when_told_to(policy: Policy) -> None:
-    tuned = policy.fine_tune(small_program(), should_stop=lambda: True)
-    assert tuned.best is None
-    weights = tuned.trainer.learner.network.state_dict()
+def test_training_on_begins_with_the_policy_s_weights(policy: Policy) -> None:
+    weights = policy.trainer([small_program()]).learner.network.state_dict()
     assert all((weights[name] == weight).all() for name, weight in policy.file.values["weights"].items())
 
 
