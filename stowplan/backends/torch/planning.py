@@ -23,8 +23,9 @@ from stowplan.portfolio.rematerialization.greedy import Policy, simulate
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.solve import solve
 
-#: Parts of the time left for the simulations, and then for torch's plans at lower budgets.
-SIMULATION_SHARE, STOCK_SHARE = 0.4, 0.3
+#: Parts of the time left for the simulations, where they reach nothing for the search for the least peak, and then for torch's
+#: plans at lower budgets.
+SIMULATION_SHARE, SEARCH_SHARE, STOCK_SHARE = 0.4, 0.6, 0.3
 
 #: Weights of the simulations: the first of those for the least peak.
 POLICIES = peaks.POLICIES[:3]
@@ -169,6 +170,9 @@ class _Chooser:
         for policy in POLICIES[1:]:
             if not self.plans or time.monotonic() < until:
                 self._simulated(order, policy, lambda: self._left() < 0)
+        if not self.plans and self.bound <= self.limit:
+            until = time.monotonic() + SEARCH_SHARE * self._left()
+            self._reached(peaks.lowered(self.free, orders[1:], lambda: time.monotonic() >= until, self.limit))
         until = time.monotonic() + STOCK_SHARE * self._left()
         # Another plan of torch's takes as long as the one at hand did.
         for each in others(lambda: time.monotonic() + self.stock_seconds >= until):
@@ -202,17 +206,19 @@ class _Chooser:
         best = self._best()
         return self._least() if best is None else self._choice(self.plans[best], best, 0)
 
-    def _reach(self, seconds: float) -> None:
-        """Search for the least peak for some seconds, or until it is within the limit."""
-        orders = [] if self.own is None else [_first_runs(self.own.sequence)]
-        plan, bound = peaks.least_peak(self.found.problem, orders, seconds, enough=self.limit)
+    def _reached(self, plan: Plan) -> None:
+        """Take a plan of small peak, or what becomes of it within the limit."""
         self._mended("least peak", plan.sequence)
         self._offer("least peak", plan.sequence)
-        self.least, self.bound = min(self.least, plan.peak), max(self.bound, bound)
+        self.least = min(self.least, plan.peak)
 
     def _least(self) -> Choice:
         """A plan of small peak; raises the error that says what is possible where that is above the limit."""
-        self._reach(max(LEAST_LEFT, self._left(), LEAST_SHARE * self.settings.time_limit))
+        orders = [] if self.own is None else [_first_runs(self.own.sequence)]
+        seconds = max(LEAST_LEFT, self._left(), LEAST_SHARE * self.settings.time_limit)
+        plan, bound = peaks.least_peak(self.found.problem, orders, seconds, enough=self.limit)
+        self._reached(plan)
+        self.bound = max(self.bound, bound)
         best = self._best()
         if best is not None:
             return self._choice(self.plans[best], best, 0)
