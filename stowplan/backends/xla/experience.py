@@ -76,14 +76,15 @@ class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             if tries
         }
 
-    def improvement(self, flag: str, target: str, features: tuple[float, ...], promised: float) -> float:
+    def improvement(self, flag: str, target: str, features: tuple[float, ...], promised: float | None) -> float:
         """Part of the cycles that a flag is expected to save of a program with these features; losses count nothing.
 
-        The mean over what its preview promises and what it saved on earlier programs, each weighed by how alike both are.
+        The mean over what its preview promises, where that says anything, and what it saved on earlier programs, each weighed
+        by how alike both are.
         """
-        found = [(1.0, promised)]
+        found = [] if promised is None else [(1.0, promised)]
         found += [(weight, each.gains[flag]) for each, weight in self._weighed(target, features) if flag in each.gains]
-        return sum(weight * max(0.0, gain) for weight, gain in found) / sum(weight for weight, _ in found)
+        return sum(weight * max(0.0, gain) for weight, gain in found) / (sum(weight for weight, _ in found) or 1.0)
 
     def _weighed(self, target: str, features: tuple[float, ...]) -> Iterator[tuple[EarlierProgram, float]]:
         for each in self.programs:

@@ -12,6 +12,10 @@ from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.steer import SCOPED_OPTION
 from stowplan.hardware.targets import FlagName, XlaChip
 
+#: Flags whose preview shows only what they cost: a larger scoped limit leaves less memory to assign, and what kernels of larger
+#: tiles save is not seen.
+UNSEEN = frozenset({"scoped_double"})
+
 
 def flags_of(chip: XlaChip) -> dict[FlagName, Mapping[str, Option]]:
     """Options of each flag that is worth a try on a chip, in the order of its target."""

@@ -13,7 +13,7 @@ from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Experience
-from stowplan.backends.xla.flags import flags_of
+from stowplan.backends.xla.flags import UNSEEN, flags_of
 from stowplan.backends.xla.planning import planned
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS, Proposal, Way, harm_last, plan_first
@@ -42,11 +42,10 @@ _FIRST, _FIRST_PREVIEWS = 3, 7
 
 #: Where no preview promises this part of the incumbent's cycles, so many more are made.
 _LEAST_GAIN, _MORE = 0.001, 8
-#: What a flag's preview may lose of the default's cycles where nothing else speaks for it, and of the incumbent's with steers
-#: found for it.
-_MOST_LOST, _LEAST_OF_A_FLAG = 0.03, 0.0
-#: Part of the default's cycles, beyond what steers have given, for which a flag comes before steers.
-_FIRST_GAIN = 0.01
+#: What a flag's preview may lose of the default's cycles, and of the incumbent's with steers found for it.
+_MOST_LOST, _LEAST_OF_A_FLAG = 0.1, 0.0
+#: Part of the default's cycles for which a flag comes before steers, by itself.
+_FIRST_GAIN = 0.005
 #: Part of what a prediction may be off by that is hoped for where none promises anything.
 _OPTIMISM = 0.25
 
@@ -219,8 +218,8 @@ class Run:
                 self._notes += [f"{name}: {preview.error}"] if preview.error else []
                 continue
             promised = 1 - self._program_of(steer, preview).evidence.preview(steer, preview).score.total / default.score.total
-            expected = experience.improvement(name, *alike, promised)
-            if expected >= _LEAST_GAIN or promised >= -_MOST_LOST:
+            expected = experience.improvement(name, *alike, None if name in UNSEEN else promised)
+            if expected >= _LEAST_GAIN if name in UNSEEN else promised >= -_MOST_LOST:
                 arm = Arm(name, PRIOR_TRIES * min(_FLAG_WORTH + _WORTH_OF_A_GAIN * expected, 1.0))
                 flags[arm] = _Flag(each, expected, promised)
         for arm in (self._steering, *flags):
@@ -248,9 +247,8 @@ class Run:
         unlikely: list[tuple[Arm, Proposal]] = []
         count = min(self._jobs, int(self._left))
         promise = by_promise([self._steering, *self._flags])
-        # What is expected of a flag by itself may be more than all that steers have given.
-        given_so_far = 1 - now / self._records[0].total
-        first = {arm: flag.expected for arm, flag in self._flags.items() if flag.expected > given_so_far + _FIRST_GAIN}
+        # A flag by itself takes no previews but its own, and steers are found for those that win.
+        first = {arm: flag.expected for arm, flag in self._flags.items() if flag.expected >= _FIRST_GAIN}
         promise.sort(key=lambda arm: -first.get(arm, 0.0))
         # Few at a time: each of them takes previews.
         steering = promise.index(self._steering)
@@ -263,7 +261,7 @@ class Run:
             if arm is self._steering:
                 steered, least = self._steered(best, most, given), _LEAST_GAIN
             else:
-                steered, least = self._flagged(arm, best)[:1], _LEAST_OF_A_FLAG
+                steered, least = self._flagged(arm, best, is_alone=arm in first)[:1], _LEAST_OF_A_FLAG
             likely = [(arm, each) for each in steered if each.gain >= least * now]
             unlikely += [(arm, each) for each in steered if each.gain < least * now]
             # Where compiles run side by side, flags may yet take places of steers.
@@ -284,8 +282,8 @@ class Run:
         least = _LEAST_GAIN * self._best_program.evidence.incumbent.score.total
         return any(each.gain >= least for each in found)
 
-    def _flagged(self, arm: Arm, best: Search) -> list[Proposal]:
-        """Steers of the program that a flag makes beside the incumbent's flags, by their previews.
+    def _flagged(self, arm: Arm, best: Search, is_alone: bool) -> list[Proposal]:
+        """Steers of the program that a flag makes beside the incumbent's flags, by their previews; or the flag alone.
 
         What the incumbent's steer says of single values holds where the program stays the same.
         """
@@ -298,10 +296,11 @@ class Run:
             return []
         program = self._program_of(plain, preview)
         program.take(Proposal(arm.name, plain), preview)
-        is_same = program.evidence.program_text == best.evidence.program_text
-        named = [msgspec.structs.replace(incumbent.steer, flags=plain.flags)] if is_same else []
-        count = max(1, min(_MORE, self._most_previews, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
-        program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in named])
+        if not is_alone:
+            is_same = program.evidence.program_text == best.evidence.program_text
+            named = [msgspec.structs.replace(incumbent.steer, flags=plain.flags)] if is_same else []
+            count = max(1, min(_MORE, self._most_previews, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
+            program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in named])
         now = incumbent.score.total
         beyond = round((flag.expected - flag.promised) * now)
         found = (each for each in program.worth_compiling(now) if each.steer.flags == plain.flags)
