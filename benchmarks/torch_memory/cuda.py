@@ -29,7 +29,7 @@ from torch._functorch import config, partitioners
 
 from benchmarks.lib.tables import table
 from benchmarks.torch_memory import models
-from benchmarks.torch_memory.limits import PLACES, joint_of
+from benchmarks.torch_memory.limits import PLACES, joint_of, lines, measure, report
 from stowplan.backends.torch import MemoryLimitError, backend, partition
 from stowplan.portfolio.rematerialization.peaks import least_peak
 
@@ -43,33 +43,25 @@ STEPS = 7
 LOCK = Path(tempfile.gettempdir()) / "stowplan_cuda_lock"
 
 
-def _words(batch: int, length: int) -> tuple[torch.Tensor, ...]:
-    return torch.randint(0, 1000, (batch, length)), torch.randint(0, 1000, (batch, length))
-
-
 def _gpt() -> models.Model:
     blocks: list[Any] = [models.GptBlock(768, 12, 0.1) for _ in range(12)]
-    return models.Decoder(blocks, 768, 32000, torch.nn.LayerNorm(768)), _words(8, 1024)
+    return models.Decoder(blocks, 768, 32000, torch.nn.LayerNorm(768)), models.words(8, 1024)
 
 
 def _llama() -> models.Model:
     blocks: list[Any] = [models.LlamaBlock(1024, 2816, 16) for _ in range(16)]
-    return models.Decoder(blocks, 1024, 32000, models.RmsNorm(1024)), _words(4, 2048)
-
-
-def _pictures(make: Callable[[], torch.nn.Module], batch: int, side: int) -> models.Model:
-    return make(), (torch.randn(batch, 3, side, side), torch.randint(0, 100, (batch,)))
+    return models.Decoder(blocks, 1024, 32000, models.RmsNorm(1024)), models.words(4, 2048)
 
 
 #: Ways to make the models, by name.
 MODELS: dict[str, Callable[[], models.Model]] = {
     "gpt12": _gpt,
     "llama16": _llama,
-    "vit12": partial(_pictures, partial(models.Vit, 12, 768, 12, 16, 224), 64, 224),
-    "resnet50": partial(_pictures, models.ResNet50, 64, 224),
+    "vit12": partial(models.pictures, partial(models.Vit, 12, 768, 12, 16, 224), 64, 224),
+    "resnet50": partial(models.pictures, models.ResNet50, 64, 224),
     "unet": lambda: (models.Segmented(32, 4), (torch.randn(16, 3, 256, 256), torch.rand(16, 1, 256, 256).round())),
-    "densenet": partial(_pictures, partial(models.DenseNet, 32, (6, 12, 24)), 64, 128),
-    "convnext": partial(_pictures, partial(models.ConvNext, base=96), 32, 224),
+    "densenet": partial(models.pictures, partial(models.DenseNet, 32, (6, 12, 24)), 64, 128),
+    "convnext": partial(models.pictures, partial(models.ConvNext, base=96), 32, 224),
     "diffusion_unet": lambda: (models.DiffusionUNet(128), (torch.randn(16, 3, 64, 64), torch.randn(16, 3, 64, 64))),
 }
 
@@ -91,18 +83,10 @@ def main() -> None:
     if not options.table:
         if not torch.cuda.is_available():
             parser.exit(2, "no GPU is at hand; benchmarks.torch_memory.limits measures on a processor\n")
-        options.output.parent.mkdir(parents=True, exist_ok=True)
         options.until = time.monotonic() + options.seconds
-        known = {each["model"] for each in lines(options.output)}
-        for name in options.models.split(","):
-            if name not in known and time.monotonic() < options.until:
-                with options.output.open("a") as file:
-                    file.write(json.dumps(run(name, options)) + "\n")
+        names = (name for name in options.models.split(",") if time.monotonic() < options.until)
+        measure(names, run, options)
     print(tables(lines(options.output)))
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -217,10 +201,6 @@ def within(eager: Eager, limit: int, options: argparse.Namespace) -> dict[str, A
         return {"limit": limit, "missed": str(error.inner_exception)}
     (only,) = made.reports  # type: ignore[attr-defined]
     return {"limit": limit, **figures, "ours": msgspec.structs.asdict(only)}
-
-
-def report(name: str, text: str) -> None:
-    print(f"# {name}: {text}", flush=True)
 
 
 def cells(found: dict[str, Any], stock: list[dict[str, Any]]) -> list[str]:

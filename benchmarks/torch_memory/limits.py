@@ -16,6 +16,7 @@ import argparse
 import json
 import time
 import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -68,17 +69,24 @@ def main() -> None:
             save(each, options.problems)
         return
     if not options.table:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        known = {each["model"] for each in lines(options.output)}
-        for name in options.models.split(","):
-            if name not in known:
-                with options.output.open("a") as file:
-                    file.write(json.dumps(run(name, options)) + "\n")
+        measure(options.models.split(","), run, options)
     print(tables(lines(options.output)))
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def measure(
+    names: Iterable[str], run: Callable[[str, argparse.Namespace], dict[str, Any]], options: argparse.Namespace
+) -> None:
+    """Append a line for each model that the file does not have."""
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    known = {each["model"] for each in lines(options.output)}
+    for name in names:
+        if name not in known:
+            with options.output.open("a") as file:
+                file.write(json.dumps(run(name, options)) + "\n")
 
 
 def run(name: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -337,18 +337,20 @@ class Segmented(nn.Module):
 def llama(layers: int = 16, width: int = 256, inner: int = 688, length: int = 512, block: Any = LlamaBlock) -> Model:
     """The toy of the published comparisons by default: 512 words, 1,000 in the vocabulary."""
     blocks = [block(width, inner, 8) for _ in range(layers)]
-    return Decoder(blocks, width, 1000, RmsNorm(width)), _words(1, length)
+    return Decoder(blocks, width, 1000, RmsNorm(width)), words(1, length)
 
 
 def _gpt(layers: int = 8, width: int = 256, length: int = 256) -> Model:
-    return Decoder([GptBlock(width, 8, 0.1) for _ in range(layers)], width, 1000, nn.LayerNorm(width)), _words(2, length)
+    return Decoder([GptBlock(width, 8, 0.1) for _ in range(layers)], width, 1000, nn.LayerNorm(width)), words(2, length)
 
 
-def _words(batch: int, length: int) -> tuple[Tensor, Tensor]:
+def words(batch: int, length: int) -> tuple[Tensor, Tensor]:
+    """A batch of words, and those that follow them."""
     return torch.randint(0, 1000, (batch, length)), torch.randint(0, 1000, (batch, length))
 
 
-def _pictures(make: Callable[[], nn.Module], batch: int, side: int) -> Model:
+def pictures(make: Callable[[], nn.Module], batch: int, side: int) -> Model:
+    """A model with a batch of square pictures and their classes."""
     return make(), (torch.randn(batch, 3, side, side), torch.randint(0, 100, (batch,)))
 
 
@@ -363,15 +365,15 @@ MODELS: dict[str, Callable[[], Model]] = {
     for name, make in {
         "llama16": llama,
         "gpt8": _gpt,
-        "vit8": partial(_pictures, partial(Vit, 8, 192, 6), 8, 64),
-        "resnet50": partial(_pictures, ResNet50, 4, 96),
+        "vit8": partial(pictures, partial(Vit, 8, 192, 6), 8, 64),
+        "resnet50": partial(pictures, ResNet50, 4, 96),
         "unet": lambda: (Segmented(), (torch.randn(2, 3, 96, 96), torch.rand(2, 1, 96, 96).round())),
-        "densenet": partial(_pictures, DenseNet, 4, 64),
-        "convnext": partial(_pictures, ConvNext, 4, 96),
-        "hrnet": partial(_pictures, HrNet, 4, 64),
+        "densenet": partial(pictures, DenseNet, 4, 64),
+        "convnext": partial(pictures, ConvNext, 4, 96),
+        "hrnet": partial(pictures, HrNet, 4, 64),
         "lstm": lambda: (Lstm(), (torch.randn(64, 24, 128), torch.randint(0, 100, (64,)))),
         "diffusion_unet": lambda: (DiffusionUNet(), (torch.randn(2, 3, 64, 64), torch.randn(2, 3, 64, 64))),
         "mixture8": partial(llama, 8, 256, 256, 256, Experts),
-        "detector": partial(_pictures, partial(ResNet50, True, (2, 2, 2, 2), 32), 2, 128),
+        "detector": partial(pictures, partial(ResNet50, True, (2, 2, 2, 2), 32), 2, 128),
     }.items()
 }

@@ -156,9 +156,8 @@ class _Chooser:
 
     def _look_around(self, others: Callable[[Callable[[], bool]], Iterator[stock.Stock]]) -> None:
         """What costs little time: simulations of two orders, runs added, and torch's plans at other budgets."""
-        orders = [self.free.order]
-        if self.own is not None:
-            orders.append(_first_runs(self.own.sequence))
+        own = self._own_orders()
+        orders = [self.free.order, *own]
         until = time.monotonic() + SIMULATION_SHARE * self._left()
         # Without a plan there is nothing to say: the first takes the time that it needs.
         tried = [
@@ -172,7 +171,7 @@ class _Chooser:
                 self._simulated(order, policy, lambda: self._left() < 0)
         if not self.plans and self.bound <= self.limit:
             until = time.monotonic() + SEARCH_SHARE * self._left()
-            self._reached(peaks.lowered(self.free, orders[1:], lambda: time.monotonic() >= until, self.limit))
+            self._reached(peaks.lowered(self.free, own, lambda: time.monotonic() >= until, self.limit))
         until = time.monotonic() + STOCK_SHARE * self._left()
         # Another plan of torch's takes as long as the one at hand did.
         for each in others(lambda: time.monotonic() + self.stock_seconds >= until):
@@ -214,9 +213,8 @@ class _Chooser:
 
     def _least(self) -> Choice:
         """A plan of small peak; raises the error that says what is possible where that is above the limit."""
-        orders = [] if self.own is None else [_first_runs(self.own.sequence)]
         seconds = max(LEAST_LEFT, self._left(), LEAST_SHARE * self.settings.time_limit)
-        plan, bound = peaks.least_peak(self.found.problem, orders, seconds, enough=self.limit)
+        plan, bound = peaks.least_peak(self.found.problem, self._own_orders(), seconds, enough=self.limit)
         self._reached(plan)
         self.bound = max(self.bound, bound)
         best = self._best()
@@ -226,6 +224,10 @@ class _Chooser:
         is_proven = self.bound > self.limit
         why = f"proven: no plan is below {self.bound}" if is_proven else f"no plan found in time; none is below {self.bound}"
         raise MemoryLimitError(f"{text} ({why})", self.limit, self.least, self.bound)
+
+    def _own_orders(self) -> list[list[int]]:
+        """The order of first runs in torch's own plan, where there is one."""
+        return [] if self.own is None else [[*dict.fromkeys(self.own.sequence)]]
 
     def _left(self) -> float:
         return self.settings.time_limit - (time.monotonic() - self.began)
@@ -265,10 +267,6 @@ class _Chooser:
             seconds=round(time.monotonic() - self.began, 3),
         )
         return Choice(tuple(sequence), report, is_stock)
-
-
-def _first_runs(sequence: Sequence[int]) -> list[int]:
-    return list(dict.fromkeys(sequence))
 
 
 def _held(problem: Problem, plan: Plan, border: int) -> int:
