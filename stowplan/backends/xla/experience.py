@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,6 +28,17 @@ _WIDTH = 0.25
 _OTHER_CHIP = 0.3
 #: Tries that all earlier programs together count for, at most, for each way.
 _MOST_TRIES = 6.0
+#: What a preview counts for beside what a flag saved on a program just like this one.
+_PREVIEW = 0.25
+
+
+class Improvement(NamedTuple):
+    """Part of a program's cycles that a flag is expected to save."""
+
+    saved: float
+    """Losses count nothing: whoever tries it keeps the better one."""
+    mean: float
+    """Losses count as such."""
 
 
 class EarlierProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -76,15 +88,17 @@ class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             if tries
         }
 
-    def improvement(self, flag: str, target: str, features: tuple[float, ...], promised: float | None) -> float:
-        """Part of the cycles that a flag is expected to save of a program with these features; losses count nothing.
+    def improvement(self, flag: str, target: str, features: tuple[float, ...], promised: float | None) -> Improvement:
+        """What a flag is expected to save of a program with these features.
 
-        The mean over what its preview promises, where that says anything, and what it saved on earlier programs, each weighed
-        by how alike both are.
+        Means over what its preview promises, where that says anything, and what it saved on earlier programs, each weighed by
+        how alike both are.
         """
-        found = [] if promised is None else [(1.0, promised)]
+        found = [] if promised is None else [(_PREVIEW, promised)]
         found += [(weight, each.gains[flag]) for each, weight in self._weighed(target, features) if flag in each.gains]
-        return sum(weight * max(0.0, gain) for weight, gain in found) / (sum(weight for weight, _ in found) or 1.0)
+        all_weights = sum(weight for weight, _ in found) or 1.0
+        saved = sum(weight * max(0.0, gain) for weight, gain in found) / all_weights
+        return Improvement(saved, sum(weight * gain for weight, gain in found) / all_weights)
 
     def _weighed(self, target: str, features: tuple[float, ...]) -> Iterator[tuple[EarlierProgram, float]]:
         for each in self.programs:

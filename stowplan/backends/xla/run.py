@@ -12,7 +12,7 @@ import msgspec
 from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
-from stowplan.backends.xla.experience import Experience
+from stowplan.backends.xla.experience import Experience, Improvement
 from stowplan.backends.xla.flags import UNSEEN, flags_of
 from stowplan.backends.xla.planning import planned
 from stowplan.backends.xla.process import CompileError
@@ -60,10 +60,12 @@ class _Flag(NamedTuple):
     """A flag that may be tried."""
 
     options: Mapping[str, Option]
-    expected: float
+    expected: Improvement
     """What it saves of the default's cycles by itself."""
     promised: float
     """What its preview says of that."""
+    preview: Compiled
+    """That of the flag alone."""
 
 
 @dataclass
@@ -219,9 +221,9 @@ class Run:
                 continue
             promised = 1 - self._program_of(steer, preview).evidence.preview(steer, preview).score.total / default.score.total
             expected = experience.improvement(name, *alike, None if name in UNSEEN else promised)
-            if expected >= _LEAST_GAIN if name in UNSEEN else promised >= -_MOST_LOST:
-                arm = Arm(name, PRIOR_TRIES * min(_FLAG_WORTH + _WORTH_OF_A_GAIN * expected, 1.0))
-                flags[arm] = _Flag(each, expected, promised)
+            if expected.saved >= _LEAST_GAIN if name in UNSEEN else promised >= -_MOST_LOST:
+                arm = Arm(name, PRIOR_TRIES * min(_FLAG_WORTH + _WORTH_OF_A_GAIN * expected.saved, 1.0))
+                flags[arm] = _Flag(each, expected, promised, preview)
         for arm in (self._steering, *flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
@@ -248,8 +250,8 @@ class Run:
         count = min(self._jobs, int(self._left))
         promise = by_promise([self._steering, *self._flags])
         # A flag by itself takes no previews but its own, and steers are found for those that win.
-        first = {arm: flag.expected for arm, flag in self._flags.items() if flag.expected >= _FIRST_GAIN}
-        promise.sort(key=lambda arm: -first.get(arm, 0.0))
+        first = {arm: flag.expected.mean for arm, flag in self._flags.items() if flag.expected.saved >= _FIRST_GAIN}
+        promise.sort(key=lambda arm: (arm not in first, -first.get(arm, 0.0)))
         # Few at a time: each of them takes previews.
         steering = promise.index(self._steering)
         for arm in promise[: max(steering, count) + 1]:
@@ -290,7 +292,7 @@ class Run:
         incumbent = best.evidence.incumbent
         flag = self._flags.pop(arm)
         plain = incumbent.steer.with_flags(flag.options)
-        (preview,) = self._make_previews([plain])
+        preview = flag.preview if plain == DEFAULT.with_flags(flag.options) else self._make_previews([plain])[0]
         if preview.error:
             self._notes.append(f"{arm.name}: {preview.error}")
             return []
@@ -302,7 +304,7 @@ class Run:
             count = max(1, min(_MORE, self._most_previews, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
             program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in named])
         now = incumbent.score.total
-        beyond = round((flag.expected - flag.promised) * now)
+        beyond = round((flag.expected.saved - flag.promised) * now)
         found = (each for each in program.worth_compiling(now) if each.steer.flags == plain.flags)
         return [each._replace(way=arm.name, gain=each.gain + beyond) for each in found]
 

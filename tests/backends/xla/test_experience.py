@@ -9,7 +9,7 @@ import pytest
 
 from stowplan.backends.xla import tune_workload
 from stowplan.backends.xla.evidence import Evidence, Trial
-from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
+from stowplan.backends.xla.experience import EarlierProgram, Experience, Improvement, shipped
 from stowplan.backends.xla.flags import flags_of
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, SCOPED_OPTION, Steer
@@ -42,21 +42,23 @@ def test_programs_count_by_how_alike_they_are() -> None:
 
 def test_what_a_flag_saved_before_counts_beside_its_preview() -> None:
     def expected(
-        *gains: float, place: float = 0.5, chip: str = "tpu-v5e", flag: str = "scavenge", promised: float = -0.02
-    ) -> float:
+        *gains: float, place: float = 0.5, chip: str = "tpu-v5e", flag: str = "scavenge", promised: float | None = -0.02
+    ) -> Improvement:
         def toy(gain: float) -> EarlierProgram:
             return EarlierProgram(family="toy", target="tpu-v5e", features=(0.5,), ways={}, gains={"scavenge": gain})
 
         return Experience(programs=tuple(map(toy, gains))).improvement(flag, chip, (place,), promised)
 
-    assert expected() == 0.0
-    assert expected(promised=0.05) == 0.05
-    assert expected(0.04) == pytest.approx(0.02)
+    assert expected() == (0.0, -0.02)
+    assert expected(promised=0.05) == (0.05, 0.05)
+    assert expected(promised=None) == (0.0, 0.0)
+    # A preview counts for a quarter of a program just like this one.
+    assert expected(0.04) == pytest.approx((0.04 / 1.25, 0.035 / 1.25))
     # What is lost is not kept.
-    assert expected(0.04, -0.9) == pytest.approx(0.04 / 3)
-    assert expected(0.04, flag="scoped_half") == 0.0
-    assert 0.0 < expected(0.04, place=0.9) < 0.02
-    assert 0.0 < expected(0.04, chip="tpu-v6e") < 0.02
+    assert expected(0.04, -0.9) == pytest.approx((0.04 / 2.25, -0.865 / 2.25))
+    assert expected(0.04, flag="scoped_half").saved == 0.0
+    assert 0.0 < expected(0.04, place=0.9).saved < 0.032
+    assert 0.0 < expected(0.04, chip="tpu-v6e").saved < 0.032
 
 
 def test_files(tmp_path: Path) -> None:
