@@ -304,8 +304,11 @@ class Run:
             count = max(1, min(_MORE, self._most_previews, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
             program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in named])
         now = incumbent.score.total
-        beyond = round((flag.expected.saved - flag.promised) * now)
         found = (each for each in program.worth_compiling(now) if each.steer.flags == plain.flags)
+        if is_alone:
+            # Beside flags whose previews show only what they cost, a preview says little.
+            return [each._replace(way=arm.name, gain=round(flag.expected.saved * now)) for each in found]
+        beyond = round((flag.expected.saved - flag.promised) * now)
         return [each._replace(way=arm.name, gain=each.gain + beyond) for each in found]
 
     def _make_previews(self, steers: Sequence[Steer]) -> list[Compiled]:
