@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,9 @@ DENOMINATOR = 1 << 60
 
 #: Divisors of cuts are sizes over these; cuts of rows alike; how far a point must be beyond a cut, of its length.
 PARTS, ALIKE, LEAST_BROKEN = (1, 2), 3, 1e-4
+
+#: Part of a memory that is taken where its row is rounded.
+FULL = 0.99
 
 
 class Row(NamedTuple):
@@ -80,6 +84,12 @@ class Relaxation(Branched):
             for memory, size in thing.taken.items():
                 self.groups.setdefault((memory, size, item in always), []).append((item, memory))
 
+    @cached_property
+    def _joined(self) -> tuple[Any, Any, Any]:
+        """Columns of all rows and what they take, one row after the other, and where each begins."""
+        starts = np.cumsum([0, *(len(row.columns) for row in self.rows)])[:-1]
+        return np.concatenate([row.columns for row in self.rows]), np.concatenate([row.taken for row in self.rows]), starts
+
     def start(self) -> None:
         """Hand the program to HiGHS; nothing is added to it later but cuts and splits."""
         scale = np.exp2(np.rint(np.log2(np.maximum(1.0, np.array(self.program.upper, float)))))
@@ -116,7 +126,7 @@ class Relaxation(Branched):
     def separate(self, most: int) -> int:
         """Add so many rounded rows of memory that the point breaks most; how many were added."""
         point, found, seen = self.point(), list[Any](), Counter[bytes]()
-        for row in self.rows:
+        for row in self._full(point):
             cut = _rounded(row, point[row.columns], self.room[row.memory], seen)
             if cut is not None:
                 found.append(cut)
@@ -128,6 +138,17 @@ class Relaxation(Branched):
             rounds = [{"divisor": divisor, "turned": row.items[turned].tolist()}]
             self._cuts.append((number, scale, {"memory": row.memory, "moment": row.moment, "rounds": rounds}))
         return min(most, len(found))
+
+    def _full(self, point: FloatArray) -> list[Row]:
+        """Rows that are nearly full, with fractions."""
+        if not self.rows:
+            return []
+        columns, taken, starts = self._joined
+        values = point[columns]
+        load = np.add.reduceat(taken * values, starts)
+        parts = np.add.reduceat((values > FRACTION) & (values < 1 - FRACTION), starts, dtype=np.int64)
+        most = np.array([self.room[row.memory] for row in self.rows])
+        return [self.rows[at] for at in np.flatnonzero((parts > 0) & (load >= FULL * most))]
 
     def splits(self) -> list[Split]:
         """Sums that are fractional, first of several; the most bytes from whole numbers first."""
@@ -156,8 +177,6 @@ def _whole(price: float) -> int:
 def _rounded(row: Row, point: FloatArray, room: int, seen: Counter[bytes]) -> Any:
     """The rounding of a row that the point breaks most; None where it breaks none, or there are some of rows like it."""
     is_part = (point > FRACTION) & (point < 1 - FRACTION)
-    if not is_part.any() or row.taken @ point < 0.99 * room:
-        return None
     key = row.items[is_part].tobytes() + bytes(str((row.memory, row.taken[point >= 1 - FRACTION].sum())), "ascii")
     seen[key] += 1
     if seen[key] > ALIKE:

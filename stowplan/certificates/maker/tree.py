@@ -20,7 +20,10 @@ from stowplan.models.mip.matrix import FloatArray
 ROUNDS, CUTS, PATIENCE, LITTLE = (40, 2), (40, 8), 8, 0.02
 
 #: Splits that are tried before one is taken, those on new decisions with so many steps of the simplex method each.
-TRIED, STEPS = 8, 100
+TRIED, STEPS = 8, 30
+
+#: How HiGHS chooses rows of the dual simplex method: as it likes, by steepest edges mostly, or by what is broken most.
+CHOSEN, DANTZIG = -1, 0
 
 #: Leaves times items, so that a tree is checked in about a second.
 MOST = 30_000
@@ -54,10 +57,12 @@ class Branched:
         self._sides: dict[Side, int] = {}
         self._taken: tuple[Side, ...] = ()
 
-    def solve(self, seconds: float, steps: int = 1 << 30) -> float:
+    def solve(self, seconds: float, steps: int | None = None) -> float:
         """Its least cost so far; minus infinity where it was not solved to the end, nor as far as the steps go."""
         self._highs.setOptionValue("time_limit", self._highs.getRunTime() + max(0.02, seconds))
-        self._highs.setOptionValue("simplex_iteration_limit", steps)
+        self._highs.setOptionValue("simplex_iteration_limit", 1 << 30 if steps is None else steps)
+        # Few steps do not pay for the weights of steepest edges.
+        self._highs.setOptionValue("simplex_dual_edge_weight_strategy", CHOSEN if steps is None else DANTZIG)
         self._highs.run()
         states = highspy.HighsModelStatus
         is_done = self._highs.getModelStatus() in (states.kOptimal, states.kIterationLimit, states.kModelEmpty)
