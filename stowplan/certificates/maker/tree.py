@@ -17,7 +17,7 @@ from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.mip.matrix import FloatArray
 
 #: Rounds of cuts at the root and at other leaves; cuts of each; rounds that bring little, this part of the gap, until they end.
-ROUNDS, CUTS, PATIENCE, LITTLE = (40, 2), (40, 8), 8, 0.02
+ROUNDS, CUTS, PATIENCE, LITTLE = (40, 2), (80, 16), 8, 0.02
 
 #: Splits that are tried before one is taken, those on new decisions with so many steps of the simplex method each.
 TRIED, STEPS = 8, 30
