@@ -4,8 +4,8 @@
 
 FOLDER has the graphs (``data`` of github.com/haoming-codes/moccasin). ``--code`` is a copy of that repository: its
 ``moccasin.cp.remat`` runs as its ``main.py`` calls it, in a process of its own, by an interpreter with its requirements
-(OR-Tools 9.8, networkx). Without it only ours runs. Results are kept in the file, and what is there is not run again. Neither
-graphs nor code are part of this project.
+(OR-Tools 9.8, networkx of at most 3.3). Without it only ours runs. Results are kept in the file, and what is there is not run
+again. Neither graphs nor code are part of this project.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 
 import stowplan
 from benchmarks.lib.tables import table
-from benchmarks.rematerialization.graphs import networkx
+from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
 
 FACTORS = (0.9, 0.8)
@@ -59,6 +59,57 @@ timeout = seconds if len(G) >= 500 else seconds / 2
 found = cp.remat(G=G, B=int(sys.argv[3]), C=2, timeout=timeout, topo_order=order, log_dir=sys.argv[5])
 print("RESULT", json.dumps({key: found[key] for key in ("status", "obj_val", "mem_schedule", "cpu_schedule") if key in found}))
 """
+
+
+def networkx(path: Path) -> Problem:
+    """A graph as Moccasin and networkx write it, in the order that Moccasin takes."""
+    found = json.loads(path.read_text())
+    is_layered = found["graph"].get("name", "").startswith("random_layered")
+    names = [node["name" if is_layered else "id"] for node in found["nodes"]]
+    index = {name: at for at, name in enumerate(names)}
+    ends = ("0", "1") if is_layered else ("source", "target")
+    edges = [(index[each[ends[0]]], index[each[ends[1]]]) for each in found["links"]]
+    before: dict[int, set[int]] = {at: set() for at in range(len(names))}
+    for one, other in edges:
+        before[other].add(one)
+    given = found["graph"].get("order")
+    order = kahn(len(names), edges) if given is None else [index[each] for each in given]
+    place = {op: at for at, op in enumerate(order)}
+    size, cost = ("out_cost", "duration") if is_layered else ("cost_ram", "cost_cpu")
+    assert all(place[one] < place[other] for one, other in edges)
+    return Problem(
+        name=found["graph"].get("name", path.stem),
+        tensors=tuple(Tensor(id=f"{names[op]}", size=found["nodes"][op][size]) for op in order),
+        ops=tuple(
+            Op(
+                id=f"{names[op]}",
+                reads=tuple(sorted(place[each] for each in before[op])),
+                writes=(at,),
+                cost=found["nodes"][op][cost],
+            )
+            for at, op in enumerate(order)
+        ),
+    )
+
+
+def kahn(count: int, edges: list[tuple[int, int]]) -> list[int]:
+    """The order of networkx's ``topological_sort``: generation by generation."""
+    following: list[list[int]] = [[] for _ in range(count)]
+    waits = [0] * count
+    for one, other in edges:
+        following[one].append(other)
+        waits[other] += 1
+    order, now = [], [at for at in range(count) if not waits[at]]
+    while now:
+        after = []
+        for op in now:
+            order.append(op)
+            for each in following[op]:
+                waits[each] -= 1
+                if not waits[each]:
+                    after.append(each)
+        now = after
+    return order
 
 
 def theirs(python: Path, code: Path, path: Path, limit: int, seconds: float) -> dict[str, Any]:

@@ -85,10 +85,12 @@ class Relaxation(Branched):
                 self.groups.setdefault((memory, size, item in always), []).append((item, memory))
 
     @cached_property
-    def _joined(self) -> tuple[Any, Any, Any]:
-        """Columns of all rows and what they take, one row after the other, and where each begins."""
+    def _joined(self) -> tuple[Any, Any, Any, Any]:
+        """Columns of all rows and what they take, row after row; where each row begins, and the load from which it is full."""
         starts = np.cumsum([0, *(len(row.columns) for row in self.rows)])[:-1]
-        return np.concatenate([row.columns for row in self.rows]), np.concatenate([row.taken for row in self.rows]), starts
+        full = FULL * np.array([self.room[row.memory] for row in self.rows])
+        columns = np.concatenate([row.columns for row in self.rows])
+        return columns, np.concatenate([row.taken for row in self.rows]), starts, full
 
     def start(self) -> None:
         """Hand the program to HiGHS; nothing is added to it later but cuts and splits."""
@@ -143,12 +145,11 @@ class Relaxation(Branched):
         """Rows that are nearly full, with fractions."""
         if not self.rows:
             return []
-        columns, taken, starts = self._joined
+        columns, taken, starts, full = self._joined
         values = point[columns]
         load = np.add.reduceat(taken * values, starts)
         parts = np.add.reduceat((values > FRACTION) & (values < 1 - FRACTION), starts, dtype=np.int64)
-        most = np.array([self.room[row.memory] for row in self.rows])
-        return [self.rows[at] for at in np.flatnonzero((parts > 0) & (load >= FULL * most))]
+        return [self.rows[at] for at in np.flatnonzero((parts > 0) & (load >= full))]
 
     def splits(self) -> list[Split]:
         """Sums that are fractional, first of several; the most bytes from whole numbers first."""
