@@ -207,12 +207,13 @@ def print_tables(lines: list[dict[str, Any]]) -> None:
 def learn(lines: list[dict[str, Any]]) -> Experience:
     """How often each way won on each program and chip, all runs of the loop and of single flags together."""
     found: dict[tuple[str, str], EarlierProgram] = {}
+    first_steers = dict[tuple[str, str], list[float]]()
     for line in lines:
-        if not line["features"]:
+        if not line["features"] or line["way"] not in ("loop", "flags"):
             continue
         key = line["chip"], line["program"]
         ways, gains = (dict(found[key].ways), dict(found[key].gains)) if key in found else ({}, {})
-        best = line["totals"][0]
+        best, steered = line["totals"][0], False
         flags = flags_of(xla_chip(line["chip"]))
         for name, total in zip(line["ways"][1:], line["totals"][1:], strict=True):
             # Previews tell which way of steering; what is learned is when a flag is worth its compile.
@@ -221,6 +222,10 @@ def learn(lines: list[dict[str, Any]]) -> Experience:
             way = name if name in flags else "steer"
             if line["way"] == "flags":
                 gains[way] = round(1 - total / line["totals"][0], 4)
+            elif way == "steer" and not steered:
+                steered = True
+                first_steers.setdefault(key, []).append((best - total) / line["totals"][0])
+                gains[way] = round(statistics.mean(first_steers[key]), 4)
             wins, tries = ways.get(way, (0, 0))
             ways[way] = wins + (total < 0.999 * best), tries + 1
             best = min(best, total)

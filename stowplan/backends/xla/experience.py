@@ -33,7 +33,7 @@ _PREVIEW = 0.25
 
 
 class Improvement(NamedTuple):
-    """Part of a program's cycles that a flag is expected to save."""
+    """Part of a program's cycles that a flag, or a steer, is expected to save."""
 
     saved: float
     """Losses count nothing: whoever tries it keeps the better one."""
@@ -52,7 +52,8 @@ class EarlierProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     ways: dict[str, tuple[int, int]]
     """For ``steer`` and each flag how often it was better than all before, and how often it was tried."""
     gains: dict[str, float] = {}
-    """Part of the default's cycles that each flag saved by itself; below 0 where it cost some."""
+    """Part of the default's cycles that each flag saved by itself, and the first ``steer`` against the best before it; below 0
+    where it cost some."""
 
 
 class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -88,14 +89,14 @@ class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             if tries
         }
 
-    def improvement(self, flag: str, target: str, features: tuple[float, ...], promised: float | None) -> Improvement:
-        """What a flag is expected to save of a program with these features.
+    def improvement(self, way: str, target: str, features: tuple[float, ...], promised: float | None) -> Improvement:
+        """What a flag, or the first steer, is expected to save of a program with these features.
 
-        Means over what its preview promises, where that says anything, and what it saved on earlier programs, each weighed by
+        Means over what a preview promises, where that says anything, and what it saved on earlier programs, each weighed by
         how alike both are.
         """
         found = [] if promised is None else [(_PREVIEW, promised)]
-        found += [(weight, each.gains[flag]) for each, weight in self._weighed(target, features) if flag in each.gains]
+        found += [(weight, each.gains[way]) for each, weight in self._weighed(target, features) if way in each.gains]
         all_weights = sum(weight for weight, _ in found) or 1.0
         saved = sum(weight * max(0.0, gain) for weight, gain in found) / all_weights
         return Improvement(saved, sum(weight * gain for weight, gain in found) / all_weights)

@@ -46,6 +46,8 @@ _LEAST_GAIN, _MORE = 0.001, 8
 _MOST_LOST, _LEAST_OF_A_FLAG = 0.1, 0.0
 #: Part of the default's cycles for which a flag comes before steers, by itself.
 _FIRST_GAIN = 0.005
+#: Part of what steers save that counts beside flags: it is lost where a flag wins later.
+_STEERS_KEPT = 0.5
 #: Part of what a prediction may be off by that is hoped for where none promises anything.
 _OPTIMISM = 0.25
 
@@ -89,6 +91,9 @@ class Run:
     _programs: dict[Flags, Search] = field(default_factory=dict)
     """By the flags that make a program; the same for flags that make the same."""
     _steering: Arm = field(default_factory=lambda: Arm("steer", PRIOR_TRIES * _STEERING_WORTH))
+    _steers_save: float = 0.0
+    """What the first compile of a steer is expected to save of the default's cycles."""
+    _steered_compiles: int = 0
     _flags: dict[Arm, _Flag] = field(default_factory=dict)
     """Flags not tried yet."""
 
@@ -195,6 +200,7 @@ class Run:
             for (arm, _), trial in zip(chosen, self._try_all([proposal for _, proposal in chosen]), strict=True):
                 arm.tries += 1
                 arm.wins += trial is not None and trial.score.total < before
+                self._steered_compiles += arm is self._steering
         if self._deadline.expired:
             self._stop = self._out_of_time
 
@@ -212,6 +218,7 @@ class Run:
             return {}
         alike = self._target.name, program.evidence.features(default)
         known = experience.about(*alike)
+        self._steers_save = experience.improvement(self._steering.name, *alike, None).saved
         steers = [DEFAULT.with_flags(each) for each in options.values()]
         flags: dict[Arm, _Flag] = {}
         for (name, each), steer, preview in zip(options.items(), steers, self._make_previews(steers), strict=True):
@@ -249,9 +256,8 @@ class Run:
         unlikely: list[tuple[Arm, Proposal]] = []
         count = min(self._jobs, int(self._left))
         promise = by_promise([self._steering, *self._flags])
-        # A flag by itself takes no previews but its own, and steers are found for those that win.
-        first = {arm: flag.expected.mean for arm, flag in self._flags.items() if flag.expected.saved >= _FIRST_GAIN}
-        promise.sort(key=lambda arm: (arm not in first, -first.get(arm, 0.0)))
+        first = self._first
+        promise.sort(key=lambda arm: first.index(arm) if arm in first else len(first))
         # Few at a time: each of them takes previews.
         steering = promise.index(self._steering)
         for arm in promise[: max(steering, count) + 1]:
@@ -269,6 +275,24 @@ class Run:
             # Where compiles run side by side, flags may yet take places of steers.
             chosen += likely[: count - len(chosen)]
         return chosen or unlikely[:count]
+
+    @property
+    def _first(self) -> list[Arm]:
+        """What comes before all else: flags by themselves, which take no previews but their own, the best mean first.
+
+        Before them stand steers, where as much work is expected to save more by these.
+
+        A flag by itself has to save more than steers have already.
+        """
+        trials = self._best_program.evidence.trials
+        alone = [each.score.total for each in trials if each.steer == DEFAULT.with_flags(dict(each.steer.flags))]
+        default = self._records[0].total
+        found = (min(alone, default=default) - self._best_program.evidence.incumbent.score.total) / default
+        flags = {arm: flag.expected for arm, flag in self._flags.items() if flag.expected.saved >= _FIRST_GAIN + found}
+        first = sorted(flags, key=lambda arm: -flags[arm].mean)
+        steers_save = _STEERS_KEPT / _ROUND * self._steers_save / (1 + self._steered_compiles)
+        is_behind = any(each.saved >= steers_save for each in flags.values())
+        return first if is_behind or not first else [self._steering, *first]
 
     def _steered(self, best: Search, most: int, given: list[Proposal]) -> list[Proposal]:
         """The best previews of the best program; where even more of them promise nothing, those of which least is known."""
