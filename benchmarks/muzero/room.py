@@ -196,6 +196,8 @@ def measure(arguments: argparse.Namespace) -> int:
         if not wanted or time.monotonic() - began > arguments.seconds:
             continue
         case = Case(name)
+        if len(case.game.moves) > arguments.most_moves:
+            continue
         for way, seed in wanted:
             before = time.process_time()
             found = WAYS[way](case, seed)
@@ -295,6 +297,7 @@ def main() -> int:
     one.add_argument("--ways", nargs="+", choices=WAYS, default=["greedies", "insertion", "priced", "evolved", "rollouts"])
     one.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     one.add_argument("--seconds", type=float, default=3600.0, help="begin no case after so long")
+    one.add_argument("--most-moves", type=int, default=sys.maxsize, help="only cases of at most so many (default: all)")
     one.set_defaults(run=measure)
     two.add_argument("--cases", action="store_true", help="every case, too")
     two.add_argument("--columns", nargs="*", default=[], help="these ways alone, of cases that have them all")
