@@ -150,6 +150,25 @@ class TestLoop:
         bad = Experience(programs=(earlier("tpu-v4", features, scavenge=(0, 9)),))
         assert place(good) < place(bad)
 
+    @pytest.mark.parametrize(("saved", "is_first"), [(0.9, True), (0.1, False)])
+    def test_steers_come_before_a_flag_that_as_much_work_saves_less_by(
+        self, fake: Fake, monkeypatch: pytest.MonkeyPatch, saved: float, is_first: bool
+    ) -> None:
+        preview = Evidence.preview
+
+        def previewed(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
+            """Both promise something."""
+            return preview(self, steer, compiled)._replace(score=Score(4000, 0))
+
+        monkeypatch.setattr(Evidence, "preview", previewed)
+        gains = {"steer": saved, "scavenge": 0.2}
+        features = (0.37, 0.16, 0.0, 0.0, 0.0, 0.5, 0.05)
+        alike = EarlierProgram(family="toy", target="tpu-v4", features=features, ways={}, gains=gains)
+        tuning = tune_workload(WORKLOAD, compiles=14, experience=Experience(programs=(alike,)))
+        first = tuning.trials[2]
+        assert [tuning.trials[0].way, tuning.trials[1].way] == ["default", "all_slow"]
+        assert (first.way != "scavenge") == is_first
+
     @pytest.mark.parametrize("jobs", [2, 3])
     def test_side_by_side(self, fake: Fake, jobs: int) -> None:
         tuning = tune_workload(WORKLOAD, compiles=11, jobs=jobs)
