@@ -31,7 +31,7 @@ from stowplan.backends.xla import run as tuning_run
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
-from stowplan.backends.xla.flags import flags_of
+from stowplan.backends.xla.flags import BETWEEN, flags_of
 from stowplan.backends.xla.loop import tune_workload
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS as WAYS_OF_STEERING
@@ -218,6 +218,9 @@ def learn(lines: list[dict[str, Any]]) -> Experience:
         for name, total in zip(line["ways"][1:], line["totals"][1:], strict=True):
             # Previews tell which way of steering; what is learned is when a flag is worth its compile.
             if line["way"] == "flags" and name not in flags:
+                continue
+            if name == BETWEEN:
+                best = min(best, total)
                 continue
             way = name if name in flags else "steer"
             if line["way"] == "flags":

@@ -12,12 +12,15 @@ from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.steer import SCOPED_OPTION
 from stowplan.hardware.targets import FlagName, XlaChip
 
+#: A scoped limit halfway between XLA's own and one that lost little or won: it may be better than both.
+BETWEEN = "scoped_between"
+
 #: Flags whose preview shows only what they cost: a larger scoped limit leaves less memory to assign, and what kernels of larger
 #: tiles save is not seen.
 UNSEEN = frozenset({"scoped_double"})
 
 
-def flags_of(chip: XlaChip) -> dict[FlagName, Mapping[str, Option]]:
+def flags_of(chip: XlaChip) -> dict[str, Mapping[str, Option]]:
     """Options of each flag that is worth a try on a chip, in the order of its target."""
     scoped = (chip.scoped or 0) >> 10
     known: dict[FlagName, Mapping[str, Option]] = {
@@ -28,3 +31,10 @@ def flags_of(chip: XlaChip) -> dict[FlagName, Mapping[str, Option]]:
         "bundle_aware": {"xla_tpu_use_bundle_aware_cost_model_for_fusions": True},
     }
     return {name: known[name] for name in chip.flags}
+
+
+def between(chip: XlaChip, flag: Mapping[str, Option]) -> dict[str, Option] | None:
+    """Options of the scoped limit halfway between XLA's own and a flag's; none for flags that set none."""
+    if chip.scoped is None or SCOPED_OPTION not in flag:
+        return None
+    return {SCOPED_OPTION: str((int(flag[SCOPED_OPTION]) + (chip.scoped >> 10)) // 2)}

@@ -13,7 +13,7 @@ from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Experience, Improvement
-from stowplan.backends.xla.flags import UNSEEN, flags_of
+from stowplan.backends.xla.flags import BETWEEN, UNSEEN, between, flags_of
 from stowplan.backends.xla.planning import planned
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS, Proposal, Way, harm_last, plan_first
@@ -46,6 +46,9 @@ _LEAST_GAIN, _MORE = 0.001, 8
 _MOST_LOST, _LEAST_OF_A_FLAG = 0.1, 0.0
 #: Part of the default's cycles for which a flag comes before steers, by itself.
 _FIRST_GAIN = 0.005
+#: What may be lost by a scoped limit for the one between it and XLA's own to be tried, and what that saves beside it, about:
+#: parts of the default's cycles.
+_LOST_BESIDE, _SAVED_BETWEEN = 0.01, 0.02
 #: Part of what steers save that counts beside flags: it is lost where a flag wins later.
 _STEERS_KEPT = 0.5
 #: Part of what a prediction may be off by that is hoped for where none promises anything.
@@ -66,8 +69,8 @@ class _Flag(NamedTuple):
     """What it saves of the default's cycles by itself."""
     promised: float
     """What its preview says of that."""
-    preview: Compiled
-    """That of the flag alone."""
+    preview: Compiled | None = None
+    """That of the flag alone, where it has been made."""
 
 
 @dataclass
@@ -201,6 +204,8 @@ class Run:
                 arm.tries += 1
                 arm.wins += trial is not None and trial.score.total < before
                 self._steered_compiles += arm is self._steering
+                if trial is not None and trial.score.total <= (1 + _LOST_BESIDE) * before:
+                    self._add_between(arm.name, 1 - trial.score.total / default.score.total)
         if self._deadline.expired:
             self._stop = self._out_of_time
 
@@ -235,6 +240,13 @@ class Run:
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
         return flags
+
+    def _add_between(self, flag: str, saved: float) -> None:
+        """Where a flag that set the scoped limit won or lost little, the limit between it and XLA's own is a flag, too."""
+        options = between(self._chip, flags_of(self._chip).get(flag, {}))
+        if options is not None:
+            expected = saved + _SAVED_BETWEEN
+            self._flags[Arm(BETWEEN, PRIOR_TRIES * _FLAG_WORTH)] = _Flag(options, Improvement(expected, expected), expected)
 
     @property
     def _most_previews(self) -> int:
@@ -316,7 +328,8 @@ class Run:
         incumbent = best.evidence.incumbent
         flag = self._flags.pop(arm)
         plain = incumbent.steer.with_flags(flag.options)
-        preview = flag.preview if plain == DEFAULT.with_flags(flag.options) else self._make_previews([plain])[0]
+        made = flag.preview if plain == DEFAULT.with_flags(flag.options) else None
+        preview = made or self._make_previews([plain])[0]
         if preview.error:
             self._notes.append(f"{arm.name}: {preview.error}")
             return []

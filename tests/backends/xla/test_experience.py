@@ -218,3 +218,29 @@ class TestLaterChips:
         tuning = tune_workload(WORKLOAD, target="tpu-v5e")
         assert (tuning.stop_reason, len(tuning.trials), tuning.gain) == ("nothing_to_gain", 2, 0.0)
         assert tuning.notes[-1].startswith("nothing to gain here: 97% of the fast memory is free, 0.00% of the time is waits")
+
+    def test_between_a_scoped_limit_that_wins_and_the_default_stands_another(
+        self, fake: Fake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add = Evidence.add
+
+        def added(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
+            """Twice the limit saves a third, the one between a half; half the limit loses."""
+            cycles = {"32768": 3000, "24576": 2250, "8192": 5000}.get(str(dict(steer.flags).get(SCOPED_OPTION)))
+            found = add(self, steer, compiled)
+            if cycles is None:
+                return found
+            self.trials[-1] = found._replace(score=Score(cycles, 0))
+            return self.trials[-1]
+
+        monkeypatch.setattr(Evidence, "add", added)
+        gains = {"scoped_double": 0.2, "scoped_half": 0.1}
+        features = (0.37, 0.16, 0.0, 0.0, 0.0, 0.5, 0.05)
+        alike = EarlierProgram(family="toy", target="tpu-v5e", features=features, ways={}, gains=gains)
+        known = Experience(programs=(alike,))
+        given = {"fake": "scoped"}
+        tuning = tune_workload(WORKLOAD, target="tpu-v5e", compiles=14, compiler_options=given, experience=known)
+        ways = [trial.way for trial in tuning.trials]
+        assert ways[1:3] == ["scoped_double", "scoped_between"]
+        assert ways.count("scoped_between") == 1
+        assert tuning.compiler_options[SCOPED_OPTION] == "24576"
