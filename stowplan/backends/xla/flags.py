@@ -33,8 +33,12 @@ def flags_of(chip: XlaChip) -> dict[str, Mapping[str, Option]]:
     return {name: known[name] for name in chip.flags}
 
 
-def between(chip: XlaChip, flag: Mapping[str, Option]) -> dict[str, Option] | None:
-    """Options of the scoped limit halfway between XLA's own and a flag's; none for flags that set none."""
+def between(chip: XlaChip, capacity: int, flag: Mapping[str, Option]) -> dict[str, Option] | None:
+    """Options of the scoped limit halfway between XLA's own and a flag's; none for flags that set none, and for limits that
+    leave more than half of the fast memory to the rest, of which XLA's own leaves ``capacity`` bytes."""
     if chip.scoped is None or SCOPED_OPTION not in flag:
         return None
-    return {SCOPED_OPTION: str((int(flag[SCOPED_OPTION]) + (chip.scoped >> 10)) // 2)}
+    own, limit = chip.scoped >> 10, int(flag[SCOPED_OPTION])
+    if own < limit < (capacity + chip.scoped >> 10) // 2:
+        return None
+    return {SCOPED_OPTION: str((own + limit) // 2)}

@@ -243,7 +243,7 @@ class Run:
 
     def _add_between(self, flag: str, saved: float) -> None:
         """Where a flag that set the scoped limit won or lost little, the limit between it and XLA's own is a flag, too."""
-        options = between(self._chip, flags_of(self._chip).get(flag, {}))
+        options = between(self._chip, self._target.fast_memory.capacity, flags_of(self._chip).get(flag, {}))
         if options is not None:
             expected = saved + _SAVED_BETWEEN
             self._flags[Arm(BETWEEN, PRIOR_TRIES * _FLAG_WORTH)] = _Flag(options, Improvement(expected, expected), expected)

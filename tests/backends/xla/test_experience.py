@@ -10,7 +10,7 @@ import pytest
 from stowplan.backends.xla import tune_workload
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import EarlierProgram, Experience, Improvement, shipped
-from stowplan.backends.xla.flags import flags_of
+from stowplan.backends.xla.flags import between, flags_of
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, SCOPED_OPTION, Steer
 from stowplan.backends.xla.store import Compiled
@@ -86,6 +86,17 @@ def test_flags_of_a_chip(chip: str) -> None:
     scoped = {name: int(str(options[SCOPED_OPTION])) for name, options in found.items() if SCOPED_OPTION in options}
     if scoped:
         assert scoped["scoped_double"] == 4 * scoped["scoped_half"] == (xla_chip(chip).scoped or 0) >> 9
+
+
+def test_where_a_limit_between_is_worth_a_try() -> None:
+    def found(chip: str, name: str) -> object:
+        target = load_target(chip)
+        options = between(xla_chip(chip), target.fast_memory.capacity, flags_of(xla_chip(chip))[name])
+        return options and options[SCOPED_OPTION]
+
+    assert [found(chip, "scoped_double") for chip in ("tpu-7x", "tpu-v6e", "tpu-v5e")] == ["49152", "49152", None]
+    assert [found(chip, "scoped_half") for chip in ("tpu-7x", "tpu-v5e")] == ["24576", "12288"]
+    assert found("tpu-v6e", "scavenge") is None
 
 
 def test_a_flag_makes_another_program_whose_values_have_other_names() -> None:
@@ -226,7 +237,7 @@ class TestLaterChips:
 
         def added(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
             """Twice the limit saves a third, the one between a half; half the limit loses."""
-            cycles = {"32768": 3000, "24576": 2250, "8192": 5000}.get(str(dict(steer.flags).get(SCOPED_OPTION)))
+            cycles = {"65536": 3000, "49152": 2250, "16384": 5000}.get(str(dict(steer.flags).get(SCOPED_OPTION)))
             found = add(self, steer, compiled)
             if cycles is None:
                 return found
@@ -236,11 +247,11 @@ class TestLaterChips:
         monkeypatch.setattr(Evidence, "add", added)
         gains = {"scoped_double": 0.2, "scoped_half": 0.1}
         features = (0.37, 0.16, 0.0, 0.0, 0.0, 0.5, 0.05)
-        alike = EarlierProgram(family="toy", target="tpu-v5e", features=features, ways={}, gains=gains)
+        alike = EarlierProgram(family="toy", target="tpu-v6e", features=features, ways={}, gains=gains)
         known = Experience(programs=(alike,))
         given = {"fake": "scoped"}
-        tuning = tune_workload(WORKLOAD, target="tpu-v5e", compiles=14, compiler_options=given, experience=known)
+        tuning = tune_workload(WORKLOAD, target="tpu-v6e", compiles=14, compiler_options=given, experience=known)
         ways = [trial.way for trial in tuning.trials]
         assert ways[1:3] == ["scoped_double", "scoped_between"]
         assert ways.count("scoped_between") == 1
-        assert tuning.compiler_options[SCOPED_OPTION] == "24576"
+        assert tuning.compiler_options[SCOPED_OPTION] == "49152"
