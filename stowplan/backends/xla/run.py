@@ -36,10 +36,6 @@ PREVIEWS_OF_A_COMPILE = 20
 #: Compiles' worth of time between two compiles of steers, that one included: the rest goes to previews.
 _ROUND = 1.6
 
-#: The first compiles, the default's among them, and how many previews each of the others takes: what is found early counts
-#: for those who compile little, and tells what to make of the rest.
-_FIRST, _FIRST_PREVIEWS = 3, 7
-
 #: Where no preview promises this part of the incumbent's cycles, so many more are made.
 _LEAST_GAIN, _MORE = 0.001, 8
 #: What a flag's preview may lose of the default's cycles, and of the incumbent's with steers found for it.
@@ -249,11 +245,6 @@ class Run:
             self._flags[Arm(BETWEEN, PRIOR_TRIES * _FLAG_WORTH)] = _Flag(options, Improvement(expected, expected), expected)
 
     @property
-    def _most_previews(self) -> int:
-        """Of one round."""
-        return _FIRST_PREVIEWS if len(self._records) < _FIRST else PREVIEWS_OF_A_COMPILE * self._budget
-
-    @property
     def _why_nothing(self) -> str:
         """Why there is nothing to gain, after two compiles or more: nearly all traffic is in fast memory, nothing waits, and
         what was tried gave nothing. Where fast memory may harm that does not say it."""
@@ -277,7 +268,6 @@ class Run:
                 break
             rounds = max(1, int(self._left / _ROUND))
             most = max(BATCH, int(PREVIEWS_OF_A_COMPILE * (self._left - rounds) / rounds))
-            most = min(most, self._most_previews)
             if arm is self._steering:
                 steered, least = self._steered(best, most, given), _LEAST_GAIN
             else:
@@ -338,7 +328,7 @@ class Run:
         if not is_alone:
             is_same = program.evidence.program_text == best.evidence.program_text
             named = [msgspec.structs.replace(incumbent.steer, flags=plain.flags)] if is_same else []
-            count = max(1, min(_MORE, self._most_previews, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
+            count = max(1, min(_MORE, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
             program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in named])
         now = incumbent.score.total
         found = (each for each in program.worth_compiling(now) if each.steer.flags == plain.flags)
