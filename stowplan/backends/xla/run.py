@@ -266,7 +266,7 @@ class Run:
         for arm in promise[: max(steering, count) + 1]:
             if len(chosen) == count:
                 break
-            rounds = max(1, int(self._left / _ROUND))
+            rounds = max(1, round(self._left / _ROUND))
             most = max(BATCH, int(PREVIEWS_OF_A_COMPILE * (self._left - rounds) / rounds))
             if arm is self._steering:
                 steered, least = self._steered(best, most, given), _LEAST_GAIN
