@@ -258,9 +258,8 @@ class Run:
         chosen: list[tuple[Arm, Proposal]] = []
         unlikely: list[tuple[Arm, Proposal]] = []
         count = min(self._jobs, int(self._left))
-        promise = by_promise([self._steering, *self._flags])
         first = self._first
-        promise.sort(key=lambda arm: first.index(arm) if arm in first else len(first))
+        promise = [*first, *(arm for arm in by_promise([self._steering, *self._flags]) if arm not in first)]
         # Few at a time: each of them takes previews.
         steering = promise.index(self._steering)
         for arm in promise[: max(steering, count) + 1]:

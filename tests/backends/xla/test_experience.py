@@ -18,11 +18,18 @@ from stowplan.errors import InputError
 from stowplan.hardware.targets import load_target, target_names, xla_chip
 from tests.backends.xla.conftest import WORKLOAD, Fake
 
+#: Those of the fake program, about.
+FEATURES = (0.37, 0.16, 0.0, 0.0, 0.0, 0.5, 0.05)
+
 CHIPS = [name for name in target_names() if load_target(name).xla is not None]
 
 
 def earlier(target: str, features: tuple[float, ...], **ways: tuple[int, int]) -> EarlierProgram:
     return EarlierProgram(family="toy", target=target, features=features, ways=ways)
+
+
+def gained(target: str, features: tuple[float, ...], **gains: float) -> EarlierProgram:
+    return EarlierProgram(family="toy", target=target, features=features, ways={}, gains=gains)
 
 
 def test_programs_count_by_how_alike_they_are() -> None:
@@ -44,10 +51,8 @@ def test_what_a_flag_saved_before_counts_beside_its_preview() -> None:
     def expected(
         *gains: float, place: float = 0.5, chip: str = "tpu-v5e", flag: str = "scavenge", promised: float | None = -0.02
     ) -> Improvement:
-        def toy(gain: float) -> EarlierProgram:
-            return EarlierProgram(family="toy", target="tpu-v5e", features=(0.5,), ways={}, gains={"scavenge": gain})
-
-        return Experience(programs=tuple(map(toy, gains))).improvement(flag, chip, (place,), promised)
+        programs = tuple(gained("tpu-v5e", (0.5,), scavenge=gain) for gain in gains)
+        return Experience(programs=programs).improvement(flag, chip, (place,), promised)
 
     assert expected() == (0.0, -0.02)
     assert expected(promised=0.05) == (0.05, 0.05)
@@ -156,9 +161,8 @@ class TestLoop:
             ways = [trial.way for trial in tune_workload(WORKLOAD, compiles=14, experience=experience).trials]
             return ways.index("scavenge") if "scavenge" in ways else len(ways)
 
-        features = (0.37, 0.16, 0.0, 0.0, 0.0, 0.5, 0.05)
-        good = Experience(programs=(earlier("tpu-v4", features, scavenge=(9, 9)),))
-        bad = Experience(programs=(earlier("tpu-v4", features, scavenge=(0, 9)),))
+        good = Experience(programs=(earlier("tpu-v4", FEATURES, scavenge=(9, 9)),))
+        bad = Experience(programs=(earlier("tpu-v4", FEATURES, scavenge=(0, 9)),))
         assert place(good) < place(bad)
 
     @pytest.mark.parametrize(("saved", "is_first"), [(0.9, True), (0.1, False)])
@@ -172,9 +176,7 @@ class TestLoop:
             return preview(self, steer, compiled)._replace(score=Score(4000, 0))
 
         monkeypatch.setattr(Evidence, "preview", previewed)
-        gains = {"steer": saved, "scavenge": 0.2}
-        features = (0.37, 0.16, 0.0, 0.0, 0.0, 0.5, 0.05)
-        alike = EarlierProgram(family="toy", target="tpu-v4", features=features, ways={}, gains=gains)
+        alike = gained("tpu-v4", FEATURES, steer=saved, scavenge=0.2)
         tuning = tune_workload(WORKLOAD, compiles=14, experience=Experience(programs=(alike,)))
         first = tuning.trials[2]
         assert [tuning.trials[0].way, tuning.trials[1].way] == ["default", "all_slow"]
@@ -245,9 +247,7 @@ class TestLaterChips:
             return self.trials[-1]
 
         monkeypatch.setattr(Evidence, "add", added)
-        gains = {"scoped_double": 0.2, "scoped_half": 0.1}
-        features = (0.37, 0.16, 0.0, 0.0, 0.0, 0.5, 0.05)
-        alike = EarlierProgram(family="toy", target="tpu-v6e", features=features, ways={}, gains=gains)
+        alike = gained("tpu-v6e", FEATURES, scoped_double=0.2, scoped_half=0.1)
         known = Experience(programs=(alike,))
         given = {"fake": "scoped"}
         tuning = tune_workload(WORKLOAD, target="tpu-v6e", compiles=14, compiler_options=given, experience=known)
