@@ -358,7 +358,7 @@ def tasks(folder: Path, networks: Path) -> list[tuple[Path, Path, str, float, in
     timed = [f"{name}:{net}" for net in nets for name in ("games", "games_climb", "games_rr")]
     found += [(name, 1.0, 0) for name in ["rr", "dense_rr", *timed, "uniform", "games:untrained"]]
     found += [(name, 1.0, seed) for seed in (1, 2) for name in timed]
-    found += [(name, 1.0, seed) for seed in (1, 2) for name in ("dense_rr", "uniform", "games:untrained")]
+    found += [(name, 1.0, seed) for seed in (1, 2) for name in ("dense_rr", "rr", "guide_rr", "uniform", "games:untrained")]
     found += [(name, seconds, 0) for seconds in (0.1, 0.3) for name in timed]
     found += [(f"games_rr:{net}", 10.0, 0) for net in reversed(nets)]
     found += [
