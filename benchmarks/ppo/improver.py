@@ -205,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     text = table(rows, ("method", "II over the bound", "better than list", "processor seconds"))
     print(f"{done} bodies, {options.evaluations} evaluations, {options.seeds} seeds\n\n{text}")
     if options.write:
-        write_into(PAGE, {"ppo improver": text + "\n"})
+        write_into(PAGE, {"ppo improver": text})
 
 
 if __name__ == "__main__":

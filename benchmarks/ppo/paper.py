@@ -58,7 +58,7 @@ def tables(arguments: argparse.Namespace) -> None:
 def give(texts: dict[str, str], page: Path | None = None) -> None:
     """Tables on the page between their markers, or printed."""
     if page is not None:
-        write_into(page, {name: text + "\n" for name, text in texts.items()})
+        write_into(page, texts)
     else:
         print("\n\n".join(f"{name}\n{text}" for name, text in texts.items()))
 
