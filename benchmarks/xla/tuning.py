@@ -43,11 +43,12 @@ from stowplan.backends.xla.workload import Workload, by_name
 from stowplan.errors import StowplanError
 from stowplan.hardware.targets import load_target, xla_chip
 
-#: Ways of tuning, and whether chance plays a part in them. The last four are controls; ``random previews`` is the loop with
-#: orders by lot alone, whose previews are judged as the loop's.
+#: Ways of tuning, and whether chance plays a part in them. All but the first are controls; ``random previews`` is the loop with
+#: orders by lot alone, whose previews are judged as the loop's; ``flags first`` is the loop that never begins with steers.
 WAYS = {
     "loop": True,
     "no experience": True,
+    "flags first": True,
     "random previews": True,
     "flags": False,
     "random flags": True,
@@ -124,14 +125,22 @@ def by_lot_alone() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def flags_first() -> Iterator[None]:
+    """The loop where nothing that steers are expected to save comes before flags."""
+    with patch.object(tuning_run, "_STEERS_KEPT", 0.0):
+        yield
+
+
 def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One line of results."""
     job, chip = workload(name, options.corpus), options.chip
     spent: list[float] = []
-    if way in ("loop", "no experience", "random previews"):
-        known = shipped().without([family(name)]) if way == "loop" else Experience()
+    if way in ("loop", "no experience", "flags first", "random previews"):
+        known = shipped().without([family(name)]) if way in ("loop", "flags first") else Experience()
         given = {"target": chip, "compiles": options.compiles, "folder": options.folder, "seed": seed, "experience": known}
-        with by_lot_alone() if way == "random previews" else nullcontext():
+        changed: dict[str, Any] = {"random previews": by_lot_alone, "flags first": flags_first}
+        with changed.get(way, nullcontext)():
             tuning = tune_workload(job, **given)
         trials = [trial for trial in tuning.trials if not trial.error]
         scores = [Score(each.cycles, each.stall_cycles, each.copy_cycles, each.careful_copy_cycles) for each in trials]
