@@ -18,7 +18,7 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -132,15 +132,23 @@ def flags_first() -> Iterator[None]:
         yield
 
 
+#: The ways that are the loop, each with what is changed of it.
+LOOPS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "loop": nullcontext,
+    "no experience": nullcontext,
+    "flags first": flags_first,
+    "random previews": by_lot_alone,
+}
+
+
 def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One line of results."""
     job, chip = workload(name, options.corpus), options.chip
     spent: list[float] = []
-    if way in ("loop", "no experience", "flags first", "random previews"):
+    if way in LOOPS:
         known = shipped().without([family(name)]) if way in ("loop", "flags first") else Experience()
         given = {"target": chip, "compiles": options.compiles, "folder": options.folder, "seed": seed, "experience": known}
-        changed: dict[str, Any] = {"random previews": by_lot_alone, "flags first": flags_first}
-        with changed.get(way, nullcontext)():
+        with LOOPS[way]():
             tuning = tune_workload(job, **given)
         trials = [trial for trial in tuning.trials if not trial.error]
         scores = [Score(each.cycles, each.stall_cycles, each.copy_cycles, each.careful_copy_cycles) for each in trials]
