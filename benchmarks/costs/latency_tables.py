@@ -22,7 +22,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.lib.compiles import read_texts
 from benchmarks.lib.costs.assignments import Compiles, read_compiles, to_learn_from
-from benchmarks.lib.costs.signatures_training import collect, fit, held_out
+from benchmarks.lib.costs.signatures_training import collect, fit, held_out, with_other_chips
 from stowplan.errors import StowplanError
 from stowplan.hardware.costs import CycleTable, StepCycles, make_problem
 from stowplan.hardware.costs.signatures import LatencyTable, SignatureCosts, StepSignature
@@ -122,6 +122,16 @@ def correlations(cycles: Sequence[float], model: Sequence[float]) -> tuple[float
     return float(np.corrcoef(cycles, model)[0, 1]), float(spearmanr(cycles, model).statistic)
 
 
+def read_programs(folder: Path, target: Target, most: int) -> list[Compiles]:
+    """The texts of programs that were compiled for a target."""
+    programs = []
+    for text in read_texts(folder, target):
+        found = read_compiles(text, target, most)
+        programs += [found] if found else []
+        print(f"{text.name}: {len(found.assignments) if found else 0} assignments", file=sys.stderr, flush=True)
+    return programs
+
+
 def print_row(*cells: str) -> None:
     print(f"| {' | '.join(cells)} |", flush=True)
 
@@ -130,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("compiles", type=Path)
     parser.add_argument("--target", default="tpu-v4", help="chip whose compiles are read (default: %(default)s)")
+    parser.add_argument("--others", nargs="*", default=[], metavar="TARGET", help="chips whose compiles are learned from, too")
     parser.add_argument("--folds", type=int, default=0, help="parts left out in turn; 0 (the default): each program by itself")
     parser.add_argument("--most", type=int, default=60, help="assignments of a program at most (default: %(default)s)")
     parser.add_argument("--only", nargs="*", help="programs to print; all are learned from")
@@ -137,16 +148,11 @@ def main() -> None:
         "--parts", type=Path, metavar="FOLDER", help="write each program's predictor that learned nothing of it"
     )
     parser.add_argument("--predictor", type=Path, metavar="FILE", help="measure this one, learn nothing")
-    parser.add_argument("--start", type=Path, metavar="FILE", help="a predictor of another chip, to be corrected")
     parser.add_argument("--least", action="store_true", help="print what the cheapest patterns that were seen would save")
     parser.add_argument("--write", type=Path, metavar="FILE", help="learn from everything, and write the predictor")
     options = parser.parse_args()
     target = load_target(options.target)
-    programs = []
-    for text in read_texts(options.compiles, target):
-        found = read_compiles(text, target, options.most)
-        programs += [found] if found else []
-        print(f"{text.name}: {len(found.assignments) if found else 0} assignments", file=sys.stderr, flush=True)
+    programs = read_programs(options.compiles, target, options.most)
     if options.least:
         print_least(programs)
         return
@@ -155,9 +161,9 @@ def main() -> None:
     if options.predictor:
         predictors = dict.fromkeys((each.workload for each in programs), Predictor.load(options.predictor))
     else:
-        samples = collect(to_learn_from(programs))
-        start = Predictor.load(options.start) if options.start else None
-        parts = held_out(samples, folds=options.folds or len(samples.modules), start=start)
+        others = (read_programs(options.compiles, load_target(name), options.most) for name in options.others)
+        samples = with_other_chips(collect(to_learn_from(programs)), [collect(to_learn_from(each)) for each in others])
+        parts = held_out(samples, folds=options.folds or len(samples.modules))
         predictors = {name: part.predictor for part in parts for name in part.modules}
     if options.parts:
         options.parts.mkdir(parents=True, exist_ok=True)
@@ -167,7 +173,7 @@ def main() -> None:
     print_errors(shown, predictors)
     print_correlations(shown, predictors, target)
     if options.write and not options.predictor:
-        fit(samples, start=start).save(options.write)
+        fit(samples).save(options.write)
 
 
 def print_least(programs: Sequence[Compiles]) -> None:

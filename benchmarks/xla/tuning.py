@@ -41,6 +41,7 @@ from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import DEFAULT, SLICES_OPTION, Steer
 from stowplan.backends.xla.workload import Workload, by_name
 from stowplan.errors import StowplanError
+from stowplan.hardware.costs.signatures.predictor import Predictor
 from stowplan.hardware.targets import load_target, xla_chip
 
 #: Ways of tuning, and whether chance plays a part in them. All but the first are controls; ``random previews`` is the loop with
@@ -148,8 +149,9 @@ def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str
     if way in LOOPS:
         known = shipped().without([family(name)]) if way in ("loop", "flags first") else Experience()
         given = {"target": chip, "compiles": options.compiles, "folder": options.folder, "seed": seed, "experience": known}
+        file = options.predictors / chip / f"{name}.npz" if options.predictors else None
         with LOOPS[way]():
-            tuning = tune_workload(job, **given)
+            tuning = tune_workload(job, **given, predictor=Predictor.load(file) if file else None)
         trials = [trial for trial in tuning.trials if not trial.error]
         scores = [Score(each.cycles, each.stall_cycles, each.copy_cycles, each.careful_copy_cycles) for each in trials]
         ways = [trial.way for trial in trials]
@@ -265,6 +267,7 @@ def main() -> None:
     parser.add_argument("chip", help="name of a target, or 'all' to print or to learn from all")
     parser.add_argument("--folder", type=Path, help="where compiles are kept")
     parser.add_argument("--results", type=Path, required=True, help="lines of results, appended to")
+    parser.add_argument("--predictors", type=Path, help="of CHIP/PROGRAM.npz, where nothing was learned of the program")
     parser.add_argument("--corpus", type=Path, help="programs of this corpus, instead of the benchmark's own")
     parser.add_argument("--only", nargs="*", help="programs, instead of all")
     parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS))

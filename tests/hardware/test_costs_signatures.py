@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,7 +28,7 @@ from stowplan.hardware.costs.signatures import (
 )
 from stowplan.hardware.costs.signatures.predictor import NAMES, SHIPPED, Known, StepFacts, Trees, as_bits, features, shipped
 from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
-from stowplan.hardware.targets import CMEM, VMEM, load_target
+from stowplan.hardware.targets import load_target, target_names
 
 TPU = load_target("tpu-v4")
 
@@ -218,7 +219,7 @@ class TestPredictor:
             Predictor.load(path)
 
     def test_damaged_files_are_refused_in_one_way(self, tmp_path: Path) -> None:
-        path, rng, whole = tmp_path / "p.npz", random.Random(0), SHIPPED[CMEM].read_bytes()
+        path, rng, whole = tmp_path / "p.npz", random.Random(0), SHIPPED["tpu-v4"].read_bytes()
         refused = 0
         for _ in range(60):
             data = bytearray(whole)
@@ -231,11 +232,20 @@ class TestPredictor:
                 refused += str(error).startswith(f"{path}: ")
         assert refused > 40
 
-    def test_each_shipped_one_is_small_and_has_its_kind_of_memory(self) -> None:
+    def test_each_shipped_one_is_small_and_of_its_chip(self) -> None:
         assert all(path.stat().st_size < 400_000 for path in SHIPPED.values())
-        assert shipped(load_target("tpu-v6e").fast_space) is shipped(VMEM)
-        assert shipped(load_target("tpu-v4i").fast_space) is shipped(CMEM)
-        assert shipped(VMEM).middle.start != shipped(CMEM).middle.start
+        assert len({shipped(name).middle.start for name in SHIPPED}) == len(SHIPPED)
+        chips = {name: load_target(name).predictor for name in target_names()}
+        assert chips["tpu-v6e"] == "tpu-v6e"
+        assert chips["tpu-7x"] == "tpu-7x"
+        assert chips["tpu-v5p"] == chips["tpu-v5e"] == "tpu-v5e"
+        assert chips["tpu-v4i"] == chips["teaching"] == "tpu-v4"
+
+    def test_a_chip_that_names_none_has_one_of_its_kind_of_memory(self) -> None:
+        target = load_target("tpu-v6e")
+        assert target.xla is not None
+        unnamed = msgspec.structs.replace(target, xla=msgspec.structs.replace(target.xla, predictor=None))
+        assert unnamed.predictor == "tpu-v5e"
 
     def test_the_shipped_one_needs_no_learning_package(self) -> None:
         code = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ _DRAWS = 6
 _WEIGHT_POWER = 0.25
 #: Trees that predict the cycles, and the typical error.
 MIDDLE_TREES, SPREAD_TREES = 200, 80
-#: Trees that correct a predictor of another chip.
-CORRECTING_TREES = 40
+#: What a sample of another chip counts for.
+_OTHER_CHIP = 0.3
 #: Share of cases that an interval is to hold.
 COVERAGE = 0.9
 #: Typical errors below this count as this: a relative error of one in a thousand.
@@ -50,6 +50,15 @@ class Samples:
         return Samples(
             self.modules, self.module[keep], self.signature[keep], self.matrix[keep], self.target[keep], self.weight[keep]
         )
+
+
+def with_other_chips(own: Samples, others: Iterable[Samples]) -> Samples:
+    """Samples of a chip, and those of others, which count for less; a program of several chips is one, left out together."""
+    found = [own, *(replace(each, weight=_OTHER_CHIP * each.weight) for each in others)]
+    modules = tuple(dict.fromkeys(name for each in found for name in each.modules))
+    numbers = [np.array([modules.index(name) for name in each.modules])[each.module] for each in found]
+    columns = [[getattr(each, name) for each in found] for name in ("signature", "matrix", "target", "weight")]
+    return Samples(modules, *map(np.concatenate, (numbers, *columns)))
 
 
 def collect(programs: Iterable[tuple[str, Mapping[str, StepSignature], LatencyTable]], *, seed: int = 0) -> Samples:
@@ -115,35 +124,28 @@ class HeldOut:
     predictor: Predictor
 
 
-def fit(samples: Samples, *, folds: int = 8, seed: int = 0, start: Predictor | None = None) -> Predictor:
+def fit(samples: Samples, *, folds: int = 8, seed: int = 0) -> Predictor:
     """Learn a prediction from all samples; what it errs by comes from programs left out in turn, as in :func:`held_out`.
-
-    Parameters
-    ----------
-    start
-        A predictor of another chip that is corrected by a few small trees; for chips with few compiles.
 
     Raises
     ------
     MissingDependencyError
         scikit-learn is not installed.
     """
-    logs, scaled, _ = _errors(samples, folds, seed, start)
+    logs, scaled, _ = _errors(samples, folds, seed)
     width = _weighted_quantile(scaled, samples.weight, COVERAGE)
-    return Predictor(_middle(samples, seed, start), _trees(_spread(samples, logs, seed)), width)
+    return Predictor(_middle(samples, seed), _trees(_spread(samples, logs, seed)), width)
 
 
-def held_out(samples: Samples, *, folds: int, seed: int = 0, start: Predictor | None = None) -> list[HeldOut]:
+def held_out(samples: Samples, *, folds: int, seed: int = 0) -> list[HeldOut]:
     """Predictors for parts of the programs, each from the others; nor do they learn of instructions that a part has, too.
 
     Parameters
     ----------
     folds
         Parts; as many as programs leave out one at a time.
-    start
-        As in :func:`fit`.
     """
-    _, scaled, parts = _errors(samples, folds, seed, start)
+    _, scaled, parts = _errors(samples, folds, seed)
     found = []
     for hidden, middle, spread in parts:
         width = _weighted_quantile(scaled[~hidden], samples.weight[~hidden], COVERAGE)
@@ -155,7 +157,7 @@ def held_out(samples: Samples, *, folds: int, seed: int = 0, start: Predictor | 
 _Part = tuple[NDArray[np.bool_], Trees, Trees]
 
 
-def _errors(samples: Samples, folds: int, seed: int, start: Predictor | None) -> tuple[Array, Array, list[_Part]]:
+def _errors(samples: Samples, folds: int, seed: int) -> tuple[Array, Array, list[_Part]]:
     """Logarithm of each sample's error, errors over typical ones, and for each part what was learned from the others."""
     modules = np.unique(samples.module)
     if len(modules) < 2:
@@ -164,7 +166,7 @@ def _errors(samples: Samples, folds: int, seed: int, start: Predictor | None) ->
     errors = np.empty_like(samples.target)
     middles = []
     for hidden in hidden_parts:
-        middles.append(_middle(samples.only(_apart(samples, hidden)), seed, start))
+        middles.append(_middle(samples.only(_apart(samples, hidden)), seed))
         errors[hidden] = np.abs(samples.target[hidden] - middles[-1].predict(samples.matrix[hidden]))
     logs = np.log(np.maximum(errors, _LEAST_ERROR))
     scaled = np.empty_like(errors)
@@ -187,25 +189,11 @@ def _weighted_quantile(values: Array, weight: Array, share: float) -> float:
     return float(values[order][np.searchsorted(upto, share * upto[-1]).clip(0, len(values) - 1)])
 
 
-def _middle(samples: Samples, seed: int, start: Predictor | None) -> Trees:
+def _middle(samples: Samples, seed: int) -> Trees:
     # Squares: absolute errors gave the same median, and a mean a quarter larger.
-    if start is None:
-        return _trees(
-            _regressor(seed, max_iter=MIDDLE_TREES, learning_rate=0.1).fit(samples.matrix, samples.target, samples.weight)
-        )
-    small = {"max_iter": CORRECTING_TREES, "learning_rate": 0.1, "max_leaf_nodes": 8, "min_samples_leaf": 10}
-    rest = samples.target - start.middle.predict(samples.matrix)
-    more, size = _trees(_regressor(seed, **small).fit(samples.matrix, rest, samples.weight)), len(start.middle.feature)
-    shifted = {
-        "roots": more.roots + size,
-        **{side: np.where(more.feature >= 0, getattr(more, side) + size, 0).astype(np.int32) for side in ("left", "right")},
-    }
-    joined = {
-        name: np.concatenate([getattr(start.middle, name), shifted.get(name, getattr(more, name))])
-        for name in Trees.FIELDS
-        if name != "start"
-    }
-    return Trees(start=start.middle.start + more.start, **joined)
+    return _trees(
+        _regressor(seed, max_iter=MIDDLE_TREES, learning_rate=0.1).fit(samples.matrix, samples.target, samples.weight)
+    )
 
 
 def _spread(samples: Samples, logs: Array, seed: int) -> Any:
@@ -217,8 +205,8 @@ def _regressor(seed: int, **options: Any) -> Any:
         from sklearn.ensemble import HistGradientBoostingRegressor
     except ImportError as error:
         raise MissingDependencyError("learning cycles needs scikit-learn: pip install 'stowplan[xla]'") from error
-    sizes = {"max_leaf_nodes": 24, "min_samples_leaf": 15} | options
-    return HistGradientBoostingRegressor(l2_regularization=1.0, early_stopping=False, random_state=seed, **sizes)
+    sizes = {"max_leaf_nodes": 24, "min_samples_leaf": 15, "l2_regularization": 1.0}
+    return HistGradientBoostingRegressor(early_stopping=False, random_state=seed, **sizes, **options)
 
 
 def _trees(model: Any) -> Trees:

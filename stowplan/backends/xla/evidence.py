@@ -95,7 +95,7 @@ class Evidence:
         """Number of the operand by which a step, by its name, reads a tensor."""
         self.deadline = Deadline()
         """When to stop looking for what to try next."""
-        self.costs = SignatureCosts(self.signatures, self.table, predictor or shipped(target.fast_space))
+        self.costs = SignatureCosts(self.signatures, self.table, predictor or shipped(target.predictor))
         self._masks_of: dict[str, dict[int, int]] = {}
         """For each step the pattern of each tensor's leaves."""
         for step in self.program.steps:

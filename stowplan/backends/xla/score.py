@@ -344,7 +344,7 @@ class CompiledCycles:
             for each in results:
                 with suppress(InputError):
                     table.add(CompiledModule(each, target).assignment(signatures), signatures)
-            costs, count = SignatureCosts(signatures, table, shipped(target.fast_space)), problem.use_count
+            costs, count = SignatureCosts(signatures, table, shipped(target.predictor)), problem.use_count
             return partial(_cycles, costs, program, count)
         return None
 

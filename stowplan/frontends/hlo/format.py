@@ -186,7 +186,7 @@ def _cost_data(
     from stowplan.frontends.hlo.placed import read_costs, read_cycle_table
 
     if cost_model == "signatures" or (cost_model is None and (len(paths) != 2 or any(map(files.is_json, paths)))):
-        return {"signatures": read_costs(paths, module, program, fast_space=machine.fast_space)}
+        return {"signatures": read_costs(paths, module, program, target=machine)}
     if len(paths) != 2:
         raise UsageError(
             f"found {len(paths)} files with cycles, expected two for the cost model {cost_model!r}: the module compiled "

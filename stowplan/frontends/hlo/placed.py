@@ -31,7 +31,7 @@ from stowplan.hardware.costs.signatures import (
     shipped,
 )
 from stowplan.hardware.program import Program, ProgramStep
-from stowplan.hardware.targets import CMEM
+from stowplan.hardware.targets import CMEM, Target
 
 
 class Placed(NamedTuple):
@@ -262,8 +262,8 @@ def read_costs(
     module: HloModule,
     program: Program,
     *,
+    target: Target | None = None,
     predictor: Predictor | None = None,
-    fast_space: int = CMEM,
 ) -> SignatureCosts:
     """Costs of a program's steps from latency tables, compiled modules, or both.
 
@@ -273,10 +273,10 @@ def read_costs(
         Files of :meth:`~stowplan.hardware.costs.signatures.LatencyTable.save`, and HLO text with ``estimated_cycles``.
     module, program
         What is to be planned.
+    target
+        The machine, TPU v4 where None.
     predictor
-        The one that comes with the package for this fast memory where None.
-    fast_space
-        Memory space of fast memory in layouts of compiled modules.
+        The one that comes with the package for the machine where None.
 
     Raises
     ------
@@ -284,6 +284,7 @@ def read_costs(
         A file that is neither, or none with an entry for any step of the program.
     """
     signatures = sign_steps(module, program)
+    fast_space = CMEM if target is None else target.fast_space
     table = LatencyTable()
     last = None
     for path in paths:
@@ -295,7 +296,7 @@ def read_costs(
     if not any(step.signature in table for step in signatures.values()):
         raise InputError(f"found no entry for any step of {program.name}, expected some", source=last)
     known = table.only(step.signature for step in signatures.values())
-    return SignatureCosts(signatures, known, predictor or shipped(fast_space))
+    return SignatureCosts(signatures, known, predictor or (shipped() if target is None else shipped(target.predictor)))
 
 
 def _computation_digests(module: HloModule) -> tuple[dict[str, str], dict[str, Counter[str]]]:

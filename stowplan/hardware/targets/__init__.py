@@ -80,6 +80,9 @@ SteerName = Literal["order", "preload", "overlap", "retries", "prefetch", "eager
 #: Flags that change the program before its memory-space assignment.
 FlagName = Literal["scoped_half", "scoped_double", "no_conv_input_fusion", "scavenge", "bundle_aware"]
 
+#: Predictors of cycles that come with the package, by the chip that each was learned on.
+PredictorName = Literal["tpu-v4", "tpu-v5e", "tpu-v6e", "tpu-7x"]
+
 
 class XlaChip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What XLA and libtpu call things on a chip: all that differs from chip to chip stands here."""
@@ -96,6 +99,8 @@ class XlaChip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is known to change programs and may make them faster."""
     harm: bool = False
     """Whether there are instructions that fast memory slows down, so that all in slow memory is worth a compile."""
+    predictor: PredictorName | None = None
+    """What predicts cycles that no compile has shown; None for that of TPU v4 or v5e, by the kind of fast memory."""
     scoped: Bytes | None = None
     """Part of the fast memory that kernels keep for themselves by default, where it is one with theirs (the scoped limit);
     the target's capacity is what it leaves."""
@@ -144,6 +149,12 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def fast_space(self) -> int:
         """Memory space of the fast memory in XLA's layouts; that of CMEM where XLA is not known to compile for the machine."""
         return CMEM if self.xla is None else self.xla.fast_space
+
+    @property
+    def predictor(self) -> PredictorName:
+        """The predictor of cycles that was learned on the machine, or on the one that is most like it."""
+        named = None if self.xla is None else self.xla.predictor
+        return named or ("tpu-v5e" if self.fast_space == VMEM else "tpu-v4")
 
     def with_capacity(self, capacity: int) -> Target:
         """The same target with ``capacity`` bytes of fast memory; raises InputError where that is below 1."""

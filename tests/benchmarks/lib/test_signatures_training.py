@@ -15,7 +15,7 @@ from stowplan.hardware.costs.signatures import (
     StepPlacement,
     StepSignature,
 )
-from stowplan.hardware.costs.signatures.predictor import Known, Predictor, StepFacts, Trees, as_bits
+from stowplan.hardware.costs.signatures.predictor import Known, StepFacts, as_bits
 from tests.hardware.test_costs_signatures import step, table
 
 
@@ -68,20 +68,20 @@ class TestTraining:
         monkeypatch.setattr(training, "MIDDLE_TREES", 5)
         assert fit(samples, folds=2).middle.value.tolist() == fit(samples, folds=3).middle.value.tolist()
 
-    def test_another_chips_predictor_is_corrected_by_few_programs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("sklearn")
-        monkeypatch.setattr("benchmarks.lib.costs.signatures_training.SPREAD_TREES", 5)
-        from benchmarks.lib.costs.signatures_training import collect, fit
+    def test_a_program_of_several_chips_is_one_and_counts_less_on_others(self) -> None:
+        from benchmarks.lib.costs.signatures_training import collect, with_other_chips
 
-        nothing = np.zeros(0, np.int32)
-        far = Trees(0.3, nothing, nothing.astype(np.int16), np.zeros(0), nothing, nothing, np.zeros(0, np.float32))
-        samples = collect([_made_up(name, random.Random(3), 15) for name in "aab"])
-        assert samples.modules == ("a", "b")
-        corrected = fit(samples, folds=2, start=Predictor(far, far, 1.0)).middle
-        again = fit(samples, folds=2, start=Predictor(corrected, far, 1.0)).middle
-        errors = [np.abs(each.predict(samples.matrix) - samples.target).mean() for each in (far, corrected, again)]
-        assert errors[2] < errors[1] < errors[0] / 2
-        assert len(again.roots) == 2 * len(corrected.roots)
+        own, other = (
+            collect([_made_up(name, random.Random(seed)) for name in names]) for seed, names in ((1, "ab"), (2, "cb"))
+        )
+        found = with_other_chips(own, [other])
+        assert found.modules == ("a", "b", "c")
+        count = len(own.target)
+        assert found.module[:count].tolist() == own.module.tolist()
+        assert {*found.module[count:]} == {1, 2}
+        assert found.weight[:count].tolist() == own.weight.tolist()
+        assert found.weight[count:] == pytest.approx(0.3 * other.weight)
+        assert found.matrix[count:].tolist() == other.matrix.tolist()
 
     def test_trees_are_the_librarys(self) -> None:
         ensemble = pytest.importorskip("sklearn.ensemble")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from stowplan import files
 from stowplan.errors import InputError, naming
 from stowplan.hardware.costs.signatures.table import StepSignature
-from stowplan.hardware.targets import CMEM, VMEM
+from stowplan.hardware.targets import PredictorName
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
@@ -307,9 +307,8 @@ class Trees:
 FORMAT = "stowplan.latency_predictor"
 VERSION = 1
 
-#: Learned by ``benchmarks/costs/latency_tables.py --write`` on XLA's estimates, by the memory space of fast memory: for TPU v4,
-#: and the same corrected on TPU v5e for chips whose fast memory is VMEM.
-SHIPPED = {CMEM: Path(__file__).with_name("tpu-v4.npz"), VMEM: Path(__file__).with_name("tpu-v5e.npz")}
+#: Learned by ``benchmarks/costs/latency_tables.py --write`` on XLA's estimates for each chip.
+SHIPPED = {name: Path(__file__).with_name(f"{name}.npz") for name in get_args(PredictorName)}
 
 #: No prediction differs from the nearest known pattern by more than this factor, nor is an interval wider.
 _LIMIT = 20.0
@@ -382,6 +381,6 @@ def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:
 
 
 @cache
-def shipped(fast_space: int = CMEM) -> Predictor:
-    """The predictor that comes with the package for chips with fast memory of a kind; TPU v4's where there is none."""
-    return Predictor.load(SHIPPED.get(fast_space, SHIPPED[CMEM]))
+def shipped(name: PredictorName = "tpu-v4") -> Predictor:
+    """A predictor that comes with the package."""
+    return Predictor.load(SHIPPED[name])
