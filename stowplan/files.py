@@ -352,7 +352,8 @@ def make_folder(folder: Path) -> None:
 
 
 def misfit(error: msgspec.ValidationError, kind: Any, source: str | Path | None = None, at: str = "") -> InputError:
-    """The InputError of a value that does not fit a type: where it is, and for an unknown field the one that may be meant.
+    """The InputError of a value that does not fit a type: where it is, for an unknown field the one that may be meant, and what
+    may be chosen where a value is none of that.
 
     Parameters
     ----------
@@ -360,22 +361,31 @@ def misfit(error: msgspec.ValidationError, kind: Any, source: str | Path | None 
         Place in the file of the value that did not fit as a whole.
     """
     message, _, path = str(error).partition(" - at `")
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", message)
-    if unknown is not None:
-        meant = difflib.get_close_matches(unknown[1], _fields(msgspec.inspect.type_info(kind), set()), 1)
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message):
+        meant = difflib.get_close_matches(unknown[1], [each.encode_name for each in _fields(kind)], 1)
         message += "".join(f", expected `{name}`" for name in meant)
+    elif message.startswith("Invalid enum value"):
+        name = re.findall(r"[^\W\d]\w*", path)[-1:]
+        types = [part for each in _fields(kind) if [each.encode_name] == name for part in _parts(each.type, set())]
+        choices = [repr(value) for part in types if isinstance(part, msgspec.inspect.LiteralType) for value in part.values]
+        message += f", expected one of {', '.join(dict.fromkeys(choices))}" if choices else ""
     return InputError(message, source=source, place=(at + path.rstrip("`").removeprefix("$")).removeprefix(".") or None)
 
 
-def _fields(info: Any, seen: set[int]) -> list[str]:
-    """Names of all fields of a type, and of the types of these."""
+def _fields(kind: Any) -> Iterator[msgspec.inspect.Field]:
+    """All fields of a type, and of the types of these."""
+    return (each for each in _parts(msgspec.inspect.type_info(kind), set()) if isinstance(each, msgspec.inspect.Field))
+
+
+def _parts(info: Any, seen: set[int]) -> Iterator[Any]:
+    """A type's or field's own description, and those of all types and fields in it."""
     if isinstance(info, tuple):
-        return [name for each in info for name in _fields(each, seen)]
-    if not isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) or id(info) in seen:
-        return []
-    seen.add(id(info))
-    own = [info.encode_name] if isinstance(info, msgspec.inspect.Field) else []
-    return own + [name for each in msgspec.structs.astuple(info) for name in _fields(each, seen)]
+        for each in info:
+            yield from _parts(each, seen)
+    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) and id(info) not in seen:
+        seen.add(id(info))
+        yield info
+        yield from _parts(msgspec.structs.astuple(info), seen)
 
 
 def peek_format(data: bytes) -> str | None:

@@ -122,7 +122,7 @@ def test_with_capacity_changes_nothing_else() -> None:
         ("channels = 1", "channels = 0", "copies.channels", "found 0, expected at least 1"),
         ("channels = 1", "channels = 1.5", "copies.channels", "Expected `int`, got `float`"),
         ("max_preloads = 0", "max_preloads = -1", "fast_memory.max_preloads", "found -1, expected at least 0"),
-        ('clock = "1 GHz"', 'clock = "1 GHz"\nstalls = "maybe"', "stalls", "Invalid enum value 'maybe'"),
+        ('clock = "1 GHz"', 'clock = "1 GHz"\nstalls = "maybe"', "stalls", "'maybe', expected one of 'allowed', 'forbidden'"),
         ('clock = "1 GHz"', 'clock = "1 GHz"\nspeed = 3', None, "unknown field `speed`"),
         ('"64 KiB",', '"64 KB",', "fast_memory.capacity_options[0]", "found unit 'KB'"),
         ("version = 1", "version = 2", "version", "found 2, expected 1"),
@@ -171,6 +171,29 @@ def test_quantities() -> None:
     for text in ("", "MiB", "1 2 MiB", "1,5 MiB", "nan MiB", "1 mib", 5, None, True):
         with pytest.raises(ValueError, match="expected"):
             Bytes.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '"tpu-v5e"         #',
+            '"tpu-v9"  #',
+            "xla.predictor: Invalid enum value 'tpu-v9', expected one of 'tpu-7x', 'tpu-v4', ",
+        ),
+        (
+            '"order", ',
+            '"ordr", ',
+            "xla.steers[0]: Invalid enum value 'ordr', expected one of 'capacity', 'eagerness', 'order', ",
+        ),
+    ],
+)
+def test_a_choice_that_is_none_names_those_there_are(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path, text = tmp_path / "bad.toml", template("memory-mapping")
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_target(path)
 
 
 def test_targets_are_values() -> None:
