@@ -352,8 +352,8 @@ def make_folder(folder: Path) -> None:
 
 
 def misfit(error: msgspec.ValidationError, kind: Any, source: str | Path | None = None, at: str = "") -> InputError:
-    """The InputError of a value that does not fit a type: where it is, for an unknown field the one that may be meant, and what
-    may be chosen where a value is none of that.
+    """The InputError of a value that does not fit a type: where it is, for an unknown field the one that may be meant, and for
+    a value that is none of the choices these.
 
     Parameters
     ----------
@@ -365,8 +365,8 @@ def misfit(error: msgspec.ValidationError, kind: Any, source: str | Path | None 
         meant = difflib.get_close_matches(unknown[1], [each.encode_name for each in _fields(kind)], 1)
         message += "".join(f", expected `{name}`" for name in meant)
     elif message.startswith("Invalid enum value"):
-        name = re.findall(r"[^\W\d]\w*", path)[-1:]
-        types = [part for each in _fields(kind) if [each.encode_name] == name for part in _parts(each.type, set())]
+        *_, name = "", *re.findall(r"[^\W\d]\w*", path)
+        types = [part for each in _fields(kind) if each.encode_name == name for part in _parts(each.type, set())]
         choices = [repr(value) for part in types if isinstance(part, msgspec.inspect.LiteralType) for value in part.values]
         message += f", expected one of {', '.join(dict.fromkeys(choices))}" if choices else ""
     return InputError(message, source=source, place=(at + path.rstrip("`").removeprefix("$")).removeprefix(".") or None)

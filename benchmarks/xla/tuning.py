@@ -148,10 +148,10 @@ def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str
     spent: list[float] = []
     if way in LOOPS:
         known = shipped().without([family(name)]) if way in ("loop", "flags first") else Experience()
-        given = {"target": chip, "compiles": options.compiles, "folder": options.folder, "seed": seed, "experience": known}
-        file = options.predictors / chip / f"{name}.npz" if options.predictors else None
+        predictor = Predictor.load(options.predictors / chip / f"{name}.npz") if options.predictors else None
+        given = {"target": chip, "compiles": options.compiles, "folder": options.folder, "seed": seed}
         with LOOPS[way]():
-            tuning = tune_workload(job, **given, predictor=Predictor.load(file) if file else None)
+            tuning = tune_workload(job, **given, experience=known, predictor=predictor)
         trials = [trial for trial in tuning.trials if not trial.error]
         scores = [Score(each.cycles, each.stall_cycles, each.copy_cycles, each.careful_copy_cycles) for each in trials]
         ways = [trial.way for trial in trials]

@@ -205,8 +205,9 @@ def _regressor(seed: int, **options: Any) -> Any:
         from sklearn.ensemble import HistGradientBoostingRegressor
     except ImportError as error:
         raise MissingDependencyError("learning cycles needs scikit-learn: pip install 'stowplan[xla]'") from error
-    sizes = {"max_leaf_nodes": 24, "min_samples_leaf": 15, "l2_regularization": 1.0}
-    return HistGradientBoostingRegressor(early_stopping=False, random_state=seed, **sizes, **options)
+    return HistGradientBoostingRegressor(
+        max_leaf_nodes=24, min_samples_leaf=15, l2_regularization=1.0, early_stopping=False, random_state=seed, **options
+    )
 
 
 def _trees(model: Any) -> Trees:

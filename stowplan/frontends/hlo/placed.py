@@ -31,7 +31,7 @@ from stowplan.hardware.costs.signatures import (
     shipped,
 )
 from stowplan.hardware.program import Program, ProgramStep
-from stowplan.hardware.targets import CMEM, Target
+from stowplan.hardware.targets import CMEM, Target, load_target
 
 
 class Placed(NamedTuple):
@@ -284,7 +284,7 @@ def read_costs(
         A file that is neither, or none with an entry for any step of the program.
     """
     signatures = sign_steps(module, program)
-    fast_space = CMEM if target is None else target.fast_space
+    machine = target or load_target("tpu-v4")
     table = LatencyTable()
     last = None
     for path in paths:
@@ -292,11 +292,11 @@ def read_costs(
         if files.is_json(path):
             table.merge(LatencyTable.load(path))
         else:
-            table.add(read_assignment(path, signatures, fast_space=fast_space), signatures)
+            table.add(read_assignment(path, signatures, fast_space=machine.fast_space), signatures)
     if not any(step.signature in table for step in signatures.values()):
         raise InputError(f"found no entry for any step of {program.name}, expected some", source=last)
     known = table.only(step.signature for step in signatures.values())
-    return SignatureCosts(signatures, known, predictor or (shipped() if target is None else shipped(target.predictor)))
+    return SignatureCosts(signatures, known, predictor or shipped(machine.predictor))
 
 
 def _computation_digests(module: HloModule) -> tuple[dict[str, str], dict[str, Counter[str]]]:
