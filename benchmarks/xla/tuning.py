@@ -46,8 +46,8 @@ from stowplan.hardware.costs.signatures.predictor import shipped as shipped_pred
 from stowplan.hardware.targets import load_target, xla_chip
 
 #: Ways of tuning, and whether chance plays a part in them. All but the first are controls; ``random previews`` is the loop with
-#: orders by lot alone, whose previews are judged as the loop's; ``flags first`` is the loop that never begins with steers; ``one
-#: predictor`` is the loop with v5e's predictor on every chip.
+#: orders by lot alone, whose previews are judged as the loop's; ``flags first`` is the loop that never begins with steers;
+#: ``one predictor`` is the loop with v5e's on every chip.
 WAYS = {
     "loop": True,
     "one predictor": True,
@@ -58,6 +58,9 @@ WAYS = {
     "random flags": True,
     "random orders": True,
 }
+
+#: Compiles within which gains are printed.
+WITHIN = (2, 4, 6, 8, 10)
 
 #: Kinds of network, by the first word of a program's name; experience of a program's own family is left out.
 FAMILIES = {
@@ -199,37 +202,41 @@ def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str
 
 
 def gain(line: dict[str, Any], key: str = "totals", compiles: int | None = None) -> float:
-    """Percent of the default's that the best trial within some compiles, by its careful total, saves by another count."""
-    within = [total for total, spent in zip(line["totals"], line["spent"], strict=True) if not compiles or spent <= compiles]
+    """Percent of the default's that the best trial within some compiles (all that the run had), by its careful total, saves by
+    another count. Previews count: what a run's last ones delayed beyond its compiles does not."""
+    most = compiles or line["compiles"]
+    within = [total for total, spent in zip(line["totals"], line["spent"], strict=True) if spent <= most]
     best = within.index(min(within))
     values: list[int] = line[key]
     return 100 * (1 - values[best] / values[0])
 
 
 def print_tables(lines: list[dict[str, Any]]) -> None:
-    """For each chip the programs' gains, seeds averaged, and what came within four compiles; the most that any compile saved."""
+    """For each chip the programs' gains, seeds averaged, and the most that any run saved; and means within fewer compiles."""
     for chip in sorted({line["chip"] for line in lines}):
         ours = [line for line in lines if line["chip"] == chip]
         ways = [way for way in WAYS if any(line["way"] == way for line in ours)]
-        rows, columns = [], dict[str, list[float]]()
+        rows, curves = [], dict[str, list[list[float]]]()
         for name in sorted({line["program"] for line in ours}, key=lambda name: (name in tpu_programs.HELD_OUT, name)):
             row = [name, "yes" if name in tpu_programs.HELD_OUT else ""]
             for way in ways:
                 found = [line for line in ours if (line["program"], line["way"]) == (name, way)]
-                for what, count in ((way, gain), (f"{way}, four", lambda line: gain(line, compiles=4))):
-                    if found:
-                        columns.setdefault(what, []).append(statistics.mean(map(count, found)))
                 row.append(f"{statistics.mean(map(gain, found)):.2f}" if found else "")
                 if way == "loop":
                     counts = ("estimated", "without copies")
                     row += [f"{statistics.mean(gain(line, key) for line in found):.2f}" if found else "" for key in counts]
-            everything = [max(map(gain, (line for line in ours if line["program"] == name)))]
-            columns.setdefault("any", []).extend(everything)
-            rows.append([*row, f"{everything[0]:.2f}"])
+                if found:
+                    curve = [statistics.mean(gain(line, compiles=count) for line in found) for count in WITHIN]
+                    curves.setdefault(way, []).append(curve)
+            rows.append([*row, f"{max(gain(line) for line in ours if line['program'] == name):.2f}"])
         heads = [head for way in ways for head in ((way, "as XLA counts copies", "no copies") if way == "loop" else (way,))]
-        heads.append("any")
-        print(f"\n{chip}\n\n{table(rows, ['program', 'held out', *heads])}\n")
-        print("; ".join(f"{what}: mean {statistics.mean(values):.2f} of {len(values)}" for what, values in columns.items()))
+        print(f"\n{chip}\n\n{table(rows, ['program', 'held out', *heads, 'any'])}\n")
+        print(f"any: mean {statistics.mean(float(row[-1]) for row in rows):.2f}\n")
+        means = [
+            [way, str(len(found)), *(f"{statistics.mean(column):.2f}" for column in zip(*found, strict=True))]
+            for way, found in curves.items()
+        ]
+        print(table(means, ["mean", "programs", *(f"within {count}" for count in WITHIN)]))
 
 
 def learn(lines: list[dict[str, Any]]) -> Experience:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import msgspec
 
-from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Experience, Improvement
-from stowplan.backends.xla.flags import BETWEEN, UNSEEN, between, flags_of
+from stowplan.backends.xla.flags import BETWEEN, UNSEEN, FlagToTry, between, flags_of
 from stowplan.backends.xla.planning import planned
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS, Proposal, Way, harm_last, plan_first
@@ -57,18 +55,6 @@ _STEERING_WORTH, _FLAG_WORTH = 0.6, 0.3
 _WORTH_OF_A_GAIN = 6.0
 
 
-class _Flag(NamedTuple):
-    """A flag that may be tried."""
-
-    options: Mapping[str, Option]
-    expected: Improvement
-    """What it saves of the default's cycles by itself."""
-    promised: float
-    """What its preview says of that."""
-    preview: Compiled | None = None
-    """That of the flag alone, where it has been made."""
-
-
 @dataclass
 class Run:
     """One run of the loop, as far as it has come."""
@@ -93,7 +79,7 @@ class Run:
     _steers_save: float = 0.0
     """What the first compile of a steer is expected to save of the default's cycles."""
     _steered_compiles: int = 0
-    _flags: dict[Arm, _Flag] = field(default_factory=dict)
+    _flags: dict[Arm, FlagToTry] = field(default_factory=dict)
     """Flags not tried yet."""
 
     def all(self, table: LatencyTable | None, predictor: Predictor | None, experience: Experience) -> None:
@@ -171,7 +157,18 @@ class Run:
     @property
     def _left(self) -> float:
         """What is left of the budget, in compiles."""
-        return self._budget - len(self._records) - self._previews / PREVIEWS_OF_A_COMPILE
+        # Of whole numbers, so that a compile that is left is one.
+        return (PREVIEWS_OF_A_COMPILE * (self._budget - len(self._records)) - self._previews) / PREVIEWS_OF_A_COMPILE
+
+    @property
+    def _count(self) -> int:
+        """Compiles that come next, side by side."""
+        return max(1, min(self._jobs, int(self._left)))
+
+    @property
+    def _room(self) -> int:
+        """Previews before them that are within the budget; a few where there are none to choose from."""
+        return max(0 if self._previews else BATCH, round(PREVIEWS_OF_A_COMPILE * (self._left - self._count)))
 
     def _loop(self, program: Search, default: Trial, experience: Experience) -> None:
         given: list[Proposal] = []
@@ -211,7 +208,7 @@ class Run:
         found = [each for each in self._programs.values() if each.evidence.trials]
         return min(found, key=lambda each: each.evidence.incumbent.score.total)
 
-    def _known_flags(self, program: Search, default: Trial, experience: Experience) -> dict[Arm, _Flag]:
+    def _known_flags(self, program: Search, default: Trial, experience: Experience) -> dict[Arm, FlagToTry]:
         """Flags of the chip that change something, by what their previews promise and earlier programs say of them."""
         own = self._compiler.options.keys()
         options = {name: each for name, each in flags_of(self._chip).items() if not own & each.keys()}
@@ -221,7 +218,7 @@ class Run:
         known = experience.about(*alike)
         self._steers_save = experience.improvement(self._steering.name, *alike, None).saved
         steers = [DEFAULT.with_flags(each) for each in options.values()]
-        flags: dict[Arm, _Flag] = {}
+        flags: dict[Arm, FlagToTry] = {}
         for (name, each), steer, preview in zip(options.items(), steers, self._make_previews(steers), strict=True):
             is_idle = not preview.error and preview.assignment_digest == default.compiled.assignment_digest
             if preview.error or (is_idle and SCOPED_OPTION not in each):
@@ -231,7 +228,7 @@ class Run:
             expected = experience.improvement(name, *alike, None if name in UNSEEN else promised)
             if expected.saved >= _LEAST_GAIN if name in UNSEEN else promised >= -_MOST_LOST:
                 arm = Arm(name, PRIOR_TRIES * min(_FLAG_WORTH + _WORTH_OF_A_GAIN * expected.saved, 1.0))
-                flags[arm] = _Flag(each, expected, promised, preview)
+                flags[arm] = FlagToTry(each, expected, promised, preview)
         for arm in (self._steering, *flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
@@ -242,7 +239,7 @@ class Run:
         options = between(self._chip, self._target.fast_memory.capacity, flags_of(self._chip).get(flag, {}))
         if options is not None:
             expected = saved + _SAVED_BETWEEN
-            self._flags[Arm(BETWEEN, PRIOR_TRIES * _FLAG_WORTH)] = _Flag(options, Improvement(expected, expected), expected)
+            self._flags[Arm(BETWEEN, PRIOR_TRIES * _FLAG_WORTH)] = FlagToTry(options, Improvement(expected, expected), expected)
 
     @property
     def _why_nothing(self) -> str:
@@ -257,8 +254,7 @@ class Run:
         now = best.evidence.incumbent.score.total
         chosen: list[tuple[Arm, Proposal]] = []
         unlikely: list[tuple[Arm, Proposal]] = []
-        count = min(self._jobs, int(self._left))
-        first = self._first
+        count, first = self._count, self._first
         promise = [*first, *(arm for arm in by_promise([self._steering, *self._flags]) if arm not in first)]
         # Few at a time: each of them takes previews.
         steering = promise.index(self._steering)
@@ -266,7 +262,7 @@ class Run:
             if len(chosen) == count:
                 break
             rounds = max(1, round(self._left / _ROUND))
-            most = max(BATCH, int(PREVIEWS_OF_A_COMPILE * (self._left - rounds) / rounds))
+            most = min(self._room, max(BATCH, int(PREVIEWS_OF_A_COMPILE * (self._left - rounds) / rounds)))
             if arm is self._steering:
                 steered, least = self._steered(best, most, given), _LEAST_GAIN
             else:
@@ -300,7 +296,7 @@ class Run:
         now = best.evidence.incumbent.score.total
         best.preview(most, self._make_previews, given)
         if not self._flags and not self._promise(best.worth_compiling(now)[:1]):
-            best.preview(min(_MORE, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))), self._make_previews)
+            best.preview(min(_MORE, self._room), self._make_previews)
         found = best.worth_compiling(now)
         return found if self._promise(found[:1]) or self._why_nothing else best.worth_compiling(now, _OPTIMISM)
 
@@ -315,9 +311,12 @@ class Run:
         What the incumbent's steer says of single values holds where the program stays the same.
         """
         incumbent = best.evidence.incumbent
-        flag = self._flags.pop(arm)
+        flag = self._flags[arm]
         plain = incumbent.steer.with_flags(flag.options)
         made = flag.preview if plain == DEFAULT.with_flags(flag.options) else None
+        if made is None and not self._room:
+            return []
+        del self._flags[arm]
         preview = made or self._make_previews([plain])[0]
         if preview.error:
             self._notes.append(f"{arm.name}: {preview.error}")
@@ -327,8 +326,7 @@ class Run:
         if not is_alone:
             is_same = program.evidence.program_text == best.evidence.program_text
             named = [msgspec.structs.replace(incumbent.steer, flags=plain.flags)] if is_same else []
-            count = max(1, min(_MORE, int(PREVIEWS_OF_A_COMPILE * (self._left - 1))) - 1)
-            program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in named])
+            program.preview(min(_MORE - 1, self._room), self._make_previews, [Proposal(arm.name, steer) for steer in named])
         now = incumbent.score.total
         found = (each for each in program.worth_compiling(now) if each.steer.flags == plain.flags)
         if is_alone:

@@ -11,7 +11,9 @@ from stowplan.backends.xla import tune_workload
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import EarlierProgram, Experience, Improvement, shipped
 from stowplan.backends.xla.flags import between, flags_of
+from stowplan.backends.xla.run import PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.score import Score
+from stowplan.backends.xla.search import BATCH
 from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, SCOPED_OPTION, Steer
 from stowplan.backends.xla.store import Compiled
 from stowplan.errors import InputError
@@ -182,11 +184,12 @@ class TestLoop:
         assert [tuning.trials[0].way, tuning.trials[1].way] == ["default", "all_slow"]
         assert (first.way != "scavenge") == is_first
 
-    @pytest.mark.parametrize("jobs", [2, 3])
+    @pytest.mark.parametrize("jobs", [1, 2, 3])
     def test_side_by_side(self, fake: Fake, jobs: int) -> None:
         tuning = tune_workload(WORKLOAD, compiles=11, jobs=jobs)
         again = tune_workload(WORKLOAD, compiles=11, jobs=jobs)
         assert 6 <= len(tuning.trials) == tuning.compiles_run <= 11
+        assert len(tuning.trials) + tuning.previews / PREVIEWS_OF_A_COMPILE <= 11
         assert [trial.total for trial in tuning.trials] == [trial.total for trial in again.trials]
         assert tuning.trials[tuning.best].total == min(trial.total for trial in tuning.trials)
 
@@ -205,6 +208,12 @@ class TestLaterChips:
             *flags_of(xla_chip("tpu-v5e"))
         }
         assert not [options for options in fake.compiles if "xla_msa_enable" in options or CAPACITY_OPTION in options]
+
+    def test_two_compiles_are_enough_for_a_steer(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Evidence, "why_nothing", lambda self: "")
+        tuning = tune_workload(WORKLOAD, target="tpu-v5e", compiles=2)
+        assert len(tuning.trials) == 2
+        assert tuning.previews == BATCH
 
     @pytest.mark.slow
     def test_what_leaves_kernels_less_is_planned_with_more(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
