@@ -155,9 +155,11 @@ def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str
     spent: list[float] = []
     if way in LOOPS:
         known = shipped().without([family(name)]) if way in ("loop", "one predictor", "flags first") else Experience()
-        predictor = Predictor.load(options.predictors / chip / f"{name}.npz") if options.predictors else None
+        predictor = None
         if way == "one predictor":
             predictor = shipped_predictor("tpu-v5e")
+        elif options.predictors:
+            predictor = Predictor.load(options.predictors / chip / f"{name}.npz")
         given = {"target": chip, "compiles": options.compiles, "folder": options.folder, "seed": seed}
         with LOOPS[way]():
             tuning = tune_workload(job, **given, experience=known, predictor=predictor)
@@ -203,7 +205,7 @@ def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str
 
 def gain(line: dict[str, Any], key: str = "totals", compiles: int | None = None) -> float:
     """Percent of the default's that the best trial within some compiles (all that the run had), by its careful total, saves by
-    another count. Previews count: what a run's last ones delayed beyond its compiles does not."""
+    another count. Previews count as their part of a compile; what they push beyond that many is left out."""
     most = compiles or line["compiles"]
     within = [total for total, spent in zip(line["totals"], line["spent"], strict=True) if spent <= most]
     best = within.index(min(within))
@@ -216,7 +218,7 @@ def print_tables(lines: list[dict[str, Any]]) -> None:
     for chip in sorted({line["chip"] for line in lines}):
         ours = [line for line in lines if line["chip"] == chip]
         ways = [way for way in WAYS if any(line["way"] == way for line in ours)]
-        rows, curves = [], dict[str, list[list[float]]]()
+        rows, most, curves = [], list[float](), dict[str, list[list[float]]]()
         for name in sorted({line["program"] for line in ours}, key=lambda name: (name in tpu_programs.HELD_OUT, name)):
             row = [name, "yes" if name in tpu_programs.HELD_OUT else ""]
             for way in ways:
@@ -228,10 +230,11 @@ def print_tables(lines: list[dict[str, Any]]) -> None:
                 if found:
                     curve = [statistics.mean(gain(line, compiles=count) for line in found) for count in WITHIN]
                     curves.setdefault(way, []).append(curve)
-            rows.append([*row, f"{max(gain(line) for line in ours if line['program'] == name):.2f}"])
+            most.append(max(gain(line) for line in ours if line["program"] == name))
+            rows.append([*row, f"{most[-1]:.2f}"])
         heads = [head for way in ways for head in ((way, "as XLA counts copies", "no copies") if way == "loop" else (way,))]
         print(f"\n{chip}\n\n{table(rows, ['program', 'held out', *heads, 'any'])}\n")
-        print(f"any: mean {statistics.mean(float(row[-1]) for row in rows):.2f}\n")
+        print(f"any: mean {statistics.mean(most):.2f}\n")
         means = [
             [way, str(len(found)), *(f"{statistics.mean(column):.2f}" for column in zip(*found, strict=True))]
             for way, found in curves.items()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
+from tests.paths import ROOT
 from tests.patience import HANG
-
-ROOT = Path(__file__).parents[2]
 
 #: Imports every module that is named, and prints those that cannot be; what they need besides may be missing.
 IMPORT_ALL = """

@@ -157,8 +157,7 @@ class Run:
     @property
     def _left(self) -> float:
         """What is left of the budget, in compiles."""
-        # Of whole numbers, so that a compile that is left is one.
-        return (PREVIEWS_OF_A_COMPILE * (self._budget - len(self._records)) - self._previews) / PREVIEWS_OF_A_COMPILE
+        return self._budget - len(self._records) - self._previews / PREVIEWS_OF_A_COMPILE
 
     @property
     def _count(self) -> int:
