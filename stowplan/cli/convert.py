@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from stowplan.cli.options import DEFAULT_TIME_LIMIT, Input, Quiet, option, with_input_options
-from stowplan.cli.output import note
+from stowplan.cli.output import note, open_noting
 from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
@@ -24,11 +24,10 @@ def convert_command(
     options: ReadOptions,
 ) -> None:
     """Turn an input and a target into a problem file."""
-    from stowplan.frontends.read import open_input
     from stowplan.portfolio.kind import kind_of
 
     check_outputs((output,), inputs=(source, *options.files))
-    problem = open_input(source, options).problem
+    problem = open_noting(source, options)
     problem.save(output)
     kind = kind_of(problem)
     facts = kind.facts(problem, None)
@@ -68,10 +67,9 @@ def export_command(
     if not time_limit > 0:
         raise UsageError(f"--time-limit: found {time_limit} s, expected more than 0")
     check_outputs((output,), inputs=(source, *options.files))
-    from stowplan.frontends.read import open_input
     from stowplan.models.memory_mapping.problem import Problem
 
-    problem = open_input(source, options).problem
+    problem = open_noting(source, options)
     if not isinstance(problem, Problem):
         raise UsageError(f"{source}: export knows the memory mapping of compiled programs only")
     from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate, linear_windows

@@ -12,7 +12,7 @@ import typer
 from stowplan import files
 from stowplan.cli import stopping
 from stowplan.cli.options import Input, Quiet, Search, option, size, with_input_options
-from stowplan.cli.output import LinePrinter, note, say, say_json
+from stowplan.cli.output import LinePrinter, note, open_noting, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
@@ -52,11 +52,10 @@ def frontier_command(
     check_outputs((output, png), inputs=(source, *options.files))
     wanted = _limits(limits)
     settings = search.settings()
-    from stowplan.frontends.read import open_input
     from stowplan.models.rematerialization.problem import Problem
     from stowplan.portfolio.rematerialization.frontier import frontier
 
-    problem = open_input(source, options).problem
+    problem = open_noting(source, options)
     if not isinstance(problem, Problem):
         raise UsageError(
             f"{files.printable(source)}: found no problem of rematerialization, expected one: operators with costs"

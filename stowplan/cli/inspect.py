@@ -10,7 +10,7 @@ import typer
 
 from stowplan import files
 from stowplan.cli.options import CacheFolder, Input, Picture, PlanFile, option, with_input_options
-from stowplan.cli.output import note, say, say_json
+from stowplan.cli.output import note, open_noting, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture, emissions
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.options import ReadOptions
@@ -175,7 +175,7 @@ def open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any
         The plan was made for a target file: its name is none of those that come with the package.
     """
     from stowplan.frontends.formats import check_regular, format_of, look
-    from stowplan.frontends.read import only_target, open_input, read_plan
+    from stowplan.frontends.read import only_target, read_plan
 
     check_regular(plan)
     # Other tables are plans only for a problem that is known.
@@ -186,7 +186,7 @@ def open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any
         options = msgspec.structs.replace(options, target=assumed)
     if assumed is not None and not _is_shipped(assumed):
         raise UsageError(f"{plan}: was made for target {assumed!r}, which does not come with stowplan: pass --target FILE")
-    opened = open_input(problem, options).problem
+    opened = open_noting(problem, options)
     return opened, read_plan(plan, opened) if given is None else given, assumed
 
 

@@ -12,11 +12,13 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from stowplan import files
 from stowplan.errors import UsageError
+from stowplan.frontends.options import ReadOptions
 from stowplan.report.text import aligned
 from stowplan.result import format_gap, format_quantity, two_numbers
 
@@ -65,6 +67,16 @@ def note(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         drop(sys.stderr)
+
+
+def open_noting(path: Path, options: ReadOptions) -> Any:
+    """Problem of an input; what of it is not modelled is said on standard error. For commands that print no result."""
+    from stowplan.frontends.read import open_input
+
+    opened = open_input(path, options)
+    for text in opened.warnings:
+        note(f"warning: {text}")
+    return opened.problem
 
 
 def drop(stream: TextIO) -> None:

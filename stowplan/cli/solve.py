@@ -145,6 +145,7 @@ def solve_command(
                     cancel=cancel,
                     cache=None if cache is None else PlanCache(cache, cache_bytes, time_limit),
                 ).within(time_limit)
+            result = msgspec.structs.replace(result, warnings=(*opened.warnings, *result.warnings))
             if notes:
                 result = msgspec.structs.replace(result, details=result.details | {"xla_plan": list(notes)})
             if result.plan is not None:

@@ -26,6 +26,9 @@ class Opened(NamedTuple):
 
     problem: Any
     program: Any = None
+    warnings: tuple[str, ...] = ()
+    """What of the file is not modelled, or not all of it: filled in by :mod:`stowplan.frontends.read` from what the front end
+    has told :func:`stowplan.log.warn_unmodelled`."""
 
 
 class TargetRow(NamedTuple):

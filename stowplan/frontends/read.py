@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from stowplan.errors import UsageError
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.formats import format_of, formats, look
 from stowplan.frontends.options import ReadOptions, spelt, spelt_all
+from stowplan.log import UnmodelledWarning, collecting_unmodelled, unmodelled_lines
 
 
 def read(
@@ -72,9 +74,17 @@ def read(
         What is wrong with the file, and where.
     UsageError
         An option that a file of this format does not take, or no target where one is needed.
+
+    Warns
+    -----
+    UnmodelledWarning
+        The file has something that is not modelled, or not all of it.
     """
     given = {name: value for name, value in locals().items() if name != "path"}
-    return open_input(path, ReadOptions(**given)).problem
+    opened = open_input(path, ReadOptions(**given))
+    for text in opened.warnings:
+        warnings.warn(text, UnmodelledWarning, stacklevel=2)
+    return opened.problem
 
 
 class NoTargetError(UsageError):
@@ -103,7 +113,7 @@ def open_input(path: str | Path, options: ReadOptions) -> Opened:
     Returns
     -------
     Opened
-        The problem, and the program that it was made of where it is a compiled one.
+        The problem, the program that it was made of where it is a compiled one, and what of it is not modelled.
 
     Raises
     ------
@@ -134,7 +144,9 @@ def _opened(path: str | Path, source: Source, found: InputFormat, options: ReadO
     """The problem of a file that takes all of these options."""
     if found.targets is not None and options.target is None:
         raise NoTargetError(path, found.what, _fitting(source, found.targets))
-    return found.open(source, options)
+    with collecting_unmodelled() as places:
+        opened = found.open(source, options)
+    return opened._replace(warnings=unmodelled_lines(places))
 
 
 def _fitting(source: Source, own: TargetFamily) -> list[TargetFamily]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import stowplan
 from stowplan.errors import InputError
+from stowplan.frontends.format import Source
+from stowplan.frontends.options import ReadOptions
+from stowplan.log import UnmodelledWarning
 from tests.cli.conftest import Cli, cli, error_line
+from tests.toys.number_list import FORMAT
 from tests.toys.sums.kind import plan_of
 
 __all__ = ["cli"]
@@ -50,6 +55,33 @@ def test_deterministic_runs_are_alike(numbers: Path) -> None:
     problem = stowplan.read(numbers)
     results = [stowplan.solve(problem, time_limit=60, deterministic=True) for _ in range(2)]
     assert results[0].plan == results[1].plan
+
+
+def test_every_command_says_what_is_not_modelled(cli: Cli, numbers: Path, tmp_path: Path) -> None:
+    problem, plan, report, out = (tmp_path / name for name in ("problem.json", "plan.json", "report.html", "out"))
+    signed = numbers.with_name("signed.numbers")
+    signed.write_text("-5\n4\n-3\n2\n")
+    told = "line 1 and 1 more: negative numbers count as positive: sums may be too large"
+    outcome = cli("solve", signed, "-o", plan, "--report", report, "--time-limit", 60, "-q", "--json")
+    assert json.loads(outcome.out)["warnings"] == [told]
+    assert told in report.read_text()
+    for command in (["verify", signed, plan], ["show", plan, signed], ["convert", signed, "-o", problem]):
+        assert f"warning: {told}\n" in cli(*command).err
+    assert cli("batch", tmp_path, "-o", out, "--time-limit", 60, "-q").code == 0
+    records = {Path(record["input"]).name: record["result"]["warnings"] for record in map(_json, out.glob("**/*.result.json"))}
+    assert records == {"signed.numbers": [told], "four.numbers": [], "problem.json": []}
+    # The problem says none of it: its file and digest are those of the same list without a remark.
+    assert not cli("verify", problem, plan).err
+    with pytest.warns(UnmodelledWarning, match="^line 1 and 1 more: negative"):
+        assert stowplan.read(signed).digest == stowplan.read(problem).digest
+    # A reader that is called by itself says each.
+    with pytest.warns(UnmodelledWarning) as caught:
+        FORMAT.open(Source(signed, None, None), ReadOptions())
+    assert [str(each.message).partition(":")[0] for each in caught] == ["line 1", "line 3"]
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 def test_batch_and_compare(cli: Cli, numbers: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from stowplan import files, kinds
 from stowplan.arguments import number
 from stowplan.cli import INTERRUPTED, stopping
 from stowplan.cli.options import Quiet, option, with_input_options, with_parameters
-from stowplan.cli.output import LinePrinter, note, say, say_json
+from stowplan.cli.output import LinePrinter, note, open_noting, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
 from stowplan.deadline import Deadline, limit_after
 from stowplan.errors import InputError, MissingDependencyError, UsageError
@@ -275,12 +275,10 @@ class Training(ABC, Generic[T]):
         return found
 
     def _read(self) -> list[Any]:
-        from stowplan.frontends.read import open_input
-
         kind, what = self.KIND
         problems: list[Any] = []
         for path in self.sources:
-            problem = open_input(path, self.options).problem
+            problem = open_noting(path, self.options)
             if kinds.of_problem(problem).title != kind:
                 raise InputError(f"found another kind of problem, expected {kind} ({what})", source=path)
             try:

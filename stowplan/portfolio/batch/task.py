@@ -229,7 +229,7 @@ def _solved(task: Task) -> Outcome:
     if not settings.deterministic:
         options["time_limit"] = limit_after(began, settings.time_limit)
     result = solve(problem, **options, plans=plans, baseline=settings.baseline).within(settings.time_limit)
-    result = msgspec.structs.replace(result, warnings=(*warnings, *result.warnings))
+    result = msgspec.structs.replace(result, warnings=(*opened.warnings, *warnings, *result.warnings))
     values = result.to_dict(None if result.plan is None else task.plan)
     record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values, xla_plan=at_hand)
     plan, proof = (None if each is None else files.encode(each) for each in (result.plan, result.certificate))
