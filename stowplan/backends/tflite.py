@@ -11,31 +11,29 @@ from pathlib import Path
 
 from stowplan import files
 from stowplan.errors import InputError, naming
-from stowplan.frontends.arena.tflite_file import ALIGNMENT, IDENTIFIER, FlatBuffer, TfliteModel, read_tflite
+from stowplan.frontends.arena import tflite_file as schema
+from stowplan.frontends.arena.tflite_file import ALIGNMENT, FlatBuffer, TfliteModel, read_tflite
+from stowplan.log import collecting_unmodelled
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
 
-#: Name of the metadata, and version of what it holds.
-NAME, VERSION = "OfflineMemoryAllocation", 1
-
-#: Offset of a tensor that the runtime is to place.
-AT_RUNTIME = -1
+#: What the metadata begins with: its version, and the number of subgraphs.
+_HEAD = (1, 1)
 
 #: The old file keeps its alignment: it begins at a multiple of this.
 _BLOCK = 64
 
-_MODEL_VERSION, _MODEL_BUFFERS, _MODEL_METADATA = 0, 4, 6
-_METADATA_NAME, _METADATA_BUFFER = 0, 1
-_BUFFER_OFFSET = 1
+_MODEL_VERSION = 0
 
 
 def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
-    """Write a model with a plan of its arena as metadata; one that it had is replaced.
+    """Write a model with a plan of its arena as metadata.
 
     Parameters
     ----------
     source
-        The model that the plan was made for, as :func:`stowplan.read` reads it.
+        The model that the plan was made for, as :func:`stowplan.read` reads it. Of a plan that it has, offsets are replaced
+        where ``replace_offline_plan`` was asked for when this one was made, and stay elsewhere.
     plan
         Checked against the model once more.
     path
@@ -46,7 +44,11 @@ def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
     InputError
         The plan is not valid for this model, or the model keeps data outside the flatbuffer.
     """
-    model = read_tflite(source)
+    with collecting_unmodelled():
+        # Whoever made the plan was told.
+        model = read_tflite(source)
+        if plan.problem != model.problem.digest:
+            model = read_tflite(source, replace_offline_plan=True)
     found = verify(model.problem, plan)
     if not found.ok:
         raise InputError(f"the plan is not valid for this model: {found.violations[0].message}", source=source)
@@ -56,9 +58,9 @@ def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
 
 
 def offsets(model: TfliteModel, plan: Plan) -> list[int]:
-    """Offset of each tensor of the model; :data:`AT_RUNTIME` for those that are stored, variable or unused."""
-    every = [AT_RUNTIME] * model.tensors
-    for number, at in zip(model.planned, plan.offsets, strict=True):
+    """Offset of each tensor of the model; for those that are not planned what the file says."""
+    every = list(model.offsets)
+    for number, at in zip(model.planned, plan.offsets, strict=False):
         every[number] = at
     return every
 
@@ -67,10 +69,12 @@ def with_offsets(model: TfliteModel, every: list[int]) -> bytes:
     """The file with these offsets of its tensors as metadata."""
     old = FlatBuffer(model.data)
     root = old.follow(0)
-    buffers = old.tables(root, _MODEL_BUFFERS)
-    if any(old.number(each, _BUFFER_OFFSET, "Q") > 1 for each in buffers):
+    buffers = old.tables(root, schema.MODEL_BUFFERS)
+    if any(old.number(each, schema.BUFFER_OFFSET, "Q") > 1 for each in buffers):
         raise InputError("found data behind the flatbuffer, at fixed places, expected all of it inside", place="buffers")
-    kept = [each for each in old.tables(root, _MODEL_METADATA) if old.text(each, _METADATA_NAME) != NAME]
+    kept = [
+        each for each in old.tables(root, schema.MODEL_METADATA) if old.text(each, schema.METADATA_NAME) != schema.OFFLINE_PLAN
+    ]
     # Fields of the root as it is: all but the version are references.
     fields = (old.scalar(root - old.scalar(root, "i"), "H") - 4) // 2
     references = {
@@ -83,29 +87,31 @@ def with_offsets(model: TfliteModel, every: list[int]) -> bytes:
     begin = 0
     for _ in range(2):
         new = _Writer()
-        new.raw(struct.pack("<I4s", 0, IDENTIFIER))
-        numbers = sorted({*references, _MODEL_VERSION, _MODEL_BUFFERS, _MODEL_METADATA})
+        new.raw(struct.pack("<I4s", 0, schema.IDENTIFIER))
+        numbers = sorted({*references, _MODEL_VERSION, schema.MODEL_BUFFERS, schema.MODEL_METADATA})
         table, slots = new.table(numbers)
         new.patch(0, table)
         struct.pack_into("<I", new.data, slots[_MODEL_VERSION], old.number(root, _MODEL_VERSION, "I"))
         for number, place in references.items():
-            if number not in (_MODEL_BUFFERS, _MODEL_METADATA):
+            if number not in (schema.MODEL_BUFFERS, schema.MODEL_METADATA):
                 new.patch(slots[number], begin + place)
-        entries = new.vector(slots[_MODEL_BUFFERS], len(buffers) + 1)
+        entries = new.vector(slots[schema.MODEL_BUFFERS], len(buffers) + 1)
         for slot, place in zip(entries, buffers, strict=False):
             new.patch(slot, begin + place)
-        metadata = new.vector(slots[_MODEL_METADATA], len(kept) + 1)
+        metadata = new.vector(slots[schema.MODEL_METADATA], len(kept) + 1)
         for slot, place in zip(metadata, kept, strict=False):
             new.patch(slot, begin + place)
-        entry, inside = new.table([_METADATA_NAME, _METADATA_BUFFER])
+        entry, inside = new.table([schema.METADATA_NAME, schema.METADATA_BUFFER])
         new.patch(metadata[-1], entry)
-        struct.pack_into("<I", new.data, inside[_METADATA_BUFFER], len(buffers))
-        new.patch(inside[_METADATA_NAME], new.block(NAME.encode() + b"\0", length=len(NAME)))
+        struct.pack_into("<I", new.data, inside[schema.METADATA_BUFFER], len(buffers))
+        new.patch(
+            inside[schema.METADATA_NAME], new.block(schema.OFFLINE_PLAN.encode() + b"\0", length=len(schema.OFFLINE_PLAN))
+        )
         holder, holds = new.table([0])
         new.patch(entries[-1], holder)
         # Bytes of a buffer begin at a multiple of the alignment, behind their count.
         new.align(ALIGNMENT, 4)
-        content = struct.pack(f"<{3 + len(every)}i", VERSION, 0, len(every), *every)
+        content = struct.pack(f"<{3 + len(every)}i", *_HEAD, len(every), *every)
         new.patch(holds[0], new.block(content))
         new.align(_BLOCK)
         begin = len(new.data)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from stowplan import files
 from stowplan.errors import InputError, MissingDependencyError, first_line, naming
 from stowplan.frontends import shape_inference
+from stowplan.frontends.shape_folding import is_fixed
+from stowplan.log import warn_unmodelled
 
 #: Nodes at most, once functions of the model stand in line: a few that call each other twice are any number of nodes.
 MAX_NODES = 200_000
@@ -22,8 +25,10 @@ MAX_NODES = 200_000
 MAX_FETCHED = 4096
 
 
-#: Operators with graphs in them, which no front end takes.
-_CONTROL_FLOW = ("If", "Loop", "Scan")
+#: Names of element types have their bits in them, but for a few.
+_DIGITS = re.compile("[0-9]+")
+#: Domains of the operators that front ends know by their bare names.
+_STANDARD = ("", "ai.onnx")
 
 
 class OnnxFile:
@@ -34,15 +39,18 @@ class OnnxFile:
     onnx
         The module ``onnx`` itself.
     graph
-        The model's graph, with the shapes that could be inferred.
+        The model's graph, with the shapes that could be inferred. Operators of other domains than ONNX's own have theirs in
+        their names: ``com.microsoft::Gelu``.
+    opset
+        Version of ONNX's own operators.
     name
         The file's, without what it ends in.
     missing
         Lists of numbers that stand in another file which could not be read: name to reason.
     """
 
-    def __init__(self, onnx: Any, graph: Any, name: str, missing: dict[str, str]):
-        self.onnx, self.graph, self.name, self.missing = onnx, graph, name, missing
+    def __init__(self, onnx: Any, graph: Any, opset: int, name: str, missing: dict[str, str]):
+        self.onnx, self.graph, self.opset, self.name, self.missing = onnx, graph, opset, name, missing
         self.shapes: dict[str, tuple[int, ...] | None] = {}
         """Of each value; None where it is not fixed."""
         self.types: dict[str, int] = {}
@@ -51,8 +59,7 @@ class OnnxFile:
         """Tensors that the file has, weights and constants, as protocol buffers."""
         for each in (*graph.input, *graph.value_info, *graph.output):
             kind = each.type.tensor_type
-            fixed = kind.HasField("shape") and all(size.HasField("dim_value") for size in kind.shape.dim)
-            self.shapes[each.name] = tuple(size.dim_value for size in kind.shape.dim) if fixed else None
+            self.shapes[each.name] = tuple(size.dim_value for size in kind.shape.dim) if is_fixed(each.type) else None
             self.types[each.name] = kind.elem_type
         for each in (*graph.initializer, *(each.values for each in graph.sparse_initializer)):
             self.store(each.name, each)
@@ -70,9 +77,36 @@ class OnnxFile:
         """Sizes of a value; raises InputError where they are not fixed, naming ``place``, the value where that is empty."""
         shape = self.shapes.get(name)
         if shape is None:
-            message = "found no fixed shape, expected one: export the model with fixed input shapes"
+            message = f"found no fixed shape, expected one: {self._why_open(name)}"
             raise InputError(message + missing_text(self.missing), place=place or name)
         return shape
+
+    def bits(self, name: str) -> int:
+        """Bits of an element of a value; less than 8 are packed. Raises InputError where there is no fixed size."""
+        types = self.onnx.TensorProto.DataType
+        kind = self.types.get(name, types.UNDEFINED)
+        label = types.Name(kind) if kind in types.values() else str(kind)
+        digits = _DIGITS.search({"FLOAT": "32", "DOUBLE": "64", "BOOL": "8"}.get(label, label))
+        if digits is None or label.isdigit():
+            raise InputError(f"found elements of type {label}, expected numbers of a fixed size", place=name)
+        return int(digits[0])
+
+    def is_known(self, kind: str) -> bool:
+        """Whether onnx knows an operator, which need not mean that a front end does."""
+        domain, _, name = kind.rpartition("::")
+        return bool(self.onnx.defs.has(name, domain))
+
+    def _why_open(self, name: str) -> str:
+        """Why the shape of a value is not fixed: an input's, or that of the first operator that leaves it open."""
+        makers = {result: node for node in self.graph.node for result in node.output}
+        while name in makers:
+            # No maker is asked twice.
+            node = makers.pop(name)
+            name = next((each for each in node.input if each and self.shapes.get(each) is None), "")
+            if not name:
+                why = "takes it from values" if self.is_known(node.op_type) else "is not known to onnx"
+                return f"the operator {node.op_type} that makes {node.output[0]!r} {why}"
+        return "export the model with fixed input shapes"
 
     def attributes(self, node: Any) -> dict[str, Any]:
         """Values of a node's attributes by name; raises InputError for one that says no value."""
@@ -101,13 +135,13 @@ def read_onnx_file(path: str | Path) -> OnnxFile:
     except ImportError as error:
         raise MissingDependencyError("reading an ONNX model needs onnx: pip install 'stowplan[frontends]'") from error
     with naming(path):
-        graph, missing = _read_graph(path, onnx, inliner)
+        graph, opset, missing = _read_graph(path, onnx, inliner)
     name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")
-    return OnnxFile(onnx, graph, name, missing)
+    return OnnxFile(onnx, graph, opset, name, missing)
 
 
-def _read_graph(path: str | Path, onnx: Any, inliner: Any) -> tuple[Any, dict[str, str]]:
-    """The graph of a file with its shapes, and which numbers could not be fetched."""
+def _read_graph(path: str | Path, onnx: Any, inliner: Any) -> tuple[Any, int, dict[str, str]]:
+    """The graph of a file with its shapes, the version of its operators, and which numbers could not be fetched."""
     data = files.read_bytes(path)
     try:
         model = onnx.load_model_from_string(data)
@@ -126,7 +160,9 @@ def _read_graph(path: str | Path, onnx: Any, inliner: Any) -> tuple[Any, dict[st
         # protobuf and onnx raise errors of many types, over several lines.
         raise InputError(f"not an ONNX model: {first_line(error)}") from error
     _check_nodes(model.graph)
-    return model.graph, missing
+    if model.ir_version >= 11 and model.configuration:
+        warn_unmodelled("it is laid out for several devices, which is not modelled: planned as for one", "configuration")
+    return model.graph, max((each.version for each in model.opset_import if each.domain in _STANDARD), default=1), missing
 
 
 def _check_splits(graph: Any) -> None:
@@ -148,17 +184,25 @@ def _check_sizes(graph: Any) -> None:
 
 
 def _check_nodes(graph: Any) -> None:
-    """Refuse control flow, nodes without results, and names that are not UTF-8, which come as bytes."""
+    """Refuse control flow, values that are no tensors, nodes without results, and names that are not UTF-8.
+
+    These come as bytes. Operators of other domains get names that nothing takes for ONNX's own.
+    """
     for node in graph.node:
         if not all(isinstance(name, str) for name in (*node.input, *node.output, node.op_type, node.name)):
             raise InputError("found a name that is not UTF-8 text", place=f"node {node.output!r}")
         if not any(node.output):
             raise InputError(f"found a {node.op_type} without a result, expected one or more")
-        if node.op_type in _CONTROL_FLOW:
+        if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             raise InputError(
                 f"found a {node.op_type}, expected a graph without control flow",
                 place=f"operator {next(filter(None, node.output))}",
             )
+        if node.domain not in _STANDARD:
+            node.op_type = f"{node.domain}::{node.op_type}"
+    for each in (*graph.input, *graph.output, *graph.value_info):
+        if (kind := each.type.WhichOneof("value")) not in (None, "tensor_type"):
+            raise InputError(f"found a {kind}, expected a tensor", place=f"value {each.name}")
     for each in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         if not isinstance(each.name, str):
             raise InputError("found a name that is not UTF-8 text", place=f"value {each.name!r}")

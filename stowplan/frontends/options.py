@@ -114,6 +114,10 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     address_spaces: Annotated[bool, InputOption(NETWORKS, "", "Every tensor gets an offset in its tier, too.")] = False
+    replace_offline_plan: Annotated[
+        bool,
+        InputOption(ALL_INPUTS, "", "For TensorFlow Lite models: plan anew what has offsets, but tensors of custom operators."),
+    ] = False
     rules: Annotated[
         tuple[str, ...],
         InputOption(

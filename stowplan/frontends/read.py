@@ -29,6 +29,7 @@ def read(
     precision: str | None = None,
     granularity: str | None = None,
     address_spaces: bool = False,
+    replace_offline_plan: bool = False,
     rules: Iterable[str] = (),
     fixed: str | Path | None = None,
     op_table: str | Path | None = None,
@@ -59,6 +60,8 @@ def read(
     precision, granularity, address_spaces
         For networks; graphs for a target with banks take the precision, too. See
         :class:`stowplan.frontends.options.ReadOptions`.
+    replace_offline_plan
+        For TensorFlow Lite models: plan tensors anew for which the model has offsets, but for those of custom operators.
     rules, fixed, op_table
         For data-flow graphs: texts ``NAME=VALUE`` (docs/reference/loop-bodies.md), a file of fixed instructions, and a TOML
         file that says what ops mean and cost.

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from stowplan.child_process import ChildProcess, describe_end, read_message, write_encoded
 from stowplan.errors import InputError, first_line
+from stowplan.frontends import shape_folding
 
 #: Bytes of a weight that are sent, at most; whole numbers are always sent, since shapes may be computed with them.
 _MAX_SENT = 1 << 15
@@ -124,7 +125,9 @@ def _serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
     with contextlib.suppress(BrokenPipeError):
         while (data := read_message(incoming)) is not None:
             try:
-                answer = _DONE + shape_inference.infer_shapes(data, data_prop=True).SerializeToString()
+                model = shape_inference.infer_shapes(data, data_prop=True)
+                shape_folding.complete(model)
+                answer = _DONE + model.SerializeToString()
             except Exception as error:
                 # protobuf and onnx raise errors of many types, over several lines.
                 answer = _FAILED + first_line(error).encode()

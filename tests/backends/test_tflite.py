@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import msgspec
@@ -11,11 +10,12 @@ import pytest
 from stowplan.backends import tflite
 from stowplan.cli import main
 from stowplan.errors import InputError
-from stowplan.frontends.arena.tflite_file import FlatBuffer, read_tflite
+from stowplan.frontends.arena.tflite_file import AT_RUNTIME, OFFLINE_PLAN, FlatBuffer, read_tflite
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
+from tests.frontends.arena.tflite_models import words
 from tests.paths import EXAMPLES
 
 MODEL = EXAMPLES / "branches.tflite"
@@ -27,34 +27,20 @@ def a_plan() -> Plan:
     return found[1]
 
 
-def planned_offsets(data: bytes) -> list[int] | None:
-    """Offsets that a model has as metadata; None without any."""
-    old = FlatBuffer(data)
-    model = old.follow(0)
-    buffers = old.tables(model, tflite._MODEL_BUFFERS)
-    for each in old.tables(model, tflite._MODEL_METADATA):
-        if old.text(each, tflite._METADATA_NAME) == tflite.NAME:
-            start, count = old.vector(buffers[old.number(each, tflite._METADATA_BUFFER, "I")], 0)
-            return list(struct.unpack_from(f"<{count // 4}i", data, start))[3:]
-    return None
-
-
 def test_offsets_come_back(tmp_path: Path) -> None:
     plan, path = a_plan(), tmp_path / "planned.tflite"
     tflite.write_plan(MODEL, plan, path)
     data = path.read_bytes()
-    offsets = planned_offsets(data)
-    assert offsets is not None
-    assert len(offsets) == 11
-    assert offsets[1] == tflite.AT_RUNTIME
-    assert tuple(each for at, each in enumerate(offsets) if at != 1) == plan.offsets
-    assert planned_offsets(MODEL.read_bytes()) is None
-    assert read_tflite(path).problem.digest == read_tflite(MODEL).problem.digest
+    assert words(path) == [1, 1, 11, plan.offsets[0], AT_RUNTIME, *plan.offsets[1:]]
+    assert set(read_tflite(MODEL).offsets) == {AT_RUNTIME}
+    again = read_tflite(path, replace_offline_plan=True)
+    assert again.offsets == tuple(words(path)[3:])
+    assert again.problem.digest == read_tflite(MODEL).problem.digest
     # What the old file says stands behind the new tables as it was, the other metadata among it.
     assert data.endswith(MODEL.read_bytes())
     old = FlatBuffer(data)
     names = [old.text(each, 0) for each in old.tables(old.follow(0), 6)]
-    assert names == ["note", tflite.NAME]
+    assert names == ["note", OFFLINE_PLAN]
     assert old.text(old.follow(0), 3) == "branches, for an arena"
     assert old.number(old.follow(0), 0, "I") == 3
 
@@ -66,8 +52,8 @@ def test_a_plan_takes_the_place_of_another(tmp_path: Path) -> None:
     tflite.write_plan(path, higher, path)
     data = path.read_bytes()
     found = FlatBuffer(data)
-    assert [found.text(each, 0) for each in found.tables(found.follow(0), 6)] == ["note", tflite.NAME]
-    assert planned_offsets(data) == tflite.offsets(read_tflite(MODEL), higher)
+    assert [found.text(each, 0) for each in found.tables(found.follow(0), 6)] == ["note", OFFLINE_PLAN]
+    assert words(path)[3:] == tflite.offsets(read_tflite(MODEL), higher)
 
 
 def test_a_plan_that_does_not_hold_is_refused(tmp_path: Path) -> None:
@@ -85,7 +71,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit) as done:
         main(["verify", str(MODEL), str(plan), *options])
     assert done.value.code == 0
-    assert planned_offsets(out.read_bytes()) is not None
+    assert words(out)[:3] == [1, 1, 11]
     assert "#define NET_ARENA_BYTES" in header.read_text(encoding="utf-8")
     other = tmp_path / "model.csv"
     other.write_text("id,lower,upper,size\na,0,1,16\n", encoding="utf-8")
@@ -102,5 +88,5 @@ def test_the_schema_of_another_package_reads_it(tmp_path: Path) -> None:
     tflite.write_plan(MODEL, a_plan(), path)
     old, new = (schema.ModelT.InitFromPackedBuf(each.read_bytes()) for each in (MODEL, path))
     assert [each.name for each in new.subgraphs[0].tensors] == [each.name for each in old.subgraphs[0].tensors]
-    assert [bytes(each.name) for each in new.metadata] == [b"note", tflite.NAME.encode()]
-    assert verify(read_tflite(path).problem, a_plan()).ok
+    assert [bytes(each.name) for each in new.metadata] == [b"note", OFFLINE_PLAN.encode()]
+    assert verify(read_tflite(path, replace_offline_plan=True).problem, a_plan()).ok

@@ -36,6 +36,10 @@ def _constant(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 def _reshape(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     name = node.output[0]
+    if any(node.input[2:]):
+        # A Dropout that trains.
+        walk.opaque(node)
+        return
     walk.values[name] = walk.builder.reshape(walk.inputs(node, 1)[0], walk.shape(name), name)
 
 
@@ -276,8 +280,10 @@ def _batch_normalization(walk: Walk, node: Any, options: dict[str, Any]) -> None
 def _along_axis(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     data = walk.inputs(node, 1)[0]
     rank = len(data.shape)
-    axis = walk.axis(node, options.get("axis", -1), rank)
-    last = rank if "Layer" in node.op_type or "RMS" in node.op_type else axis + 1
+    # Until version 13, Softmax was over all dimensions from the axis on.
+    is_flat = node.op_type in ("Softmax", "LogSoftmax") and walk.file.opset < 13
+    axis = walk.axis(node, options.get("axis", 1 if is_flat else -1), rank)
+    last = rank if is_flat or "Layer" in node.op_type or "RMS" in node.op_type else axis + 1
     others = [_broadcasting(walk, node, walk.variable(name), data.shape) for name in node.input[1:] if name]
     free = [at for at in range(rank) if not axis <= at < last]
     ways = [(*(at,) * (1 + len(others)), at) for at in (*free, UNSPREAD)]

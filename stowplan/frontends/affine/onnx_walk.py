@@ -12,9 +12,10 @@ from stowplan.frontends.affine.builder import Builder
 from stowplan.frontends.onnx_file import OnnxFile, is_external, missing_text
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.program import Load, Option
+from stowplan.log import warn_unmodelled
 
-#: Names of ONNX's floating-point types, and the type of what has none.
-_FLOATS = re.compile("FLOAT|BFLOAT16|DOUBLE|UNDEFINED")
+#: Names of ONNX's floating-point types.
+_FLOATS = re.compile("FLOAT|BFLOAT16|DOUBLE")
 
 #: Writes a node, given its attributes.
 Handler: TypeAlias = "Callable[[Walk, Any, dict[str, Any]], None]"
@@ -35,15 +36,13 @@ class Walk:
             file.shapes[each.values.name] = None
 
     def _item_bytes(self, name: str) -> int:
-        """Bytes of an element of a value; one without a type is taken for a number in single precision."""
-        kind = self.file.types.get(name)
-        types = self.onnx.TensorProto.DataType
-        if self._float_bytes is not None and (kind not in types.values() or _FLOATS.match(types.Name(kind))):
+        """Bytes of an element of a value."""
+        bits = self.file.bits(name)
+        if self._float_bytes is not None and _FLOATS.match(self.onnx.TensorProto.DataType.Name(self.file.types[name])):
             return self._float_bytes
-        try:
-            return max(1, int(self.onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize))
-        except (KeyError, TypeError):
-            return 4
+        if bits < 8:
+            warn_unmodelled("its elements of less than a byte take one each: it may be smaller", f"value {name}")
+        return -(-bits // 8)
 
     def keep(self, name: str, array: Any) -> None:
         """Take over the numbers of a constant."""
@@ -157,5 +156,6 @@ class Walk:
 
     def opaque(self, node: Any) -> None:
         """What nothing is known of: all in one bank, read at indices unknown."""
+        warn_unmodelled(f"a {node.op_type} is not modelled: what it reads and writes stands in one bank", self._place(node))
         operands = [self.variable(name) for name in node.input if name]
         self.operator(node, operands, rules.unspread(len(operands), 1), dynamic=tuple(range(len(operands))))

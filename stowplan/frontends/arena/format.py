@@ -59,7 +59,7 @@ def arena_problem(graph: OrderProblem, capacity: int | None = None, alignment: i
 def _open(source: Source, options: ReadOptions) -> Opened:
     _TARGETS.load(str(options.target))
     if is_tflite(source.path):
-        return Opened(read_tflite(source.path, options.capacity).problem)
+        return Opened(read_tflite(source.path, options.capacity, options.replace_offline_plan).problem)
     from stowplan.frontends.formats import format_of
     from stowplan.frontends.operator_order.format import TARGET as ORDER
 
@@ -77,7 +77,7 @@ def _claims(source: Source) -> bool | None:
 FORMAT = InputFormat(
     what="a graph for an arena",
     suffixes=(".tflite",),
-    accepts=lambda source: frozenset({"target", "capacity"}),
+    accepts=lambda source: frozenset({"target", "capacity"} | ({"replace_offline_plan"} if is_tflite(source.path) else set())),
     matches=lambda source: source.data is None and (source.target == TARGET or is_tflite(source.path)),
     open=_open,
     targets=_TARGETS,

@@ -11,9 +11,12 @@ import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from stowplan import files
+from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
+from stowplan.log import warn_unmodelled
 from stowplan.models.packing.problem import Buffer, Problem
 
 #: Bytes 4 to 8 of every such file.
@@ -22,15 +25,33 @@ IDENTIFIER = b"TFL3"
 #: Bytes that TensorFlow Lite Micro aligns tensors to.
 ALIGNMENT = 16
 
-#: Bits of an element, by number of its type in the schema; types without a fixed size are missing.
-_BITS = {0: 32, 1: 16, 2: 32, 3: 8, 4: 64, 6: 8, 7: 16, 8: 64, 9: 8, 10: 64, 11: 128, 12: 64, 15: 32, 16: 16, 17: 4, 18: 16}
+#: Bytes of an element, by number of its type in the schema, as TensorFlow Lite Micro reckons: int4 (17) is not packed, and what
+#: a resource (13) refers to is kept apart. Strings, variants and types that it does not know are refused.
+_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 13: 0, 15: 4, 16: 2, 17: 1, 18: 2}
+
+#: Builtin operators, by number: what calls other graphs is refused; what else is not among those that are known to read and
+#: write their tensors alone is named in a warning.
+_CUSTOM, _CALLS = 32, {31: "CALL", 51: "DELEGATE", 118: "IF", 119: "WHILE", 129: "CALL_ONCE", 200: "a loop", 209: "a choice"}
+_MODELLED = frozenset(range(162)) - {_CUSTOM, 127}
+#: Of these, those whose reference kernels ask the runtime for memory of their own: SVDF, MEAN, LSTM, TRANSPOSE_CONV, SUM,
+#: REDUCE_MAX, MIRROR_PAD, ADD_N.
+_WITH_SCRATCH = frozenset({27, 40, 44, 67, 74, 82, 100, 106})
+
+#: Name of the metadata that holds a plan: version, number of subgraphs, number of tensors, and an offset for each.
+OFFLINE_PLAN = "OfflineMemoryAllocation"
+#: Offset of a tensor that the runtime is to place.
+AT_RUNTIME = -1
 
 #: Fields of tables, by their numbers in the schema.
-_MODEL_SUBGRAPHS, _MODEL_BUFFERS = 2, 4
+_MODEL_CODES, _MODEL_SUBGRAPHS, MODEL_BUFFERS, MODEL_METADATA = 1, 2, 4, 6
+_CODE_OLD_NUMBER, _CODE_NAME, _CODE_NUMBER = 0, 1, 3
+METADATA_NAME, METADATA_BUFFER = 0, 1
 _GRAPH_TENSORS, _GRAPH_INPUTS, _GRAPH_OUTPUTS, _GRAPH_OPERATORS = 0, 1, 2, 3
 _TENSOR_SHAPE, _TENSOR_TYPE, _TENSOR_BUFFER, _TENSOR_NAME, _TENSOR_IS_VARIABLE = 0, 1, 2, 3, 5
-_OPERATOR_INPUTS, _OPERATOR_OUTPUTS, _OPERATOR_INTERMEDIATES = 1, 2, 8
-_BUFFER_DATA, _BUFFER_OFFSET, _BUFFER_SIZE = 0, 1, 2
+#: Numbers that are not stored one after the other in the file: sparse tensors, those inside variants, those in other files.
+_TENSOR_ELSEWHERE = (6, 9, 10)
+_OPERATOR_CODE, _OPERATOR_INPUTS, _OPERATOR_OUTPUTS, _OPERATOR_INTERMEDIATES = 0, 1, 2, 8
+_BUFFER_DATA, BUFFER_OFFSET, _BUFFER_SIZE = 0, 1, 2
 
 
 class FlatBuffer:
@@ -87,15 +108,19 @@ class FlatBuffer:
         return self.data[start : start + count].decode("utf-8", errors="replace") if count else ""
 
 
+#: Begin and end of a stretch of time and bytes: first moment, first byte, and those after the last.
+_Box: TypeAlias = tuple[int, int, int, int]
+
+
 @dataclass(frozen=True)
 class TfliteModel:
     """A model's first subgraph: which of its tensors are planned."""
 
     problem: Problem
     planned: tuple[int, ...]
-    """Number of the tensor of each buffer."""
-    tensors: int
-    """How many tensors there are."""
+    """Number of the tensor of each buffer; buffers behind these stand for tensors whose offsets are fixed."""
+    offsets: tuple[int, ...]
+    """Of each tensor, in the plan that the file has: :data:`AT_RUNTIME` where the runtime places it, or there is no plan."""
     data: bytes
     """The file."""
 
@@ -105,53 +130,74 @@ def is_tflite(path: str | Path) -> bool:
     return Path(path).name.lower().endswith(".tflite")
 
 
-def read_tflite(path: str | Path, capacity: int | None = None) -> TfliteModel:
+def read_tflite(path: str | Path, capacity: int | None = None, replace_offline_plan: bool = False) -> TfliteModel:
     """A model's tensors that need memory, as a packing problem.
+
+    Parameters
+    ----------
+    path
+        The model.
+    capacity
+        Bytes of the arena; None asks for the least.
+    replace_offline_plan
+        Tensors for which the file has an offset are planned, too, but for those of custom operators: these may know the offset.
 
     Raises
     ------
     InputError
-        No such file, not a TensorFlow Lite model, several subgraphs, or a shape or type without a fixed size.
+        No such file, not a TensorFlow Lite model, several subgraphs, a shape or type without a fixed size, or tensors that
+        nothing writes.
     """
     data = files.read_bytes(path)
     if data[4:8] != IDENTIFIER:
         raise InputError(f"found {data[4:8]!r} as its identifier, expected {IDENTIFIER.decode()}", source=path)
     try:
         with naming(path):
-            return _read(data, Path(path).name.partition(".")[0], capacity)
+            return _read(data, Path(path).name.partition(".")[0], capacity, replace_offline_plan)
     except (struct.error, OverflowError, MemoryError) as error:
         raise InputError(f"not a whole TensorFlow Lite model: {error}", source=path) from error
 
 
-def _read(data: bytes, name: str, capacity: int | None) -> TfliteModel:
+def _read(data: bytes, name: str, capacity: int | None, replace_offline_plan: bool) -> TfliteModel:
     buffer = FlatBuffer(data)
     model = buffer.follow(0)
     graphs = buffer.tables(model, _MODEL_SUBGRAPHS)
     if len(graphs) != 1:
-        raise InputError(f"found {len(graphs)} subgraphs, expected one: control flow is not planned", place="subgraphs")
-    stored = [_has_data(buffer, each) for each in buffer.tables(model, _MODEL_BUFFERS)]
+        message = f"found {len(graphs)} subgraphs, expected one: bodies of IF, WHILE and CALL_ONCE are not planned"
+        raise InputError(message, place="subgraphs")
+    stored = [_has_data(buffer, each) for each in buffer.tables(model, MODEL_BUFFERS)]
     (graph,) = graphs
     tensors = buffer.tables(graph, _GRAPH_TENSORS)
     operators = buffer.tables(graph, _GRAPH_OPERATORS)
+    codes = buffer.tables(model, _MODEL_CODES)
     first: dict[int, int] = {}
     last: dict[int, int] = {}
+    unwritten: dict[int, int] = {}
+    custom: set[int] = set()
 
-    def touch(numbers: list[int], moment: int) -> None:
+    def touch(table: int, field: int, moment: int) -> list[int]:
+        numbers = [number for number in buffer.integers(table, field) if number != -1]
         for number in numbers:
-            if number == -1:
-                continue
             if not 0 <= number < len(tensors):
                 raise InputError(f"found tensor {number}, expected 0 to {len(tensors) - 1}", place=f"operator {moment}")
             first.setdefault(number, moment)
             last[number] = max(moment, last.get(number, moment))
+        return numbers
 
-    touch(buffer.integers(graph, _GRAPH_INPUTS), 0)
+    touch(graph, _GRAPH_INPUTS, 0)
     for moment, operator in enumerate(operators):
-        for field in (_OPERATOR_INPUTS, _OPERATOR_OUTPUTS, _OPERATOR_INTERMEDIATES):
-            touch(buffer.integers(operator, field), moment)
-    touch(buffer.integers(graph, _GRAPH_OUTPUTS), max(0, len(operators) - 1))
-    found: list[Buffer] = []
-    planned: list[int] = []
+        is_custom = _check_operator(buffer, operator, codes, moment)
+        known = set(first)
+        reads = touch(operator, _OPERATOR_INPUTS, moment)
+        writes = [each for field in (_OPERATOR_OUTPUTS, _OPERATOR_INTERMEDIATES) for each in touch(operator, field, moment)]
+        if is_custom:
+            custom.update(reads, writes)
+        else:
+            unwritten.update(dict.fromkeys({*reads} - known, moment))
+    touch(graph, _GRAPH_OUTPUTS, max(0, len(operators) - 1))
+    offsets = _offline_plan(buffer, model, len(tensors))
+    free: dict[int, Buffer] = {}
+    placed: list[_Box] = []
     for number in sorted(first):
         tensor = tensors[number]
         place = f"tensors[{number}]"
@@ -161,18 +207,80 @@ def _read(data: bytes, name: str, capacity: int | None) -> TfliteModel:
         # Variables keep their bytes from one run to the next, and are given them apart.
         if stored[where] or buffer.number(tensor, _TENSOR_IS_VARIABLE, "B"):
             continue
+        if number in unwritten:
+            raise InputError(f"found nothing that writes what operator {unwritten[number]} reads, expected it", place=place)
         shape = buffer.integers(tensor, _TENSOR_SHAPE)
         kind = buffer.number(tensor, _TENSOR_TYPE, "b")
-        if kind not in _BITS or any(each < 0 for each in shape):
-            raise InputError(f"found shape {shape} of type {kind}, expected a fixed size", place=place)
-        size = -(-math.prod(shape) * _BITS[kind] // 8)
-        label = f"{number} {buffer.text(tensor, _TENSOR_NAME)}".strip()
-        found.append(Buffer(id=label, lower=first[number], upper=last[number] + 1, size=size, alignment=ALIGNMENT))
-        planned.append(number)
-    return TfliteModel(Problem(name=name, buffers=tuple(found), capacity=capacity), tuple(planned), len(tensors), data)
+        is_elsewhere = any(buffer.field(tensor, field) is not None for field in _TENSOR_ELSEWHERE)
+        if kind not in _BYTES or is_elsewhere or any(each < 0 for each in shape):
+            found = "a sparse, variant or external tensor" if is_elsewhere else f"shape {shape} of type {kind}"
+            raise InputError(f"found {found}, expected a fixed size", place=place)
+        # The runtime rounds up sizes as it does offsets.
+        size = -(-math.prod(shape) * _BYTES[kind] // ALIGNMENT) * ALIGNMENT
+        low, lower, upper = offsets[number], first[number], last[number] + 1
+        if low != AT_RUNTIME and (number in custom or not replace_offline_plan):
+            placed.append((lower, low, upper, low + size))
+        elif size:
+            label = f"{number} {buffer.text(tensor, _TENSOR_NAME)}".strip()
+            free[number] = Buffer(id=label, lower=lower, upper=upper, size=size, alignment=ALIGNMENT)
+    if placed:
+        stay = f"{len(placed)} tensors stay where the file has them, unchecked for what they share"
+        warn_unmodelled(f"{stay}; --replace-offline-plan frees those of no custom operator", OFFLINE_PLAN)
+    problem = Problem(name=name, buffers=(*free.values(), *_obstacles(placed)), capacity=capacity)
+    return TfliteModel(problem, tuple(free), offsets, data)
+
+
+def _check_operator(buffer: FlatBuffer, operator: int, codes: list[int], moment: int) -> bool:
+    """Whether an operator is a custom one; refuses those that call other graphs, and says what of others is not modelled."""
+    number = buffer.number(operator, _OPERATOR_CODE, "I")
+    place = f"operator {moment}"
+    if number >= len(codes):
+        raise InputError(f"found operator code {number}, expected 0 to {len(codes) - 1}", place=place)
+    # Old files have one byte for it, which newer ones fill as far as it goes.
+    code = max(buffer.number(codes[number], _CODE_OLD_NUMBER, "b"), buffer.number(codes[number], _CODE_NUMBER, "i"))
+    if code in _CALLS:
+        raise InputError(f"found {_CALLS[code]}, expected an operator that calls no other graph", place=place)
+    if code not in _MODELLED:
+        name = f"the custom operator {buffer.text(codes[number], _CODE_NAME)!r}" if code == _CUSTOM else f"operator code {code}"
+        warn_unmodelled(f"{name} is not known: memory of its own, and bytes that its tensors share, are not planned", place)
+    elif code in _WITH_SCRATCH:
+        warn_unmodelled("its kernel asks for scratch memory that is not planned: the arena may have to be larger", place)
+    return code == _CUSTOM
+
+
+def _offline_plan(buffer: FlatBuffer, model: int, tensors: int) -> tuple[int, ...]:
+    """Offset of each tensor in the plan that a model has; all at run time where it has none."""
+    offsets = [AT_RUNTIME] * tensors
+    holders = buffer.tables(model, MODEL_BUFFERS)
+    for each in buffer.tables(model, MODEL_METADATA):
+        if buffer.text(each, METADATA_NAME) != OFFLINE_PLAN:
+            continue
+        number = buffer.number(each, METADATA_BUFFER, "I")
+        start, count = buffer.vector(holders[number], _BUFFER_DATA) if number < len(holders) else (0, 0)
+        _, _, told, *offsets = struct.unpack_from(f"<{count // 4}i", buffer.data, start) if count >= 12 else (0, 0, 0)
+        if told != tensors or len(offsets) < tensors or min(offsets, default=0) < AT_RUNTIME:
+            message = f"found {len(offsets)} offsets for {told} tensors, expected one of -1 or more for each of {tensors}"
+            raise InputError(message, place=OFFLINE_PLAN)
+    return tuple(offsets[:tensors])
+
+
+def _obstacles(placed: list[_Box]) -> list[Buffer]:
+    """Buffers at offsets that are fixed. Those that meet are one, around them: an accelerator may address operands as parts of
+    its scratch memory.
+    """
+    boxes: list[_Box] = []
+    for box in placed:
+        check_reading()
+        while met := [each for each in boxes if all(max(box[at], each[at]) < min(box[at + 2], each[at + 2]) for at in (0, 1))]:
+            boxes = [each for each in boxes if each not in met]
+            starts, lows, ends, highs = zip(box, *met, strict=True)
+            box = (min(starts), min(lows), max(ends), max(highs))
+        boxes.append(box)
+    every = enumerate(boxes)
+    return [Buffer(id=f"placed {at}", lower=box[0], upper=box[2], size=box[3] - box[1], offset=box[1]) for at, box in every]
 
 
 def _has_data(buffer: FlatBuffer, table: int) -> bool:
     """Whether a buffer holds bytes, in the file or behind it."""
-    outside = buffer.number(table, _BUFFER_OFFSET, "Q") > 1 and buffer.number(table, _BUFFER_SIZE, "Q") > 0
+    outside = buffer.number(table, BUFFER_OFFSET, "Q") > 1 and buffer.number(table, _BUFFER_SIZE, "Q") > 0
     return outside or buffer.vector(table, _BUFFER_DATA)[1] > 0

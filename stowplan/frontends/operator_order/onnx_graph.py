@@ -13,6 +13,7 @@ from typing import Any
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
+from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 
 #: The first result is the first operand, looked at in another way.
@@ -51,7 +52,7 @@ class _Reader:
     """Walks a graph whose shapes have been inferred."""
 
     def __init__(self, file: OnnxFile):
-        self._onnx, self._graph, self._file = file.onnx, file.graph, file
+        self._graph, self._file = file.graph, file
         self._stored = set(file.stored)
         self._tensors: list[Tensor] = []
         self._number: dict[str, int] = {}
@@ -80,6 +81,10 @@ class _Reader:
     def _op(self, node: Any, names: set[str]) -> Op | None:
         """An operator; None where what it computes is stored."""
         kind = node.op_type
+        if not self._file.is_known(kind):
+            warn_unmodelled(
+                f"nothing is known of a {kind}: memory of its own is not planned, nor results in place", node.output[0]
+            )
         results = [name for name in node.output if name]
         for name in node.input:
             if name and name not in self._number and name not in self._stored:
@@ -92,7 +97,13 @@ class _Reader:
             self._stored |= set(results)
             return None
         view = None
-        if kind in _VIEWS and node.input[0] in self._number and self._bytes(results[0]) == self._size(node.input[0]):
+        # With a third input, a Dropout is one that trains.
+        if (
+            kind in _VIEWS
+            and not any(node.input[2:])
+            and node.input[0] in self._number
+            and self._bytes(results[0]) == self._size(node.input[0])
+        ):
             view = self._number[node.input[0]]
             # The shape it is looked at in, where that is computed, is read all the same.
         writes = tuple(self._add(name, view if at == 0 else None) for at, name in enumerate(results) if self._is_wanted(name))
@@ -123,31 +134,16 @@ class _Reader:
         """Whether a result is there at all: results that nobody reads need not have a known shape."""
         return name in self._readers or self._file.shapes.get(name) is not None
 
-    def _width(self, name: str) -> int:
-        """Bits of an element."""
-        kind = self._file.types[name]
-        types = self._onnx.TensorProto
-        small = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
-        for each, bits in small.items():
-            if hasattr(types, each) and kind == getattr(types, each):
-                return bits
-        if kind in (types.STRING, types.UNDEFINED):
-            raise InputError("found elements without a fixed size, expected numbers", place=name)
-        try:
-            return 8 * int(self._onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"found element type {kind}, expected one that onnx knows", place=name) from error
-
     def _bytes(self, name: str) -> int:
         shape = self._file.shape(name)
         if any(each < 0 for each in shape):
             raise InputError(f"found the shape {list(shape)}, expected no negative lengths", place=name)
-        return -(-math.prod(shape) * self._width(name) // 8)
+        return -(-math.prod(shape) * self._file.bits(name) // 8)
 
     def _add(self, name: str, view: int | None = None) -> int:
         if name in self._number:
             raise InputError(f"found {name!r} written twice, expected one writer", place=name)
         self._number[name] = len(self._tensors)
         size = self._bytes(name)
-        self._tensors.append(Tensor(id=name, size=size, alignment=max(1, self._width(name) // 8), alias_of=view))
+        self._tensors.append(Tensor(id=name, size=size, alignment=max(1, self._file.bits(name) // 8), alias_of=view))
         return len(self._tensors) - 1
