@@ -34,8 +34,10 @@ from benchmarks.lib import fuzz_inputs
 from benchmarks.lib.damage import Mutator
 from benchmarks.lib.places import ROOT
 from stowplan import files, kinds
+from stowplan.backends import tflite
 from stowplan.backends.emit import emit
 from stowplan.errors import InputError, UsageError
+from stowplan.frontends.arena.tflite_file import read_tflite
 from stowplan.frontends.dfg.op_table import load_op_table
 from stowplan.frontends.hlo import read_program
 from stowplan.frontends.read import read_plan
@@ -234,7 +236,8 @@ def _xla_plan(path: Path, offsets: bool) -> Any:
 def _onnx_text() -> list[bytes]:
     from google.protobuf import text_format
 
-    return [text_format.MessageToString(fuzz_inputs.onnx_model()).encode()]
+    models = (fuzz_inputs.onnx_model(), fuzz_inputs.onnx_shapes_model())
+    return [text_format.MessageToString(model).encode() for model in models]
 
 
 def _onnx_bytes(text: bytes) -> bytes:
@@ -250,6 +253,12 @@ def _onnx_bytes(text: bytes) -> bytes:
         for _ in range(3):
             whole[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
         return bytes(whole)
+
+
+def _tflite_models() -> list[bytes]:
+    """A model, and it with offsets of some tensors, two of which share bytes."""
+    model = read_tflite(EXAMPLES / "branches.tflite")
+    return [model.data, tflite.with_offsets(model, [0, -1, 96, 128, *[-1] * 6, 4096])]
 
 
 def _shipped(package: str, *names: str) -> Callable[[], list[bytes]]:
@@ -419,7 +428,7 @@ def readers(*, policies: bool = False) -> list[Reader]:
         Reader(
             "TensorFlow Lite",
             ".tflite",
-            lambda: [(EXAMPLES / "branches.tflite").read_bytes()],
+            _tflite_models,
             lambda path: _reread(stowplan.read(path, "arena")),
         ),
         Reader("op table", ".toml", _shipped("stowplan.frontends.dfg", "own", "cgra"), load_op_table),

@@ -220,3 +220,26 @@ def onnx_model() -> Any:
         [onnx.numpy_helper.from_array(np.array(value), name) for name, value in numbers.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def onnx_shapes_model() -> Any:
+    """A model in old operators, some shapes of which follow from numbers that follow from other shapes; needs onnx."""
+    import onnx
+
+    helper, node, kinds = onnx.helper, onnx.helper.make_node, onnx.TensorProto
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Cast", ["shape"], ["narrow"], to=kinds.INT32),
+        node("Slice", ["narrow", "zero", "one"], ["first"]),
+        node("Cast", ["first"], ["wide"], to=kinds.INT64),
+        node("ConstantOfShape", ["one"], ["filled"], value=helper.make_tensor("v", kinds.INT64, [1], [3])),
+        node("Mul", ["filled", "one"], ["three"]),
+        node("Concat", ["wide", "three", "minus"], ["to"], axis=0),
+        node("Reshape", ["x", "to"], ["flat"]),
+        node("Mine", ["flat"], ["y"], domain="com.microsoft"),
+    ]
+    values = [helper.make_tensor_value_info(name, kinds.FLOAT, shape) for name, shape in (("x", [2, 3, 4]), ("y", [2, 3, 4]))]
+    numbers = [helper.make_tensor(name, kinds.INT64, [1], [value]) for name, value in (("zero", 0), ("one", 1), ("minus", -1))]
+    graph = helper.make_graph(nodes, "shapes", values[:1], values[1:], numbers)
+    opsets = [helper.make_opsetid("", 11), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
