@@ -31,12 +31,9 @@ def complete(model: Any) -> None:
         return
     opsets = {each.domain: each.version for each in model.opset_import}
     numbers: dict[str, Any] = {}
-    for each in graph.initializer:
-        # Numbers may have been left out, or stand in another file.
-        with contextlib.suppress(Exception):
-            numbers |= {each.name: numpy_helper.to_array(each)} if math.prod(each.dims) <= _MOST else {}
-    for node in graph.node:
-        # Nodes that onnx refuses keep what is known of them.
+    short = [each for each in graph.initializer if math.prod(each.dims) <= _MOST]
+    for node in (*(helper.make_node("Constant", [], [each.name], value=each) for each in short), *graph.node):
+        # Nodes that onnx refuses keep what is known of them; constants may have been left out, or stand in another file.
         with contextlib.suppress(Exception):
             if not all(is_fixed(types.get(name)) for name in node.output if name):
                 schema = defs.get_schema(node.op_type, opsets[node.domain], node.domain)

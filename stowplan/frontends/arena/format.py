@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from stowplan.errors import InputError
-from stowplan.frontends.arena.tflite_file import is_tflite, read_tflite
+from stowplan.frontends.arena.tflite_file import ALIGNMENT, is_tflite, read_tflite
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.options import ReadOptions
 from stowplan.models.operator_order.problem import Problem as OrderProblem
@@ -25,9 +25,6 @@ _TARGETS = TargetFamily.of_one(
     "offsets of its tensors in one arena",
     "offsets for the tensors of a graph in its own order, in the least memory",
 )
-
-#: Bytes that offsets are multiples of: what runtimes for microcontrollers align tensors to.
-ALIGNMENT = 16
 
 
 def arena_problem(graph: OrderProblem, capacity: int | None = None, alignment: int = ALIGNMENT) -> Problem:
