@@ -165,6 +165,13 @@ def test_a_dropout_that_trains_is_no_view(tmp_path: Path) -> None:
         assert next(each for each in problem.tensors if each.id == "d").alias_of == alias
 
 
+def test_what_is_drawn_at_random_is_not_stored(tmp_path: Path) -> None:
+    half = onnx.helper.make_tensor("half", FLOAT, [1], [0.5])
+    nodes = [node("Constant", "", "half", value=half), node("Bernoulli", "half", "drawn"), node("Mul", "x drawn", "y")]
+    problem = stowplan.read(save(tmp_path / "drawn.onnx", nodes, opset=15), "order")
+    assert [each.id for each in problem.tensors] == ["x", "drawn", "y"]
+
+
 def test_softmax_is_over_all_dimensions_behind_its_axis_before_version_13(tmp_path: Path) -> None:
     spread = {}
     for opset in (11, 13):

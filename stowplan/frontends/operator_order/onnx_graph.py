@@ -90,7 +90,7 @@ class _Reader:
             if name and name not in self._number and name not in self._stored:
                 raise InputError(f"found {name!r} read before anything writes it, expected nodes in order", place=results[0])
         reads = [self._number[name] for name in dict.fromkeys(node.input) if name in self._number]
-        if not reads and node.input and kind not in ("RandomNormalLike", "RandomUniformLike"):
+        if not reads and node.input and kind not in ("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"):
             self._stored |= set(results)
             return None
         if kind in _OF_SHAPES or kind == "Constant":
