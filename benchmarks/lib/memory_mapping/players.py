@@ -22,6 +22,7 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
+from stowplan.portfolio.memory_mapping.learned import DRAWN
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played
@@ -206,8 +207,10 @@ class Policies:
         return {name: ways[name] for name in self._wanted}
 
     def rollout(self, problem: Problem) -> Plan:
-        """The likeliest action at each move."""
-        return self._likeliest(CompiledGame(problem)).plan
+        """What the portfolio's candidate plays: with each rule of placing the likeliest actions, and some drawn near them."""
+        played = self.policy.best_rollout(problem, drawn=DRAWN)
+        assert played is not None
+        return played.plan
 
     def searched(self, problem: Problem) -> Plan:
         """Likeliest, then each move searched, then games that explore, until time is up; the best."""

@@ -1,4 +1,4 @@
-"""The candidate that plays MMapGame with a trained policy: one game of its likeliest actions."""
+"""The candidate that plays MMapGame with a trained policy: games of its likeliest actions."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ GUIDE = PolicySource(file="mmap_guide.npz", variable="STOWPLAN_GUIDE", command="
 #: Source of the hints that are the guide's.
 LEARNED = "learned"
 
+#: Games with each rule of placing whose actions are drawn near the likeliest.
+DRAWN = 3
+
 #: What a move of a likeliest game takes: seconds, on one core at leisure.
 MOVE_SECONDS = 2e-3
 
@@ -34,7 +37,11 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 
 
 def policy(problem: Problem, context: Context) -> None:
-    """One game of the policy's likeliest actions."""
-    played = POLICY.load().rollout(problem, should_stop=context.closed) if problem.use_count else None
-    if played is not None:
-        context.plan(played.plan, "policy")
+    """Games with each rule of placing: the likeliest actions, then these and some drawn near them."""
+    if not problem.use_count:
+        return
+    player = POLICY.load()
+    for drawn in (0, DRAWN):
+        played = player.best_rollout(problem, drawn=drawn, seed=context.seed(), should_stop=context.closed)
+        if played is not None:
+            context.plan(played.plan, "policy")

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import search
+from stowplan.learned_guidance.memory_mapping.game.game import Placing
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY, without_hints
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
@@ -27,6 +28,9 @@ from stowplan.models.memory_mapping.problem import Problem
 Stop = Callable[[], bool]
 #: What is played at B positions: observations, legal actions and numbers of the games to actions, and to values in units.
 Chooser = Callable[[Observations, NDArray[np.bool_], NDArray[np.intp]], tuple[NDArray[np.int64], NDArray[Any]]]
+
+#: Temperature of actions near the likeliest.
+NEAR = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +113,27 @@ class Policy:
         """One game of the likeliest legal actions; None where it was stopped."""
         games = [ProgramGame(problem, self.config)]
         return next(iter(self.play(games, temperatures=np.zeros(1), should_stop=should_stop)), None)
+
+    def best_rollout(
+        self, problem: Problem, *, drawn: int = 0, seed: int = 0, should_stop: Stop | None = None
+    ) -> Played | None:
+        """The best of games with each rule of placing; None where they were stopped.
+
+        The lowest free offset, the paper's rule, splits fast memory on some programs so that large buffers no longer fit, and
+        one early mistake of the likeliest actions may keep the copy channel from them.
+
+        Parameters
+        ----------
+        drawn
+            Games with each rule whose actions are drawn near the likeliest (:data:`NEAR`), seeded by ``seed``; beside them one
+            of the likeliest actions.
+        should_stop
+            Asked between moves.
+        """
+        games = [ProgramGame(CompiledGame(problem, placing=placing), self.config) for placing in get_args(Placing)]
+        temperatures = np.repeat([0.0, *[NEAR] * drawn], len(games))
+        played = self.play(games * (1 + drawn), temperatures=temperatures, seed=seed, should_stop=should_stop)
+        return max(played, key=lambda game: game.return_ps, default=None)
 
     def rollouts(
         self,

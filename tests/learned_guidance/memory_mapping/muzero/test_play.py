@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 pytest.importorskip("torch")
 
 from benchmarks.lib.memory_mapping.plain_game import reset
-from stowplan.learned_guidance.memory_mapping.game.game import Action
+from stowplan.learned_guidance.memory_mapping.game.game import Action, Placing
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
@@ -77,6 +78,26 @@ def test_at_temperature_0_all_games_are_the_likeliest(policy: Policy) -> None:
     assert rollout is not None
     for game in policy.rollouts(problem, 3, temperature=0.0):
         assert game.actions.tolist() == rollout.actions.tolist()
+
+
+@pytest.mark.parametrize("problem", [small_program(), other_program()], ids=["trained", "never seen"])
+def test_the_best_game_is_that_of_both_rules_of_placing_and_of_draws_near_the_likeliest(
+    policy: Policy, problem: Problem
+) -> None:
+    likeliest = [policy.rollout(CompiledGame(problem, placing=placing)) for placing in get_args(Placing)]
+    best, drawn = policy.best_rollout(problem), policy.best_rollout(problem, drawn=3, seed=5)
+    assert best is not None
+    assert drawn is not None
+    assert best.return_ps == max(game.return_ps for game in likeliest if game is not None)
+    assert drawn.return_ps >= best.return_ps
+    for played in (best, drawn):
+        found = verify(problem, played.plan)
+        assert found.ok, found.violations
+        assert found.objective_ps == problem.all_slow_ps - played.return_ps
+    again = policy.best_rollout(problem, drawn=3, seed=5)
+    assert again is not None
+    assert again.actions.tolist() == drawn.actions.tolist()
+    assert policy.best_rollout(problem, should_stop=stop_after(3)) is None
 
 
 def stop_after(calls: int) -> Callable[[], bool]:
