@@ -181,7 +181,7 @@ def test_plans_are_valid_and_a_run_repeats(trained: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv(learned.POLICY.variable, str(trained))
     found = [run(problem_of(3), FakeContext()) for _ in range(2)]
     assert found[0] == found[1]
-    assert [source for source, _ in found[0]] == ["policy"]
+    assert [source for source, _ in found[0]] == ["policy", "policy"]
     assert run(problem_of(3), FakeContext(looks=0)) == []
 
 
