@@ -13,6 +13,7 @@ import errno
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import stat
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -36,6 +38,9 @@ MAX_TEXT_BYTES = 1 << 30
 
 #: The format of a damaged file is looked for in the first bytes.
 _HEAD_BYTES = 1 << 12
+
+#: Keys that are named of an object that is none of ours.
+_MOST_KEYS = 8
 
 #: Archives of arrays are no larger than this, unpacked (bytes).
 MAX_ARRAY_BYTES = 1 << 27
@@ -269,10 +274,10 @@ def _decoded(data: bytes, path: str | Path, first_line: int = 1) -> str:
 
 
 def is_json(path: str | Path) -> bool:
-    """Whether a plain or gzip file begins like a JSON object; False where it cannot be read."""
+    """Whether a plain or gzip file begins like a JSON object or list; False where it cannot be read."""
     try:
         with _unpacked(path) as stream:
-            return stream.read(64).lstrip()[:1] == b"{"
+            return stream.read(64).lstrip()[:1] in (b"{", b"[")
     except InputError:
         return False
 
@@ -336,11 +341,22 @@ def decode_json(data: bytes, kind: type[T], what: str, source: str | Path | None
     """
     try:
         with naming(source):
-            return msgspec.json.decode(data, type=kind)
+            found = msgspec.json.decode(data, type=kind)
+            # Fewer fields come out than went in where one is there twice: only its last value would count.
+            if msgspec.json.encode(msgspec.json.decode(data)).count(b":") < data.count(b":"):
+                json.loads(data, object_pairs_hook=_once)
+            return found
     except msgspec.ValidationError as error:
         raise misfit(error, kind, source) from error
     except _UNREADABLE as error:
         raise InputError(f"not {what}: {error}", source=source) from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    """Raise InputError for a field that an object has twice."""
+    for name, times in Counter(name for name, _ in pairs).items():
+        if times > 1:
+            raise InputError(f"found the field {name!r} {times} times in one object, expected it once")
 
 
 def make_folder(folder: Path) -> None:
@@ -352,8 +368,8 @@ def make_folder(folder: Path) -> None:
 
 
 def misfit(error: msgspec.ValidationError, kind: Any, source: str | Path | None = None, at: str = "") -> InputError:
-    """The InputError of a value that does not fit a type: where it is, for an unknown field the one that may be meant, and for
-    a value that is none of the choices these.
+    """The InputError of a value that does not fit a type: where it is, for an unknown field the one that may be meant or all
+    that there are, and for a value that is none of the choices these.
 
     Parameters
     ----------
@@ -361,31 +377,32 @@ def misfit(error: msgspec.ValidationError, kind: Any, source: str | Path | None 
         Place in the file of the value that did not fit as a whole.
     """
     message, _, path = str(error).partition(" - at `")
+    path = path.rpartition("`$")[2].rstrip("`").removeprefix("$")
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message):
-        meant = difflib.get_close_matches(unknown[1], [each.encode_name for each in _fields(kind)], 1)
-        message += "".join(f", expected `{name}`" for name in meant)
+        names = dict.fromkeys(f.encode_name for each in _types_at(kind, path) for f in getattr(each, "fields", ()))
+        meant = difflib.get_close_matches(unknown[1], names, 1)
+        message += f", expected `{meant[0]}`" if meant else f", expected one of {', '.join(names)}" if names else ""
     elif message.startswith("Invalid enum value"):
-        *_, name = "", *re.findall(r"[^\W\d]\w*", path)
-        types = [part for each in _fields(kind) if each.encode_name == name for part in _parts(each.type, set())]
-        choices = [repr(value) for part in types if isinstance(part, msgspec.inspect.LiteralType) for value in part.values]
-        message += f", expected one of {', '.join(dict.fromkeys(choices))}" if choices else ""
-    return InputError(message, source=source, place=(at + path.rstrip("`").removeprefix("$")).removeprefix(".") or None)
+        choices = dict.fromkeys(repr(value) for each in _types_at(kind, path) for value in getattr(each, "values", ()))
+        message += f", expected one of {', '.join(choices)}" if choices else ""
+    return InputError(message, source=source, place=(at + path).removeprefix(".") or None)
 
 
-def _fields(kind: Any) -> Iterator[msgspec.inspect.Field]:
-    """All fields of a type, and of the types of these."""
-    return (each for each in _parts(msgspec.inspect.type_info(kind), set()) if isinstance(each, msgspec.inspect.Field))
+def _types_at(kind: Any, path: str) -> list[Any]:
+    """Descriptions of all types that the value at a place may have; places are msgspec's, as ``.banks[0].name``."""
+    found = [*_alternatives(msgspec.inspect.type_info(kind))]
+    for name in re.findall(r"\.(\w+)|\[", path):
+        inner = [f.type for each in found for f in getattr(each, "fields", ()) if f.encode_name == name]
+        inner += [] if name else [part for each in found for part in msgspec.structs.astuple(each)]
+        found = [each for part in inner for each in _alternatives(part)]
+    return found
 
 
-def _parts(info: Any, seen: set[int]) -> Iterator[Any]:
-    """A type's or field's own description, and those of all types and fields in it."""
-    if isinstance(info, tuple):
-        for each in info:
-            yield from _parts(each, seen)
-    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) and id(info) not in seen:
-        seen.add(id(info))
-        yield info
-        yield from _parts(msgspec.structs.astuple(info), seen)
+def _alternatives(info: Any) -> Iterator[Any]:
+    """The types of a union, of a tuple, or a type itself."""
+    for part in info.types if isinstance(info, msgspec.inspect.UnionType) else info if isinstance(info, tuple) else [info]:
+        if isinstance(part, msgspec.inspect.Type):
+            yield part
 
 
 def peek_format(data: bytes) -> str | None:
@@ -400,11 +417,17 @@ def peek_format(data: bytes) -> str | None:
 
 def describe(data: bytes) -> str:
     """What a file holds that was expected to be JSON of ours, for an error message: ``format 'x'``, ``no JSON object`` ..."""
-    if data.lstrip()[:1] != b"{":
+    if data.lstrip()[:1] not in (b"{", b"["):
         return "no JSON object"
     try:
-        found = msgspec.json.decode(data, type=_Head).format
+        value = msgspec.json.decode(data)
     except _UNREADABLE as error:
         said = re.search(rb'"format"\s*:\s*"(\w+(?:\.\w+)*)"', data[:_HEAD_BYTES])
         return f"damaged JSON ({error})" + (f" of the format {said[1].decode()!r}" if said else "")
-    return "a JSON object without a format" if found is None else f"format {found!r}"
+    if isinstance(value, dict) and "format" in value:
+        return f"format {value['format']!r}"
+    example = value[0] if isinstance(value, list) and value else value
+    keys = f"the keys {', '.join(list(example)[:_MOST_KEYS])}" if isinstance(example, dict) and example else ""
+    if isinstance(value, list):
+        return f"no JSON object but a list of {len(value)}" + (f", the first an object with {keys}" if keys else "")
+    return f"a JSON object without a format{f', with {keys}' if keys else ''}"

@@ -15,9 +15,6 @@ Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
 StopReason = Literal["optimal", "fits", "gap_reached", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"]
 """``fits``: the problem asked for any plan within a capacity, and this is one."""
 
-#: What a warning says of a deterministic run that was ended before its work was done.
-CUT_SHORT = "another run may differ"
-
 #: A unit of two numbers of which the first decides: ``clocks (II x 1000000 + latency)``.
 _TWO_NUMBERS = re.compile(r"\w+ \((\w+) x (\d+) \+ (\w+)\)")
 
@@ -70,6 +67,18 @@ class Provenance(msgspec.Struct, frozen=True):
     """Of the candidate whose plan it is: ``heuristic``, ``learned``, ``exact`` or ``baseline``; ``given`` of plans at hand."""
 
 
+class Assumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rule that plans were held to, and that could be another."""
+
+    name: str
+    value: str
+    instead: str = ""
+    """What to try in its place, as a user writes it; empty where there is no option."""
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}" + (f" (try {self.instead})" if self.instead else "")
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The verified best plan, what is proven about it, and how it was found.
 
@@ -101,6 +110,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     highlights: tuple[str, ...] = ()
     """Names of the details that the summary prints."""
     warnings: tuple[str, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
+    """What the bound rests on, and so what ``optimal`` and ``infeasible`` are said of."""
+    cut_short: bool = False
+    """Whether a deterministic run was ended before its work was done: another may come further."""
     certificate: Any = None
     """What is shown of the bound (a :class:`stowplan.certificates.certificate.Certificate`), where that was asked for."""
     problem: Any = None
@@ -169,7 +182,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.stop_reason == "cancelled" or any(report.outcome == "failed" for report in self.candidates):
             return False
-        return not (self.provenance.deterministic and any(CUT_SHORT in each for each in self.warnings))
+        return not self.cut_short
 
     def speedup_over(self, name: str) -> float | None:
         """Speedup over another of the baselines, None where it has no objective."""
@@ -186,7 +199,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         values: dict[str, Any] = {"plan": plan_path}
         values.update((name, msgspec.to_builtins(getattr(self, name))) for name in names)
         certified = () if self.certificate is None else ("certified_bound", "certified_gap", "proof")
-        derived = ("gap", "speedup", "gain_percent", "is_baseline", *certified)
+        derived = ("gap", "speedup", "gain_percent", "is_baseline", "is_reproducible", *certified)
         return values | {name: getattr(self, name) for name in derived}
 
     def summary(self) -> str:
@@ -208,6 +221,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         lines.extend(f"  {name:<9}  {self.details[name]}" for name in self.highlights if name in self.details)
         if "explanation" in self.details:
             lines.append(f"  because    {self.details['explanation']}")
+        lines.extend(f"  assuming   {each}" for each in self.assumptions if self.status == "infeasible")
         what = "speedup" if self.unit == "ps" else "ratio"
         for name, value in self.baselines.items():
             ratio = self.speedup_over(name)

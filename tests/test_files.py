@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -198,6 +199,12 @@ def test_text_that_is_none_names_its_line(tmp_path: Path) -> None:
         (b'{"format": "test.thing", "version": 3}', None, "missing required field `name`"),
         (b'{"format": "test.thing", "version": 3, "name": 1}', "name", "Expected `str`, got `int`"),
         (b'{"format": "test.thing", "version": 3, "name": "x", "nmae": 1}', None, "unknown field `nmae`"),
+        (b'{"format": "test.thing", "version": 3, "name": "x", "name": "y"}', None, "found the field 'name' 2 times"),
+        (
+            b'{"format": "test.thing", "version": 3, "name": "x", "parts": [{"size": 1}, {"size": 1, "size": 2}]}',
+            None,
+            "found the field 'size' 2 times in one object, expected it once",
+        ),
         (
             b'{"format": "test.thing", "version": 3, "name": "x", "parts": [{"size": 1}, {"size": 1.5}]}',
             "parts[1].size",
@@ -215,6 +222,67 @@ def test_bad_files_name_the_field(data: bytes, place: str | None, message: str) 
     assert raised.value.source == "thing.json"
     assert raised.value.place == place
     assert message in str(raised.value)
+
+
+class Shelf(msgspec.Struct, forbid_unknown_fields=True):
+    label: str
+    width: int = 0
+
+
+class Store(msgspec.Struct, forbid_unknown_fields=True):
+    id: str
+    shelves: dict[str, tuple[Shelf, ...]] = {}
+    spare: Shelf | None = None
+    pair: tuple[int, Shelf] | None = None
+    state: Literal["open", "shut"] = "open"
+    days: tuple[Literal["mon", "tue"], ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "expected"),
+    [
+        # What is expected are fields of that very object: not 'id', which another has.
+        ('"shelves": {"a": [{"label": "x"}, {"id": 1}]}', "shelves[...][1]", "field `id`, expected one of label, width"),
+        ('"spare": {"id": 1}', "spare", "field `id`, expected one of label, width"),
+        ('"pair": [1, {"shelves": 1}]', "pair[1]", "field `shelves`, expected one of label, width"),
+        ('"spare": {"labl": 1}', "spare", "field `labl`, expected `label`"),
+        ('"label": 1', None, "field `label`, expected one of id, shelves, spare, pair, state, days"),
+        ('"spare": {"width": 1}', "spare", "missing required field `label`"),
+        ('"spare": {"label": 1}', "spare.label", "Expected `str`, got `int`"),
+        ('"state": "ajar"', "state", "Invalid enum value 'ajar', expected one of 'open', 'shut'"),
+        ('"days": ["mon", "open"]', "days[1]", "Invalid enum value 'open', expected one of 'mon', 'tue'"),
+    ],
+)
+def test_wrong_objects_are_told_what_they_may_hold(text: str, place: str | None, expected: str) -> None:
+    with pytest.raises(InputError) as raised:
+        files.decode_json(f'{{"id": "s", {text}}}'.encode(), Store, "a store", "store.json")
+    assert (raised.value.source, raised.value.place) == ("store.json", place)
+    assert raised.value.message.endswith(expected), raised.value.message
+
+
+def test_a_field_twice_is_an_error_wherever_it_stands() -> None:
+    for text in ('{"a": {"b": [1, {"c": ":", "c": "::"}]}}', '{"a": 1, "\\u0061": 2}', '{"a:": 1, "a:": 1}'):
+        with pytest.raises(InputError, match="2 times in one object, expected it once"):
+            files.decode_json(text.encode(), dict[str, object], "anything", "x.json")
+    for text in ('{"a": {"a": [{"a": ":"}, {"a": "\\u003a"}]}, "b": "é:", "c": 1e3}', '{"a\\u003a": ":"}', "{}"):
+        files.decode_json(text.encode(), dict[str, object], "anything", "x.json")
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"HloModule m", "no JSON object"),
+        (b"[]", "no JSON object but a list of 0"),
+        (b"[1, 2]", "no JSON object but a list of 2"),
+        (b'[{"id": 1, "op": 2}]', "no JSON object but a list of 1, the first an object with the keys id, op"),
+        (b'{"cells": 1, "nets": 2}', "a JSON object without a format, with the keys cells, nets"),
+        (b"{}", "a JSON object without a format"),
+        (b'{"format": "x"}', "format 'x'"),
+        (b'{"format": 7}', "format 7"),
+    ],
+)
+def test_what_is_no_file_of_ours_is_described(data: bytes, expected: str) -> None:
+    assert files.describe(data) == expected
 
 
 def test_equal_values_give_equal_bytes() -> None:
@@ -244,7 +312,7 @@ def test_is_json(tmp_path: Path) -> None:
         "packed object": (gzip.compress(b'{"a": 1}'), True),
         "text": (b"HloModule m {", False),
         "packed text": (gzip.compress(b"HloModule m {"), False),
-        "list": (b"[]", False),
+        "list": (b"[]", True),
         "empty": (b"", False),
         "damaged": (b"\x1f\x8b", False),
     }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stowplan.result import (
+    Assumption,
     CandidateReport,
     HistoryEntry,
     Provenance,
@@ -39,6 +41,7 @@ def result(**changes: Any) -> Result:
         "seconds": 1.52,
         "details": {"capacity": 5},
         "warnings": ("look out",),
+        "assumptions": (Assumption("stalls", "forbidden", "--stalls allowed"),),
     }
     return Result(**values | changes)
 
@@ -110,6 +113,9 @@ def test_as_plain_values() -> None:
         "speedup": 1.25,
         "gain_percent": 20.0,
         "is_baseline": False,
+        "is_reproducible": True,
+        "assumptions": [{"name": "stalls", "value": "forbidden", "instead": "--stalls allowed"}],
+        "cut_short": False,
         "history": [
             {"seconds": 0.0, "source": "floor", "objective": None, "bound": 60},
             {"seconds": 0.5, "source": "search", "objective": 80, "bound": 60},
@@ -165,6 +171,23 @@ def test_summary_without_a_plan() -> None:
     assert "  no plan (no_plan, stopped by time_limit)" in text
     assert "  bound      60 ps" in text
     assert "gap" not in text
+
+
+def test_a_proof_that_there_is_no_plan_says_what_it_rests_on() -> None:
+    assumptions = (Assumption("capacity", "7", "a larger --capacity"), Assumption("gap", "1"))
+    text = result(plan=None, objective=None, status="infeasible", assumptions=assumptions).summary()
+    assert "  assuming   capacity=7 (try a larger --capacity)\n  assuming   gap=1\n" in text
+    # A run without a plan and without a proof has no verdict.
+    assert "assuming" not in result(plan=None, objective=None, status="no_plan", assumptions=assumptions).summary()
+
+
+def test_whether_it_can_be_repeated_is_no_matter_of_words() -> None:
+    said = ("a deterministic run was ended before its work was done: another run may differ",)
+    provenance = msgspec.structs.replace(result().provenance, deterministic=True)
+    assert result(warnings=said, provenance=provenance).is_reproducible
+    assert not result(warnings=(), cut_short=True).is_reproducible
+    assert not result(stop_reason="cancelled").is_reproducible
+    assert not result(candidates=(CandidateReport("search", None, None, 1.5, "failed"),)).is_reproducible
 
 
 def test_summary_with_objective_nothing() -> None:

@@ -16,7 +16,7 @@ class Source(NamedTuple):
 
     path: Path
     data: bytes | None
-    """Its content, unpacked, where it begins like a JSON object; None elsewhere."""
+    """Its content, unpacked, where it begins like a JSON object or list; None elsewhere."""
     target: str | Path | None
     """What it is to be planned for, where that is known: a file may mean one thing for one target and another for others."""
 

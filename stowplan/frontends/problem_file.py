@@ -17,6 +17,12 @@ _EXPECTED = (
     "or a data-flow graph of nodes and edges"
 )
 
+#: What a list of nodes by CGRA-Mapper is answered: guessed distances would be another loop.
+_OPENCGRA = (
+    "found a graph by CGRA-Mapper for OpenCGRA, which does not say which of its edges (pre, succ) are of an earlier iteration; "
+    "expected a data-flow graph in JSON (NetworkX, Morpher) or DOT, its edges with distances (docs/reference/loop-bodies.md)"
+)
+
 
 def _open(source: Source, options: ReadOptions) -> Opened:
     kind = _kind(source)
@@ -34,6 +40,8 @@ def _kind(source: Source) -> kinds.KindModules:
     by_format = {kind.problem_format: kind for kind in kinds.registered()}
     if found in by_format:
         return by_format[found]
+    if b'"JSON_opt"' in data and not found:
+        raise InputError(_OPENCGRA, source=source.path)
     meant = difflib.get_close_matches(found or "", (*by_format, *_OTHERS), 1)
     expected = repr(meant[0]) if meant else _EXPECTED
     place = None if found is None else "format"

@@ -8,8 +8,10 @@ from functools import cache
 from typing import Any, cast
 
 from stowplan import interpreted, kinds
+from stowplan.frontends.options import OPTIONS, spelt
 from stowplan.kinds import KindModules
 from stowplan.models.verification import Verification
+from stowplan.result import Assumption
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,9 @@ class Kind:
     """Whether any valid plan will do, however good others may be."""
     warm_up: str = ""
     """``module:name`` of ``() -> None`` that compiles what the kind compiles, on the smallest of problems."""
+    assumptions: tuple[str, ...] = ()
+    """Rules that could be others: fields of the problem (``banks.capacity``), with the value that forbids nothing where there
+    is one (``stalls=allowed``)."""
     proven: Callable[[Any, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
     """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
     notes: Callable[[Any], tuple[str, ...]] = lambda problem: getattr(problem, "notes", ())
@@ -158,9 +163,44 @@ def checking(
     def check_plan(problem: Any, plan: Any) -> Check:
         found = verify(problem, plan)
         texts = tuple(f"{each.code}: {each.message}" for each in found.violations)
+        # Of a plan for another problem this is all there is to say: its numbers mean other things.
+        texts = tuple(text for text in texts if text.startswith("wrong_problem: ")) or texts
         return Check(found.ok, getattr(found, objective), texts, *tie_break(found))
 
     return check_plan
+
+
+#: Values of a rule that are named, of those that many things in a problem have.
+MOST_VALUES = 4
+
+
+def assumptions(kind: Kind, problem: Any) -> tuple[Assumption, ...]:
+    """What verdicts on a problem rest on: how its front end made it, and its kind's rules that could be others."""
+    found: list[Assumption] = [*getattr(problem, "choices", ())]
+    for path, _, free in (rule.partition("=") for rule in kind.assumptions):
+        parts = [problem]
+        for name in path.split("."):
+            inner = (getattr(each, name) for each in parts)
+            parts = [each for part in inner for each in (part if isinstance(part, tuple) else [part])]
+        words = dict.fromkeys(
+            ("no", "yes")[each] if isinstance(each, bool) else str(each) for each in parts if each is not None
+        )
+        values = [each for each in words if each != free]
+        shown = ", ".join(values[:MOST_VALUES]) + (", ..." if len(values) > MOST_VALUES else "")
+        found += [Assumption(path.removeprefix("rules."), shown, _instead(kind, path, free))] if values else []
+    return tuple(found)
+
+
+def _instead(kind: Kind, path: str, free: str) -> str:
+    """What to try in place of a rule's value: the option that has it, where there is one."""
+    rule, _, name = path.rpartition(".")
+    if rule == "rules":
+        return f"--rule {name}={free or 'none'}"
+    if name in ("capacity", "limit") and "capacity" in kind.modules.amends:
+        return "a larger --capacity"
+    if name in OPTIONS:
+        return f"{spelt(name)} {free}" if OPTIONS[name].words else f"no {spelt(name)}"
+    return f"{free or 'another'} in the file"
 
 
 def identify(problem: Any, cost_model: str | None = None, target: str | None = None) -> dict[str, str]:

@@ -80,7 +80,13 @@ def test_program(cli: Cli, tmp_path: Path, name: str) -> None:
             "nnp-i",
             r"damaged JSON \(.* truncated\) of the format 'stowplan.layers', expected a",
         ),
-        ("saxpy.dfg.json", '"nodes"', '"nods"', "se", "without a format, expected a problem .*, or a data-flow graph of nodes"),
+        (
+            "saxpy.dfg.json",
+            '"nodes"',
+            '"nods"',
+            "se",
+            "name, nods, edges, expected .*, or a data-flow graph of nodes",
+        ),
         ("saxpy.dfg.json", "", "", TARGETS / "teaching.toml", "format: found 'stowplan.target', expected a machine with tiles"),
         ("branches.tflite", None, None, "nnp-i", "found target 'nnp-i', expected arena"),
     ],
@@ -183,6 +189,36 @@ def test_problem_files(cli: Cli, solved: Solved, tmp_path: Path) -> None:
         line = error_line(cli("solve", path, *BRIEF, "-o", tmp_path / "out.json"))
         assert line.startswith(f"stowplan: {path}: ")
         assert re.search(expected, line), line
+
+
+#: As CGRA-Mapper writes a graph for OpenCGRA.
+OPENCGRA = """[
+  {"fu": "Phi", "id": 0, "org_opt": "phi", "JSON_opt": "OPT_PHI_CONST", "in_const": [0], "pre": [1], "succ": [[1]]},
+  {"fu": "Alu", "id": 1, "org_opt": "add", "JSON_opt": "OPT_ADD_CONST", "in_const": [0], "pre": [0], "succ": [[0]]}
+]"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (OPENCGRA, "a graph by CGRA-Mapper for OpenCGRA, .* expected a data-flow graph in JSON"),
+        ('[{"id": 1, "op": "add"}]', "a list of 1, the first an object with the keys id, op, expected a problem"),
+        ("[]", "no JSON object but a list of 0, expected a problem"),
+        ('[{"id": 1', "found damaged JSON"),
+        ('{"cells": []}', "a JSON object without a format, with the keys cells, expected a problem"),
+        ("<xml/>", "line 1: found '<xml/>', expected HloModule"),
+        ('"text"', "line 1: found '\"text\"', expected HloModule"),
+    ],
+)
+def test_files_of_no_known_format_are_answered_by_what_they_are(cli: Cli, tmp_path: Path, text: str, expected: str) -> None:
+    """The same for any target, and for none."""
+    path = tmp_path / "graph.json"
+    path.write_text(text)
+    for target in ((), ("--target", "mesh-4x4"), ("--target", "nnp-i"), ("--target", "tpu-v4"), ("--target", "nowhere")):
+        line = error_line(cli("convert", path, *target, "-o", tmp_path / "out.json"))
+        assert line.startswith(f"stowplan: {path}: ")
+        assert re.search(expected, line), line
+        assert "teaching" not in line
 
 
 def test_every_cut_of_a_plan_file(cli: Cli, solved: Solved, tmp_path: Path) -> None:

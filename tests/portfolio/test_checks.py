@@ -57,6 +57,20 @@ def test_what_is_no_plan_of_the_kind(name: str) -> None:
             assert found.violations == (f"wrong_kind: found {describe_plan(plan)}, expected a plan of {name}",)
 
 
+@pytest.mark.parametrize("name", [name for name, plan in PLANS.items() if plan is not None])
+def test_a_plan_for_another_problem_is_one_line(name: str) -> None:
+    """Whatever else its numbers break there."""
+    plan = PLANS[name]
+    wrong = next(each for each in ("objective", "objective_ps") if hasattr(plan, each))
+    spoilt = msgspec.structs.replace(plan, **{"problem": "0" * 64, wrong: getattr(plan, wrong) + 1})
+    found = kind(name).verify(PROBLEMS[name], spoilt)
+    assert (found.ok, len(found.violations)) == (False, 1)
+    assert found.violations[0].startswith("wrong_problem: ")
+    right = kind(name).verify(PROBLEMS[name], msgspec.structs.replace(spoilt, problem=plan.problem))
+    assert right.violations
+    assert not any(each.startswith("wrong_problem") for each in right.violations)
+
+
 def test_a_plan_that_the_verifier_stumbles_over() -> None:
     def stumble(*_: object) -> Check:
         raise ZeroDivisionError("of all things")

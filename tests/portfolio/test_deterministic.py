@@ -162,3 +162,4 @@ def test_a_candidate_that_hangs_is_ended_and_told_of(solve_fakes: SolveFakes, mo
         result = solve_fakes("sleeps", deterministic=True, time_limit=0.5)
     assert (result.objective, result.stop_reason) == (ALL_SLOW - 9, "time_limit")
     assert [warning for warning in result.warnings if "another run may differ" in warning]
+    assert (result.cut_short, result.is_reproducible) == (True, False)

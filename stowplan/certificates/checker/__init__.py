@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from stowplan.certificates.checker import graphs, mapping, places, schedules
 from stowplan.certificates.checker.prices import Prices, Splits, tree
+from stowplan.certificates.checker.problems import KNOWN, check_known
 from stowplan.certificates.checker.reading import LARGEST, Fields, MalformedError, digest, expect, need, parse, whole
 
 FORMAT, VERSION = "stowplan.certificate", 1
@@ -72,10 +73,12 @@ def check_parsed(rules: Fields, stated: Fields) -> Verdict:
     given = str(rules.get("format")).removeprefix("stowplan.").removesuffix(".problem")
     need(stated.get("kind") == given, "kind", f"found {str(stated.get('kind'))[:40]!r}, the problem is of {given[:40]!r}")
     need(stated.get("problem") == digest(rules), "problem", "the certificate is for another problem: the digests differ")
+    expect(given in FORMS, "problem.format", given, f"a problem of {', '.join(FORMS)}")
+    check_known(rules, KNOWN[given], "problem")
     try:
         proof, form = stated["proof"], str(stated["proof"].get("form"))
         need(form != "trusted", "proof", "it names a solver that is trusted, and shows nothing")
-        expect(form in FORMS.get(given, {}), "proof.form", form, f"one of {given}")
+        expect(form in FORMS[given], "proof.form", form, f"one of {given}")
         shown = FORMS[given][form](rules, proof)
     except (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, ValueError, RecursionError) as error:
         raise MalformedError(f"proof: {type(error).__name__}: {str(error)[:100]}") from None

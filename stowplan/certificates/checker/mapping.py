@@ -13,10 +13,17 @@ from functools import cache
 from itertools import accumulate
 
 from stowplan.certificates.checker.prices import MOST_SETS, Splits, cheapest, rounded
-from stowplan.certificates.checker.reading import Fields, listed, numbers, rounded_up, whole
+from stowplan.certificates.checker.problems import TOO_LARGE
+from stowplan.certificates.checker.reading import LARGEST, Fields, listed, numbers, rounded_up, whole
 
-#: A cost that no path has, and what a use earns that must be fast: more than all that uses cost.
-NEVER, ALL = 1 << 400, 1 << 300
+#: What each access of a tensor earns, and the tensor pays, where all of them are to be fast or none: more than uses are worth.
+TOGETHER = LARGEST * TOO_LARGE
+
+#: The cost of what no plan does: more than all accesses earn, of which there are fewer than LARGEST / TOO_LARGE.
+NEVER = LARGEST * LARGEST
+
+#: A boundary that no copy starts at.
+NOWHERE = -1
 
 #: Boundaries at which a copy is looked at one by one; beyond them a bound that holds for all is taken.
 MOST_LOOKS = 200
@@ -68,11 +75,11 @@ class Mapping:
     def __init__(self, problem: Fields, proof: Fields):
         steps, self.problem, self.unit = problem["steps"], problem, whole(proof, "denominator", 1)
         every, channels, stalls = range(len(steps) + 1), problem["channels"], problem["stalls"] == "allowed"
-        self.end = len(steps) if problem["evictions"] == "whole_steps" else NEVER
+        self.end = len(steps) if problem["evictions"] == "whole_steps" else NOWHERE
         """Where no copy starts: what is copied out there would have to stay for one more step."""
         self.loops = tuple((loop["start"], loop["end"]) for loop in problem["loops"])
         self.preload = whole(proof, "preload", default=0)
-        self.access = [*numbers(proof, "access", -(1 << 200), sum(len(step["uses"]) for step in steps)), 0]
+        self.access = [*numbers(proof, "access", -LARGEST, sum(len(step["uses"]) for step in steps)), 0]
         """What each use earns; the last is none."""
         self.wait = self.unit // channels if stalls else NEVER
         """What a copy's time costs at boundaries: time of all channels there is time itself."""
@@ -118,7 +125,7 @@ class Path:
         self.known, self.accesses, self.info = known, accesses, known.problem["tensors"][tensor]
         self.units, self.cuts = known.units[tensor], known.cuts[tensor]
         # Members of one tensor may have to be fast together, or not at all.
-        self.extra = ALL if known.problem["alias_rule"] == "uniform" and len(self.info["members"]) > 1 else 0
+        self.extra = TOGETHER if known.problem["alias_rule"] == "uniform" and len(self.info["members"]) > 1 else 0
         is_local = not (self.info["is_input"] or self.info["is_output"])
         start, end = accesses[0][0], accesses[-1][0]
         # Loops that the tensor is outside of; those that hold all its accesses do not bind it, but then it has no copies.

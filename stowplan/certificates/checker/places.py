@@ -16,10 +16,13 @@ from typing import NamedTuple
 from stowplan.certificates.checker.prices import Splits, cheapest, rounded
 from stowplan.certificates.checker.reading import LARGEST, LOOKS, Fields, listed, need, rounded_up, rows, walk, whole
 
+#: In a second.
+PICOSECONDS = 10**12
+
 
 def load(problem: Fields, proof: Fields) -> int | None:
     """Least height in bytes, or None where that is more than the capacity."""
-    moment, capacity = whole(proof, "moment", -(1 << 62)), problem["capacity"]
+    moment, capacity = whole(proof, "moment", -LARGEST), problem["capacity"]
     height = int(sum(buffer["size"] for buffer in problem["buffers"] if _lives(buffer, moment)))
     return None if capacity is not None and height > capacity else height
 
@@ -85,7 +88,7 @@ def prices(read: Callable[[Fields, Fields], Placed], problem: Fields, proof: Fie
     if not all(item.taken for item in items):
         return None
     for each in listed(proof, "memory"):
-        memory, moment, price = whole(each, "memory"), whole(each, "moment", -(1 << 62)), whole(each, "price")
+        memory, moment, price = whole(each, "memory"), whole(each, "moment", -LARGEST), whole(each, "price")
         units = [item.taken.get(memory, 0) if item.start <= moment < item.end else 0 for item in items]
         units, most = rounded(each, units, room[memory])
         total -= price * most
@@ -102,7 +105,7 @@ def tiers(problem: Fields, proof: Fields) -> Placed:
     layers, memories, unit = problem["layers"], problem["tiers"], whole(proof, "denominator")
     last = {source: number for number, layer in enumerate(layers) for source in layer["inputs"]}
     # What each layer earns by each item that it uses, in each tier.
-    earned = Counter({(layer, item, tier): price for layer, item, tier, price in rows(proof, "access", 4, -(1 << 200))})
+    earned = Counter({(layer, item, tier): price for layer, item, tier, price in rows(proof, "access", 4, -LARGEST)})
     items, total = list[Item](), 0
     for number, layer in enumerate(layers):
         for start, end, size in ((0, len(layers), "weight_bytes"), (number, last.get(number, number) + 1, "output_bytes")):
@@ -123,7 +126,7 @@ def tiers(problem: Fields, proof: Fields) -> Placed:
 
 def _move(tier: Fields, size: int) -> int:
     """Picoseconds, to the nearest, halves up."""
-    return int((2 * size * 10**12 + tier["bandwidth"]) // (2 * tier["bandwidth"]))
+    return int((2 * size * PICOSECONDS + tier["bandwidth"]) // (2 * tier["bandwidth"]))
 
 
 def banks(problem: Fields, proof: Fields) -> Placed:

@@ -10,13 +10,16 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-#: Nothing in a certificate is larger: sums stay cheap whatever a file says.
-LARGEST = 1 << 200
+#: No number of a certificate is larger: common denominators of thousands of fractions are smaller, and sums stay cheap.
+LARGEST = 2**200
 
 #: Looks of a search at an operator, a pair of buffers or a place: about a second of them.
 LOOKS = 1_500_000
 
 Fields = dict[str, Any]
+
+#: Fields of problems that no plan depends on.
+UNRELATED = ("name", "notes", "choices")
 
 
 class MalformedError(Exception):
@@ -30,7 +33,7 @@ class UnprovenError(Exception):
 def expect(holds: bool, place: str, found: object, expected: str) -> None:
     """Raise MalformedError where a file is not what it should be."""
     if not holds:
-        raise MalformedError(f"{place}: found {str(found)[:60]}, expected {expected}")
+        raise MalformedError(f"{place}: found {' '.join(str(found)[:60].split())}, expected {expected}")
 
 
 def need(holds: bool, place: str, text: str) -> None:
@@ -58,9 +61,9 @@ def _once(pairs: list[tuple[str, Any]]) -> Fields:
 def digest(problem: Fields) -> str:
     """Hex SHA-256 of a problem's document in canonical form.
 
-    That is JSON with sorted keys, without spaces, escaped to ASCII; without ``name`` and ``notes``, which say nothing of plans.
+    That is JSON with sorted keys, without spaces, escaped to ASCII; without what says nothing of plans, UNRELATED.
     """
-    rules = {key: value for key, value in problem.items() if key not in ("name", "notes")}
+    rules = {key: value for key, value in problem.items() if key not in UNRELATED}
     return hashlib.sha256(json.dumps(rules, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -14,7 +14,8 @@ from stowplan.certificates.checker.reading import Fields, need, numbers, walk, w
 #: Of the objective, II x SCALE + clocks of an iteration.
 SCALE = 1_000_000
 
-MOST_TILES = 1 << 12
+#: Tiles of a machine at most, lest looking at all pairs take long.
+MOST_TILES = 4096
 
 
 class Body:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -64,49 +64,44 @@ def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table:
     others: dict[str, Any] = {}
     for text in texts:
         name, sign, value = text.partition("=")
-        reader = _READERS.get(name)
-        if reader is None or not sign:
-            raise UsageError(f"--rule: found {text!r}, expected NAME=VALUE with one of {', '.join(_READERS)}")
-        (rules if name in Rules.__struct_fields__ else others)[name] = reader(name, value)
+        if name not in _WORDS or not sign:
+            raise UsageError(f"--rule: found {text!r}, expected NAME=VALUE with one of {', '.join(_WORDS)}")
+        (rules if name in Rules.__struct_fields__ else others)[name] = _value(name, value)
     paths = {"fixed": fixed, "op_table": op_table}
     others |= {name: str(path) for name, path in paths.items() if path is not None}
     return LoopOptions(rules=Rules(**rules), **others)
 
 
-def _whole(name: str, value: str) -> int | None:
-    if name == "max_delay" and value in ("none", "unlimited"):
-        return None
-    if not (value.isdecimal() and len(value) < 19):
-        raise UsageError(f"--rule: found {name} {value!r}, expected a number, 0 or more")
-    return int(value)
+def _value(name: str, text: str) -> Any:
+    words = _WORDS[name]
+    if text.lower() in words:
+        return words[text.lower()]
+    if name in _NUMBERS and text.isdecimal() and len(text) < 19:
+        return int(text)
+    expected = (
+        "a number, 0 or more" if name in _NUMBERS else "yes or no" if words is _YES_OR_NO else f"one of {', '.join(words)}"
+    )
+    raise UsageError(f"--rule: found {name} {text!r}, expected {expected}")
 
 
-def _flag(name: str, value: str) -> bool:
-    if value.lower() not in _YES_OR_NO:
-        raise UsageError(f"--rule: found {name} {value!r}, expected yes or no")
-    return _YES_OR_NO[value.lower()]
+def _each(*words: str) -> dict[str, str]:
+    return {word: word for word in words}
 
 
-def _one_of(*expected: str) -> Callable[[str, str], str]:
-    def read(name: str, value: str) -> str:
-        if value not in expected:
-            raise UsageError(f"--rule: found {name} {value!r}, expected one of {', '.join(expected)}")
-        return value
+_NUMBERS = ("max_delay", "fan_out")
 
-    return read
-
-
-_READERS: dict[str, Callable[[str, str], Any]] = {
-    "max_delay": _whole,
-    "pass_through": _flag,
-    "starts": _one_of("flow", "source"),
-    "siblings": _one_of("consumers", "consumers_and_producers", "none"),
-    "inputs": _one_of(*get_args(Inputs)),
-    "fuse": _flag,
-    "fan_out": _whole,
-    "strict": _flag,
-    "memory": _one_of(*get_args(Memory)),
-    "balance": _flag,
+#: Words for values of each option.
+_WORDS: dict[str, Mapping[str, Any]] = {
+    "max_delay": {"none": None, "unlimited": None},
+    "pass_through": _YES_OR_NO,
+    "starts": _each("flow", "source"),
+    "siblings": _each("consumers", "consumers_and_producers", "none"),
+    "inputs": _each(*get_args(Inputs)),
+    "fuse": _YES_OR_NO,
+    "fan_out": {},
+    "strict": _YES_OR_NO,
+    "memory": _each(*get_args(Memory)),
+    "balance": _YES_OR_NO,
 }
 
 
@@ -128,7 +123,7 @@ def is_loop_body(path: str | Path, data: bytes | None, target: str | Path | None
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return target is not None and is_array(target)
+        return target is not None and is_array(target) and data.lstrip()[:1] == b"{"
     if not isinstance(found, dict) or "nodes" not in found:
         return False
     if target is not None and is_array(target):

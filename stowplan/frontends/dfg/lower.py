@@ -15,6 +15,7 @@ from stowplan.hardware.se.machines import streaming_engine
 from stowplan.hardware.se.reference import INVARIANT, STREAMED
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
+from stowplan.result import Assumption
 
 
 def relay_fan_out(graph: Dfg, limit: int) -> Dfg:
@@ -200,12 +201,22 @@ def lower(
         raise UsageError(f"found inputs {inputs!r}, expected one of {', '.join(get_args(Inputs))}")
     target = machine or streaming_engine()
     reading = rules or Rules()
-    result = graph if inputs == "instructions" else _inputs_to_variables(graph, copies=inputs == "copies")
+    variables = _inputs_to_variables(graph, copies=inputs == "copies")
+    result = graph if inputs == "instructions" else variables
+    fused = fuse_multiply_add(result)
+    accesses = target.interfaces and any(each.op in ("load", "store") for each in result.instructions)
+    choices = [
+        _chosen(variables.instructions != graph.instructions, "inputs", inputs, "copies", "instructions"),
+        _chosen(fused.instructions != result.instructions, "fuse", "no" if not fuse else "yes", "yes", "no"),
+        _chosen(bool(accesses), "memory", memory, "asynchronous", "instructions"),
+    ]
     if fuse:
-        result = fuse_multiply_add(result)
+        result = fused
     if memory == "asynchronous":
         result = make_asynchronous(result, target)
     limit = _default_fan_out(target, reading) if fan_out is None else fan_out
+    widest = max(map(len, result.consumers.values()), default=0)
+    choices.append(_chosen(widest > 2, "fan_out", limit, 2, 3))
     if limit:
         result = relay_fan_out(result, limit)
     problem = Problem(
@@ -216,6 +227,7 @@ def lower(
         pins=pins,
         name=result.name,
         notes=graph.notes,
+        choices=sum(choices, ()),
     )
     if not balance:
         return problem
@@ -223,6 +235,12 @@ def lower(
     from stowplan.frontends.dfg.balance import balanced
 
     return balanced(problem, (lambda made: made) if table is None else table.filled)
+
+
+def _chosen(matters: bool, option: str, value: object, *others: object) -> tuple[Assumption, ...]:
+    """An option with its value and the first of others to try, where they make other instructions."""
+    other = next(each for each in others if each != value)
+    return (Assumption(option, str(value), f"--rule {option}={other}"),) if matters else ()
 
 
 def _filled(graph: Dfg, result: Dfg, table: OpTable) -> tuple[Instruction, ...]:

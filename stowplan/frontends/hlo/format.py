@@ -165,7 +165,12 @@ def _program_name(module: HloModule) -> str:
 def _open(source: Source, options: ReadOptions) -> Opened:
     from stowplan.hardware.costs import make_problem
 
-    machine = load_target(str(options.target))
+    try:
+        machine = load_target(str(options.target))
+    except InputError:
+        # What is no compiled program at all is answered by what it is, whatever the target.
+        read_module(source.path)
+        raise
     module = read_module(source.path)
     program = program_from_module(module, donation="tied" if options.donation == "tied" else "free")
     given: dict[str, Any] = options.only({"capacity", "cost_model", "stalls"}).given()

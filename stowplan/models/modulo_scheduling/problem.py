@@ -17,6 +17,7 @@ from stowplan.components import strong_components
 from stowplan.errors import InputError
 from stowplan.models.document import Document, expect
 from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, Clocks, Machine
+from stowplan.result import Assumption
 
 FORMAT = "stowplan.modulo_scheduling.problem"
 VERSION = 1
@@ -153,6 +154,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     name: str = ""
     notes: tuple[str, ...] = ()
     """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
+    choices: tuple[Assumption, ...] = ()
+    """Options of the front end where others would have made other instructions; neither do rules and plans depend on these."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -220,7 +223,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of everything but names and notes."""
+        """Hex SHA-256 of everything but names, notes and choices."""
         # What the machine could do over a fabric that nothing takes says nothing of the problem.
         fabric = None if self.is_synchronous else self.machine.asynchronous
         machine = msgspec.structs.replace(self.machine, name="", asynchronous=fabric)
@@ -230,7 +233,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
             for each in self.instructions
         )
         unnamed = msgspec.to_builtins(msgspec.structs.replace(self, name="", machine=machine, instructions=instructions))
-        del unnamed["notes"]
+        del unnamed["notes"], unnamed["choices"]
         if fabric is None:
             # As digests were before there was such a fabric.
             del unnamed["machine"]["asynchronous"]

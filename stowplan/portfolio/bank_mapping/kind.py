@@ -68,6 +68,7 @@ KIND = Kind(
     bound=objective_bound,
     candidates=_candidates,
     baseline="local",
+    assumptions=("banks", "operators.restricted=no"),
     facts=_facts,
     counts=("operators", "tensors"),
     identity=_identity,

@@ -80,6 +80,7 @@ KIND = Kind(
     bound=floor,
     candidates=_candidates,
     baseline="by_size",
+    assumptions=("banks.capacity", "banks.reserved=0", "banks.alignment=1", "buffers.alignment=1", "buffers.banks"),
     facts=_facts,
     counts=("buffers",),
     identity=_identity,

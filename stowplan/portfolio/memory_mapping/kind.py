@@ -138,6 +138,7 @@ KIND = Kind(
     bound=lambda problem: problem.floor_ps,
     candidates=_candidates,
     baseline="greedy",
+    assumptions=("capacity", "stalls=allowed", "evictions=between_steps", "prefetches=sliced", "alias_rule=in_place"),
     facts=_facts,
     counts=("steps", "tensors", "uses"),
     identity=identify,

@@ -13,7 +13,7 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.kind import Candidate, Kind, assumptions, checking, identify
 from stowplan.portfolio.modulo_scheduling import learned
 
 _HERE = "stowplan.portfolio.modulo_scheduling.candidates"
@@ -79,8 +79,10 @@ def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[
     if bound is None:
         return {}
     least, path = decode_objective(bound)
+    rules = (each for each in assumptions(KIND, problem) if each.instead.startswith("--"))
+    under = {"under": ", ".join(f"{each.name}={each.value}" for each in rules)}
     if objective is None:
-        return {"ii_bound": least, "interval": f"II {least} or more (proven), latency {path} or more"}
+        return under | {"ii_bound": least, "interval": f"II {least} or more (proven), latency {path} or more"}
     ii, makespan = decode_objective(objective)
     is_minimal = ii <= least
     shortest = path if is_minimal else critical_path(problem)
@@ -90,11 +92,15 @@ def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[
         words = f"II {ii} is minimal (proven), latency {makespan} is minimal at it (proven)"
     else:
         words = f"II {ii} is minimal (proven), latency {makespan}; {shortest} or more at it is proven"
-    return {"ii_bound": least, "ii_is_minimal": is_minimal, "latency_bound": shortest, "interval": words}
+    return under | {"ii_bound": least, "ii_is_minimal": is_minimal, "latency_bound": shortest, "interval": words}
 
 
 #: Fewest clocks between iterations come first, then fewest for one iteration.
 UNIT = "clocks (II x 1000000 + latency)"
+
+#: Rules of the machine that options change, and what a target file has; each with the value that forbids nothing.
+RULES = ("rules.siblings=none", "rules.pass_through=yes", "rules.max_delay", "rules.starts=flow")
+DEPTHS = ("machine.spoke_depth", "machine.instruction_depth", "machine.memory_depth")
 
 KIND = Kind(
     name="modulo_scheduling",
@@ -104,9 +110,10 @@ KIND = Kind(
     bound=objective_bound,
     candidates=_candidates,
     baseline="list",
+    assumptions=(*RULES, "instructions.tiles", "variables.tile", "pins.instruction", *DEPTHS),
     facts=_facts,
     counts=("instructions", "edges"),
-    highlights=("interval",),
+    highlights=("interval", "under"),
     identity=lambda problem: identify(problem, "initiation interval, then latency, in clocks"),
     unit=UNIT,
     baseline_sources=("list",),

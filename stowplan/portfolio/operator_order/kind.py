@@ -91,6 +91,7 @@ KIND = Kind(
     bound=load_bound,
     candidates=_candidates,
     baseline="given",
+    assumptions=("free_inputs=yes",),
     facts=_facts,
     counts=("operators", "tensors"),
     highlights=("arena",),

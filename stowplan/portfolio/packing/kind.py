@@ -113,6 +113,7 @@ KIND = Kind(
     bound=load_bound,
     candidates=_candidates,
     baseline="greedy",
+    assumptions=("capacity", "buffers.alignment=1", "buffers.offset"),
     facts=_facts,
     counts=("buffers",),
     identity=_identity,

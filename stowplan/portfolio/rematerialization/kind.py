@@ -96,6 +96,7 @@ KIND = Kind(
     bound=lambda problem: 0,
     candidates=_candidates,
     baseline="greedy",
+    assumptions=("limit", "ops.once=no", "free_inputs=yes"),
     facts=_facts,
     counts=("operators", "tensors"),
     highlights=("peak", "added_runs"),

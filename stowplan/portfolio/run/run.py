@@ -16,12 +16,12 @@ from typing import Any
 from stowplan.log import LOGGER, bounded, cut
 from stowplan.models.hint import Hint
 from stowplan.portfolio.arguments import Call, left_out
-from stowplan.portfolio.kind import Candidate
+from stowplan.portfolio.kind import Candidate, assumptions
 from stowplan.portfolio.run.state import RunState
 from stowplan.portfolio.run.stop_policy import LOADING, StopPolicy
 from stowplan.portfolio.run.warm_workers import workers
 from stowplan.portfolio.run.worker_pool import WorkerPool
-from stowplan.result import CUT_SHORT, CandidateReport, Provenance, Result, Status, StopReason
+from stowplan.result import CandidateReport, Provenance, Result, Status, StopReason
 from stowplan.version import VERSION
 
 
@@ -181,8 +181,9 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         status = "no_plan"
     else:
         status = "optimal" if known.bound is not None and known.objective <= known.bound else "feasible"
-    if known.options.deterministic and run.cut_short:
-        known.warnings.append(f"a deterministic run was ended before its work was done: {CUT_SHORT}")
+    cut_short = known.options.deterministic and run.cut_short
+    if cut_short:
+        known.warnings.append("a deterministic run was ended before its work was done: another run may differ")
     identity = known.kind.identity(known.problem)
     return Result(
         kind=known.kind.name,
@@ -229,6 +230,8 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         | ({} if known.infeasible else known.kind.proven(known.problem, known.objective, known.bound))
         | {"sources": dict(known.sources)},
         warnings=(*bounded(known.kind.notes(known.problem)), *known.warnings),
+        assumptions=assumptions(known.kind, known.problem),
+        cut_short=cut_short,
     )
 
 

@@ -85,6 +85,7 @@ KIND = Kind(
     bound=floor_bound,
     candidates=_candidates,
     baseline="compiler",
+    assumptions=("tiers.capacity", "address_spaces=no"),
     facts=_facts,
     counts=("layers", "tensors"),
     identity=identify,
