@@ -120,6 +120,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What was solved, for pictures of the plan; None where it is not at hand, as in results that were stored."""
 
     @property
+    def assumed(self) -> tuple[str, ...]:
+        """What a proof that there is no plan rests on, for people; empty where there is none."""
+        return (*map(str, self.assumptions),) if self.status == "infeasible" else ()
+
+    @property
     def gap(self) -> float | None:
         """(objective - bound) / objective: 0 where proven optimal, None where either is missing."""
         return self._gap_to(self.bound)
@@ -221,7 +226,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         lines.extend(f"  {name:<9}  {self.details[name]}" for name in self.highlights if name in self.details)
         if "explanation" in self.details:
             lines.append(f"  because    {self.details['explanation']}")
-        lines.extend(f"  assuming   {each}" for each in self.assumptions if self.status == "infeasible")
+        lines.extend(f"  assuming   {each}" for each in self.assumed)
         what = "speedup" if self.unit == "ps" else "ratio"
         for name, value in self.baselines.items():
             ratio = self.speedup_over(name)

@@ -198,7 +198,7 @@ def _instead(kind: Kind, path: str, free: str) -> str:
         return f"--rule {name}={free or 'none'}"
     if name in ("capacity", "limit") and "capacity" in kind.modules.amends:
         return "a larger --capacity"
-    if name in OPTIONS:
+    if path in OPTIONS:
         return f"{spelt(name)} {free}" if OPTIONS[name].words else f"no {spelt(name)}"
     return f"{free or 'another'} in the file"
 

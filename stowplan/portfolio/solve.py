@@ -14,7 +14,7 @@ from stowplan.deadline import Deadline
 from stowplan.portfolio.arguments import FAMILIES, Call, check_call, check_options, check_others
 from stowplan.portfolio.certification import certified, seconds_for
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import kind_of
+from stowplan.portfolio.kind import assumptions, kind_of
 from stowplan.portfolio.plan_cache import PlanCache
 from stowplan.portfolio.run.run import Run, result_of
 from stowplan.portfolio.run.state import Progress, RunState
@@ -137,7 +137,7 @@ def solve(
         result = kept.result_of(call, deadline, lambda: run_call(call, deadline, on_progress))
         if on_progress is not None and "cached" in result.details:
             on_progress(Progress(result.seconds, result.objective, result.bound, result.provenance.candidate))
-    return msgspec.structs.replace(result, problem=problem)
+    return msgspec.structs.replace(result, problem=problem, assumptions=assumptions(kind, problem))
 
 
 def run_call(call: Call, deadline: Deadline, on_progress: Callable[[Progress], None] | None = None) -> Result:

@@ -120,6 +120,7 @@ def _warnings(result: Result) -> str:
     """Warnings, and why there is no plan."""
     why = result.details.get("explanation")
     found = f"<p><strong>No plan:</strong> {escape(str(why))}</p>" if why else ""
+    found += f"<p><strong>Assuming:</strong> {escape('; '.join(result.assumed))}</p>" if result.assumed else ""
     if not result.warnings:
         return f'<section class="warnings" aria-label="Explanation">{found}</section>' if found else ""
     return found + warnings_box(result.warnings)

@@ -41,6 +41,7 @@ def result_html(result: Result) -> str:
     ]
     if "explanation" in result.details:
         rows.append(("because", cut(str(result.details["explanation"]))))
+    rows += [("assuming", cut(each)) for each in result.assumed]
     ordered = sorted(result.candidates, key=lambda each: (each.objective is None, each.objective or 0))[:MOST_CANDIDATES]
     candidates = [
         (each.name, shown[each.objective], shown[each.bound], f"{each.seconds:.2f}", each.outcome, cut(each.note))

@@ -212,7 +212,8 @@ class BankedPlanningAlgorithm:
             why = found.details.get(
                 "explanation", f"found no plan within {self.options.time_limit:g} s, and no proof that there is none"
             )
-            raise InputError(f"the banks do not hold the graph: {why}")
+            rests = f", assuming {'; '.join(found.assumed)}" if found.assumed else ""
+            raise InputError(f"the banks do not hold the graph: {why}{rests}")
         return found.plan, found.provenance.candidate, stock_plan, max(floor, found.bound or 0)
 
     def _elsewhere(self, units: list[arenas.Arena]) -> dict[int, tuple[int, int]]:

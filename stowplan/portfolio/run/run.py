@@ -16,7 +16,7 @@ from typing import Any
 from stowplan.log import LOGGER, bounded, cut
 from stowplan.models.hint import Hint
 from stowplan.portfolio.arguments import Call, left_out
-from stowplan.portfolio.kind import Candidate, assumptions
+from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.state import RunState
 from stowplan.portfolio.run.stop_policy import LOADING, StopPolicy
 from stowplan.portfolio.run.warm_workers import workers
@@ -230,7 +230,6 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         | ({} if known.infeasible else known.kind.proven(known.problem, known.objective, known.bound))
         | {"sources": dict(known.sources)},
         warnings=(*bounded(known.kind.notes(known.problem)), *known.warnings),
-        assumptions=assumptions(known.kind, known.problem),
         cut_short=cut_short,
     )
 
