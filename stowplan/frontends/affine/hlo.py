@@ -27,8 +27,10 @@ from stowplan.frontends.affine.hlo_walk import (
     shape_text,
 )
 from stowplan.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, TupleShape, read_module
+from stowplan.frontends.hlo.check import check_module
 from stowplan.frontends.hlo.module import convolution_labels, number, numbers, padding, ranges, window
-from stowplan.frontends.hlo.walk import check_extent
+from stowplan.frontends.hlo.opcodes import ELEMENTWISE, HOST, SAME_VALUE_CALLS, SPACES
+from stowplan.frontends.hlo.walk import check_extent, custom_target
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.program import UNSPREAD, Program
@@ -94,13 +96,6 @@ MOVEMENT: dict[str, Handler] = {
 
 #: Computations that add, multiply ... two scalars, by the opcode of their root.
 _PLAIN_REDUCTIONS = ("add", "maximum", "minimum", "multiply")
-
-_ELEMENTWISE_NAMES = """
-    abs add and atan2 cbrt ceil clamp compare complex convert copy cosine divide erf exponential exponential-minus-one floor
-    imag is-finite log log-plus-one logistic maximum minimum multiply negate not or popcnt power real reduce-precision remainder
-    round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sqrt
-    subtract tan tanh xor bitcast-convert"""
-ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 
 
 def elementwise(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
@@ -281,6 +276,7 @@ OPERATORS: dict[str, Handler] = {
 
 
 _HANDLERS = MOVEMENT | OPERATORS
+_SPREAD_ALIKE = ELEMENTWISE | {"copy"}
 
 #: Modules with more instructions, or naming more arrays, than this once calls stand in line are refused.
 MAX_INSTRUCTIONS = 200_000
@@ -311,6 +307,7 @@ def _program(walk: Walk) -> Program:
     entry = walk.module.entry
     check_extent(walk.module, frozenset({"call"}), instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
     root = _walk(walk, entry, None)
+    check_module(walk.module, timed=False, spaces=SPACES - {HOST})
     outputs = dict.fromkeys(each.name for each in leaves(root))
     program = walk.builder.program(tuple(outputs))
     check(program)
@@ -349,6 +346,8 @@ def _value(walk: Walk, each: Instruction, operands: list[Value], arguments: list
         return _walk(walk, called, operands)
     if opcode in ("optimization-barrier", "opt-barrier", "copy") and operands and isinstance(operands[0], tuple):
         return operands[0]
+    if custom_target(each) in SAME_VALUE_CALLS and operands and fits(operands[0], each.shape):
+        return operands[0]
     arrays = [leaf for operand in operands for leaf in leaves(operand)]
     if opcode == "reduce":
         return reduce(walk, each, arrays)
@@ -357,7 +356,7 @@ def _value(walk: Walk, each: Instruction, operands: list[Value], arguments: list
     handler = _HANDLERS.get(opcode)
     if handler is not None:
         return handler(walk, each, arrays)
-    if opcode in ELEMENTWISE and arrays and all(each.shape.dims == array.shape or not array.shape for array in arrays):
+    if opcode in _SPREAD_ALIKE and arrays and all(array.shape in ((), each.shape.dims) for array in arrays):
         return elementwise(walk, each, arrays)
     if opcode in ("while", "fusion", "conditional"):
         message = f"found a {opcode}, expected a module before optimisation, with calls and plain instructions only: "

@@ -15,8 +15,7 @@ from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
 from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 
 _SLICES = frozenset({"slice", "dynamic-slice", "gather"})
-_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
-"""Opcodes that update operand 0 in place, and the number of the operand that holds the update."""
+_UPDATES = {"dynamic-update-slice": [(0, 0, 1)], "ragged-all-to-all": [(0, 1, 0)]}
 _FUSED = frozenset({"fusion", "async-start"})
 
 
@@ -56,7 +55,7 @@ def fused_access(module: HloModule) -> dict[str, Access]:
 
 
 def instruction_access(instruction: Instruction, computation: Computation, fused: dict[str, Access]) -> Access:
-    """Access of one instruction that is a step of the program.
+    """Access of one instruction, a step of the program or in a fused computation.
 
     Raises
     ------
@@ -64,6 +63,8 @@ def instruction_access(instruction: Instruction, computation: Computation, fused
         A fusion whose operands do not fit its computation, or an alias of an operand that does not exist.
     """
     access = _own_access(instruction, computation, fused)
+    if "output_to_operand_aliasing" not in instruction.attributes_text:
+        return access
     pairs = list(access.in_place)
     for alias in instruction.output_aliases:
         output_leaf = leaf_number(instruction.shape, alias.output_index)
@@ -92,35 +93,45 @@ def array_bytes(instruction: Instruction) -> int:
 
 
 def _own_access(instruction: Instruction, computation: Computation, fused: dict[str, Access]) -> Access:
-    operands = instruction.operands
-    if instruction.opcode in _FUSED and instruction.called:
+    """Access without what ``output_to_operand_aliasing`` says."""
+    opcode, operands = instruction.opcode, instruction.operands
+    if opcode in _FUSED and instruction.called:
         access = fused[instruction.called[0]]
         if len(access.reads) != len(operands):
             raise instruction.error(f"found {len(operands)} operands, expected the {len(access.reads)} of its computation")
-        return access
+        if opcode == "fusion":
+            return access
+        # The results of an asynchronous start are the second part of its tuple.
+        first = instruction.shape.offsets[1]
+        return Access(access.reads, tuple(pair._replace(output_leaf=pair.output_leaf + first) for pair in access.in_place))
     reads: list[int | None] = [None] * len(operands)
-    if instruction.opcode in _SLICES and operands:
+    if opcode in _SLICES and operands:
         reads[0] = array_bytes(instruction)
-    update = _update_bytes(instruction, computation)
-    if update is None:
-        return Access(tuple(reads), ())
-    reads[0] = _read_by_update(instruction, update)
-    return Access(tuple(reads), (InPlace(0, 0, 0, update),))
+    pairs = []
+    for result, operand, update in _updated(instruction):
+        if len(operands) <= max(operand, update):
+            raise instruction.error(f"found {len(operands)} operands, expected more than {max(operand, update)}")
+        written = None
+        if update:
+            whole = instruction.shape.leaves[result][1].bytes if result < len(instruction.shape.leaves) else 0
+            written = min(array_bytes(computation.by_name[operands[update]]), whole)
+            # A scatter combines what is there with the update; a dynamic-update-slice only overwrites.
+            reads[operand] = written if opcode == "scatter" else 0
+        pairs.append(InPlace(result, operand, 0, written))
+    return Access(tuple(reads), tuple(pairs))
 
 
-def _update_bytes(instruction: Instruction, computation: Computation) -> int | None:
-    """Bytes of an in-place update, None where the instruction is none."""
-    position = _UPDATES.get(instruction.opcode)
-    if position is None or isinstance(instruction.shape, TupleShape):
-        return None
-    if len(instruction.operands) <= position:
-        raise instruction.error(f"found {len(instruction.operands)} operands, expected more than {position}")
-    return min(array_bytes(computation.by_name[instruction.operands[position]]), instruction.shape.bytes)
-
-
-def _read_by_update(instruction: Instruction, update: int) -> int:
-    """A scatter combines what is there with the update; a dynamic-update-slice only overwrites."""
-    return update if instruction.opcode == "scatter" else 0
+def _updated(instruction: Instruction) -> list[tuple[int, int, int]]:
+    """Leaf of the result, number of the operand in whose place it is, and of that which is written there (0: all is new)."""
+    opcode, count = instruction.opcode, len(instruction.operands)
+    if opcode == "scatter":
+        arrays = max(1, (count - 1) // 2)
+        return [(number, number, arrays + 1 + number) for number in range(arrays)]
+    if opcode == "all-reduce-start":
+        return [(number, number, 0) for number in range(count)]
+    if count == 4 and opcode in ("collective-permute", "collective-permute-start"):
+        return [(int(opcode.endswith("start")), 1, 0)]
+    return _UPDATES.get(opcode, [])
 
 
 def _computation_access(computation: Computation, known: dict[str, Access]) -> Access:
@@ -146,16 +157,12 @@ def _computation_access(computation: Computation, known: dict[str, Access]) -> A
 def _root_leaves(computation: Computation) -> list[tuple[Instruction, int]]:
     """Instruction and leaf behind each leaf of the root; nested tuples are left out, nothing is written in place there."""
     root = computation.root
+    parts = root.shape.parts if isinstance(root.shape, TupleShape) else (root.shape,)
+    if not all(isinstance(part, ArrayShape) for part in parts):
+        return []
     if root.opcode == "tuple":
-        elements = [computation.by_name[name] for name in root.operands]
-        return [(element, 0) for element in elements] if all(isinstance(e.shape, ArrayShape) for e in elements) else []
-    if isinstance(root.shape, ArrayShape):
-        return [(root, 0)]
-    return (
-        [(root, leaf) for leaf in range(len(root.shape.parts))]
-        if all(isinstance(p, ArrayShape) for p in root.shape.parts)
-        else []
-    )
+        return [(computation.by_name[name], 0) for name in root.operands]
+    return [(root, leaf) for leaf in range(len(parts))]
 
 
 def _follow_updates(
@@ -182,28 +189,21 @@ def _follow_updates(
         if not instruction.operands:
             return None
         source = computation.by_name[instruction.operands[0]]
-        update = _update_bytes(instruction, computation)
         if instruction.opcode == "get-tuple-element":
             index = instruction.attribute("index") or ""
             leaf = int(index) if index.isdecimal() and len(index) < 9 else 0
             if source.opcode == "tuple" and leaf < len(source.operands):
                 source, leaf = computation.by_name[source.operands[leaf]], 0
-            elif source.opcode != "fusion":
+            elif source.opcode == "get-tuple-element":
                 return None
-        elif update is not None:
-            written += update
-            chain.add(instruction.name)
-        elif instruction.opcode == "fusion":
-            pair = next(
-                (pair for pair in _own_access(instruction, computation, known).in_place if pair.output_leaf == leaf), None
-            )
+        elif instruction.opcode != "bitcast":
+            access = instruction_access(instruction, computation, known)
+            pair = next((pair for pair in access.in_place if pair.output_leaf == leaf), None)
             if pair is None:
                 return None
-            written += pair.write or 0
+            written += array_bytes(instruction) if pair.write is None else pair.write
             chain.add(instruction.name)
             source, leaf = computation.by_name[instruction.operands[pair.operand]], pair.operand_leaf
-        elif instruction.opcode != "bitcast":
-            return None
         instruction = source
 
 
@@ -228,21 +228,12 @@ def _parameter_read(
         if name == computation.root.name:
             return None
         for user, position in users.get(name, ()):
-            part = 0
             if user.opcode == "bitcast":
                 same.append(user.name)
-            elif user.opcode in _SLICES and position == 0:
-                part = array_bytes(user)
-            elif user.opcode in _UPDATES and position == 0 and user.name in chain:
-                part = _read_by_update(user, _update_bytes(user, computation) or 0)
-            elif user.opcode == "fusion":
-                access = _own_access(user, computation, known)
-                nested = access.reads[position]
-                updates = any(pair.operand == position for pair in access.in_place)
-                if nested is None or (updates and user.name not in chain):
-                    return None
-                part = nested
-            else:
+                continue
+            access = instruction_access(user, computation, known)
+            part = access.reads[position]
+            if part is None or (user.name not in chain and any(pair.operand == position for pair in access.in_place)):
                 return None
             total += part
     return total

@@ -7,16 +7,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, convolution_labels, numbers, window
+from stowplan.frontends.hlo.opcodes import NO_ARITHMETIC
 from stowplan.frontends.hlo.shape import ArrayShape, Shape
 
-#: These move or name data and compute nothing.
-_NO_ARITHMETIC = frozenset({
-    "after-all", "async-done", "async-update", "bitcast", "bitcast-convert", "broadcast", "concatenate", "constant", "copy",
-    "copy-done", "copy-start", "custom-call", "domain", "dynamic-slice", "dynamic-update-slice", "gather",
-    "get-dimension-size", "get-tuple-element", "infeed", "iota", "opt-barrier", "optimization-barrier", "outfeed", "pad",
-    "parameter", "partition-id", "replica-id", "reshape", "reverse", "slice", "transpose", "tuple",
-    "call", "conditional", "while",  # counted where they stand in line
-})  # fmt: skip
 #: These combine many elements into one (or one into many), so that their operands may say more than their result.
 _COMBINING = frozenset({"reduce", "scatter", "select-and-scatter", "sort"})
 #: Windows with more positions than this are refused: counting their taps takes time in proportion.
@@ -54,7 +47,7 @@ def instruction_work(instruction: Instruction, computation: Computation, known: 
         A convolution or dot whose attributes do not fit its operands.
     """
     opcode = instruction.opcode
-    if opcode in _NO_ARITHMETIC:
+    if opcode in NO_ARITHMETIC:
         return Work(0, 0)
     if opcode in ("fusion", "async-start"):
         return known[instruction.called[0]] if instruction.called else Work(0, 0)

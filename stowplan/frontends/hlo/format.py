@@ -14,6 +14,7 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError, UsageError, naming
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
+from stowplan.frontends.hlo.check import check_module
 from stowplan.frontends.hlo.module import HloModule, estimated_cycles
 from stowplan.frontends.hlo.parse import read_module
 from stowplan.frontends.hlo.schedule import START, Schedule, ScheduledStep
@@ -60,6 +61,7 @@ def program_from_module(module: HloModule, *, donation: Donation = "free") -> Pr
             raise InputError(
                 f"found a module without is_scheduled=true, expected a scheduled one{_hint(module)}", place="line 1"
             )
+        check_module(module, timed=True)
         schedule = Schedule(module)
         apart = _share_storage(schedule, donation)
         return _build(schedule, apart, _program_name(module))

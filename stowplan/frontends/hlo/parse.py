@@ -12,11 +12,14 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, end_of_value, split_attributes
-from stowplan.frontends.hlo.shape import Shape, excerpt, parse_shape
+from stowplan.frontends.hlo.opcodes import OPCODES
+from stowplan.frontends.hlo.shape import Shape, TupleShape, excerpt, parse_shape
 
 _HEADER = re.compile(r"HloModule\s+([\w.\-]+)\s*(?:,\s*(.*))?")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) ")
@@ -44,7 +47,9 @@ _CALL_ATTRIBUTES = (
     "scatter",
 )
 #: How many computations an instruction must call, at least.
-_CALLS = {"while": 2, "fusion": 1, "call": 1, "conditional": 1}
+_CALLS = {"while": 2, "fusion": 1, "call": 1, "conditional": 1, "async-start": 1}
+#: What ``X-start`` says of itself; its other attributes are those of the operation X.
+_OF_A_START = ("async_execution_thread", "backend_config", "control-predecessors", "cross_program_prefetch_index", "metadata")
 #: A file's first bytes say whether reading on is worth it.
 _PEEK_BYTES = 1 << 12
 
@@ -233,13 +238,36 @@ class _Parser:
             operands = self._operands(argument, known)
             argument = ""
         called: tuple[str, ...] = ()
+        operation = opcode if opcode in OPCODES else opcode.removesuffix("-start")
         if attributes_text:
             _check_balance(attributes_text, self.line)
-            if opcode in _CALLS or any(f"{key}=" in attributes_text for key in _CALL_ATTRIBUTES):
-                called = self._called(attributes_text, opcode)
-        elif opcode in _CALLS:
+            if operation in _CALLS or any(f"{key}=" in attributes_text for key in _CALL_ATTRIBUTES):
+                called = self._called(attributes_text, operation)
+        elif operation in _CALLS:
             raise InputError(f"found {opcode} without attributes, expected the computations it calls")
-        return Instruction(name, opcode, shape, operands, argument, attributes_text, called, root is not None, self.line)
+        instruction = Instruction(name, opcode, shape, operands, argument, attributes_text, called, root is not None, self.line)
+        return instruction if opcode in OPCODES else self._asynchronous(instruction, known)
+
+    def _asynchronous(self, short: Instruction, known: dict[str, Instruction]) -> Instruction:
+        """``async-start`` for ``X-start``, with a computation of its own that does X, and the like for its update and end."""
+        wrapped, _, suffix = short.opcode.rpartition("-")
+        if wrapped not in OPCODES or suffix not in ("start", "update", "done"):
+            raise InputError(f"found opcode {excerpt(short.opcode)}, expected one of HLO's")
+        instruction = msgspec.structs.replace(short, opcode=f"async-{suffix}")
+        if suffix != "start" or wrapped == "call":
+            return instruction
+        if not isinstance(short.shape, TupleShape) or len(short.shape.parts) < 2:
+            raise InputError(f"expected a tuple of operands and results as shape of {short.opcode}")
+        rows = [
+            Instruction(f"parameter/{number}", "parameter", known[name].shape, (), str(number), "", (), False, self.line)
+            for number, name in enumerate(short.operands)
+        ]
+        names = tuple(row.name for row in rows)
+        root = msgspec.structs.replace(short, opcode=wrapped, shape=short.shape.parts[1], operands=names, is_root=True)
+        body = Computation(f"{short.name}/{self.line}", (*rows, root), root, self.line)
+        self.computations[body.name] = body
+        own = (f"{key}={value}" for key, value in short.attributes.items() if key in _OF_A_START)
+        return msgspec.structs.replace(instruction, called=(body.name,), attributes_text=", ".join(own))
 
     def _split_slowly(self, line: str) -> tuple[str | None, str, str, str, str, str]:
         match = _INSTRUCTION_HEAD.match(line)

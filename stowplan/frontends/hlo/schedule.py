@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from stowplan.deadline import check_reading
@@ -22,6 +23,7 @@ from stowplan.frontends.hlo.shape import index_text
 from stowplan.frontends.hlo.trips import trip_count
 from stowplan.frontends.hlo.walk import IN_LINE, LeafWalk, check_extent, custom_target, first_operand
 from stowplan.hardware.program import ProgramLoop
+from stowplan.log import warn_unmodelled
 
 #: Moment at which program inputs are defined.
 START = -1
@@ -177,6 +179,8 @@ class Schedule(LeafWalk[int]):
         self._donated = {(alias.operand, alias.operand_index) for alias in module.input_output_alias}
         self._given: dict[tuple[int | None, tuple[int, ...]], int] = {}
         """Value of every leaf of the entry's parameters, by number and index."""
+        self._updated: dict[int, int] = {}
+        """Of a result that is written in place: the value whose place that is."""
         self._repeated = _repeated_names(module)
         self._trips: dict[tuple[str, str], int | None] = {}
         found = self._walk(module.entry, None, "", 1)
@@ -215,8 +219,9 @@ class Schedule(LeafWalk[int]):
         named = self.named(instruction, scope.computation, scope.leaves)
         if named is not None:
             if opcode.endswith("-done"):
-                # What an asynchronous operation reads is alive until it is done.
-                self._read(scope.leaves[instruction.operands[0]], 2 * len(self.steps) - 1)
+                # What an asynchronous operation reads is alive until it is done, or is its result by then.
+                started = scope.leaves[instruction.operands[0]]
+                self._read(set(started) - {self._updated.get(value, NOWHERE) for value in started}, 2 * len(self.steps) - 1)
             return named
         if opcode == "while":
             return self._loop(instruction, scope)
@@ -233,7 +238,7 @@ class Schedule(LeafWalk[int]):
         values = []
         for index, leaf in instruction.shape.leaves:
             value = NOWHERE
-            if leaf.bytes:
+            if leaf.device_bytes:
                 key = number, index
                 value = self._given[key] = self.values.add(
                     name + index_text(index), leaf.bytes, START, frozen=key not in self._donated
@@ -259,6 +264,7 @@ class Schedule(LeafWalk[int]):
         known = self._trips[key]
         if known is None:
             self.notes.append(f"trip count of {instruction.name} unknown, taken as 1")
+            warn_unmodelled("its trip count cannot be told: each step in it counts once", f"while {instruction.name}")
         # A loop that never runs keeps its place: its values need storage in the compiled program as well.
         trips = max(1, known or 1)
         if scope.weight * trips > MAX_WEIGHT:
@@ -351,12 +357,13 @@ class Schedule(LeafWalk[int]):
         value, result = operand[pair.operand_leaf], results[pair.output_leaf]
         if NOWHERE in (value, result):
             return None
+        self._updated[result] = value
         size = self.values.sizes[result]
         return Update(value, result, size if pair.write is None else min(pair.write, size))
 
     # Helpers
 
-    def _read(self, values: list[int], moment: int) -> None:
+    def _read(self, values: Iterable[int], moment: int) -> None:
         for value in values:
             if value != NOWHERE:
                 self.values.read(value, moment)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from stowplan.errors import InputError
+from stowplan.frontends.hlo.opcodes import HOST
 
 #: Bits of each element type (``xla/primitive_util.h``). Types below a byte are packed only where the layout says so.
 BITS = {
@@ -34,7 +35,8 @@ MAX_BYTES = 1 << 48
 _ARRAY = r"[a-z][a-z0-9]*\[[0-9,<=]*\](?:\{[^{}]*\})?"
 _ARRAY_PARTS = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=]*)\](?:\{([^{}]*)\})?")
 _TUPLE_TOKEN = re.compile(rf"(?:/\*[^*]*\*/|\s)*(?:([(),])|({_ARRAY}))")
-_LAYOUT_FIELD = re.compile(r"(T|SC|S|E|L|M|D|P|#|\*)((?:\([^()]*\))+)")
+#: Fields of layouts that are modelled. Those of sparse arrays, and physical shapes, change sizes in ways that are not.
+_LAYOUT_FIELD = re.compile(r"(T|SC|S|E|L|M)((?:\([^()]*\))+)")
 _DIMENSION = re.compile(r"(?:<=)?([0-9]{1,18})")
 
 
@@ -48,7 +50,7 @@ class ArrayShape(msgspec.Struct, frozen=True, gc=False):
     tiles: tuple[tuple[int, ...], ...]
     """Nested tiles of the physical layout, outermost first; ``-1`` merges a dimension into the next more minor one."""
     memory_space: int
-    """``S(n)`` of the layout, 0 where it has none. On TPUs 1 is VMEM, 2 sync flags, 3 CMEM, 6 scalar memory."""
+    """``S(n)`` of the layout, 0 where it has none; see :data:`~stowplan.frontends.hlo.opcodes.SPACES`."""
     elements: int
     """Logical elements, padding left out."""
     bytes: int
@@ -66,8 +68,13 @@ class ArrayShape(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def sizes(self) -> tuple[tuple[str, int], ...]:
-        """The empty index and the bytes."""
-        return (("", self.bytes),)
+        """The empty index and the bytes on the device."""
+        return (("", self.device_bytes),)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of device memory: none for what stands on the host."""
+        return 0 if self.memory_space == HOST else self.bytes
 
 
 class TupleShape(msgspec.Struct, frozen=True, dict=True):
@@ -87,8 +94,8 @@ class TupleShape(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def sizes(self) -> tuple[tuple[str, int], ...]:
-        """Index, as names of values have it, and bytes of each leaf."""
-        return tuple((index_text(index), leaf.bytes) for index, leaf in self.leaves)
+        """Index, as names of values have it, and bytes on the device of each leaf."""
+        return tuple((index_text(index), leaf.device_bytes) for index, leaf in self.leaves)
 
 
 Shape = ArrayShape | TupleShape
@@ -183,7 +190,8 @@ def _parse_array(text: str) -> ArrayShape:
     alignment = _parse_number(fields.get("L", "(1)"), text)
     if alignment > 1:
         stored = -(-stored // alignment) * alignment
-    size = -(-stored * bits // 8) if elements else 0
+    # Dynamic arrays have their sizes in front.
+    size = -(-stored * bits // 8) + _parse_number(fields.get("M", "(0)"), text) if elements else 0
     if size > MAX_BYTES:
         raise InputError(f"found {excerpt(text)}, expected at most {MAX_BYTES} bytes")
     return ArrayShape(dtype, dims, order, tiles, _parse_number(fields.get("S", "(0)"), text), elements, size)

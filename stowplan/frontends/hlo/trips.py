@@ -104,9 +104,17 @@ def _root_leaf(body: Computation, leaf: int, module: HloModule) -> _Value | None
 
 
 def _evaluate(
-    instruction: Instruction, home: Computation, module: HloModule, arguments: list[_Value | None] | None
+    instruction: Instruction,
+    home: Computation,
+    module: HloModule,
+    arguments: list[_Value | None] | None,
+    *,
+    is_plain: bool = False,
 ) -> _Value | None:
-    """Follow copies, additions of constants and one level of fusion; ``arguments`` are those of a fused computation."""
+    """Follow copies, additions of constants and one level of fusion; ``arguments`` are those of a fused computation.
+
+    Of a plain value only copies are followed, so that additions of additions do not take exponential time.
+    """
     offset = 0
     for _ in range(_MAX_CHAIN):
         operands = [home.by_name[name] for name in instruction.operands]
@@ -119,6 +127,8 @@ def _evaluate(
             return None if value is None else _Value(value.leaf, value.offset + offset)
         if opcode in _SAME_VALUE and operands:
             instruction = operands[0]
+        elif is_plain:
+            return None
         elif opcode == "get-tuple-element" and not arguments and operands and operands[0].opcode == "parameter":
             index = instruction.attribute("index") or ""
             return _Value(int(index), offset) if index.isdecimal() and len(index) < 9 else None
@@ -145,15 +155,5 @@ def _evaluate(
 def _literal(
     instruction: Instruction, home: Computation, module: HloModule, arguments: list[_Value | None] | None
 ) -> int | None:
-    for _ in range(_MAX_CHAIN):
-        if instruction.opcode in _SAME_VALUE and instruction.operands:
-            instruction = home.by_name[instruction.operands[0]]
-        elif instruction.opcode == "constant":
-            return int(instruction.argument) if _INTEGER.fullmatch(instruction.argument) else None
-        elif instruction.opcode == "parameter" and arguments:
-            number = int(instruction.argument)
-            value = arguments[number] if number < len(arguments) else None
-            return value.offset if value is not None and value.leaf is None else None
-        else:
-            return None
-    return None
+    value = _evaluate(instruction, home, module, arguments, is_plain=True)
+    return value.offset if value is not None and value.leaf is None else None

@@ -11,20 +11,11 @@ from typing import Generic, TypeVar
 
 from stowplan.errors import InputError
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.opcodes import ENDS, SAME_VALUE, SAME_VALUE_CALLS, STARTS
 from stowplan.frontends.hlo.shape import TupleShape
 
 #: Computations of these stand in line.
 IN_LINE = frozenset({"while", "call", "conditional"})
-
-#: These pass their first operand on: no step, no storage.
-SAME_VALUE = frozenset({
-    "bitcast", "optimization-barrier", "opt-barrier", "domain", "add-dependency", "async-update", "all-reduce-done",
-})  # fmt: skip
-
-#: Starts of asynchronous operations: which parts of their tuple are their operands and their results.
-_STARTS = {"copy-start": (1, 0)} | dict.fromkeys(
-    ("async-start", "call-start", "all-gather-start", "collective-permute-start"), (0, 1)
-)
 
 #: Programs with more instructions than this, or that name more arrays, loops and calls in line, are refused.
 MAX_INSTRUCTIONS = 2_000_000
@@ -70,12 +61,9 @@ def check_extent(
         depth[computation.name] = 1 + max((depth[name] for name in called), default=0)
     entry = module.entry
     place = f"line {entry.line}"
-    if size[entry.name] > instructions:
-        raise InputError(
-            f"found more than {instructions} instructions with loops and calls in line, expected fewer", place=place
-        )
-    if named[entry.name] > arrays:
-        raise InputError(f"found more than {arrays} arrays with loops and calls in line, expected fewer", place=place)
+    for count, most, what in ((size, instructions, "instructions"), (named, arrays, "arrays")):
+        if count[entry.name] > most:
+            raise InputError(f"found more than {most} {what} with loops and calls in line, expected fewer", place=place)
     if depth[entry.name] > MAX_NESTING:
         raise InputError(f"found loops and calls nested {depth[entry.name]} deep, expected at most {MAX_NESTING}", place=place)
 
@@ -110,14 +98,14 @@ class LeafWalk(Generic[T]):
             if not (index.isdecimal() and len(index) < 9 and int(index) < len(source.shape.parts)):
                 raise instruction.error(f"found index={index}, expected one below {len(source.shape.parts)}")
             return self._part(source, int(index), leaves)
-        if opcode in SAME_VALUE or custom_target(instruction) == "ConcatBitcast":
+        if opcode in SAME_VALUE or custom_target(instruction) in SAME_VALUE_CALLS:
             return leaves[first_operand(instruction, computation).name]
-        start = f"{opcode[:-5]}-start"
-        if opcode.endswith("-done") and start in _STARTS:
-            source, part = first_operand(instruction, computation), _STARTS[start][1]
-            if not isinstance(source.shape, TupleShape) or part >= len(source.shape.parts):
+        parts = ENDS.get(opcode)
+        if parts is not None:
+            source = first_operand(instruction, computation)
+            if not isinstance(source.shape, TupleShape) or max(parts) >= len(source.shape.parts):
                 raise instruction.error(f"found operand %{source.name}, expected the tuple of an asynchronous start")
-            return self._part(source, part, leaves)
+            return [leaf for part in parts for leaf in self._part(source, part, leaves)]
         return None
 
     def _part(self, source: Instruction, part: int, leaves: Mapping[str, list[T]]) -> list[T]:
@@ -129,16 +117,20 @@ class LeafWalk(Generic[T]):
 
         Empty for all other instructions.
         """
-        if instruction.opcode not in _STARTS:
+        if instruction.opcode not in STARTS:
             return {}
-        source, result = _STARTS[instruction.opcode]
+        source, result = STARTS[instruction.opcode]
         values, offsets = list(chain.from_iterable(operands)), instruction.shape.offsets
-        if len(offsets) < 3 or offsets[source + 1] - offsets[source] != len(values):
+        if instruction.opcode in ("send", "collective-permute-start") and offsets[1:2] == (1,):
+            del values[1:]  # a token, or the storage that the result is to take
+        if len(offsets) < 3 or (source >= 0 and offsets[source + 1] - offsets[source] != len(values)):
             raise instruction.error(f"expected a tuple of operands and results as shape of {instruction.opcode}")
         found = dict.fromkeys(range(offsets[-1]), nothing)
-        found.update(zip(range(offsets[source], offsets[source + 1]), values, strict=True))
-        for leaf in range(offsets[result], offsets[result + 1]):
-            del found[leaf]
+        if source >= 0:
+            found.update(zip(range(offsets[source], offsets[source + 1]), values, strict=True))
+        if result >= 0:
+            for leaf in range(offsets[result], offsets[result + 1]):
+                del found[leaf]
         return found
 
 

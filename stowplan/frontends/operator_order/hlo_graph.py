@@ -11,21 +11,14 @@ from pathlib import Path
 from stowplan.deadline import check_reading
 from stowplan.errors import naming
 from stowplan.frontends.hlo.access import Access, fused_access, instruction_access
+from stowplan.frontends.hlo.check import check_module
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.opcodes import ELEMENTWISE
 from stowplan.frontends.hlo.parse import read_module
 from stowplan.frontends.hlo.shape import index_text
 from stowplan.frontends.hlo.walk import IN_LINE, LeafWalk, check_extent
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build, stable_order
-
-#: Element by element: the result may take the place of an operand of its size.
-_ELEMENTWISE_WORDS = (
-    "abs add and atan2 cbrt ceil clamp compare complex convert cosine divide erf exponential exponential-minus-one "
-    "floor log log-plus-one logistic maximum minimum multiply negate not or power remainder round-nearest-afz "
-    "round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sqrt subtract "
-    "tan tanh xor"
-)
-_ELEMENTWISE = frozenset(_ELEMENTWISE_WORDS.split())
 
 _Leaves = list[int | None]
 
@@ -35,6 +28,7 @@ def read_hlo_order(path: str | Path) -> Problem:
     module = read_module(path)
     with naming(path):
         check_extent(module)
+        check_module(module, timed=False)
         name = Path(path).name.split(".")[0] or module.name
         return _Reader(module, fused_access(module), {}).problem(module.entry, name, is_entry=True)
 
@@ -60,7 +54,7 @@ class _Reader(LeafWalk[int | None]):
             if instruction.opcode == "parameter":
                 leaves: _Leaves = []
                 for index, leaf in instruction.shape.leaves:
-                    leaves.append(self._add(instruction.name + index_text(index), leaf.bytes))
+                    leaves.append(self._add(instruction.name + index_text(index), leaf.device_bytes))
                     if leaves[-1] is not None:
                         inputs.append(leaves[-1])
                         if is_entry and (instruction.parameter_number, index) not in donated:
@@ -104,8 +98,8 @@ class _Reader(LeafWalk[int | None]):
         reads = list(dict.fromkeys(leaf for leaves in operands for leaf in leaves if leaf is not None))
         passed = self.passed(instruction, operands, None)
         results: _Leaves = []
-        for number, (index, leaf) in enumerate(instruction.shape.leaves):
-            results.append(passed[number] if number in passed else self._add(instruction.name + index_text(index), leaf.bytes))
+        for number, (index, size) in enumerate(instruction.shape.sizes):
+            results.append(passed[number] if number in passed else self._add(instruction.name + index, size))
         writes = [each for number, each in enumerate(results) if each is not None and number not in passed]
         scratch = self._needed(instruction)
         if scratch:
@@ -125,7 +119,7 @@ class _Reader(LeafWalk[int | None]):
         wanted: list[tuple[int | None, int | None]] = []
         if instruction.opcode == "while" and operands:
             wanted = list(zip(operands[0], results, strict=False))
-        elif instruction.opcode in _ELEMENTWISE and len(results) == 1:
+        elif instruction.opcode in ELEMENTWISE and len(results) == 1:
             wanted = [(leaf, results[0]) for leaves in operands for leaf in leaves[:1]]
         elif instruction.opcode not in IN_LINE:
             for pair in instruction_access(instruction, computation, self._access).in_place:

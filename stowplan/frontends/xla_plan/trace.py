@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError
-from stowplan.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, Shape
+from stowplan.frontends.hlo import ArrayShape, Computation, HloModule, Instruction
 from stowplan.frontends.hlo.shape import index_text
 from stowplan.frontends.hlo.walk import LeafWalk, check_extent
 from stowplan.frontends.xla_plan.stays import Array, Eviction, Placement, Source, Stay
@@ -92,16 +92,14 @@ class Trace(LeafWalk[Array]):
             return [Array(None)]
         if opcode == "copy-start":
             return self._copy_start(instruction, operands[0][0])
-        if opcode == "copy-done":
-            return [self._copy_done(instruction.operands[0], operands[0][0])]
         if opcode == "async-start":
             return self._slice_start(instruction, operands)
-        if opcode == "async-done":
-            return self._slice_done(instruction, computation.by_name[instruction.operands[0]].shape, operands[0])
         if opcode == "custom-call" and "ConcatBitcast" in instruction.attributes_text:
             return [self._joined(instruction, list(chain.from_iterable(operands)))]
         named = self.named(instruction, computation, arrays)
         if named is not None:
+            if opcode in ("copy-done", "async-done"):
+                self._done(instruction.operands[0], named)
             return named
         if opcode == "while":
             return self._loop(instruction, operands[0], path)
@@ -226,49 +224,40 @@ class Trace(LeafWalk[Array]):
             copied = Array(source.tensor, new)
         return [copied, source, Array(None)]
 
-    def _copy_done(self, started: str, copied: Array) -> Array:
-        if copied.stay is not None:
-            copied.stay.arrived = self._now
-            copied.stay.end = max(copied.stay.end, self._now)
-        elif started in self._evictions:
+    def _done(self, started: str, copied: list[Array]) -> None:
+        for array in copied:
+            if array.stay is not None:
+                array.stay.arrived = self._now
+                array.stay.end = max(array.stay.end, self._now)
+        if started in self._evictions:
             stay, eviction = self._evictions.pop(started)
             stay = stay.whole()
             eviction.end = self._now
             stay.end = max(stay.end, self._now)
-        return copied
 
     def _slice_start(self, instruction: Instruction, operands: list[list[Array]]) -> list[Array]:
         """One slice of a prefetch. Its value is the root of the computation it calls."""
         sources = list(chain.from_iterable(operands))
         self._sequence += 1
         results = list(sources)
-        for _, shape in instruction.shape.leaves[len(sources) :]:
+        for index, shape in instruction.shape.leaves[len(sources) :]:
             if shape.memory_space != self._fast_space or not instruction.called:
                 results.append(Array(None))
                 continue
-            root = self.module.computations[instruction.called[0]].root
+            # XLA's short form ``slice-start`` does not name the instruction in its computation.
+            root = self.module.computations[instruction.called[0]].root.name
+            name = root if root in self._placements else instruction.name + index_text(index)
             preloaded = "cross_program_prefetch_index" in instruction.attributes_text
             how = Source.PRELOADED if preloaded else Source.COPIED
             stay = self._stay(
                 sources[0].tensor if sources else None,
                 shape,
-                self._placement(root.name, instruction),
+                self._placement(name, instruction),
                 how,
                 [0 if preloaded else self._now],
                 self._now,
             )
             results.append(Array(stay.tensor, stay))
-        return results
-
-    def _slice_done(self, instruction: Instruction, shape: Shape, started: list[Array]) -> list[Array]:
-        offsets = shape.offsets
-        if len(offsets) < 3:
-            raise instruction.error("found an operand that is no asynchronous start")
-        results = started[offsets[1] : offsets[2]]
-        for array in results:
-            if array.stay is not None:
-                array.stay.arrived = self._now
-                array.stay.end = max(array.stay.end, self._now)
         return results
 
     def _joined(self, instruction: Instruction, slices: list[Array]) -> Array:

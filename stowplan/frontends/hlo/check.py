@@ -1,0 +1,138 @@
+"""What of a module is not modelled: refused, or named in a warning with what it may cost.
+
+Refused is a result whose number of elements does not follow from the operands, since bytes would be counted wrongly. This is no
+verifier of HLO: element types, layouts, ranks and most attributes are taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+
+from stowplan.frontends.hlo.module import HloModule, Instruction, numbers, padding, ranges
+from stowplan.frontends.hlo.opcodes import CUSTOM_CALLS, ELEMENTWISE, HOST, SAME_NUMBER, SAME_VALUE, SPACES, UNMODELLED_TIMES
+from stowplan.frontends.hlo.shape import BITS, ArrayShape, excerpt
+from stowplan.frontends.hlo.walk import custom_target
+from stowplan.log import warn_unmodelled
+
+_Arrays = Sequence[ArrayShape]
+_UNKNOWN_CALL = "its arithmetic and memory of its own count as none, its results share storage only where the text says so"
+#: These name data on the host, or end what moves it.
+_MOVES_NOTHING = SAME_VALUE | {
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "copy-done",
+    "async-done",
+    "while",
+    "call",
+}
+
+
+def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPACES) -> None:
+    """Warn of all that is not modelled, or only in part.
+
+    Parameters
+    ----------
+    timed
+        Whether times of instructions count, not only sizes.
+    spaces
+        Memory spaces that the reader knows.
+
+    Raises
+    ------
+    InputError
+        An instruction whose number of elements does not follow from its operands.
+    """
+    for computation in module.computations.values():
+        for instruction in computation.instructions:
+            operands = [leaf for name in instruction.operands for _, leaf in computation.by_name[name].shape.leaves]
+            _check_elements(instruction, operands)
+            for text in _unmodelled(instruction, operands, timed, spaces):
+                warn_unmodelled(text, f"instruction {instruction.name}")
+
+
+def _unmodelled(instruction: Instruction, operands: _Arrays, timed: bool, spaces: frozenset[int]) -> Iterator[str]:
+    opcode, target = instruction.opcode, custom_target(instruction)
+    results = [leaf for _, leaf in instruction.shape.leaves]
+    if target is not None and CUSTOM_CALLS.get(target) != "":
+        yield f"custom call of {excerpt(target)}: {CUSTOM_CALLS.get(target, _UNKNOWN_CALL)}"
+    for leaf in results:
+        if leaf.memory_space not in spaces:
+            yield f"memory space S({leaf.memory_space}) counts as the device's"
+        if leaf.dtype == "opaque":
+            yield "the bytes of opaque values count as none"
+    thread = instruction.attribute("async_execution_thread") or '"main"'
+    if thread != '"main"' or '_xla_compute_type="host"' in instruction.attributes_text:
+        yield f"it runs beside the device's own thread, on {excerpt(thread)}: its time counts, memory of its own does not"
+    text = UNMODELLED_TIMES.get(opcode)
+    if text is None and opcode not in _MOVES_NOTHING and any(leaf.memory_space == HOST for leaf in (*results, *operands)):
+        text = UNMODELLED_TIMES["infeed"]
+    if timed and text:
+        yield f"{opcode} {text}"
+
+
+def _check_elements(instruction: Instruction, operands: _Arrays) -> None:
+    rule = _ELEMENTS.get(instruction.opcode)
+    if rule is not None and operands:
+        for number, (_, result) in enumerate(instruction.shape.leaves[: 1 if instruction.opcode == "copy-start" else None]):
+            try:
+                expected = rule(instruction, result, operands[number:])
+            except (IndexError, ValueError):
+                raise instruction.error("found operands or attributes that do not fit, by number or by rank") from None
+            if expected != result.elements:
+                raise instruction.error(f"found a result of {result.elements} elements, expected {expected} of its operands")
+
+
+def _elementwise(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
+    """That of all operands; bounds and predicates may be scalars."""
+    counts = {one.elements for one in given if one.dims or at.opcode not in ("clamp", "select")} - {out.elements}
+    return min(counts, default=out.elements)
+
+
+def _bitcast(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
+    """A bitcast may take the padding of tiles for elements."""
+    same = given[0].bytes == out.bytes or given[0].elements * BITS[given[0].dtype] == out.elements * BITS[out.dtype]
+    return out.elements if same else given[0].elements
+
+
+def _broadcast(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
+    into = tuple(out.dims[dim] for dim in numbers(at, "dimensions", below=len(out.dims)))
+    return out.elements if into == given[0].dims else given[0].elements
+
+
+def _kept(one: ArrayShape, gone: Sequence[int]) -> int:
+    return prod(size for dim, size in enumerate(one.dims) if dim not in gone)
+
+
+def _dot(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
+    names = ("lhs_contracting_dims", "rhs_contracting_dims", "rhs_batch_dims")
+    left, right, batch = (numbers(at, name, needed=False) for name in names)
+    return _kept(given[0], left) * _kept(given[1], right + batch)
+
+
+def _slice(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
+    parts = zip(given[0].dims, ranges(at, len(given[0].dims)), strict=True)
+    return prod(-(-(min(end, size) - start) // step) for size, (start, end, step) in parts)
+
+
+def _pad(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
+    sides = zip(given[0].dims, padding(at, len(given[0].dims)), strict=True)
+    return prod(low + size + max(size - 1, 0) * interior + high for size, (low, high, interior) in sides)
+
+
+#: Elements of a result, by the instruction, what its text says of the result, and operands from the result's number on.
+_ELEMENTS: dict[str, Callable[[Instruction, ArrayShape, _Arrays], int]] = {
+    **dict.fromkeys(SAME_NUMBER, lambda at, out, given: given[0].elements),
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(("bitcast", "bitcast-convert"), _bitcast),
+    "broadcast": _broadcast,
+    "concatenate": lambda at, out, given: sum(one.elements for one in given),
+    "dynamic-slice": lambda at, out, given: prod(map(min, zip(given[0].dims, out.dims, strict=True))),
+    "reduce": lambda at, out, given: _kept(given[0], numbers(at, "dimensions", below=len(given[0].dims))),
+    "gather": lambda at, out, given: _kept(given[1], numbers(at, "index_vector_dim")) * prod(numbers(at, "slice_sizes")),
+    "slice": _slice,
+    "pad": _pad,
+    "dot": _dot,
+}

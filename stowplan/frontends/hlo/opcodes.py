@@ -1,0 +1,31 @@
+"""What is known of HLO, read from ``known.toml``: opcodes, memory spaces, targets of custom calls."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+_KNOWN = tomllib.loads(Path(__file__).with_name("known.toml").read_text(encoding="utf-8"))
+_BY_USE = {use: frozenset(names.split()) for use, names in _KNOWN["opcodes"].items()}
+
+OPCODES: frozenset[str] = frozenset().union(*_BY_USE.values())
+ELEMENTWISE = _BY_USE["elementwise"]
+SAME_VALUE, SAME_NUMBER = _BY_USE["same_value"], _BY_USE["same_number"]
+NO_ARITHMETIC = SAME_VALUE | _BY_USE["data"]
+
+#: Starts of asynchronous operations: parts of their tuple that are their operands and their results, -1 for none.
+STARTS: dict[str, tuple[int, int]] = _KNOWN["starts"]
+#: Their ends: parts of that tuple that they pass on.
+ENDS: dict[str, list[int]] = _KNOWN["ends"]
+
+#: What is not modelled of the time of an opcode, and of a custom call by its target ("" for nothing).
+UNMODELLED_TIMES: dict[str, str] = {name: row["unmodelled"] for row in _KNOWN["times"] for name in row["names"].split()}
+CUSTOM_CALLS: dict[str, str] = {
+    name: row.get("unmodelled", "") for row in _KNOWN["custom_calls"] for name in row["names"].split()
+}
+#: Targets of custom calls whose result is their first operand.
+SAME_VALUE_CALLS = frozenset(name for row in _KNOWN["custom_calls"] if "in_place" in row for name in row["names"].split())
+
+SPACES: frozenset[int] = frozenset(_KNOWN["memory_spaces"].values())
+#: The host's memory space: what stands there takes no bytes of the device.
+HOST: int = _KNOWN["memory_spaces"]["host"]
