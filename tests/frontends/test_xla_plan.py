@@ -219,6 +219,21 @@ def test_an_asynchronous_collective() -> None:
     assert imported.notes == ()
 
 
+def test_slices_in_the_short_form(tmp_path: Path) -> None:
+    """``slice-start`` does not name the instruction in its computation, so offsets are those of the start's result."""
+    problem, program, path = case("chain")
+    text, offsets = path.read_text(), find_offsets(path).read_text()
+    for name, number, rows in (("low_rows", 1, "[0:32]"), ("high_rows", 2, "[32:64]")):
+        text = text.replace(f"async-start(%w1), calls=%{name}", f"slice-start(%w1), slice={{{rows}, [0:128]}}")
+        text = text.replace(f"async-done(%slice-start.{number})", f"slice-done(%slice-start.{number})")
+        offsets = offsets.replace(f" slice.{number} @", f" slice-start.{number}{{1}} @")
+    assert "async" not in text
+    short = tmp_path / "short.hlo.txt"
+    short.write_text(text)
+    short.with_name("short.fastmem.txt").write_text(offsets)
+    assert import_xla_plan(problem, program, short) == import_xla_plan(problem, program, path)
+
+
 class TestWhatRulesForbid:
     """Where our rules are stricter than XLA's, the plan stays valid and the report says so."""
 

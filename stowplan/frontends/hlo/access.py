@@ -38,19 +38,11 @@ class Access(NamedTuple):
 
 
 def fused_access(module: HloModule) -> dict[str, Access]:
-    """Access of every computation that a fusion or asynchronous operation calls."""
-    fused = {
-        name
-        for computation in module.computations.values()
-        for instruction in computation.instructions
-        if instruction.opcode in _FUSED
-        for name in instruction.called
-    }
+    """Access of every computation, for fusions and asynchronous operations to call."""
     known: dict[str, Access] = {}
     for computation in module.computations.values():
-        if computation.name in fused:
-            check_reading()
-            known[computation.name] = _computation_access(computation, known)
+        check_reading()
+        known[computation.name] = _computation_access(computation, known)
     return known
 
 
@@ -63,8 +55,6 @@ def instruction_access(instruction: Instruction, computation: Computation, fused
         A fusion whose operands do not fit its computation, or an alias of an operand that does not exist.
     """
     access = _own_access(instruction, computation, fused)
-    if "output_to_operand_aliasing" not in instruction.attributes_text:
-        return access
     pairs = list(access.in_place)
     for alias in instruction.output_aliases:
         output_leaf = leaf_number(instruction.shape, alias.output_index)
@@ -99,10 +89,8 @@ def _own_access(instruction: Instruction, computation: Computation, fused: dict[
         access = fused[instruction.called[0]]
         if len(access.reads) != len(operands):
             raise instruction.error(f"found {len(operands)} operands, expected the {len(access.reads)} of its computation")
-        if opcode == "fusion":
-            return access
         # The results of an asynchronous start are the second part of its tuple.
-        first = instruction.shape.offsets[1]
+        first = max(instruction.shape.offsets[:2]) if opcode == "async-start" else 0
         return Access(access.reads, tuple(pair._replace(output_leaf=pair.output_leaf + first) for pair in access.in_place))
     reads: list[int | None] = [None] * len(operands)
     if opcode in _SLICES and operands:

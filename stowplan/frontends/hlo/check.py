@@ -9,25 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
-from stowplan.frontends.hlo.module import HloModule, Instruction, numbers, padding, ranges
-from stowplan.frontends.hlo.opcodes import CUSTOM_CALLS, ELEMENTWISE, HOST, SAME_NUMBER, SAME_VALUE, SPACES, UNMODELLED_TIMES
+from stowplan.frontends.hlo.module import HloModule, Instruction, convolution_labels, numbers, padding, ranges
+from stowplan.frontends.hlo.opcodes import CUSTOM_CALLS, ELEMENTWISE, HOST, NAMING, SAME_NUMBER, SPACES, UNMODELLED_TIMES
 from stowplan.frontends.hlo.shape import BITS, ArrayShape, excerpt
 from stowplan.frontends.hlo.walk import custom_target
 from stowplan.log import warn_unmodelled
 
 _Arrays = Sequence[ArrayShape]
+_CALLING = ("fusion", "call", "async-start", "while")
 _UNKNOWN_CALL = "its arithmetic and memory of its own count as none, its results share storage only where the text says so"
-#: These name data on the host, or end what moves it.
-_MOVES_NOTHING = SAME_VALUE | {
-    "parameter",
-    "constant",
-    "tuple",
-    "get-tuple-element",
-    "copy-done",
-    "async-done",
-    "while",
-    "call",
-}
 
 
 def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPACES) -> None:
@@ -49,6 +39,13 @@ def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPA
         for instruction in computation.instructions:
             operands = [leaf for name in instruction.operands for _, leaf in computation.by_name[name].shape.leaves]
             _check_elements(instruction, operands)
+            called = [module.computations[name] for name in instruction.called if instruction.opcode in _CALLING]
+            for body in called:
+                given = [leaf for parameter in body.parameters for _, leaf in parameter.shape.leaves]
+                if any(one.elements != two.elements for one, two in zip(operands, given, strict=False)):
+                    raise instruction.error(f"found operands of other sizes than the parameters of %{body.name}")
+                if instruction.opcode == "async-start" and len(body.instructions) > len(body.parameters) + 1:
+                    warn_unmodelled("memory of the computation's own counts as none", f"instruction {instruction.name}")
             for text in _unmodelled(instruction, operands, timed, spaces):
                 warn_unmodelled(text, f"instruction {instruction.name}")
 
@@ -61,13 +58,11 @@ def _unmodelled(instruction: Instruction, operands: _Arrays, timed: bool, spaces
     for leaf in results:
         if leaf.memory_space not in spaces:
             yield f"memory space S({leaf.memory_space}) counts as the device's"
-        if leaf.dtype == "opaque":
-            yield "the bytes of opaque values count as none"
     thread = instruction.attribute("async_execution_thread") or '"main"'
     if thread != '"main"' or '_xla_compute_type="host"' in instruction.attributes_text:
         yield f"it runs beside the device's own thread, on {excerpt(thread)}: its time counts, memory of its own does not"
     text = UNMODELLED_TIMES.get(opcode)
-    if text is None and opcode not in _MOVES_NOTHING and any(leaf.memory_space == HOST for leaf in (*results, *operands)):
+    if text is None and opcode not in NAMING and any(leaf.memory_space == HOST for leaf in (*results, *operands)):
         text = UNMODELLED_TIMES["infeed"]
     if timed and text:
         yield f"{opcode} {text}"
@@ -93,8 +88,8 @@ def _elementwise(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
 
 def _bitcast(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
     """A bitcast may take the padding of tiles for elements."""
-    same = given[0].bytes == out.bytes or given[0].elements * BITS[given[0].dtype] == out.elements * BITS[out.dtype]
-    return out.elements if same else given[0].elements
+    bits = given[0].elements * BITS[given[0].dtype]
+    return out.elements if given[0].bytes == out.bytes else bits // max(1, BITS[out.dtype])
 
 
 def _broadcast(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
@@ -110,6 +105,12 @@ def _dot(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
     names = ("lhs_contracting_dims", "rhs_contracting_dims", "rhs_batch_dims")
     left, right, batch = (numbers(at, name, needed=False) for name in names)
     return _kept(given[0], left) * _kept(given[1], right + batch)
+
+
+def _convolution(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
+    """Features are the kernel's; batch and window are taken as they are."""
+    _, kernel, labels = convolution_labels(at, len(given[0].dims), len(given[1].dims), len(out.dims))
+    return _kept(out, [labels.index("f")]) * given[1].dims[kernel.index("o")]
 
 
 def _slice(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
@@ -135,4 +136,5 @@ _ELEMENTS: dict[str, Callable[[Instruction, ArrayShape, _Arrays], int]] = {
     "slice": _slice,
     "pad": _pad,
     "dot": _dot,
+    "convolution": _convolution,
 }

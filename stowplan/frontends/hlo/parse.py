@@ -262,8 +262,8 @@ class _Parser:
             Instruction(f"parameter/{number}", "parameter", known[name].shape, (), str(number), "", (), False, self.line)
             for number, name in enumerate(short.operands)
         ]
-        names = tuple(row.name for row in rows)
-        root = msgspec.structs.replace(short, opcode=wrapped, shape=short.shape.parts[1], operands=names, is_root=True)
+        given = tuple(row.name for row in rows)
+        root = msgspec.structs.replace(short, opcode=wrapped, shape=short.shape.parts[1], operands=given, is_root=True)
         body = Computation(f"{short.name}/{self.line}", (*rows, root), root, self.line)
         self.computations[body.name] = body
         own = (f"{key}={value}" for key, value in short.attributes.items() if key in _OF_A_START)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from stowplan.deadline import check_reading
@@ -221,7 +220,8 @@ class Schedule(LeafWalk[int]):
             if opcode.endswith("-done"):
                 # What an asynchronous operation reads is alive until it is done, or is its result by then.
                 started = scope.leaves[instruction.operands[0]]
-                self._read(set(started) - {self._updated.get(value, NOWHERE) for value in started}, 2 * len(self.steps) - 1)
+                replaced = {self._updated.get(value) for value in started}
+                self._read([value for value in started if value not in replaced], 2 * len(self.steps) - 1)
             return named
         if opcode == "while":
             return self._loop(instruction, scope)
@@ -363,7 +363,7 @@ class Schedule(LeafWalk[int]):
 
     # Helpers
 
-    def _read(self, values: Iterable[int], moment: int) -> None:
+    def _read(self, values: list[int], moment: int) -> None:
         for value in values:
             if value != NOWHERE:
                 self.values.read(value, moment)

@@ -133,7 +133,8 @@ def _evaluate(
             index = instruction.attribute("index") or ""
             return _Value(int(index), offset) if index.isdecimal() and len(index) < 9 else None
         elif opcode in ("add", "subtract") and len(operands) == 2:
-            constants = [_literal(operand, home, module, arguments) for operand in operands]
+            plain = [_evaluate(operand, home, module, arguments, is_plain=True) for operand in operands]
+            constants = [value.offset if value is not None and value.leaf is None else None for value in plain]
             if constants[1] is not None:
                 offset += constants[1] if opcode == "add" else -constants[1]
                 instruction = operands[0]
@@ -150,10 +151,3 @@ def _evaluate(
         else:
             return None
     return None
-
-
-def _literal(
-    instruction: Instruction, home: Computation, module: HloModule, arguments: list[_Value | None] | None
-) -> int | None:
-    value = _evaluate(instruction, home, module, arguments, is_plain=True)
-    return value.offset if value is not None and value.leaf is None else None

@@ -123,14 +123,12 @@ class LeafWalk(Generic[T]):
         values, offsets = list(chain.from_iterable(operands)), instruction.shape.offsets
         if instruction.opcode in ("send", "collective-permute-start") and offsets[1:2] == (1,):
             del values[1:]  # a token, or the storage that the result is to take
-        if len(offsets) < 3 or (source >= 0 and offsets[source + 1] - offsets[source] != len(values)):
+        if len(offsets) < max(source, result, 1) + 2 or offsets[source + 1] - offsets[source] != len(values):
             raise instruction.error(f"expected a tuple of operands and results as shape of {instruction.opcode}")
         found = dict.fromkeys(range(offsets[-1]), nothing)
-        if source >= 0:
-            found.update(zip(range(offsets[source], offsets[source + 1]), values, strict=True))
-        if result >= 0:
-            for leaf in range(offsets[result], offsets[result + 1]):
-                del found[leaf]
+        found.update(zip(range(offsets[source], offsets[source + 1]), values, strict=True))
+        for leaf in range(offsets[result], offsets[result + 1]):
+            del found[leaf]
         return found
 
 
