@@ -21,6 +21,7 @@ from stowplan.backends.xla.collectives import collective_cycles
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import HloModule, program_from_module, read_module
+from stowplan.frontends.hlo.format import Donation
 from stowplan.frontends.hlo.placed import Placed, placed_instructions, read_assignment, read_placements, sign_steps
 from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
 from stowplan.hardware.costs import make_problem
@@ -37,6 +38,7 @@ from stowplan.hardware.shared_bandwidth import play_shared
 from stowplan.hardware.simulator import Timeline, durations_ps
 from stowplan.hardware.targets import Target, load_target, xla_chip
 from stowplan.hardware.targets.toml_files import duration_ps
+from stowplan.log import collecting_unmodelled
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -69,9 +71,13 @@ class Score(msgspec.Struct, frozen=True):
         return [f"{share:.0%} of the default's cycles are collectives, counted by bytes over links"] if share > 0.005 else []
 
 
-def judged_program(module: HloModule) -> Program:
-    """A module's program as XLA sees it: a donated parameter and the output in its storage are one tensor."""
-    return program_from_module(module, donation="tied")
+def judged_program(module: HloModule, donation: Donation = "tied") -> Program:
+    """A module's program as XLA sees it: a donated parameter and the output in its storage are one tensor.
+
+    What has no time of its own in it is counted here by XLA's cycles and by bytes over links, so nothing is warned of.
+    """
+    with collecting_unmodelled():
+        return program_from_module(module, donation=donation)
 
 
 def with_freedoms(problem: Problem) -> Problem:
@@ -102,7 +108,7 @@ class CompiledModule:
         self._target = target
         placed = placed_instructions(module)
         copies = {name for name, each in placed.items() if each.instruction.opcode == "copy"}
-        self.steps = self._counted(program_from_module(module).steps, copies)
+        self.steps = self._counted(judged_program(module, "free").steps, copies)
         self.copies = {
             step.name: self._careful(step.cycles or 0, placed[name])
             for step in self.steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stowplan.backends.xla.collectives import collective_cycles
+from stowplan.backends.xla.score import judged_program
 from stowplan.frontends.hlo import parse_module, program_from_module
 from stowplan.hardware.targets import load_target
 
@@ -81,3 +82,16 @@ def test_a_pair_is_one_step() -> None:
     assert [step.name for step in program.steps] == ["go"]
     assert program.value_tensor["there"] == program.value_tensor["go{1}"]
     assert program.value_tensor["go{0}"] == program.value_tensor["x"]
+
+
+def test_links_are_counted_here_so_nobody_is_warned_of_them(recwarn: pytest.WarningsRecorder) -> None:
+    text = f"HloModule m, is_scheduled=true\nENTRY %main (x: f32[1024,1024]) -> f32[] {{\n{asynchronous('')}\n}}\n"
+    assert [step.name for step in judged_program(parse_module(text)).steps] == ["go"]
+    assert not recwarn
+
+
+def test_the_short_form_of_an_asynchronous_collective() -> None:
+    groups = "replica_groups={{0,1,2,3}}"
+    body = f"  %x = {BIG} parameter(0)\n  %go = (({BIG}), {PART}, u32[]) reduce-scatter-start(%x), dimensions={{0}}, {groups}\n"
+    body += f"  ROOT %there = {PART} reduce-scatter-done(%go)"
+    assert cycles(body) == {"go": pytest.approx(1.5 * MIB, abs=1)}
