@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from stowplan.deadline import check_reading
 from stowplan.errors import naming
 from stowplan.frontends.hlo.access import Access, fused_access, instruction_access
@@ -36,7 +38,7 @@ def read_hlo_order(path: str | Path) -> Problem:
 class _Reader(LeafWalk[int | None]):
     """Walks one computation."""
 
-    def __init__(self, module: HloModule, access: dict[str, Access], scratch: dict[str, int]):
+    def __init__(self, module: HloModule, access: dict[str, Access], scratch: dict[tuple[str, bool], int]):
         super().__init__(module)
         self._access, self._scratch = access, scratch
         self._tensors: list[Tensor] = []
@@ -139,22 +141,56 @@ class _Reader(LeafWalk[int | None]):
         """Bytes that the computations of an instruction need beside its operands and results."""
         if instruction.opcode not in IN_LINE:
             return 0
-        return max((self._inside(name) for name in instruction.called), default=0)
+        return max((self._inside(name, instruction.opcode == "while") for name in instruction.called), default=0)
 
-    def _inside(self, name: str) -> int:
-        """Peak of a computation in its own order, without its parameters."""
-        if name not in self._scratch:
-            self._scratch[name] = 0
-            inner = _Reader(self.module, self._access, self._scratch).problem(
-                self.module.computations[name], name, is_entry=False
+    def _inside(self, name: str, is_loop: bool) -> int:
+        """Peak of a computation in its own order, beside its operands, which are held outside, and its results."""
+        key = name, is_loop
+        if key not in self._scratch:
+            self._scratch[key] = 0
+            computation = self.module.computations[name]
+            reader = _Reader(self.module, self._access, self._scratch)
+            inner = reader.problem(computation, name, is_entry=False)
+            copied = reader.copied(computation, inner) if is_loop else []
+            held = {*inner.inputs} | ({*inner.outputs} - {*copied})
+            _hold_updated(inner, held)
+            sizes = [0 if number in held else tensor.size for number, tensor in enumerate(inner.tensors)]
+            tensors = tuple(msgspec.structs.replace(tensor, size=sizes[at]) for at, tensor in enumerate(inner.tensors))
+            ops = tuple(
+                msgspec.structs.replace(op, in_place=tuple(pair for pair in op.in_place if sizes[pair[0]] == sizes[pair[1]]))
+                for op in inner.ops
             )
-            structure = build(inner)
-            own = sum(inner.tensors[each].size for each in inner.inputs)
-            self._scratch[name] = max(0, structure.peak(stable_order(structure)) - own)
-        return self._scratch[name]
+            structure = build(msgspec.structs.replace(inner, tensors=tensors, ops=ops))
+            at_end = sum(inner.tensors[number].size for number in copied)
+            self._scratch[key] = max(at_end, structure.peak(stable_order(structure)))
+        return self._scratch[key]
+
+    def copied(self, body: Computation, inner: Problem) -> list[int]:
+        """What the next iteration of a loop gets that cannot stand where this one's is: that is still read, or is another's."""
+        written = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.writes}
+        read: dict[int, int] = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.reads}
+        given = [leaf for each in body.instructions if each.opcode == "parameter" for leaf in self._leaves[each.name]]
+        copied: dict[int, None] = {}
+        for before, after in zip(given, self._leaves[body.root.name], strict=False):
+            if before is None or after is None or before == after:
+                continue
+            made = written.get(after, len(inner.ops))
+            last = read.get(before, -1)
+            takes_place = last < made or (last == made and (before, after) in inner.ops[made].in_place)
+            if after not in written or not takes_place:
+                copied[after] = None
+        return list(copied)
 
     def _add(self, name: str, size: int) -> int | None:
         if size == 0:
             return None
         self._tensors.append(Tensor(id=name, size=size))
         return len(self._tensors) - 1
+
+
+def _hold_updated(inner: Problem, held: set[int]) -> None:
+    """Add to what is held what a held result takes the place of."""
+    read = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.reads}
+    for at, op in reversed(list(enumerate(inner.ops))):
+        ended = {operand for operand, _ in op.in_place if read[operand] == at} - {*inner.outputs}
+        held |= {operand for operand, result in op.in_place if result in held and operand in ended}

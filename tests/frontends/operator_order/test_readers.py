@@ -183,6 +183,79 @@ ENTRY %main (x: f32[64]) -> f32[64] {
     assert [names(problem, pair) for pair in problem.ops[1].in_place] == [["copy", "loop{1}"]]
 
 
+_CALLEE = """HloModule call
+
+callee {
+  p = f32[64]{0} parameter(0)
+  a = f32[128]{0} concatenate(p, p), dimensions={0}
+  b = f32[256]{0} concatenate(a, a), dimensions={0}
+  ROOT c = f32[2]{0} slice(b), slice={[0:2]}
+}
+
+ENTRY main {
+  x = f32[64]{0} parameter(0)
+  ROOT y = f32[2]{0} call(x), to_apply=callee
+}
+"""
+
+
+def test_what_a_call_needs_is_beside_an_operand_that_its_computation_has_read_for_the_last_time(tmp_path: Path) -> None:
+    path = tmp_path / "call.hlo.txt"
+    path.write_text(_CALLEE)
+    problem = stowplan.read(path, target="order")
+    assert {tensor.id: tensor.size for tensor in problem.tensors} == {"x": 256, "y": 8, "y.scratch": 512 + 1024}
+
+
+@pytest.mark.parametrize(
+    ("lines", "root", "needed"),
+    [
+        (["a = f32[64]{0} negate(v)"], "a", 1),
+        (["a = f32[64]{0} negate(v)", "b = f32[64]{0} negate(a)"], "b", 1),
+        (["a = f32[64]{0} reverse(v), dimensions={0}"], "a", 256),
+        (["a = f32[64]{0} reverse(v), dimensions={0}", "b = f32[64]{0} add(a, v)"], "b", 256),
+        (["a = f32[64]{0} negate(v)", "b = f32[64]{0} reverse(v), dimensions={0}"], "a", 512),
+    ],
+    ids=["in place", "in place twice", "copied back", "written where the old value was", "the new value is there before"],
+)
+def test_what_a_loop_carries_stands_where_it_was_unless_that_is_still_read(
+    tmp_path: Path, lines: list[str], root: str, needed: int
+) -> None:
+    """``needed`` bytes by hand, beside the carried buffer; 1 is the condition's result."""
+    path = tmp_path / "loop.hlo.txt"
+    body = "\n  ".join(lines)
+    path.write_text(
+        f"""HloModule loop
+
+cond {{
+  q = (s32[], f32[64]{{0}}) parameter(0)
+  i = s32[] get-tuple-element(q), index=0
+  n = s32[] constant(3)
+  ROOT l = pred[] compare(i, n), direction=LT
+}}
+
+body {{
+  q = (s32[], f32[64]{{0}}) parameter(0)
+  i = s32[] get-tuple-element(q), index=0
+  v = f32[64]{{0}} get-tuple-element(q), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  {body}
+  ROOT r = (s32[], f32[64]{{0}}) tuple(j, {root})
+}}
+
+ENTRY main {{
+  x = f32[64]{{0}} parameter(0)
+  z = s32[] constant(0)
+  s = (s32[], f32[64]{{0}}) tuple(z, x)
+  w = (s32[], f32[64]{{0}}) while(s), condition=cond, body=body
+  ROOT o = f32[64]{{0}} get-tuple-element(w), index=1
+}}
+"""
+    )
+    problem = stowplan.read(path, target="order")
+    assert next(tensor.size for tensor in problem.tensors if tensor.id == "w.scratch") == needed
+
+
 def test_text_that_is_no_hlo(tmp_path: Path) -> None:
     path = tmp_path / "no.hlo.txt"
     path.write_text("something else\n")
