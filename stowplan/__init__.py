@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stowplan.errors import InputError, MissingDependencyError, StowplanError, UsageError, VerificationError
-from stowplan.lazy import lazy_names
+from stowplan.lazy import lazy_names, listed
 from stowplan.version import VERSION
 
 if TYPE_CHECKING:
@@ -33,3 +33,4 @@ __getattr__ = lazy_names(
     __name__,
     {"frontends.read": ["read"], "portfolio.keep_close.earlier_plan": ["KeepClose"], "portfolio.solve": ["solve"]},
 )
+__dir__ = listed(globals())

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
+from decimal import Decimal
 from typing import Any
 
 from stowplan.errors import UsageError
@@ -26,6 +28,29 @@ def whole(what: str, value: Any, least: int | None = None, most: int | None = No
             return found
     wanted = "" if least is None else f"at least {least}, " if most is None else f"{least} to {most}, "
     raise UsageError(f"found {what.format(show(value))}, expected {wanted}a whole number")
+
+
+_SIZE = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?(?:e\+?[0-9]{1,2})?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+#: Bytes of each unit of a size, in capital letters.
+_UNITS = {"": 1, "B": 1} | {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGTP", 1)}
+_UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGTP", 1)}
+
+
+def size(what: str, value: Any, least: int | None = None) -> int:
+    """A number of bytes, or text that says one, in capital or small letters: ``4 GiB``, ``1.5MiB``, ``1200KB``, ``1e6``.
+
+    ``kB``, ``MB``, ``GB``, ``TB``, ``PB`` are powers of 1000, ``KiB`` to ``PiB`` of 1024; a part of a byte is left out. Raises
+    UsageError as :func:`whole` does.
+    """
+    if not isinstance(value, str):
+        return whole(what, value, least)
+    match = _SIZE.fullmatch(value)
+    scale = None if match is None else _UNITS.get(match[2].upper())
+    if match is None or scale is None:
+        expected = "bytes, or a number with kB, MB, GB (powers of 1000) or KiB, MiB, GiB (of 1024)"
+        raise UsageError(f"found {what.format(show(value))}, expected {expected}")
+    return whole(what, int(Decimal(match[1]) * scale), least)
 
 
 def number(what: str, value: Any, least: float, below: float = math.inf, *, or_least: bool = True) -> float:

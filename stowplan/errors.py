@@ -74,6 +74,11 @@ class MissingDependencyError(StowplanError):
     """An optional package is needed; the message names the extra that brings it."""
 
 
+def to_install(extra: str) -> str:
+    """How to get an extra of this package, which is in no index: from a clone of it."""
+    return f"pip install '.[{extra}]' in a clone of stowplan"
+
+
 @contextlib.contextmanager
 def naming(source: str | Path | None) -> Iterator[None]:
     """Name a file in each :class:`InputError` from within that names none; None leaves them as they are."""

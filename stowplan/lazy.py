@@ -18,3 +18,8 @@ def lazy_names(package: str, places: Mapping[str, Sequence[str]]) -> Callable[[s
         return getattr(importlib.import_module(modules[name]), name)
 
     return look_up
+
+
+def listed(module: dict[str, Any]) -> Callable[[], list[str]]:
+    """What ``__dir__`` of such a package is, given its ``globals()``: all that it offers, imported or not."""
+    return lambda: sorted({*module["__all__"], *(name for name in module if name.startswith("__"))})

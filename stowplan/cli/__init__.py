@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 #: What ends a command besides Ctrl-C, where the system has it.
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -76,7 +77,7 @@ def _run(arguments: list[str] | None) -> int:
         # A bare `stowplan` asks for help and gets it; its message is the help text.
         context = getattr(error, "ctx", None)
         hint = f" (try '{context.command_path} --help')" if context is not None else ""
-        message = error.format_message()
+        message = _in_plain_words(error)
         note(message if "\n" in message else f"stowplan: {message.rstrip('.')}{hint}")
         return 2
     except Abort as error:
@@ -91,6 +92,21 @@ def _run(arguments: list[str] | None) -> int:
     except Exception as error:
         return _internal(error)
     return code if isinstance(code, int) else 0
+
+
+#: What a number is expected to be, by what the parser calls the fault.
+_NUMBERS = {"int": "a whole number", "float": "a number", "greater": "at least {ge}"}
+
+
+def _in_plain_words(error: Any) -> str:
+    """What a parser of the command line says; of numbers what was found and expected, which it does not say."""
+    message = str(error.format_message())
+    for fault in getattr(error.__cause__ or error.__context__, "errors", list)():
+        expected = _NUMBERS.get(fault["type"].partition("_")[0])
+        if expected is not None:
+            told = f"found {fault['input']!r}, expected {expected.format_map(fault.get('ctx', {}))}"
+            message = message.replace(fault["msg"], told)
+    return message
 
 
 def _internal(error: BaseException) -> int:

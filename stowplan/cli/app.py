@@ -89,6 +89,7 @@ _COMMANDS = {
     "tune-xla": "stowplan.cli.tune_xla:tune_xla_command",
     "show": "stowplan.cli.inspect:show_command",
     "targets": "stowplan.cli.inspect:targets_command",
+    "show-versions": "stowplan.cli.versions:show_versions_command",
 }
 
 #: What each group of commands is for, and its commands.
@@ -123,7 +124,7 @@ Lines to begin with:
 def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The application, with the command that is asked for alone, or with all where that is none: each takes time to import."""
     asked = next((each for each in arguments if not each.startswith("-")), "")
-    app = _new(help=_HELP, name="stowplan")
+    app = _new(help=_HELP, name="stowplan", add_completion=True)
     app.callback()(_options)
     is_known = asked in _COMMANDS or asked in _GROUPS
     for name, place in _COMMANDS.items():
@@ -139,10 +140,10 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
     return app
 
 
-def _new(**options: Any) -> typer.Typer:
+def _new(*, add_completion: bool = False, **options: Any) -> typer.Typer:
     return typer.Typer(
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=add_completion,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stowplan import files
+from stowplan.cli import stopping
 from stowplan.cli.options import SHARED, Quiet, Search, Suites, Targets, XlaPlans, option, settings_of, size, with_input_options
 from stowplan.cli.output import as_gap, as_quantity, as_ratio, note, render, say, say_json
 from stowplan.cli.outputs import check_outputs
@@ -73,22 +75,26 @@ def batch_command(
     items = find_inputs(suites)
     order = {item.name: number for number, item in enumerate(items)}
     done: list[tuple[Item, Record]] = []
-    interrupted = False
-    progress = _Progress(len(items), in_turn=jobs in (None, 1) and scheduler is None, quiet=quiet)
+    in_turn = jobs in (None, 1) and scheduler is None
+    progress = _Progress(len(items), in_turn=in_turn, quiet=quiet)
     try:
-        for item, record, was_finished in run_batch(
-            items,
-            output,
-            settings,
-            fresh=fresh,
-            on_start=progress.begin,
-            jobs=jobs,
-            memory_budget=memory_budget,
-            scheduler=scheduler,
-            journal=jsonl,
-        ):
-            done.append((item, record))
-            progress.end(item, record, was_finished)
+        # Of inputs in their turn, Ctrl-C is to end the reading of one at once, too.
+        with contextlib.nullcontext() if in_turn else stopping() as cancel:
+            for item, record, was_finished in run_batch(
+                items,
+                output,
+                settings,
+                fresh=fresh,
+                on_start=progress.begin,
+                jobs=jobs,
+                memory_budget=memory_budget,
+                scheduler=scheduler,
+                journal=jsonl,
+                cancel=cancel,
+            ):
+                done.append((item, record))
+                progress.end(item, record, was_finished)
+            interrupted = cancel is not None and cancel.is_set()
     except KeyboardInterrupt:
         interrupted = True
     done.sort(key=lambda each: order[each[0].name])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stowplan import files
-from stowplan.cli import stopping
+from stowplan.cli import INTERRUPTED, stopping
 from stowplan.cli.options import Input, Quiet, Search, option, size, with_input_options
 from stowplan.cli.output import LinePrinter, note, open_noting, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
@@ -86,7 +86,10 @@ def frontier_command(
         save_picture(picture(problem, points), png)
         note(str(png))
     if cancel.is_set():
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
+    if not any(map(_fits, points)):
+        # As of one limit, of which none is known to be met.
+        raise typer.Exit(1 if all(each.is_infeasible for each in points) else 3)
 
 
 def _limits(text: str) -> int | list[int]:

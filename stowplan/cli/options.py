@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 
 import typer
 
+from stowplan import arguments
 from stowplan.errors import UsageError
 from stowplan.frontends.options import OPTIONS, ReadOptions, spelt, spelt_all
 
@@ -66,13 +67,11 @@ Deterministic = Annotated[
 ]
 
 
-def size(text: str) -> int:
-    """Bytes, as an option says them: ``2 GB``, ``512MiB``, ``1000000``."""
-    from stowplan.hardware.targets.toml_files import Bytes
-
+def size(text: str, least: int = 0) -> int:
+    """Bytes, as an option says them (:func:`stowplan.arguments.size`)."""
     try:
-        return int(text) if text.isdecimal() else int(Bytes.parse(text))
-    except ValueError as error:
+        return arguments.size("{}", text, least)
+    except UsageError as error:
         raise typer.BadParameter(str(error)) from error
 
 
@@ -118,7 +117,12 @@ CacheFolder = Annotated[
         help="Keep results here, and take those that are here for the same problem, options and versions.",
     ),
 ]
-CacheBytes = Annotated[int, option("--cache-bytes", "BYTES", "Keep results of so many bytes at most, those used last.", min=1)]
+CacheBytes = Annotated[
+    int,
+    option(
+        "--cache-bytes", "SIZE", "Keep results of so many bytes at most, those used last.", parser=lambda text: size(text, 1)
+    ),
+]
 
 DEFAULT_CANDIDATES = "heuristic,learned,exact"
 DEFAULT_TIME_LIMIT = 30.0
@@ -197,7 +201,7 @@ def _parameter(name: str) -> inspect.Parameter:
     else:
         one: Any = Path if declared.metavar == "FILE" else int if int in parts else str
         is_several = any(get_origin(each) is tuple for each in (kind, *parts))
-        told = option(spelt(name), declared.metavar, declared.help)
+        told = option(spelt(name), declared.metavar, declared.help, parser=size if declared.metavar == "SIZE" else None)
         annotation, default = Annotated[(list[one] if is_several else one) | None, told], None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

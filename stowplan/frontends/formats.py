@@ -5,6 +5,7 @@ To add a format, write its module with a ``FORMAT`` and add one line here.
 
 from __future__ import annotations
 
+import difflib
 import os
 import stat
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from typing import cast
 from stowplan import files, kinds
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.format import InputFormat, Source, TargetFamily
+from stowplan.hardware.targets.toml_files import is_path
 
 #: Formats by ``module`` (its ``FORMAT``) or ``module:name``, in the order in which they are asked; each is imported then.
 _PLACES = [
@@ -71,13 +73,24 @@ def format_of(source: Source) -> InputFormat:
 
 def target_family(target: str) -> TargetFamily:
     """The family that a target belongs to, by name or path; raises InputError where it is none."""
+    check_name(target)
     families = [each.targets for each in formats() if each.targets is not None]
     for family in families:
         if family.holds(target):
             return family
-    # Its message lists the names there are.
+    # What is wrong with the file.
     families[-1].load(target)
     raise AssertionError(target)
+
+
+def check_name(target: str | Path | None) -> None:
+    """Raise InputError where a target is a name that none has, with all names, and the one that may be meant."""
+    if target is None or is_path(target):
+        return
+    names = [name for each in reversed(formats()) if each.targets is not None for name in each.targets.names()]
+    if target not in names:
+        meant = "".join(f"; perhaps {name}" for name in difflib.get_close_matches(str(target), names, 1))
+        raise InputError(f"found target {target!r}, expected one of {', '.join(names)}, or the path of a .toml file{meant}")
 
 
 def check_targets(targets: Iterable[str]) -> tuple[str, ...]:

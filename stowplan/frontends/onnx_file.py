@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stowplan import files
-from stowplan.errors import InputError, MissingDependencyError, first_line, naming
+from stowplan.errors import InputError, MissingDependencyError, first_line, naming, to_install
 from stowplan.frontends import shape_inference
 from stowplan.frontends.shape_folding import is_fixed
 from stowplan.log import warn_unmodelled
@@ -133,7 +133,7 @@ def read_onnx_file(path: str | Path) -> OnnxFile:
         import onnx
         from onnx import inliner
     except ImportError as error:
-        raise MissingDependencyError("reading an ONNX model needs onnx: pip install 'stowplan[frontends]'") from error
+        raise MissingDependencyError(f"reading an ONNX model needs onnx: {to_install('frontends')}") from error
     with naming(path):
         graph, opset, missing = _read_graph(path, onnx, inliner)
     name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")

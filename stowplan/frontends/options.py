@@ -57,8 +57,8 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         InputOption(
             ALL_INPUTS,
-            "BYTES",
-            "Fast memory (the fastest tier), in place of the target's; for packing, the bytes to fit into.",
+            "SIZE",
+            "Fast memory (the fastest tier), in place of the target's; for packing, the bytes to fit into: 1200KB, 1.5MiB.",
         ),
     ] = None
     cost_model: Annotated[
@@ -123,8 +123,9 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         InputOption(
             LOOP_BODIES,
             "NAME=VALUE",
-            "Again and again: max_delay=1, pass_through=yes, starts=source, siblings=none, inputs=copies, fuse=yes, fan_out=4, "
-            "strict=yes, memory=asynchronous, balance=yes (docs/reference/loop-bodies.md).",
+            "Again and again: max_delay=1 or none, pass_through=yes, starts=flow or source, siblings=consumers, "
+            "consumers_and_producers or none, inputs=variables, copies or instructions, fuse=yes, fan_out=4, strict=yes, "
+            "memory=instructions or asynchronous, balance=yes (docs/reference/loop-bodies.md).",
             flag="--rule",
         ),
     ] = ()

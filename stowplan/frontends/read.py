@@ -10,7 +10,7 @@ from typing import Any
 from stowplan import files, kinds
 from stowplan.errors import UsageError
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
-from stowplan.frontends.formats import format_of, formats, look
+from stowplan.frontends.formats import check_name, format_of, formats, look
 from stowplan.frontends.options import ReadOptions, spelt, spelt_all
 from stowplan.log import UnmodelledWarning, collecting_unmodelled, unmodelled_lines
 
@@ -127,6 +127,7 @@ def open_input(path: str | Path, options: ReadOptions) -> Opened:
     NoTargetError
         No target is named, and one is needed.
     """
+    check_name(options.target)
     source = look(path, options.target)
     found = format_of(source)
     accepted = found.accepts(source)

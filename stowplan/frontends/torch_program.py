@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from stowplan.errors import InputError, MissingDependencyError
+from stowplan.errors import InputError, MissingDependencyError, to_install
 
 
 def import_torch(what: str) -> Any:
@@ -16,7 +16,7 @@ def import_torch(what: str) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise MissingDependencyError(f"reading {what} needs torch: pip install 'stowplan[learned]'") from error
+        raise MissingDependencyError(f"reading {what} needs torch: {to_install('learned')}") from error
     return torch
 
 

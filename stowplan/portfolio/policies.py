@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stowplan import files, kinds
+from stowplan.errors import to_install
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
 
@@ -101,7 +102,7 @@ class PolicySource:
         if unavailable:
             pass
         elif find_spec("torch") is None:
-            unavailable = "needs torch: pip install 'stowplan[learned]'"
+            unavailable = f"needs torch: {to_install('learned')}"
         elif not self.path.is_file():
             unavailable = f"found no policy {self.path}: name one in {self.variable}, or train one ({self.command} --help)"
         else:

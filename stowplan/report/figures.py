@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stowplan import files
-from stowplan.errors import MissingDependencyError, UsageError
+from stowplan.errors import MissingDependencyError, UsageError, to_install
 from stowplan.report.colours import on_page, on_paper
 from stowplan.report.paper import Form, Paper, lay_out
 from stowplan.report.scene import Picture, Style, Text
@@ -141,7 +141,7 @@ def check_format(path: str | Path) -> str:
             import matplotlib  # noqa: F401
         except ImportError as error:
             raise MissingDependencyError(
-                "PNG and PDF pictures need matplotlib (.svg does not): pip install 'stowplan[viz]'"
+                f"PNG and PDF pictures need matplotlib (.svg does not): {to_install('viz')}"
             ) from error
     return suffix
 

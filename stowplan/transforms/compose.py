@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from stowplan.deadline import check_reading
-from stowplan.errors import MissingDependencyError
+from stowplan.errors import MissingDependencyError, to_install
 from stowplan.hardware.affine.expression import (
     Expression,
     Extents,
@@ -161,7 +161,7 @@ def _isl() -> Any:
     try:
         import islpy
     except ImportError as error:
-        raise MissingDependencyError("reversing this access needs islpy: pip install 'stowplan[poly]'") from error
+        raise MissingDependencyError(f"reversing this access needs islpy: {to_install('poly')}") from error
     return islpy
 
 

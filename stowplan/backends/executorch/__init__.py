@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from stowplan.lazy import lazy_names
+from stowplan.lazy import lazy_names, listed
 
 if TYPE_CHECKING:
     from stowplan.backends.executorch.banks import BankedPlanningAlgorithm as BankedPlanningAlgorithm
@@ -35,3 +35,4 @@ _PLACES = {
 __all__ = [*chain.from_iterable(_PLACES.values())]
 
 __getattr__ = lazy_names(__name__, _PLACES)
+__dir__ = listed(globals())

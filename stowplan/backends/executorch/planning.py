@@ -14,7 +14,7 @@ import msgspec
 
 from stowplan.backends.executorch import arenas, check
 from stowplan.backends.executorch.arenas import Arena, UnsupportedError
-from stowplan.errors import MissingDependencyError, brief
+from stowplan.errors import MissingDependencyError, brief, to_install
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
@@ -32,7 +32,7 @@ def require() -> None:
     """Raise MissingDependencyError, naming the extra that brings it, where executorch is not installed."""
     if importlib.util.find_spec("executorch") is None:
         raise MissingDependencyError(
-            "planning for ExecuTorch needs executorch, not installed here: pip install 'stowplan[executorch]'"
+            f"planning for ExecuTorch needs executorch, not installed here: {to_install('executorch')}"
         )
 
 

@@ -7,28 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import math
-import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from stowplan.arguments import flag, show, whole
-from stowplan.errors import MissingDependencyError, UsageError
-from stowplan.hardware.targets.toml_files import Bytes
+from stowplan.arguments import flag, size, whole
+from stowplan.errors import MissingDependencyError, to_install
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 
 if TYPE_CHECKING:
     from stowplan.backends.torch.partition import Partitioner
 
-#: Those of target files, in capital letters.
-_UNITS = {unit.upper(): size for unit, size in Bytes.units.items()} | {"": 1, "TIB": 1 << 40}
-
 
 def require() -> None:
     """Raise MissingDependencyError, naming the extra that brings it, where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
-        raise MissingDependencyError("planning for torch needs torch, not installed here: pip install 'stowplan[learned]'")
+        raise MissingDependencyError(f"planning for torch needs torch, not installed here: {to_install('learned')}")
 
 
 def to_bytes(memory: int | str) -> int:
@@ -39,14 +33,7 @@ def to_bytes(memory: int | str) -> int:
     UsageError
         Anything else, or less than one byte.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory) if isinstance(memory, str) else None
-    if found and found[2].upper() in _UNITS:
-        size = math.floor(float(found[1]) * _UNITS[found[2].upper()])
-    elif isinstance(memory, str):
-        raise UsageError(f"found a memory limit of {show(memory)}, expected bytes or text such as '4 GiB'")
-    else:
-        size = memory
-    return whole("a memory limit of {} bytes", size, 1)
+    return size("a memory limit of {}", memory, 1)
 
 
 def partitioner(
@@ -91,14 +78,14 @@ def partitioner(
     """
     require()
     options = check_options(Options(time_limit=time_limit, workers=workers, seed=seed))
-    size, graphs = to_bytes(memory), whole("{} graphs", graphs, 1)
+    limit, graphs = to_bytes(memory), whole("{} graphs", graphs, 1)
     from stowplan.backends.torch.partition import Partitioner
     from stowplan.backends.torch.planning import Settings
     from stowplan.backends.torch.reader import Counted
 
     return Partitioner(
         Settings(
-            limit=size,
+            limit=limit,
             counted=Counted(flag("parameters {}", parameters), flag("gradients {}", gradients)),
             time_limit=options.time_limit,
             strict=flag("strict {}", strict),

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from stowplan.backends.xla.sharding import MeshAxes, Partition, dumps, one_mesh, partition_of, read_mesh, read_partitions
-from stowplan.errors import MissingDependencyError, UsageError
+from stowplan.errors import MissingDependencyError, UsageError, to_install
 
 #: Packages of the extra ``xla`` that compile; what a result is made by.
 PACKAGES = ("jax", "jaxlib", "libtpu")
@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingDependencyError(
-            f"compiling for XLA needs {' and '.join(missing)}, not installed here: pip install 'stowplan[xla]'"
+            f"compiling for XLA needs {' and '.join(missing)}, not installed here: {to_install('xla')}"
         )
     installed = {name: importlib.metadata.version(name) for name in PACKAGES}
     return installed | {name: os.environ[name] for name in FLAGS if os.environ.get(name, "").strip()}
@@ -190,7 +190,7 @@ def of_function(
     versions()
     if importlib.util.find_spec("cloudpickle") is None:
         raise MissingDependencyError(
-            "sending a function to the compiling process needs cloudpickle, not installed here: pip install 'stowplan[xla]'"
+            f"sending a function to the compiling process needs cloudpickle, not installed here: {to_install('xla')}"
         )
     shapes, mesh = shapes_of(arguments)
     try:

@@ -26,7 +26,7 @@ from stowplan.cli.options import Quiet, option, with_input_options, with_paramet
 from stowplan.cli.output import LinePrinter, note, open_noting, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
 from stowplan.deadline import Deadline, limit_after
-from stowplan.errors import InputError, MissingDependencyError, UsageError
+from stowplan.errors import InputError, MissingDependencyError, UsageError, to_install
 from stowplan.frontends.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class Training(ABC, Generic[T]):
         try:
             import torch
         except ImportError as error:
-            raise MissingDependencyError("training needs torch: pip install 'stowplan[learned]'") from error
+            raise MissingDependencyError(f"training needs torch: {to_install('learned')}") from error
         # Batches are many and small: with more threads they wait for each other.
         torch.set_num_threads(1)
 

@@ -13,7 +13,7 @@ import typer
 from stowplan import arguments
 from stowplan.cli.options import option
 from stowplan.cli.train import Training, command
-from stowplan.errors import InputError, MissingDependencyError, UsageError
+from stowplan.errors import InputError, MissingDependencyError, UsageError, to_install
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
@@ -76,7 +76,7 @@ class _Training(Training["Trainer"]):
         if not self.graphs and not self.generate:
             raise UsageError("found no graphs, expected some, or --generate N")
         if find_spec("torch") and find_spec("sb3_contrib") is None:
-            raise MissingDependencyError("training a mapper needs sb3-contrib: pip install 'stowplan[learned]'")
+            raise MissingDependencyError(f"training a mapper needs sb3-contrib: {to_install('learned')}")
 
     def check_problem(self, problem: Problem, others: Sequence[Problem]) -> None:
         from stowplan.models.modulo_scheduling.bounds import find_obstacle

@@ -63,8 +63,8 @@ def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table:
     rules: dict[str, Any] = {}
     others: dict[str, Any] = {}
     for text in texts:
-        name, sign, value = text.partition("=")
-        if name not in _WORDS or not sign:
+        name, _, value = text.partition("=")
+        if name not in _WORDS:
             raise UsageError(f"--rule: found {text!r}, expected NAME=VALUE with one of {', '.join(_WORDS)}")
         (rules if name in Rules.__struct_fields__ else others)[name] = _value(name, value)
     paths = {"fixed": fixed, "op_table": op_table}

@@ -85,7 +85,8 @@ def with_settings(config: C, settings: Iterable[str]) -> C:
             inner = place.get(group)
             place = inner if isinstance(inner, dict) else {}
         if not equals or last not in place or isinstance(place[last], dict):
-            raise UsageError(f"--set: found {text!r}, expected NAME=VALUE with the name of a hyperparameter")
+            names = ", ".join(f"{each}.NAME" if isinstance(place[each], dict) else each for each in place)
+            raise UsageError(f"--set: found {text!r}, expected NAME=VALUE with one of {names or 'the hyperparameters'}")
         try:
             place[last] = msgspec.json.decode(value)
         except msgspec.DecodeError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -48,6 +50,7 @@ def run_batch(
     memory_budget: int | None = None,
     scheduler: str | None = None,
     journal: str | Path | None = None,
+    cancel: threading.Event | None = None,
 ) -> Generator[tuple[Item, Record, bool], None, None]:
     """Solve inputs; one that fails is recorded, and does not keep others from their turn.
 
@@ -73,11 +76,13 @@ def run_batch(
     journal
         File that gets a JSON line for each result, ``{"name": ..., "record": ...}``; ``results.jsonl`` in the folder where none
         is named.
+    cancel
+        Setting it ends the run, as Ctrl-C does: what is at work returns its best plan so far.
 
     Yields
     ------
-    Each input with its record, and whether it was finished before: in their order with one job, else as they come. A cancelled
-    run (Ctrl-C) is the last.
+    Each input with its record, and whether it was finished before: in their order with one job, else as they come. Cancelled
+    ones (Ctrl-C) are the last; side by side they have :data:`LAST_SECONDS` for it.
 
     Raises
     ------
@@ -117,13 +122,15 @@ def run_batch(
             return _task(item, folder, output, settings, targets, fresh)
 
         if workers is None:
-            outcomes: Iterator[tuple[int, Outcome]] = ((number, solve_task(begin(number))) for number in range(len(items)))
+            outcomes: Iterator[tuple[int, Outcome]] = (
+                (number, solve_task(begin(number), cancel)) for number in range(len(items))
+            )
         else:
-            outcomes = _side_by_side(workers, range(len(items)), begin)
+            outcomes = _side_by_side(workers, range(len(items)), begin, cancel or threading.Event())
         for number, outcome in outcomes:
             record, was_finished = _keep(items[number], output, outcome, settings, lines)
             yield items[number], record, was_finished
-            if record.exit_code == CANCELLED:
+            if record.exit_code == CANCELLED and workers is None:
                 return
 
 
@@ -167,10 +174,19 @@ def _room(jobs: int | None, budget: int | None, settings: Settings, scheduler: s
     return min(most, budget // job), settings
 
 
-def _side_by_side(workers: Workers, order: Sequence[int], begin: Callable[[int], Task]) -> Iterator[tuple[int, Outcome]]:
+#: Seconds that what is at work when a run is cancelled has for its best plan so far, and between two looks at the cancel.
+LAST_SECONDS, _LOOK_SECONDS = 5.0, 0.1
+
+
+def _side_by_side(
+    workers: Workers, order: Sequence[int], begin: Callable[[int], Task], cancel: threading.Event
+) -> Iterator[tuple[int, Outcome]]:
     """Outcomes as they come. What is lost is tried again when all others have had their turn."""
     waiting, tasks, lost = deque(order), dict[int, Task](), Counter[int]()
     while waiting or tasks:
+        if cancel.is_set():
+            yield from _last(workers, len(tasks))
+            return
         while waiting and workers.has_room():
             # Where nobody knows whose fault it was, those that were lost have their next try alone.
             if lost[waiting[0]] and tasks and not workers.blames:
@@ -180,7 +196,14 @@ def _side_by_side(workers: Workers, order: Sequence[int], begin: Callable[[int],
             workers.start(number, tasks[number])
             if lost[number] and not workers.blames:
                 break
-        number, found = workers.take()
+        try:
+            taken = workers.take(_LOOK_SECONDS)
+        except KeyboardInterrupt:
+            cancel.set()
+            continue
+        if taken is None:
+            continue
+        number, found = taken
         task = tasks.pop(number)
         if isinstance(found, Outcome):
             yield number, found
@@ -192,6 +215,16 @@ def _side_by_side(workers: Workers, order: Sequence[int], begin: Callable[[int],
             yield number, failure(task, INTERNAL_ERROR, f"{found.why}, in each of {workers.tries} tries")
         else:
             waiting.append(number)
+
+
+def _last(workers: Workers, count: int) -> Iterator[tuple[int, Outcome]]:
+    """Outcomes of ``count`` tasks that are at work when a run is cancelled; what ends without any is not done."""
+    workers.cancel()
+    end = time.monotonic() + LAST_SECONDS
+    for _ in range(count):
+        number, found = workers.take(max(0.0, end - time.monotonic())) or (0, None)
+        if isinstance(found, Outcome):
+            yield number, found
 
 
 def _task(item: Item, folder: Path, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> Task:

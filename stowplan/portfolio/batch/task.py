@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -167,11 +168,14 @@ class Outcome(msgspec.Struct, frozen=True):
     """Whether it is written. How a command was called says nothing about its inputs: what was made of them before stays."""
 
 
-def solve_task(task: Task) -> Outcome:
-    """Read and solve an input; what goes wrong is in the record, but for a KeyboardInterrupt while it is read."""
+def solve_task(task: Task, cancel: threading.Event | None = None) -> Outcome:
+    """Read and solve an input; what goes wrong is in the record, but for a KeyboardInterrupt while it is read.
+
+    Setting ``cancel`` ends it with the best plan so far.
+    """
     try:
         _register(task)
-        return _solved(task)
+        return _solved(task, cancel)
     except Exception as error:
         code, text = describe_failure(error)
         return failure(task, code, text, is_kept=not isinstance(error, UsageError))
@@ -215,7 +219,7 @@ def _register(task: Task) -> None:
         formats.register(module)
 
 
-def _solved(task: Task) -> Outcome:
+def _solved(task: Task, cancel: threading.Event | None) -> Outcome:
     began, settings = time.monotonic(), task.settings
     with reading_within(None if settings.deterministic else settings.time_limit):
         path, folder = (Path(os.fsdecode(each)) for each in (task.path, task.folder))
@@ -228,7 +232,7 @@ def _solved(task: Task) -> Outcome:
     options = {name: getattr(settings, name) for name in OF_SOLVE}
     if not settings.deterministic:
         options["time_limit"] = limit_after(began, settings.time_limit)
-    result = solve(problem, **options, plans=plans, baseline=settings.baseline).within(settings.time_limit)
+    result = solve(problem, **options, plans=plans, baseline=settings.baseline, cancel=cancel).within(settings.time_limit)
     result = msgspec.structs.replace(result, warnings=(*opened.warnings, *warnings, *result.warnings))
     values = result.to_dict(None if result.plan is None else task.plan)
     record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values, xla_plan=at_hand)

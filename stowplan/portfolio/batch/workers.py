@@ -32,7 +32,7 @@ import msgspec
 from stowplan import kinds
 from stowplan.arguments import show
 from stowplan.child_process import MOST_KEPT_MEMORY, ChildProcess, begin, describe_end, read_message, write_encoded
-from stowplan.errors import InputError, MissingDependencyError, UsageError
+from stowplan.errors import InputError, MissingDependencyError, UsageError, to_install
 from stowplan.models.light_imports import light_imports
 from stowplan.portfolio.batch.records import describe_failure
 from stowplan.portfolio.batch.task import Outcome, Task, solve_task
@@ -62,8 +62,11 @@ class Workers(Protocol):
     def start(self, number: int, task: Task) -> None:
         """Give it a task; its number is for :meth:`take`."""
 
-    def take(self) -> tuple[int, Outcome | Lost]:
-        """Wait for the next task to end, of those that were started."""
+    def take(self, seconds: float) -> tuple[int, Outcome | Lost] | None:
+        """Wait so long for the next task to end, of those that were started; None where none has."""
+
+    def cancel(self) -> None:
+        """Have what is at work end soon, with the best plan so far."""
 
     def close(self) -> None:
         """End what is still at work."""
@@ -111,12 +114,15 @@ class LocalWorkers:
         with contextlib.suppress(OSError):
             process.send(msgspec.msgpack.encode(task))
 
-    def take(self) -> tuple[int, Outcome | Lost]:
-        """Wait for the next outcome, or the end of a process."""
+    def take(self, seconds: float) -> tuple[int, Outcome | Lost] | None:
+        """Wait so long for the next outcome, or the end of a process."""
         while True:
             if self._unstarted:
                 return self._unstarted.pop()
-            process, data = self._messages.get()
+            try:
+                process, data = self._messages.get(timeout=seconds)
+            except queue.Empty:
+                return None
             number = self._busy.pop(process, None)
             if number is None:
                 # It had nothing to do.
@@ -133,6 +139,12 @@ class LocalWorkers:
             except msgspec.DecodeError as error:
                 process.end()
                 return number, Lost(f"its process sent what is no outcome: {error}")
+
+    def cancel(self) -> None:
+        """Tell the processes that are at work."""
+        for process in self._busy:
+            with contextlib.suppress(OSError):
+                process.send(_CANCEL)
 
     def close(self) -> None:
         """Kill all processes, with what they have started."""
@@ -184,17 +196,26 @@ def main() -> None:
     incoming, outgoing = begin(int(sys.argv[1]))
     prefer_to_end(OOM_SCORE)
     light_imports()
-    work = cast(Callable[[Task], Outcome], kinds.load(sys.argv[2]))
+    work = cast(Callable[[Task, threading.Event], Outcome], kinds.load(sys.argv[2]))
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
-    threading.Thread(target=_take_in, args=(incoming, tasks), daemon=True).start()
+    # Nothing is begun after a cancel.
+    cancel = threading.Event()
+    threading.Thread(target=_take_in, args=(incoming, tasks, cancel), daemon=True).start()
     while True:
-        write_encoded(outgoing, msgspec.msgpack.encode(work(tasks.get())))
+        write_encoded(outgoing, msgspec.msgpack.encode(work(tasks.get(), cancel)))
 
 
-def _take_in(incoming: BinaryIO, tasks: queue.SimpleQueue[Task]) -> None:
-    """Take in tasks until the parent goes away; then end the process, whatever it is doing."""
+#: A message that is no task.
+_CANCEL = b""
+
+
+def _take_in(incoming: BinaryIO, tasks: queue.SimpleQueue[Task], cancel: threading.Event) -> None:
+    """Take in tasks, and a cancel, until the parent goes away; then end the process, whatever it is doing."""
     while (data := read_message(incoming)) is not None:
-        tasks.put(msgspec.msgpack.decode(data, type=Task))
+        if data == _CANCEL:
+            cancel.set()
+        else:
+            tasks.put(msgspec.msgpack.decode(data, type=Task))
     os._exit(0)
 
 
@@ -237,13 +258,14 @@ class DaskWorkers:
         try:
             import distributed
         except ImportError as error:
-            raise MissingDependencyError("a Dask scheduler needs Dask: pip install 'stowplan[cluster]'") from error
+            raise MissingDependencyError(f"a Dask scheduler needs Dask: {to_install('cluster')}") from error
         if not _ADDRESS.fullmatch(address):
             raise UsageError(f"found the scheduler {show(address)}, expected an address such as tcp://host:8786")
         self._address, self._most = address, most
         self._killed: type[Exception] = distributed.KilledWorker
         # It has no types of its own.
         client: Any = distributed.Client
+        event: Any = distributed.Event
         with _quiet():
             try:
                 self._client = client(address, timeout=CONNECT_SECONDS, set_as_default=False, name="stowplan")
@@ -252,6 +274,7 @@ class DaskWorkers:
         self._running: dict[int, Any] = {}
         self._ended: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._counted, self._threads = -_COUNT_SECONDS, 0
+        self._cancel: Any = event(f"stowplan-{uuid.uuid4().hex}", client=self._client)
 
     def has_room(self) -> bool:
         """Whether there is a thread for another task. Where there is no worker yet, one task waits for the first."""
@@ -259,13 +282,17 @@ class DaskWorkers:
 
     def start(self, number: int, task: Task) -> None:
         """Have a task done by some worker."""
-        future: Any = self._client.submit(solve_task, task, key=f"stowplan-{number}-{uuid.uuid4().hex}", pure=False)
+        key = f"stowplan-{number}-{uuid.uuid4().hex}"
+        future: Any = self._client.submit(_until_cancelled, solve_task, task, self._cancel.name, key=key, pure=False)
         self._running[number] = future
         future.add_done_callback(lambda ended: self._ended.put((number, ended)))
 
-    def take(self) -> tuple[int, Outcome | Lost]:
-        """Wait for the next outcome."""
-        number, future = self._ended.get()
+    def take(self, seconds: float) -> tuple[int, Outcome | Lost] | None:
+        """Wait so long for the next outcome."""
+        try:
+            number, future = self._ended.get(timeout=seconds)
+        except queue.Empty:
+            return None
         del self._running[number]
         try:
             if future.cancelled():
@@ -278,6 +305,11 @@ class DaskWorkers:
         if isinstance(error, self._killed):
             return number, Lost("all workers that took it ended before it did")
         return number, Lost(describe_failure(error)[1], is_final=True)
+
+    def cancel(self) -> None:
+        """Tell the workers of the cluster."""
+        with _quiet(), contextlib.suppress(Exception):
+            self._cancel.set()
 
     def close(self) -> None:
         """Leave the cluster. What is not begun is taken back; what is at work ends by its time limit."""
@@ -293,6 +325,27 @@ class DaskWorkers:
                 self._threads = sum(self._client.nthreads().values())
             self._counted = now
         return self._threads
+
+
+def _until_cancelled(work: Callable[[Task, threading.Event], Outcome], task: Task, name: str) -> Outcome:
+    """Do a task on a worker of a cluster; the event of this name cancels it."""
+    import distributed
+
+    event: Any = distributed.Event
+    told = event(name)
+    cancel, is_over = threading.Event(), threading.Event()
+
+    def listen() -> None:
+        with contextlib.suppress(Exception):
+            while not is_over.is_set() and not cancel.is_set():
+                if told.wait(timeout=_COUNT_SECONDS):
+                    cancel.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        return work(task, cancel)
+    finally:
+        is_over.set()
 
 
 @contextlib.contextmanager

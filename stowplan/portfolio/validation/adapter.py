@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from stowplan import files, kinds
 from stowplan.deadline import Deadline
-from stowplan.errors import InputError, MissingDependencyError
+from stowplan.errors import InputError, MissingDependencyError, to_install
 from stowplan.portfolio.kind import Kind, kind
 from stowplan.portfolio.policies import PolicySource
 
@@ -171,7 +171,7 @@ class Policies:
 
     def __init__(self, paths: Sequence[str | Path] = (), seed: int = 0):
         if find_spec("torch") is None:
-            raise MissingDependencyError("trained policies need torch: pip install 'stowplan[learned]'")
+            raise MissingDependencyError(f"trained policies need torch: {to_install('learned')}")
         self._seed = seed
         self._named: dict[str, Path] = {}
         self._opened: dict[str, Opened] = {}

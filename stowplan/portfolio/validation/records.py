@@ -18,6 +18,10 @@ FORMAT = "stowplan.validation"
 VERSION = 1
 
 
+#: The note of a game that time cut short.
+STOPPED = "stopped"
+
+
 class Exact(msgspec.Struct, frozen=True, kw_only=True):
     """What the exact side came to."""
 
@@ -57,11 +61,16 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
     likeliest: Outcome
     sampled: tuple[Outcome, ...] = ()
-    best: Outcome = Outcome(note="stopped")
+    best: Outcome = Outcome(note=STOPPED)
     """The best of the sampled ones."""
-    searched: Outcome = Outcome(note="stopped")
+    searched: Outcome = Outcome(note=STOPPED)
     """With the agent's own search."""
     seconds: float = 0.0
+
+    @property
+    def is_played(self) -> bool:
+        """Whether any game was over in time, with a valid plan or without one."""
+        return any(each.note != STOPPED for each in (self.likeliest, *self.sampled, self.searched))
 
 
 class Values(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,7 +229,7 @@ def outcomes_of(problems: Sequence[ProblemReport]) -> dict[str, list[tuple[str, 
 
 def _row(name: str, outcomes: Iterable[Outcome], has_second: bool) -> Row:
     # What time cut short says nothing of the policy.
-    found = [each for each in outcomes if each.note != "stopped"]
+    found = [each for each in outcomes if each.note != STOPPED]
     gaps = spread((each.gap for each in found), sum(each.is_optimal for each in found))
     second: Spread | None = None
     if has_second:

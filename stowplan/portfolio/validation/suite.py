@@ -15,7 +15,7 @@ import numpy as np
 from stowplan import files
 from stowplan.arguments import whole
 from stowplan.deadline import Deadline, limit_after, reading_within
-from stowplan.errors import InputError
+from stowplan.errors import InputError, TimeLimitError
 from stowplan.frontends.formats import check_targets
 from stowplan.portfolio.batch.records import Settings, check_settings, describe_failure
 from stowplan.portfolio.batch.task import Item, read_problem
@@ -23,7 +23,7 @@ from stowplan.portfolio.kind import Kind, check, kind_of
 from stowplan.portfolio.solve import solve
 from stowplan.portfolio.validation.adapter import Completion, Effort, Estimate, Game, Opened, Player, Policies
 from stowplan.portfolio.validation.decisions import DecisionReport, dearest
-from stowplan.portfolio.validation.records import Exact, Outcome, ProblemReport, RewardCorrelation, Side, Values
+from stowplan.portfolio.validation.records import STOPPED, Exact, Outcome, ProblemReport, RewardCorrelation, Side, Values
 from stowplan.portfolio.validation.statistics import gap_to, pearson, second_gap_to, spearman, spearman_within
 from stowplan.result import Result
 
@@ -149,6 +149,8 @@ class _Run(NamedTuple):
         games_until = deadline.within(seconds)
         # As much for either.
         policy, likeliest, sampled = self._play(opened.policy, problem, judge, deadline.within(seconds / 2))
+        if not policy.is_played:
+            raise TimeLimitError(f"the time limit of {settings.time_limit:g} s was over before the policy had played a game")
         control, _, drawn = self._play(opened.control, problem, judge, games_until)
         rewards = self._rewards(opened, problem, [*sampled, *drawn])
         self.stage("decisions")
@@ -208,11 +210,11 @@ class _Run(NamedTuple):
         outcomes = tuple(judge.game(each) for each in sampled)
         side = Side(
             likeliest=judge.game(likeliest),
-            sampled=outcomes + (Outcome(note="stopped"),) * (self.games - len(outcomes)),
+            sampled=outcomes + (Outcome(note=STOPPED),) * (self.games - len(outcomes)),
             best=min(
                 (each for each in outcomes if each.objective is not None),
                 key=lambda each: each.objective or 0,
-                default=Outcome(note="lost" if len(outcomes) == self.games else "stopped"),
+                default=Outcome(note="lost" if len(outcomes) == self.games else STOPPED),
             ),
             searched=judge.game(searched),
             seconds=round(time.monotonic() - began, 3),
@@ -280,7 +282,7 @@ class Judge:
     def game(self, game: Game | None) -> Outcome:
         """Of a game, its plan verified."""
         if game is None:
-            return Outcome(note="stopped")
+            return Outcome(note=STOPPED)
         if game.plan is None:
             return Outcome(note="lost")
         found = check(self.kind, self.problem, game.plan)

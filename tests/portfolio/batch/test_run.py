@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +21,14 @@ import pytest
 import stowplan
 from stowplan.certificates.certificate import Certificate
 from stowplan.errors import InputError, UsageError
+from stowplan.frontends.read import read_plan
+from stowplan.models.packing.verify import verify
 from stowplan.portfolio.batch import run as batch_run
 from stowplan.portfolio.batch.records import Record, Settings, read_records
 from stowplan.portfolio.batch.run import run_batch
 from stowplan.portfolio.batch.task import Item, find_inputs
 from stowplan.portfolio.batch.workers import LocalWorkers, Lost
-from tests.paths import ROOT
+from tests.paths import EXAMPLES, ROOT
 from tests.patience import HANG, wait_until
 from tests.portfolio.conftest import is_running
 
@@ -188,27 +194,36 @@ def test_two_batches_into_one_folder_are_refused(tmp_path: Path) -> None:
     assert len(run(items, out)) == 2
 
 
-#: Runs a batch in which nothing ends.
+#: Runs a batch whose workers do something else.
 PARENT = """
 import functools, sys
 from stowplan.cli import main
 from stowplan.portfolio.batch import run
 from stowplan.portfolio.batch.workers import LocalWorkers, Lost
-run.LocalWorkers = functools.partial(LocalWorkers, function="tests.portfolio.batch.fakes:never_ends")
-main(["batch", sys.argv[1], "-o", sys.argv[2], "--jobs", "2"])
+run.LocalWorkers = functools.partial(LocalWorkers, function=f"tests.portfolio.batch.fakes:{sys.argv[1]}")
+main(["batch", "--jobs", "2", *sys.argv[2:]])
 """
 
 
+@contextlib.contextmanager
+def at_work(folder: Path, function: str, *arguments: object, lines: int) -> Iterator[subprocess.Popen[str]]:
+    """A batch in a process group of its own, whose workers have said so often that they are at work."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LADDER_PIDS": str(folder / "pids")}
+    command = [sys.executable, "-c", PARENT, function, *map(str, arguments), "-o", str(folder / "out")]
+    with subprocess.Popen(command, env=environment, stdout=-1, stderr=-1, text=True, start_new_session=True) as process:
+        try:
+            wait_until(lambda: len(pids_of(folder)) == lines or process.poll() is not None)
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.fixture
-def parent(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A batch of which two inputs are at work, with a candidate each."""
+def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A batch of which two inputs are at work, with a candidate each; nothing ends."""
     inputs(tmp_path, *"abc")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LADDER_PIDS": str(tmp_path / "pids")}
-    command = [sys.executable, "-c", PARENT, str(tmp_path / "suite"), str(tmp_path / "out")]
-    with subprocess.Popen(command, env=environment, stdout=-1, stderr=-1) as process:
-        wait_until(lambda: len(pids_of(tmp_path)) == 4)
+    with at_work(tmp_path, "never_ends", tmp_path / "suite", lines=4) as process:
         yield process
-        process.kill()
 
 
 def pids_of(folder: Path) -> list[int]:
@@ -216,7 +231,7 @@ def pids_of(folder: Path) -> list[int]:
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_no_orphans_when_the_parent_is_killed(parent: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_no_orphans_when_the_parent_is_killed(parent: subprocess.Popen[str], tmp_path: Path) -> None:
     pids = pids_of(tmp_path)
     assert all(map(is_running, pids))
     parent.kill()
@@ -226,13 +241,66 @@ def test_no_orphans_when_the_parent_is_killed(parent: subprocess.Popen[bytes], t
     assert len(run(inputs(tmp_path, *"abc"), tmp_path / "out")) == 3
 
 
-def test_an_interrupt_ends_all(parent: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    pids = pids_of(tmp_path)
-    parent.send_signal(signal.SIGINT)
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupt_ends_all(parent: subprocess.Popen[str], tmp_path: Path, times: int) -> None:
+    """What returns no plan ends after a while; at once after a second one."""
+    pids, began = pids_of(tmp_path), time.monotonic()
+    for number in range(times):
+        # One that comes while the first is being handled is the same.
+        time.sleep(0.5 * number)
+        os.killpg(parent.pid, signal.SIGINT)
     out, err = parent.communicate(timeout=HANG)
-    assert (parent.returncode, out, err) == (130, b"0 of 3 solved, 3 not done\n", b"stowplan: interrupted\n")
+    assert (parent.returncode, out, err) == (130, "0 of 3 solved, 3 not done\n", "stowplan: interrupted\n")
+    assert (time.monotonic() - began < batch_run.LAST_SECONDS) == (times == 2)
     wait_until(lambda: not any(map(is_running, pids)))
     assert not (tmp_path / "out" / ".batch.lock").exists()
+
+
+def check_cut_short(folder: Path, outcome: tuple[str, str], code: int, *names: str) -> None:
+    """These have verified plans, and records that say that they are interrupted."""
+    out = folder / "out"
+    assert code == 130, outcome
+    assert outcome[1].splitlines()[-1] == "stowplan: interrupted"
+    assert {*journal(out)} == {*names}
+    assert {path.name for path in out.iterdir()} == {
+        "results.jsonl",
+        *(f"{name}.{what}.json" for name in names for what in ("plan", "result")),
+    }
+    for name, record in read_records(out).items():
+        assert (record.exit_code, record.result and record.result["stop_reason"]) == (130, "cancelled"), name
+        assert f"{name} " in outcome[0]
+    assert outcome[0].count("interrupted") == len(names)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_interrupted_keeps_its_plan(tmp_path: Path, number: signal.Signals) -> None:
+    rng, lines = random.Random(0), ["id,lower,upper,size"]
+    for at in range(60):
+        begin = rng.randrange(40)
+        lines.append(f"{at},{begin},{begin + rng.randrange(1, 20)},{rng.randrange(1, 1000)}")
+    for item in inputs(tmp_path, *"abc"):
+        item.path.write_text("\n".join(lines) + "\n")
+    with at_work(tmp_path, "solves_after_the_cancel", tmp_path / "suite", lines=2) as process:
+        os.killpg(process.pid, number)
+        outcome = process.communicate(timeout=HANG)
+        code = process.returncode
+    check_cut_short(tmp_path, outcome, code - 13 * (number == signal.SIGTERM), "a", "b")
+    assert outcome[0].splitlines()[-1] == "0 of 3 solved, 1 not done"
+    for name in "ab":
+        problem, plan = stowplan.read(tmp_path / "suite" / f"{name}.csv"), tmp_path / "out" / f"{name}.plan.json"
+        assert verify(problem, read_plan(plan)).ok
+
+
+@pytest.mark.slow
+def test_a_search_that_is_interrupted_keeps_its_plan(tmp_path: Path) -> None:
+    (tmp_path / "suite").mkdir()
+    for name in ("one", "two"):
+        shutil.copy(EXAMPLES / "alexnet_train_b32.hlo.txt.gz", tmp_path / "suite" / f"{name}.hlo.txt.gz")
+    options = ("--target", "tpu-v4", "--time-limit", 600, "--candidates", "exact")
+    with at_work(tmp_path, "solves_in_earnest", tmp_path / "suite", *options, lines=2) as process:
+        os.killpg(process.pid, signal.SIGINT)
+        outcome = process.communicate(timeout=HANG)
+    check_cut_short(tmp_path, outcome, process.returncode, "one", "two")
 
 
 def test_a_worker_ends_with_its_pipe(tmp_path: Path) -> None:
@@ -247,8 +315,7 @@ def test_a_worker_ends_with_its_pipe(tmp_path: Path) -> None:
         assert process._process.stdin is not None
         process._process.stdin.close()
         wait_until(lambda: not any(map(is_running, pids_of(tmp_path))))
-        number, found = workers.take()
-        assert (number, found) == (0, Lost("its process ended without a last word, with exit status 0"))
+        assert workers.take(HANG) == (0, Lost("its process ended without a last word, with exit status 0"))
     finally:
         workers.close()
         del os.environ["LADDER_PIDS"]

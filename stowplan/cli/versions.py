@@ -1,0 +1,50 @@
+"""``stowplan show-versions``."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib import metadata
+from typing import Annotated
+
+from stowplan.cli.options import option
+from stowplan.cli.output import say, say_json
+from stowplan.report.text import aligned
+from stowplan.version import VERSION
+
+#: What plans depend on, and what extras bring.
+PACKAGES = (
+    *("numpy", "scipy", "ortools", "highspy", "pulp", "numba", "joblib", "msgspec", "typer", "rich"),
+    *("torch", "torch-geometric", "gymnasium", "sb3-contrib", "onnx", "executorch", "jax", "jaxlib", "libtpu"),
+    *("scikit-learn", "distributed", "islpy", "matplotlib"),
+)
+
+
+def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False) -> None:
+    """Print what a report of a bug needs: versions, machine, and whether the heuristics are compiled."""
+    found = versions()
+    say_json(found) if as_json else say("\n".join(aligned([(name, str(value)) for name, value in found.items()], ("", ""))))
+
+
+def versions() -> dict[str, str | int]:
+    """Versions and facts by name; nothing is imported for it."""
+    from stowplan.compiled import is_warm
+
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return {
+        "stowplan": VERSION,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": platform.platform(),
+        "processor cores": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1,
+        "heuristics": "compiled" if is_warm() else "not compiled yet",
+        "executable": sys.executable,
+        **{name: _version(name) for name in PACKAGES},
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
