@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
+from typing import TypeVar
 
 from stowplan.errors import TimeLimitError
 
@@ -21,10 +24,12 @@ class Deadline:
         Time from now; ``None`` or infinity for no limit.
     cancelled
         Shared event; setting it (or calling :meth:`cancel`) makes the deadline expire at once.
+    began
+        When it was set, where that is not now.
     """
 
-    def __init__(self, seconds: float | None = None, cancelled: threading.Event | None = None):
-        self.began = time.monotonic()
+    def __init__(self, seconds: float | None = None, cancelled: threading.Event | None = None, *, began: float | None = None):
+        self.began = time.monotonic() if began is None else began
         self._end = math.inf if seconds is None else self.began + seconds
         self._cancelled = cancelled if cancelled is not None else threading.Event()
 
@@ -104,32 +109,78 @@ def limit_after(began: float, seconds: float) -> float:
     return max(min(seconds, 0.2), seconds - (time.monotonic() - began)) if seconds > 0 else seconds
 
 
-#: Reading may take this long whatever the limit: a short one still gets the plans that cost nothing.
-LEAST_READING = 10.0
+#: When this module was imported, by the monotonic clock.
+_IMPORTED = time.monotonic()
+
+#: A process that was started longer ago than this (seconds) did something else before, as a shell that becomes the command.
+_LONGEST_START = 30.0
+
+
+def process_began() -> float:
+    """When this process was started, by the monotonic clock; when this module was imported where the system does not say."""
+    try:
+        with open("/proc/self/stat", "rb") as stream:
+            ticks = int(stream.read().rpartition(b")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return _IMPORTED
+    began = time.monotonic() - age
+    return began if 0 <= _IMPORTED - began <= _LONGEST_START else _IMPORTED
+
+
+#: Reading may take this long whatever the limit: what any limit may be exceeded by.
+LEAST_READING = 0.5
 
 _READING: ContextVar[tuple[Deadline, float] | None] = ContextVar("reading", default=None)
 
+#: Name of the threads that read.
+_READER = "stowplan reader"
 
-@contextmanager
-def reading_within(seconds: float | None) -> Iterator[None]:
-    """Let :func:`check_reading` raise, within this context, once ``seconds`` (:data:`LEAST_READING` at least) are over.
+T = TypeVar("T")
 
-    For readers, whose work is spread over many functions of one thread. ``None`` sets no limit.
+
+def read_within(seconds: float | None, read: Callable[[], T], began: float | None = None) -> T:
+    """What a reader returns, where it does so within ``seconds`` (:data:`LEAST_READING` at least) from ``began``, or from now.
+
+    It runs in a thread, in which :func:`check_reading` then raises. What does not look at the clock, such as the import of a
+    framework, cannot be interrupted: its thread is left behind (:func:`is_still_reading`). ``None`` sets no limit.
+
+    Raises
+    ------
+    TimeLimitError
+        The time was over before; or whatever ``read`` raises.
     """
     if seconds is None or math.isnan(seconds):
-        yield
-        return
-    token = _READING.set((Deadline(max(seconds, LEAST_READING)), seconds))
-    try:
-        yield
-    finally:
-        _READING.reset(token)
+        return read()
+    deadline, context, outcome = Deadline(max(seconds, LEAST_READING), began=began), copy_context(), Future[T]()
+    context.run(_READING.set, (deadline, seconds))
+
+    def run() -> None:
+        try:
+            outcome.set_result(context.run(read))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name=_READER, daemon=True).start()
+    with suppress(TimeoutError):
+        outcome.exception(min(deadline.remaining, threading.TIMEOUT_MAX))
+    if not outcome.done():
+        raise _not_read(deadline, seconds)
+    return outcome.result()
+
+
+def is_still_reading() -> bool:
+    """Whether a reader has been left behind that has not ended."""
+    return any(thread.name == _READER for thread in threading.enumerate())
 
 
 def check_reading() -> None:
     """Raise :class:`~stowplan.errors.TimeLimitError` where the input takes longer to read than it may."""
     found = _READING.get()
     if found is not None and found[0].expired:
-        raise TimeLimitError(
-            f"the time limit of {found[1]:g} s was over after {found[0].elapsed:.1f} s, before the input was read: give it more"
-        )
+        raise _not_read(*found)
+
+
+def _not_read(deadline: Deadline, seconds: float) -> TimeLimitError:
+    over = f"the time limit of {seconds:g} s was over after {deadline.elapsed:.1f} s"
+    return TimeLimitError(f"{over}, before the input was read: give it more")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import threading
 import time
 
@@ -10,6 +12,7 @@ import pytest
 
 from stowplan import deadline
 from stowplan.deadline import Deadline
+from tests.patience import HANG
 
 
 @pytest.fixture
@@ -82,3 +85,18 @@ def test_it_counts_real_seconds() -> None:
     limit = Deadline(0.05)
     time.sleep(0.06)
     assert limit.expired
+
+
+def test_a_process_began_before_it_imported_anything() -> None:
+    script = "import time; time.sleep(0.3); from stowplan import deadline; print(deadline._IMPORTED - deadline.process_began())"
+    done = subprocess.run([sys.executable, "-c", script], text=True, capture_output=True, timeout=HANG, check=True)
+    assert float(done.stdout) >= 0.25 or sys.platform != "linux"
+
+
+def test_where_the_system_does_not_say_when_or_it_was_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert deadline._IMPORTED - deadline.process_began() <= 30
+    for broken in ({"sysconf": lambda name: 10**-9}, {"sysconf": lambda name: 10**9}):
+        monkeypatch.setattr(deadline.os, "sysconf", broken["sysconf"])
+        assert deadline.process_began() == deadline._IMPORTED
+    monkeypatch.delattr(deadline.time, "CLOCK_BOOTTIME", raising=False)
+    assert deadline.process_began() == deadline._IMPORTED

@@ -103,7 +103,7 @@ def test_every_picture_of_the_gallery_has_its_command() -> None:
     assert sum(path.stat().st_size for path in pictures) <= 1_000_000
 
 
-@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs mkdocs-material: pip install 'stowplan[docs]'")
+@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs mkdocs-material: pip install '.[docs]'")
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)

@@ -1,6 +1,6 @@
 """A small fast bank beside a large slow one: its share of the traffic by executorch's ``BankedGreedy`` and by stowplan.
 
-    pip install 'stowplan[executorch]'         # and torchvision, timm for the models of theirs
+    pip install '.[executorch]'         # and torchvision, timm for the models of theirs
     python -m benchmarks.executorch.banks [--time-limit 10] [--cases unet8:256,resnet50:2048] [--tight nasnet_cells]
 
 Prints one row for each model and size (KiB) of the fast bank, as a table in Markdown: what docs/results/executorch.md shows.

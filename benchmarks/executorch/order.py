@@ -1,6 +1,6 @@
 """Arenas of exported models, executorch's greedy plan and stowplan's order and offsets, beside what the order alone can give.
 
-    pip install 'stowplan[executorch]'         # and torchvision, timm for the models of theirs
+    pip install '.[executorch]'         # and torchvision, timm for the models of theirs
     python -m benchmarks.executorch.order [--time-limit 20] [--models nasnet_cells,mtl_towers] [--run]
 
 Prints one row a model as a table in Markdown: what docs/results/executorch.md shows. ``--run`` runs both programs, and says

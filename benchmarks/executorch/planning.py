@@ -1,6 +1,6 @@
 """Arenas of exported models: executorch's greedy planner, first fit by size, and stowplan's, beside the load.
 
-    pip install 'stowplan[executorch]'         # and torchvision, timm for the models of theirs
+    pip install '.[executorch]'         # and torchvision, timm for the models of theirs
     python -m benchmarks.executorch.planning [--time-limit 10] [--models resnet50,unet8] [--json out.json]
 
 Prints one row a model as a table in Markdown: what docs/results/executorch.md shows. The load is the most bytes that live at

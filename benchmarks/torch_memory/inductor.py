@@ -1,6 +1,6 @@
 """Peaks of Inductor's own orders and of ours, by its own estimate, of both halves of a training step.
 
-    pip install 'stowplan[learned]'      # and a C++ compiler
+    pip install '.[learned]'      # and a C++ compiler
     python -m benchmarks.torch_memory.inductor [--models gpt8,unet] [--time-limit 5]
 
 Every model is compiled by Inductor, with our order among those that it tries, and makes a step. Peaks are MB.

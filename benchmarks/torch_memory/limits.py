@@ -1,6 +1,6 @@
 """Training within five memory limits a model, beside torch's own partitioner at twenty budgets.
 
-    pip install 'stowplan[learned]'
+    pip install '.[learned]'
     python -m benchmarks.torch_memory.limits [--models llama16,gpt8] [--time-limit 20] [--budgets 20] [-o FILE.jsonl]
 
 Parameters and gradients count. Limits are even between the least peak found and eager's, both included. Every plan runs: peaks

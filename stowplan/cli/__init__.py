@@ -7,13 +7,17 @@ installs no handlers itself, and leaves its user's as they are.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+from stowplan.deadline import is_still_reading, process_began
 
 #: What ends a command besides Ctrl-C, where the system has it.
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -29,7 +33,7 @@ EXIT_CODES = {
     0: "solved: there is a verified plan; for other commands, all is well",
     1: "proven infeasible",
     2: "bad input or usage: one line on standard error says where, what was found and what was expected",
-    3: "no plan within the limit, or the input not read within it (ten seconds at least)",
+    3: "no plan within the limit, or the input not read within it (half a second at least)",
     4: "verification failed",
     INTERNAL_ERROR: "an error of stowplan's own: the lines on standard error belong in a report of it",
     INTERRUPTED: "interrupted by Ctrl-C: the best plan so far has been written",
@@ -40,6 +44,8 @@ EXIT_CODES = {
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of ``stowplan``; always raises SystemExit."""
+    global _began
+    _began = time.monotonic() if arguments is not None else process_began()
     with as_interrupts() as received:
         try:
             code = _run(arguments)
@@ -51,7 +57,18 @@ def main(arguments: list[str] | None = None) -> None:
         from stowplan.cli.output import note
 
         note("stowplan: interrupted")
+    if arguments is None and is_still_reading():
+        # It may be in code that no interpreter that ends can stop.
+        os._exit(code)
     sys.exit(code)
+
+
+_began = 0.0
+
+
+def began() -> float:
+    """When the command began, by the monotonic clock: with its process, where it is the command line's own."""
+    return _began
 
 
 def _run(arguments: list[str] | None) -> int:

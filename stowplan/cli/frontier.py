@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan import files
+from stowplan import cli, files
 from stowplan.cli import INTERRUPTED, stopping
 from stowplan.cli.options import Input, Quiet, Search, option, size, with_input_options
 from stowplan.cli.output import LinePrinter, note, open_noting, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
+from stowplan.deadline import read_within
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
 
@@ -48,14 +49,15 @@ def frontier_command(
 
     For a problem of rematerialization; limits are on the peak. The time limit is for all limits together.
     """
-    began = time.monotonic()
+    began = cli.began()
     check_outputs((output, png), inputs=(source, *options.files))
     wanted = _limits(limits)
     settings = search.settings()
     from stowplan.models.rematerialization.problem import Problem
     from stowplan.portfolio.rematerialization.frontier import frontier
 
-    problem = open_noting(source, options)
+    reading = None if search.deterministic else search.time_limit
+    problem = read_within(reading, lambda: open_noting(source, options), began)
     if not isinstance(problem, Problem):
         raise UsageError(
             f"{files.printable(source)}: found no problem of rematerialization, expected one: operators with costs"

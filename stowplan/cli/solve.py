@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from stowplan import files
-from stowplan.cli import stopping
+from stowplan import cli, files
 from stowplan.cli.options import (
     MOST_BYTES,
     CacheBytes,
@@ -26,7 +25,7 @@ from stowplan.cli.options import (
 )
 from stowplan.cli.output import ProgressPrinter, say, say_json
 from stowplan.cli.outputs import Depfile, Emit, check_outputs, check_picture, emissions, write_depfile, write_pictures
-from stowplan.deadline import limit_after, reading_within
+from stowplan.deadline import limit_after, read_within
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
 
@@ -98,7 +97,7 @@ def solve_command(
     options: ReadOptions,
 ) -> None:
     """Find the best plan, verified, with a proven bound."""
-    began = time.monotonic()
+    began = cli.began()
     settings, time_limit = search.settings(), search.time_limit
     settings["certify"] |= certificate is not None
     wanted = emissions(output, emit)
@@ -118,23 +117,26 @@ def solve_command(
 
     with files.noting_reads() as read:
         # A deterministic run must not depend on how long reading took.
-        with reading_within(None if search.deterministic else time_limit):
-            if cache is None:
-                # Else the plan may be there already.
-                _load_ahead(source)
-            opened, earlier = _open(source, hint_program, options)
+        if cache is None:
+            # Else the plan may be there already.
+            _load_ahead(source)
+        limit = None if search.deterministic else time_limit
+        opened, earlier = read_within(limit, lambda: _open(source, hint_program, options), began)
         problem = opened.problem
         wanted.check(problem, source)
         if config is not None:
             _presenter(problem).check_configurable("--config")
         guess = _read_hint(hint, earlier, problem)
         close = None if keep_close is None else _read_keep_close(keep_close, within, earlier, problem)
+        before = time.monotonic()
         check_picture(problem, png)
+        # To draw takes about as long as to load what draws.
+        time_limit_of_run = time_limit - min(time.monotonic() - before, time_limit / 4)
         plans, notes = _import_xla(problem, opened.program, xla_plan, options.target)
-        with stopping() as cancel:
+        with cli.stopping() as cancel:
             with ProgressPrinter(quiet, kind_of(problem).unit) as progress:
                 if not search.deterministic:
-                    settings["time_limit"] = limit_after(began, time_limit)
+                    settings["time_limit"] = limit_after(began, time_limit_of_run)
                 result = solve(
                     problem,
                     **settings | {"baseline": settings["baseline"] or ("xla" if "xla" in plans else None)},

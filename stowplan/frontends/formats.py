@@ -87,8 +87,10 @@ def check_name(target: str | Path | None) -> None:
     """Raise InputError where a target is a name that none has, with all names, and the one that may be meant."""
     if target is None or is_path(target):
         return
-    names = [name for each in reversed(formats()) if each.targets is not None for name in each.targets.names()]
-    if target not in names:
+    families = [each.targets for each in reversed(formats()) if each.targets is not None]
+    names = [name for family in families for name in family.names()]
+    # Some have other names, too.
+    if target not in names and not any(family.holds(str(target)) for family in families):
         meant = "".join(f"; perhaps {name}" for name in difflib.get_close_matches(str(target), names, 1))
         raise InputError(f"found target {target!r}, expected one of {', '.join(names)}, or the path of a .toml file{meant}")
 

@@ -126,6 +126,11 @@ def solve(
     kind = kind_of(problem)
     # The kind's modules may just have been imported; that is part of the time.
     limit = NET[0] * options.time_limit + NET[1] if options.deterministic else options.time_limit
+    if options.certify:
+        from stowplan.certificates.maker import maker_of
+
+        # Loaded within the limit.
+        maker_of(kind.name)
     if options.certify and not options.deterministic:
         limit -= min(seconds_for(limit), limit / 2)
     deadline = Deadline(limit - (time.monotonic() - began), cancel)

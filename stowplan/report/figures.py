@@ -138,7 +138,8 @@ def check_format(path: str | Path) -> str:
         raise UsageError(f"found picture format {suffix or 'none'!r}, expected .png, .svg or .pdf")
     if suffix != ".svg":
         try:
-            import matplotlib  # noqa: F401
+            # All that drawing takes, so that it is there when a plan is.
+            import matplotlib.backends.backend_agg  # noqa: F401
         except ImportError as error:
             raise MissingDependencyError(
                 f"PNG and PDF pictures need matplotlib (.svg does not): {to_install('viz')}"

@@ -18,6 +18,14 @@ from tests.patience import HANG
 ALEXNET = EXAMPLES / "alexnet_inf_b1.hlo.txt.gz"
 #: Ends after a moment and compiles nothing.
 BRIEF = ("--candidates", "relaxation", "--time-limit", "0.3")
+#: The same for a process, whose start is a part of the time.
+BRIEF_PROCESS = ("--candidates", "relaxation", "--time-limit", "8")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of a moment read their input, whatever else the machine does."""
+    monkeypatch.setattr("stowplan.deadline.LEAST_READING", HANG)
 
 
 class Outcome(NamedTuple):

@@ -87,7 +87,7 @@ def test_targets_that_cannot_be(cli: Cli, suite: Path, tmp_path: Path, targets: 
 
 
 def onnx_model(path: Path) -> Path:
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
     helper, kinds = onnx.helper, onnx.TensorProto
     nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
     weights = [helper.make_tensor("w", kinds.FLOAT, (4, 4), [0.0] * 16)]

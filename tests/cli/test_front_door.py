@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import gzip
+import importlib
+import json
+import re
 import shlex
 import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from stowplan.frontends.options import ReadOptions
+import stowplan
+from stowplan.arguments import size
+from stowplan.errors import UsageError
+from stowplan.frontends.options import OPTIONS, ReadOptions
 from stowplan.frontends.read import NoTargetError, open_input
 from tests.cli.conftest import Cli, error_line
-from tests.paths import EXAMPLES
+from tests.paths import EXAMPLES, ROOT
+from tests.patience import HANG
 
 #: A target file and no input; JSON and CSV that are problems already.
 NO_INPUT = {"dot_product.ops.toml"}
@@ -73,3 +84,84 @@ def test_the_lines_of_a_bare_command_can_be_typed(cli: Cli, tmp_path: Path, monk
         done = cli(command, *arguments, *brief)
         assert done.code == 0, (command, arguments, done)
     assert {"model.h", "plan.html", "plan.csv", "results"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "stowplan", "--version"], text=True, capture_output=True, timeout=HANG, check=True
+    )
+    assert done.stdout == f"stowplan {stowplan.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "package", ["stowplan", "stowplan.backends.xla", "stowplan.backends.torch", "stowplan.backends.executorch"]
+)
+def test_what_a_package_offers_is_listed(package: str) -> None:
+    module = importlib.import_module(package)
+    offered = {name for name in dir(module) if not name.startswith("__")}
+    assert offered == {*module.__all__}
+    assert {"__doc__", "__version__"} & {*dir(module)} == {"__doc__", "__version__"} & {*vars(module)}
+
+
+def test_versions_for_a_report(cli: Cli) -> None:
+    text = cli("show-versions")
+    assert (text.code, text.err) == (0, "")
+    found = json.loads(cli("show-versions", "--json").out)
+    assert [" ".join(line.split()) for line in text.out.splitlines()] == [f"{name} {value}" for name, value in found.items()]
+    assert found["stowplan"] == stowplan.__version__
+    assert found["numpy"] == metadata.version("numpy")
+    assert found["processor cores"] >= 1
+    # Whatever an extra brings is named, installed or not.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [text for name, texts in project["optional-dependencies"].items() if name not in ("docs", "dev") for text in texts]
+    names = {re.match(r"[\w-]+", text)[0] for text in (*project["dependencies"], *extras)}  # type: ignore[index]
+    assert names - {"cloudpickle"} <= {*found}
+
+
+def test_a_shell_completes(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "_STOWPLAN_COMPLETE" in cli("--show-completion", "bash").out
+    for words, expected in (("stowplan sol", "solve"), ("stowplan solve --ta", "--target"), ("stowplan train mu", "muzero")):
+        monkeypatch.setenv("_STOWPLAN_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+        assert cli().out.split() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(("0", 0), ("1200", 1200), (" 1e6 ", 10**6), ("2.5e3 B", 2500), ("1200KB", 1_200_000), ("1200kB", 1_200_000)),
+        *(("1.5MiB", 3 << 19), ("2 GiB", 2 << 30), ("0.1 GB", 10**8), ("64 kib", 1 << 16), ("1TiB", 1 << 40), ("1.5 B", 1)),
+    ],
+)
+def test_sizes(text: str, expected: int) -> None:
+    assert size("{}", text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "KB", "1 XB", "1M", "1 Gi", "0x10", "1e999", "1e-3", "nan", "1,5 MB", "1 2", "1 MB/s"]
+)
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^found '.*', expected bytes, or a number with kB, MB, GB \(powers of 1000\) or KiB"):
+        size("{}", text)
+
+
+def test_an_unknown_target_is_never_another(cli: Cli) -> None:
+    """Whatever the file is, also where its format would take any."""
+    for path in EXAMPLES.iterdir():
+        if path.name not in STAND_ALONE | NO_INPUT:
+            line = error_line(cli("solve", path, "--target", "ordr"))
+            assert line.startswith("stowplan: found target 'ordr', expected one of teaching, "), path
+            assert line.endswith("; perhaps order"), path
+
+
+@pytest.mark.parametrize("name", ["inputs", "siblings", "starts", "memory"])
+def test_what_a_rule_takes_is_named(cli: Cli, name: str) -> None:
+    choices = (
+        error_line(cli("solve", EXAMPLES / "fir.dfg.json", "--target", "se", "--rule", name))
+        .partition("one of ")[2]
+        .split(", ")
+    )
+    told = " ".join(OPTIONS["rules"].help.split())
+    assert len(choices) > 1
+    assert all(re.search(rf"{name}=[^=]*\b{each}\b", told) for each in choices), choices

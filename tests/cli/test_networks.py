@@ -24,7 +24,7 @@ def small(path: Path, **changes: Any) -> Path:
 
 
 def test_from_a_network_to_a_picture(cli: Cli, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[viz]'")
     network, plan, report = small(tmp_path / "small.json"), tmp_path / "plan.json", tmp_path / "report.html"
     code, out, _ = cli("solve", network, *NNP, "-o", plan, "--time-limit", 20, "--json", "-q", "--report", report)
     result = json.loads(out)
@@ -88,7 +88,7 @@ BAD = {
         ["solve", NETWORK, *NNP, "--stalls", "allowed"],
         "--precision, --address-spaces, but not --stalls",
     ),
-    "capacity": (["solve", NETWORK, *NNP, "--capacity", -1], "found capacity -1"),
+    "capacity": (["solve", NETWORK, *NNP, "--capacity", -1], "found '-1', expected bytes"),
     "candidate": (["solve", NETWORK, *NNP, "--candidates", "egr"], "found candidate 'egr'"),
 }
 

@@ -45,7 +45,7 @@ def words(request: pytest.FixtureRequest, tmp_path: Path) -> list[object]:
 
 @pytest.mark.parametrize("words", ["packing", "bank_mapping", "modulo_scheduling"], indirect=True)
 def test_kinds_are_drawn_and_reported(cli: Cli, words: list[object], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[viz]'")
     """The two others are below and in test_solve."""
     plan, png, report = tmp_path / "some-file.json", tmp_path / "plan.png", tmp_path / "report.html"
     solved = cli("solve", *words, "--time-limit", 20, "-q", "-o", plan, "--png", png, "--report", report)
@@ -94,7 +94,7 @@ def test_what_cannot_be_drawn_is_said_before_solving(
 
 
 def test_no_plan_no_picture(cli: Cli, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[viz]'")
     (tmp_path / "five.csv").write_text(FIVE)
     png, report = tmp_path / "plan.png", tmp_path / "report.html"
     outcome = cli("solve", tmp_path / "five.csv", "--capacity", 11, "-q", "--png", png, "--report", report)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stowplan.frontends.read import read_plan
-from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, run_process
+from tests.cli.conftest import ALEXNET, BRIEF_PROCESS, EXAMPLES, Cli, Solved, run_process
 from tests.patience import HANG, wait_until
 
 COMMAND = f"'{sys.executable}' -c 'from stowplan.cli import main; main()'"
@@ -54,7 +54,7 @@ def test_solving_for_nobody(solved: Solved, tmp_path: Path) -> None:
     """Both readers gone: the plan is written all the same."""
     output = tmp_path / "plan.json"
     with pipe_without_reader() as writing:
-        done = run_process("solve", solved.problem_file, *BRIEF, "-o", output, stdout=writing, stderr=writing)
+        done = run_process("solve", solved.problem_file, *BRIEF_PROCESS, "-o", output, stdout=writing, stderr=writing)
     assert done.returncode == 0
     assert read_plan(output).problem == solved.problem.digest
 
@@ -63,7 +63,7 @@ def test_solving_for_nobody(solved: Solved, tmp_path: Path) -> None:
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams(solved: Solved, tmp_path: Path, closed: str) -> None:
     output = tmp_path / "plan.json"
-    done = in_shell(f"solve '{solved.problem_file}' {' '.join(BRIEF)} -o '{output}' {closed}")
+    done = in_shell(f"solve '{solved.problem_file}' {' '.join(BRIEF_PROCESS)} -o '{output}' {closed}")
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert read_plan(output).problem == solved.problem.digest
@@ -71,7 +71,9 @@ def test_closed_streams(solved: Solved, tmp_path: Path, closed: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("arguments", [("targets",), ("solve", ALEXNET, "--target", "teaching", *BRIEF, "--json", "-q")])
+@pytest.mark.parametrize(
+    "arguments", [("targets",), ("solve", ALEXNET, "--target", "teaching", *BRIEF_PROCESS, "--json", "-q")]
+)
 def test_a_full_output(arguments: tuple[object, ...]) -> None:
     with open("/dev/full", "w") as full:
         done = run_process(*arguments, stdout=full, stderr=subprocess.PIPE)

@@ -138,9 +138,7 @@ def test_bad_input(
 def test_without_the_extra(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload.importlib.util, "find_spec", lambda name: None)
     line = error_line(cli(*TOY))
-    assert (
-        line == "stowplan: compiling for XLA needs jax and jaxlib and libtpu, not installed here: pip install 'stowplan[xla]'"
-    )
+    assert line == "stowplan: compiling for XLA needs jax and jaxlib and libtpu, not installed here: pip install '.[xla]'"
 
 
 def interrupted(fake: xla.Fake, tmp_path: Path, when: str, how: signal.Signals) -> tuple[int, str, str]:

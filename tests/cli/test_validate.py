@@ -16,7 +16,7 @@ from stowplan.portfolio.validation import suite
 from stowplan.portfolio.validation.adapter import adapter_of
 from stowplan.portfolio.validation.records import Validation
 from tests.cli.conftest import Cli, error_line
-from tests.portfolio.validation.players import BEST, ONE_BAD, Fixed, Scripted, four_reads, solved
+from tests.portfolio.validation.players import BEST, ONE_BAD, Fixed, Idle, Scripted, four_reads, solved
 
 ARGUMENTS = ("--games", 3, "--time-limit", 60, "--deterministic")
 
@@ -82,6 +82,20 @@ def test_ctrl_c_keeps_what_is_finished(
     assert outcome.out.splitlines()[-1] == "1 of 2 validated, 1 not finished"
     found = Validation.load(out)
     assert (found.interrupted, found.asked, len(found.problems)) == (True, 2, 1)
+
+
+@pytest.mark.parametrize("name", ["one.json", ""])
+def test_nothing_played_is_not_validated(cli: Cli, monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> None:
+    monkeypatch.setattr(suite, "solve", lambda problem, **rest: solved(problem))
+    monkeypatch.setattr(policies, "Policies", lambda paths, seed: Fixed(Idle()))
+    outcome = cli("validate", folder / name, *ARGUMENTS, "-q")
+    assert outcome.code == 3
+    said = "the time limit of 60 s was over before the policy had played a game"
+    if name:
+        assert (outcome.out, outcome.err) == ("", f"stowplan: {said}\n")
+    else:
+        assert outcome.out.count(said) == 2
+        assert outcome.out.splitlines()[-1] == "0 of 2 validated"
 
 
 def test_an_input_that_fails_among_others(cli: Cli, scripted: None, folder: Path) -> None:
@@ -188,7 +202,7 @@ def test_a_kind_without_policies(cli: Cli, tmp_path: Path) -> None:
 
 def test_without_torch(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "find_spec", lambda name: None)
-    assert "pip install 'stowplan[learned]'" in error_line(cli("validate", folder))
+    assert "pip install '.[learned]'" in error_line(cli("validate", folder))
 
 
 def test_a_folder_without_compiled_results(cli: Cli, folder: Path, tmp_path: Path) -> None:

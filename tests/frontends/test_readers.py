@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
+import re
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,8 +17,9 @@ from typing import Any
 import pytest
 
 import stowplan
+from stowplan import files
 from stowplan.cli import main
-from stowplan.deadline import check_reading, reading_within
+from stowplan.deadline import check_reading, is_still_reading, read_within
 from stowplan.errors import MOST_MESSAGE, MOST_PLACE, InputError, StowplanError, TimeLimitError, UsageError, brief
 from stowplan.frontends.affine.hlo import affine_program
 from stowplan.frontends.dfg.dot import parse_dot
@@ -25,6 +32,7 @@ from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import decode_target
 from stowplan.models.packing import csv_files
 from tests.paths import ROOT
+from tests.patience import HANG, wait_until
 
 F32 = "f32[8,128]{1,0}"
 
@@ -144,7 +152,7 @@ def test_tiles_upon_tiles() -> None:
 
 
 def test_functions_of_a_model_that_double(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
     helper = onnx.helper
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
     functions = []
@@ -169,16 +177,38 @@ def test_the_time_limit_holds_while_reading(monkeypatch: pytest.MonkeyPatch) -> 
         lambda: affine_program(parse_module(text)),
         lambda: program_from_module(parse_module(doubling(8, ", is_scheduled=true"))),
     ):
-        with (
-            pytest.raises(TimeLimitError, match=r"the time limit of 0 s was over .* before the input was read") as caught,
-            reading_within(0),
-        ):
-            read()
+        with pytest.raises(TimeLimitError, match=r"the time limit of 0 s was over .* before the input was read") as caught:
+            read_within(0, read)
         assert caught.value.exit_code == 3
-    with reading_within(None):
-        affine_program(parse_module(text))
-    with reading_within(1e6):
-        affine_program(parse_module(text))
+    for limit in (None, 1e6, math.inf, math.nan):
+        assert read_within(limit, lambda: affine_program(parse_module(text))) is not None
+    # What stops by itself leaves nobody behind.
+    wait_until(lambda: not is_still_reading())
+
+
+def test_what_does_not_look_at_the_clock_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowplan.deadline.LEAST_READING", 0.0)
+    go_on = threading.Event()
+    with pytest.raises(
+        TimeLimitError, match=r"^the time limit of 0.1 s was over after \d\.\d s, before the input was read: give"
+    ):
+        read_within(0.1, lambda: go_on.wait(HANG))
+    assert is_still_reading()
+    go_on.set()
+    wait_until(lambda: not is_still_reading())
+    # Time that was over before counts.
+    with pytest.raises(TimeLimitError, match="was over after 1000"):
+        read_within(5, lambda: go_on.wait(HANG) and time.sleep(0.2), time.monotonic() - 1000)
+
+
+def test_what_a_reader_raises_and_reads_comes_through(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,lower,upper,size\na,0,1,4\n")
+    with files.noting_reads() as read:
+        assert read_within(HANG, lambda: stowplan.read(path)).buffers[0].size == 4
+    assert list(read) == [str(path)]
+    with pytest.raises(InputError, match="no such"):
+        read_within(HANG, lambda: stowplan.read(tmp_path / "no such.csv"))
 
 
 def test_the_command_line_sets_the_limit(
@@ -194,9 +224,29 @@ def test_the_command_line_sets_the_limit(
     assert not plan.exists()
 
 
-def test_a_short_limit_reads_ordinary_files() -> None:
-    with reading_within(1e-9):
-        affine_program(parse_module(doubling(3)))
+#: A command whose input takes a framework that never comes.
+HANGS = """
+import sys, time
+import stowplan.frontends.read as read
+read.open_input = lambda *_: time.sleep(1000)
+from stowplan.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("command", [("solve",), ("frontier",), ("train", "egrl")])
+def test_a_reader_that_hangs_ends_with_the_limit(tmp_path: Path, command: tuple[str, ...]) -> None:
+    if command[0] == "train":
+        pytest.importorskip("torch")
+    path, output = tmp_path / "a.csv", tmp_path / "out"
+    path.write_text("id,lower,upper,size\na,0,1,4\n")
+    arguments = [*command, str(path), "--time-limit", "2", "-o", str(output)]
+    done = subprocess.run([sys.executable, "-c", HANGS, *arguments], text=True, capture_output=True, timeout=HANG, check=False)
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+    assert re.fullmatch(
+        r"stowplan: the time limit of 2 s was over after \d+\.\d s, before the input was read: .*\n", done.stderr
+    )
+    assert not output.exists()
 
 
 # ------------------------------------------------------------------------------------------------- malformed attributes
@@ -269,7 +319,7 @@ def test_malformed_attributes_of_hlo(line: str, message: str, tmp_path: Path) ->
 
 
 def onnx_graph(folder: Path, node: Any, **shapes: list[int]) -> Path:
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
     values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()]
     graph = onnx.helper.make_graph([node], "g", values[:-1], values[-1:])
     path = folder / "bad.onnx"
@@ -302,7 +352,7 @@ def onnx_graph(folder: Path, node: Any, **shapes: list[int]) -> Path:
 def test_malformed_attributes_of_onnx(
     kind: str, inputs: list[str], attributes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
     node = onnx.helper.make_node(kind, inputs, ["y"], **attributes)
     path = onnx_graph(tmp_path, node, x=[2, 3], w=[3, 2], y=[2, 3])
     with pytest.raises(InputError, match=message) as caught:
@@ -312,7 +362,7 @@ def test_malformed_attributes_of_onnx(
 
 def test_a_split_into_more_results_than_it_says(tmp_path: Path) -> None:
     """The shape inference of onnx reads beyond a vector's end there, which ends the process."""
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
     node = onnx.helper.make_node("Split", ["x"], ["y", "a", "b"], num_outputs=2)
     path = onnx_graph(tmp_path, node, x=[2, 3], y=[1, 3])
     for target in ("inferentia", "nnp-i"):
@@ -341,7 +391,7 @@ def test_toml_that_is_too_deep_or_too_long(text: str, tmp_path: Path) -> None:
 
 def external_model(folder: Path, numbers: str) -> Path:
     """``y = reshape(x @ w)`` with the weights, and the shape, in a file of their own; ``numbers`` is its name."""
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
     import numpy as np
 
     helper = onnx.helper

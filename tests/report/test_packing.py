@@ -86,7 +86,7 @@ def test_plans_that_do_not_fit() -> None:
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_pictures_are_the_same_twice(tmp_path: Path, suffix: str) -> None:
     if suffix == "png":
-        pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
+        pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[viz]'")
     problem = random_problem(7, most=30)
     plans = [("$one$", stacked(problem)), ("two", stacked(problem))]
     for name in "ab":

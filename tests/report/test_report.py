@@ -352,9 +352,7 @@ def test_pictures_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     problem, plan = stalled_copy()
     for suffix in ("png", "pdf"):
-        with pytest.raises(
-            MissingDependencyError, match=re.escape("need matplotlib (.svg does not): pip install 'stowplan[viz]'")
-        ):
+        with pytest.raises(MissingDependencyError, match=re.escape("need matplotlib (.svg does not): pip install '.[viz]'")):
             draw(problem, [("p", plan)], tmp_path / f"p.{suffix}")
     draw(problem, [("p", plan)], tmp_path / "p.svg")
     write_report(problem, result_for(problem, plan), tmp_path / "p.html")

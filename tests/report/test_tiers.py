@@ -109,7 +109,7 @@ def test_plans_that_do_not_fit() -> None:
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_pictures(tmp_path: Path, suffix: str) -> None:
     if suffix != "svg":
-        pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
+        pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[viz]'")
     problem = network()
     two = [("best", plan(problem, (1, 0, 1, 0), (0, 1, 1, 0))), ("compiler", plan(problem, (0,) * 4, (0,) * 4))]
     magic = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]

@@ -204,7 +204,7 @@ def _regressor(seed: int, **options: Any) -> Any:
     try:
         from sklearn.ensemble import HistGradientBoostingRegressor
     except ImportError as error:
-        raise MissingDependencyError("learning cycles needs scikit-learn: pip install 'stowplan[xla]'") from error
+        raise MissingDependencyError("learning cycles needs scikit-learn: pip install '.[xla]'") from error
     return HistGradientBoostingRegressor(
         max_leaf_nodes=24, min_samples_leaf=15, l2_regularization=1.0, early_stopping=False, random_state=seed, **options
     )

@@ -59,6 +59,11 @@ _MAKERS = {
 Maker = Callable[[Wish], Iterator[Proof]]
 
 
+def maker_of(kind: str) -> Callable[[Wish], Iterator[Proof]] | None:
+    """What makes proofs for a kind, None where nothing does; what it imports takes longer than many proofs."""
+    return kinds.load(_MAKERS[kind]) if kind in _MAKERS else None
+
+
 def certify(
     problem: Document,
     *,
@@ -96,8 +101,7 @@ def certify(
     """
     kind = kinds.of_problem(problem).name
     rules = parse(files.encode(problem), "problem")
-    # What it imports takes longer than many proofs.
-    make = kinds.load(_MAKERS[kind]) if kind in _MAKERS else None
+    make = maker_of(kind)
     wish = Wish(problem, bound, infeasible, plan, tuple(evidence), time.monotonic() + seconds, should_stop, rules)
     identity = digest(rules)
     best: Certificate | None = None

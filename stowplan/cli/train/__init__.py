@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar, ge
 
 import typer
 
-from stowplan import files, kinds
+from stowplan import cli, files, kinds
 from stowplan.arguments import number
 from stowplan.cli import INTERRUPTED, stopping
 from stowplan.cli.options import Quiet, option, with_input_options, with_parameters
 from stowplan.cli.output import LinePrinter, note, open_noting, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
-from stowplan.deadline import Deadline, limit_after
+from stowplan.deadline import Deadline, limit_after, read_within
 from stowplan.errors import InputError, MissingDependencyError, UsageError, to_install
 from stowplan.frontends.options import ReadOptions
 
@@ -190,10 +190,10 @@ class Training(ABC, Generic[T]):
 
     def run(self) -> None:
         """Train, write and report; always raises :class:`typer.Exit`."""
-        began = time.monotonic()
+        began = cli.began()
         self._check()
         with self.preparing() as is_ready, stopping() as cancel:
-            problems = self.learned_on(self._read())
+            problems = self.learned_on(read_within(self.time_limit, self._read, began))
             deadline = Deadline(cancelled=cancel)
             if self.time_limit is not None:
                 deadline = deadline.within(limit_after(began, self.time_limit))

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from stowplan import files, kinds
-from stowplan.deadline import limit_after, reading_within
+from stowplan.deadline import limit_after, read_within
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.frontends import formats
 from stowplan.frontends.format import Opened
@@ -221,9 +221,9 @@ def _register(task: Task) -> None:
 
 def _solved(task: Task, cancel: threading.Event | None) -> Outcome:
     began, settings = time.monotonic(), task.settings
-    with reading_within(None if settings.deterministic else settings.time_limit):
-        path, folder = (Path(os.fsdecode(each)) for each in (task.path, task.folder))
-        opened = _open(path, settings, task.targets, folder)
+    path, folder = (Path(os.fsdecode(each)) for each in (task.path, task.folder))
+    limit = None if settings.deterministic else settings.time_limit
+    opened = read_within(limit, lambda: _open(path, settings, task.targets, folder), began)
     problem = opened.problem
     plans, warnings = _xla_plan(path, opened, [folder / each for each in settings.xla_plans])
     at_hand = files.digest(plans[XLA]) if plans else None

@@ -14,7 +14,7 @@ import numpy as np
 
 from stowplan import files
 from stowplan.arguments import whole
-from stowplan.deadline import Deadline, limit_after, reading_within
+from stowplan.deadline import Deadline, limit_after, read_within
 from stowplan.errors import InputError, TimeLimitError
 from stowplan.frontends.formats import check_targets
 from stowplan.portfolio.batch.records import Settings, check_settings, describe_failure
@@ -109,8 +109,8 @@ def validate(
         name, source = files.printable(item.name), files.printable(item.path)
         began = time.monotonic()
         try:
-            with reading_within(None if settings.deterministic else settings.time_limit):
-                problem = read_problem(item.path, settings, targets)
+            limit = None if settings.deterministic else settings.time_limit
+            problem = read_within(limit, partial(read_problem, item.path, settings, targets), began)
             yield run.problem(problem, name, source, began)
         except Cancelled:
             return

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 if importlib.util.find_spec("executorch") is None or importlib.util.find_spec("torch") is None:
-    pytest.skip("needs executorch: pip install 'stowplan[executorch]'", allow_module_level=True)
+    pytest.skip("needs executorch: pip install '.[executorch]'", allow_module_level=True)
 
 import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge

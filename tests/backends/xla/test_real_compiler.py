@@ -20,7 +20,7 @@ from stowplan.hardware.targets import load_target
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in PACKAGES),
-    reason="needs jax and libtpu: pip install 'stowplan[xla]'",
+    reason="needs jax and libtpu: pip install '.[xla]'",
 )
 
 MODULE = """

@@ -62,8 +62,8 @@ def test_one_mesh() -> None:
 @pytest.fixture
 def sharding(monkeypatch: pytest.MonkeyPatch) -> Any:
     """``jax.sharding``, with meshes of two axes."""
-    jax = pytest.importorskip("jax", reason="needs jax: pip install 'stowplan[xla]'")
-    pytest.importorskip("cloudpickle", reason="needs cloudpickle: pip install 'stowplan[xla]'")
+    jax = pytest.importorskip("jax", reason="needs jax: pip install '.[xla]'")
+    pytest.importorskip("cloudpickle", reason="needs cloudpickle: pip install '.[xla]'")
     monkeypatch.setattr(workload, "versions", dict)
     return jax.sharding
 

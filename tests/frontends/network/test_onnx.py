@@ -19,7 +19,7 @@ from tests.paths import EXAMPLES
 
 def save(path: Path, nodes: list[Any], inputs: dict[str, Any], output: str, stored: dict[str, tuple[int, ...]]) -> Path:
     """A model with weights of zeros. ``inputs`` are float, but those whose shape is ``("int", ...)``."""
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
     helper, kinds = onnx.helper, onnx.TensorProto
 
     def info(name: str, shape: Any) -> Any:
@@ -35,7 +35,7 @@ def save(path: Path, nodes: list[Any], inputs: dict[str, Any], output: str, stor
 
 
 def make(kind: str, inputs: list[str], output: str, **attributes: Any) -> Any:
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
     return onnx.helper.make_node(kind, inputs, [output], **attributes)
 
 
@@ -83,7 +83,7 @@ def test_stripped_weights_are_told_from_feature_maps(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
     free = save(tmp_path / "free.onnx", [make("Relu", ["x"], "y")], {"x": ("n", 4)}, "y", {})
     with pytest.raises(InputError, match=r"free\.onnx: x: found no fixed shape"):
         read_onnx(free)
@@ -110,7 +110,7 @@ def test_known_by_name_or_first_byte(tmp_path: Path) -> None:
 
 
 def test_corpus(corpus: Path) -> None:
-    pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
     resnet = read_onnx(corpus / "onnx" / "resnet50_b1.stripped.onnx")
     assert (len(resnet.layers), len(resnet.edges), resnet.macs) == (57, 72, 4_089_184_256)
     bert = read_onnx(corpus / "onnx" / "bert_base_s128.stripped.onnx")
@@ -123,7 +123,7 @@ def test_corpus(corpus: Path) -> None:
 
 def sliced(path: Path, rows: int, ends: tuple[int, int]) -> Path:
     """A slice of rows of an input, from and to the numbers given."""
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
     helper, kinds = onnx.helper, onnx.TensorProto
     bounds = [
         helper.make_tensor(name, kinds.INT64, (1,), [value]) for name, value in (("s", ends[0]), ("e", ends[1]), ("a", 0))
@@ -164,7 +164,7 @@ def test_shapes_are_inferred_by_one_process(tmp_path: Path) -> None:
 
 
 def test_large_weights_are_not_lost(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
     weight = onnx.numpy_helper.from_array(np.arange(90_000, dtype=np.float32).reshape(300, 300), "w")
     inputs, outputs = (onnx.helper.make_tensor_value_info(*each) for each in (("x", 1, (2, 300)), ("y", 1, None)))
     graph = onnx.helper.make_graph([make("MatMul", ["x", "w"], "y")], "g", [inputs], [outputs], [weight])

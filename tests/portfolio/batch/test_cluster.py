@@ -25,9 +25,7 @@ from tests.portfolio.batch.test_run import inputs, journal, run
 
 __all__ = ["cli"]
 
-needs_dask = pytest.mark.skipif(
-    importlib.util.find_spec("distributed") is None, reason="needs Dask: pip install 'stowplan[cluster]'"
-)
+needs_dask = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs Dask: pip install '.[cluster]'")
 
 #: Two workers of one thread, of which one may end under a task; until the input ends.
 CLUSTER = """

@@ -76,6 +76,16 @@ class Scripted:
         return Game(state.plan(), estimates, total, SimpleNamespace(actions=actions))
 
 
+class Idle(Scripted):
+    """Has no time for anything."""
+
+    def likeliest(self, problem: Problem, stop: Stop) -> Game | None:
+        return None
+
+    def sampled(self, problem: Problem, count: int, seed: int, stop: Stop) -> Sequence[Game]:
+        return []
+
+
 class Fixed:
     """In the place of :class:`~stowplan.portfolio.validation.adapter.Policies`."""
 

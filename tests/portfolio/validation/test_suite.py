@@ -27,6 +27,7 @@ from tests.portfolio.validation.players import (
     ONE_BAD_COST,
     OPTIMUM,
     Fixed,
+    Idle,
     Scripted,
     four_reads,
     solved,
@@ -161,17 +162,21 @@ def test_plans_are_verified_and_lost_games_counted(report: Callable[..., Problem
 
 def test_games_that_time_cut_short_are_no_lost_ones(report: Callable[..., ProblemReport]) -> None:
     class Slow(Scripted):
-        def likeliest(self, problem: Any, stop: Any) -> Game | None:
-            return None
-
         def sampled(self, problem: Any, count: int, seed: int, stop: Any) -> list[Game]:
             return []
 
     found = report(Slow())
     assert found.policy is not None
-    assert found.policy.likeliest.note == "stopped"
+    assert {each.note for each in found.policy.sampled} == {"stopped"}
     (summary,) = summarize([found], lambda name: Fixed(Slow()).of(None))  # type: ignore[arg-type]
-    assert [row.gaps.count for row in summary.rows[:4]] == [0, 0, 0, 0]
+    assert [row.gaps.count for row in summary.rows[:3]] == [1, 0, 0]
+
+
+def test_a_policy_that_played_nothing_is_not_validated(item: Item, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "solve", lambda problem, **rest: solved(problem))
+    (found,) = validate([item], Settings(time_limit=60), Fixed(Idle()))
+    assert (found.exit_code, found.policy) == (3, None)
+    assert found.error == "the time limit of 60 s was over before the policy had played a game"
 
 
 def test_the_seed_decides(report: Callable[..., ProblemReport]) -> None:
