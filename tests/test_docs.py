@@ -75,6 +75,13 @@ def test_the_check_sees_dead_links(tmp_path: Path) -> None:
     ]
 
 
+def test_the_changelog_names_files_that_are_there() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    named = {*re.findall(r"(?<![\w./-])((?:docs|benchmarks|stowplan|examples|tests)/[\w/-]+\.\w+)", text)}
+    assert len(named) > 20
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 def test_the_site_has_every_page() -> None:
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert sorted(listed) == sorted(["index.md", *(page.relative_to(DOCS).as_posix() for page in SITE)])

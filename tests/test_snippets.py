@@ -107,7 +107,9 @@ def test_every_block_is_of_its_language(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else ()) for page in PAGES], ids=lambda page: page.name
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else ()) for page in PAGES],
+    ids=lambda page: page.name,
 )
 def test_the_commands_of_a_page_run(page: Path, folder: Path) -> None:
     left_out = []

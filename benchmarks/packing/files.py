@@ -5,7 +5,8 @@
 Prints a markdown table: what was reached, how far above the proven bound, when the final plan was found and by whom. With a
 capacity and ``--peer`` (the program of the minimalloc project) each file is solved by both, one after the other, and the times
 stand side by side: wall clock, and processor time of all processes, which tells more on a machine that others use too. Without
-a capacity, ``--omnimalloc PYTHON`` (an interpreter that has the package omnimalloc) adds what its default allocator reaches.
+a capacity, ``--omnimalloc PYTHON`` (an interpreter that has the package omnimalloc) adds what its default allocator reaches, or
+with ``--allocator NAME`` one that takes a time limit, such as SupermallocAllocator, within the same seconds.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peer", type=Path, metavar="PROGRAM", help="minimalloc's program, to be timed as well")
     parser.add_argument("--omnimalloc", metavar="PYTHON", help="interpreter with the package omnimalloc, to be run as well")
+    parser.add_argument("--allocator", metavar="NAME", default="", help="of omnimalloc, in place of its default")
     arguments = parser.parse_args()
     if arguments.peer is not None and arguments.capacity is None:
         parser.error("--peer needs a --capacity: minimalloc fits buffers into one")
@@ -129,10 +131,11 @@ def quality(result: Result) -> list[str]:
 #: What the other interpreter runs: a table of buffers, where to write the offsets.
 _OMNIMALLOC = """
 import csv, sys
-from omnimalloc import Allocation, allocate
+from omnimalloc import Allocation, allocate, allocators
+allocator = getattr(allocators, sys.argv[3])(timeout=float(sys.argv[4])) if sys.argv[3] else None
 rows = list(csv.DictReader(open(sys.argv[1])))
 every = [Allocation(id=i, size=int(row["size"]), start=int(row["lower"]), end=int(row["upper"])) for i, row in enumerate(rows)]
-offsets = {each.id: each.offset for each in allocate(every)}
+offsets = {each.id: each.offset for each in allocate(every, allocator)}
 with open(sys.argv[2], "w") as stream:
     stream.write("id,lower,upper,size,offset\\n")
     for i, row in enumerate(rows):
@@ -141,13 +144,13 @@ with open(sys.argv[2], "w") as stream:
 
 
 def run_omnimalloc(arguments: argparse.Namespace, path: Path, problem: Problem) -> list[str]:
-    """Its gap, of a plan that was verified, and its wall clock; it takes no limit and is ended after ours."""
+    """Its gap, of a plan that was verified, and its wall clock; the default takes no limit and is ended after ours."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "plan.csv"
-        began = time.monotonic()
-        command = [arguments.omnimalloc, "-c", _OMNIMALLOC, path, output]
+        began, patience = time.monotonic(), 30 if arguments.allocator else 0
+        command = [arguments.omnimalloc, "-c", _OMNIMALLOC, path, output, arguments.allocator, str(arguments.time_limit)]
         try:
-            subprocess.run(command, check=False, stderr=subprocess.DEVNULL, timeout=arguments.time_limit)
+            subprocess.run(command, check=False, stderr=subprocess.DEVNULL, timeout=arguments.time_limit + patience)
         except subprocess.TimeoutExpired:
             return ["none in time", ""]
         took = seconds(time.monotonic() - began)

@@ -131,7 +131,7 @@ def solve_command(
         before = time.monotonic()
         check_picture(problem, png)
         # To draw takes about as long as to load what draws.
-        time_limit_of_run = time_limit - min(time.monotonic() - before, time_limit / 4)
+        time_limit_of_run = time_limit - min(time.monotonic() - before, max(0.0, time_limit / 4))
         plans, notes = _import_xla(problem, opened.program, xla_plan, options.target)
         with cli.stopping() as cancel:
             with ProgressPrinter(quiet, kind_of(problem).unit) as progress:

@@ -252,7 +252,8 @@ def as_correlation(value: float | None) -> str:
 
 def _summary_lines(summary: Summary) -> list[str]:
     title = f"{summary.agent} on {summary.kind.replace('_', ' ')}: {summary.problems} problems, {summary.proven} proven optima"
-    head = ("gap", "plans", "lost", "mean", "quartile", "median", "quartile", "worst", "optimal", "<= 1%", "<= 5%")
+    optimal = f"optimal, {summary.second} too" if summary.second else "optimal"
+    head = ("gap", "plans", "lost", "mean", "quartile", "median", "quartile", "worst", optimal, "<= 1%", "<= 5%")
     rows = [_spread_row(row.name, row.gaps) for row in summary.rows]
     rows += [_spread_row(f"{summary.second}: {row.name}", row.second_gaps) for row in summary.rows if row.second_gaps]
     training = f": {summary.training}" if summary.training else ""

@@ -78,7 +78,7 @@ def _cards(summary: Summary) -> str:
         [
             ("Median gap, likeliest plan", medians[0], f"untrained {medians[1]}"),
             ("Mean gap", means[0], f"untrained {means[1]}"),
-            ("At the optimum", optimal, f"{summary.proven} of {summary.problems} optima are proven"),
+            (_optimum(summary), optimal, f"{summary.proven} of {summary.problems} optima are proven"),
             (
                 "Values and returns at equal positions",
                 _correlation(summary.at_equal_positions),
@@ -97,9 +97,9 @@ def _sections(summary: Summary, problems: Sequence[ProblemReport]) -> Iterator[S
     if second:
         title = f"gap of the {summary.second}, where the first number is the optimum's"
         body += _drawn(gaps_plot(second, outcomes, lambda outcome: outcome.second_gap, title), title)
-    body += _spreads(what, rows)
+    body += _spreads(what, rows, _optimum(summary))
     if second:
-        body += _spreads(f"gap of the {summary.second}", second)
+        body += _spreads(f"gap of the {summary.second}", second, _optimum(summary))
     yield Section("Gaps to the optimum", body)
     yield Section("Problems", _problems(problems))
     yield Section("Value estimates", _values(summary, problems))
@@ -108,8 +108,13 @@ def _sections(summary: Summary, problems: Sequence[ProblemReport]) -> Iterator[S
     yield Section("Decisions that cost most", _decisions(problems))
 
 
-def _spreads(what: str, rows: Sequence[tuple[str, Spread]]) -> str:
-    head = ("Way to plan", "Plans:r", "Lost:r", "Mean:r", "Quartile:r", "Median:r", "Quartile:r", "Worst:r", "At the optimum:r")
+def _optimum(summary: Summary) -> str:
+    """What share of plans is at the optimum: of two numbers, a plan with no gap of the first may have one of the second."""
+    return f"At the optimum, {summary.second} too" if summary.second else "At the optimum"
+
+
+def _spreads(what: str, rows: Sequence[tuple[str, Spread]], optimum: str) -> str:
+    head = ("Way to plan", "Plans:r", "Lost:r", "Mean:r", "Quartile:r", "Median:r", "Quartile:r", "Worst:r", f"{optimum}:r")
     lines = [
         (
             name,

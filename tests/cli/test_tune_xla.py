@@ -137,8 +137,8 @@ def test_bad_input(
 
 def test_without_the_extra(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload.importlib.util, "find_spec", lambda name: None)
-    line = error_line(cli(*TOY))
-    assert line == "stowplan: compiling for XLA needs jax and jaxlib and libtpu, not installed here: pip install '.[xla]'"
+    missing = "jax and jaxlib and libtpu, not installed here: pip install '.[xla]' in a clone of stowplan"
+    assert error_line(cli(*TOY)) == f"stowplan: compiling for XLA needs {missing}"
 
 
 def interrupted(fake: xla.Fake, tmp_path: Path, when: str, how: signal.Signals) -> tuple[int, str, str]:

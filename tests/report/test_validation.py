@@ -94,3 +94,11 @@ def test_problems_that_failed_are_named() -> None:
     text = render_validation_report(msgspec.structs.replace(found, problems=(*found.problems, failed)))
     assert "b failed: found nothing" in text
     assert render_validation_report(msgspec.structs.replace(found, problems=(failed,), summaries=())).startswith("<!doctype")
+
+
+def test_no_gap_of_the_first_number_is_not_called_the_optimum() -> None:
+    """A worst gap of 0 % stands beside 0 % at the optimum where the second number is not the optimum's."""
+    text = render_validation_report(validation(gap=0.0, unit=CLOCKS))
+    assert "At the optimum, latency too" in text
+    assert not re.search("At the optimum(?!, latency too)", text)
+    assert "At the optimum, " not in render_validation_report(validation())

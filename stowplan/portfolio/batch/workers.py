@@ -222,7 +222,7 @@ def _take_in(incoming: BinaryIO, tasks: queue.SimpleQueue[Task], cancel: threadi
 #: Seconds that a scheduler has to answer.
 CONNECT_SECONDS = 10.0
 
-#: Seconds between two questions how many threads there are.
+#: Seconds between two questions to the scheduler: how many threads there are, whether the run is cancelled.
 _COUNT_SECONDS = 1.0
 
 _ADDRESS = re.compile(r"(tcp|tls|ucx|wss?)://.+:\d+")
@@ -332,13 +332,14 @@ def _until_cancelled(work: Callable[[Task, threading.Event], Outcome], task: Tas
     import distributed
 
     event: Any = distributed.Event
-    told = event(name)
+    # The thread has no client of its own.
+    told = event(name, client=distributed.get_client())
     cancel, is_over = threading.Event(), threading.Event()
 
     def listen() -> None:
         with contextlib.suppress(Exception):
-            while not is_over.is_set() and not cancel.is_set():
-                if told.wait(timeout=_COUNT_SECONDS):
+            while not is_over.wait(_COUNT_SECONDS):
+                if told.is_set():
                     cancel.set()
 
     threading.Thread(target=listen, daemon=True).start()

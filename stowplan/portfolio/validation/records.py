@@ -51,7 +51,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     second_gap: float | None = None
     """Of objectives of two numbers that of the second, where the first is the optimum's."""
     is_optimal: bool = False
-    """Equal to a proven optimum."""
+    """Equal to a proven optimum, or to the bound; of objectives of two numbers both are."""
     note: str = ""
     """Why there is no plan: ``lost``, or the rule that it breaks; ``stopped`` where time was up before the game was over."""
 

@@ -29,7 +29,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     upper_quartile: float | None = None
     worst: float | None = None
     optimal: float | None = None
-    """Share at a proven optimum."""
+    """Share at a proven optimum, of objectives of two numbers with both: the gap of the first alone may be 0 in more plans."""
     within_1: float | None = None
     """Share with a gap of at most 1 %."""
     within_5: float | None = None

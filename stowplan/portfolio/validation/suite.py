@@ -302,7 +302,7 @@ class Judge:
             least_gap=least,
             gap=gap_to(objective, reference, unit),
             second_gap=second_gap_to(objective, reference, unit),
-            is_optimal=exact.is_proven and objective <= reference,
+            is_optimal=objective <= reference,
         )
 
 

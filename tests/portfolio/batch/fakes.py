@@ -30,6 +30,13 @@ def answers(task: Task, cancel: threading.Event) -> Outcome:
     return outcome(task, pid=os.getpid())
 
 
+def ends_when_cancelled(task: Task, cancel: threading.Event) -> Outcome:
+    """And says when it begins."""
+    Path(task.input).with_suffix(".seen").touch()
+    assert cancel.wait(HANG)
+    return answers(task, cancel)
+
+
 def is_killed_by_poison(task: Task, cancel: threading.Event) -> Outcome:
     """Every time."""
     if Path(task.input).stem == "poison":

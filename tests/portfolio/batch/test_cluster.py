@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from stowplan.portfolio.batch.records import Settings
 from stowplan.portfolio.batch.run import run_batch
 from tests.cli.conftest import Cli, cli, error_line
 from tests.paths import ROOT
+from tests.patience import wait_until
 from tests.portfolio.batch import fakes
 from tests.portfolio.batch.test_run import inputs, journal, run
 
@@ -84,6 +86,22 @@ def test_a_worker_that_is_killed_costs_its_tasks_another_try(
     found = run(inputs(tmp_path, *"abc"), tmp_path / "out", jobs=None, scheduler=address)
     assert {name: record.exit_code for name, (record, _) in found.items()} == dict.fromkeys("abc", 0)
     assert sorted(journal(tmp_path / "out")) == [*"abc"]
+
+
+@needs_dask
+@pytest.mark.slow
+def test_a_cancel_reaches_what_is_at_work(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_cluster, "solve_task", fakes.ends_when_cancelled)
+    items, cancel = inputs(tmp_path, *"abc"), threading.Event()
+
+    def press() -> None:
+        wait_until(lambda: len(list((tmp_path / "suite").glob("*.seen"))) == 2)
+        cancel.set()
+
+    threading.Thread(target=press, daemon=True).start()
+    found = run(items, tmp_path / "out", jobs=None, scheduler=address, cancel=cancel)
+    assert sorted(found) == ["a", "b"]
+    assert sorted(journal(tmp_path / "out")) == ["a", "b"]
 
 
 @needs_dask

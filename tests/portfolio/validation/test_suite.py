@@ -13,6 +13,7 @@ import pytest
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.batch.records import Settings
 from stowplan.portfolio.batch.task import Item
+from stowplan.portfolio.kind import kind_of
 from stowplan.portfolio.validation import suite
 from stowplan.portfolio.validation.adapter import Game
 from stowplan.portfolio.validation.records import ProblemReport, Validation, summarize
@@ -90,6 +91,13 @@ def test_search_has_a_row_of_its_own(report: Callable[..., ProblemReport]) -> No
     assert rows["policy, with search"].optimal == 1.0
     assert rows["policy, likeliest"].optimal == 0.0
     assert rows["untrained, with search"].mean == rows["untrained, likeliest"].mean
+
+
+def test_a_plan_at_the_bound_is_optimal_whatever_the_exact_side_proves() -> None:
+    judge = suite.Judge(kind_of(four_reads()), four_reads(), solved(four_reads(), proven=False))
+    assert judge.exact.bound is not None
+    assert (judge.outcome(judge.exact.bound).gap, judge.outcome(judge.exact.bound).is_optimal) == (0.0, True)
+    assert not judge.outcome(judge.exact.bound + 1).is_optimal
 
 
 def test_one_bad_decision_is_named_and_no_other(report: Callable[..., ProblemReport]) -> None:
