@@ -12,7 +12,7 @@ from pathlib import Path
 try:
     import gymnasium
 except ImportError as error:
-    sys.exit(f"this example needs {error.name}: pip install 'stowplan[learned]'")
+    sys.exit(f"this example needs {error.name}: pip install '.[learned]'")
 import numpy as np
 
 import stowplan

@@ -10,7 +10,7 @@ import numpy as np
 try:
     import torch
 except ImportError as error:
-    sys.exit(f"this example needs {error.name}: pip install 'stowplan[learned]'")
+    sys.exit(f"this example needs {error.name}: pip install '.[learned]'")
 
 import stowplan
 from stowplan.learned_guidance.modulo_scheduling.body import Body

@@ -2,7 +2,7 @@
 
     python examples/plan_for_executorch.py [PTE]
 
-Needs ``pip install 'stowplan[executorch]'``. The program is written to PTE where that is given.
+Needs ``pip install '.[executorch]'``. The program is written to PTE where that is given.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ try:
     from executorch.runtime import Runtime
     from torch import Tensor, nn
 except ImportError as error:
-    sys.exit(f"this example needs {error.name}: pip install 'stowplan[executorch]'")
+    sys.exit(f"this example needs {error.name}: pip install '.[executorch]'")
 
 from stowplan.backends.executorch import banked_memory_planning_pass, memory_planning_pass
 

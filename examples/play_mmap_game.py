@@ -13,7 +13,7 @@ from typing import Any
 try:
     import gymnasium
 except ImportError as error:
-    sys.exit(f"this example needs {error.name}: pip install 'stowplan[learned]'")
+    sys.exit(f"this example needs {error.name}: pip install '.[learned]'")
 import numpy as np
 
 import stowplan

@@ -23,7 +23,7 @@ def main() -> None:
         import torch
         import torch_networks
     except ImportError as error:
-        sys.exit(f"this example needs {error.name}: pip install 'stowplan[learned]'")
+        sys.exit(f"this example needs {error.name}: pip install '.[learned]'")
 
     from stowplan.frontends.network import read_torch, save_layers
 

@@ -1,6 +1,6 @@
 """Train a small decoder within several memory limits, and measure each: ``python examples/train_within.py [LAYERS]``.
 
-Needs ``pip install 'stowplan[learned]'``. Peaks are bytes of tensors that are live at once, measured while a step runs.
+Needs ``pip install '.[learned]'``. Peaks are bytes of tensors that are live at once, measured while a step runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ try:
     import torch
     from torch import Tensor, nn
 except ImportError as error:
-    sys.exit(f"this example needs {error.name}: pip install 'stowplan[learned]'")
+    sys.exit(f"this example needs {error.name}: pip install '.[learned]'")
 
 from stowplan.backends.torch import MemoryLimitError, backend, measure_peak
 

@@ -1,6 +1,6 @@
 """Tune a JAX function for TPU v4 without one: ``python examples/tune_xla.py [FOLDER]``.
 
-Needs ``pip install 'stowplan[xla]'``. Each compile takes some 15 s of a processor; results are kept in FOLDER.
+Needs ``pip install '.[xla]'``. Each compile takes some 15 s of a processor; results are kept in FOLDER.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
     try:
         import jax
     except ImportError:
-        sys.exit("this example needs JAX and libtpu: pip install 'stowplan[xla]'")
+        sys.exit("this example needs JAX and libtpu: pip install '.[xla]'")
 
     def shape(*dims: int) -> Any:
         return jax.ShapeDtypeStruct(dims, "float32")

@@ -29,6 +29,7 @@ FLOORS = {
             ["portfolio"],
             ["backends"],
             ["cli", "report"],
+            ["__main__"],
         ],
         1,
     )

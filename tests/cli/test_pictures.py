@@ -88,7 +88,7 @@ def test_what_cannot_be_drawn_is_said_before_solving(
         monkeypatch.setitem(sys.modules, "matplotlib", None)
     png = tmp_path / ("plan.png" if obstacle == "matplotlib" else "plan.xyz")
     line = error_line(cli("solve", *words, "-q", "-o", tmp_path / "plan.json", "--png", png))
-    expected = {"suffix": "found picture format '.xyz', expected .png, .svg or .pdf", "matplotlib": "stowplan[viz]"}[obstacle]
+    expected = {"suffix": "found picture format '.xyz', expected .png, .svg or .pdf", "matplotlib": ".[viz]"}[obstacle]
     assert expected in line
     assert not (tmp_path / "plan.json").exists()
 
