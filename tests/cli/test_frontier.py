@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from stowplan.portfolio.rematerialization import frontier
+from stowplan.portfolio.rematerialization.frontier import Point
 from tests.cli.conftest import Cli, cli
 from tests.models.rematerialization.cases import training
 
@@ -39,3 +43,16 @@ def test_bad_input_is_one_line(cli: Cli, tmp_path: Path) -> None:
     table = tmp_path / "buffers.csv"
     table.write_text("id,lower,upper,size\na,0,1,2\n")
     assert "no problem of rematerialization" in cli("frontier", table).err
+
+
+@pytest.mark.parametrize(("is_proven", "code"), [(True, 1), (False, 3)])
+def test_a_frontier_of_no_plans_is_no_success(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_proven: bool, code: int
+) -> None:
+    source = tmp_path / "in.json"
+    training(7).save(source)
+    points = [
+        Point(limit=limit, plan=None, peak=None, added_cost=None, bound=None, is_infeasible=is_proven) for limit in (1, 2)
+    ]
+    monkeypatch.setattr(frontier, "frontier", lambda *_, **__: points)
+    assert cli("frontier", source, "--limits", "1,2", "-q").code == code
