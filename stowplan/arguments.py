@@ -40,14 +40,14 @@ _UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGTP", 1)
 def size(what: str, value: Any, least: int | None = None) -> int:
     """A number of bytes, or text that says one, in capital or small letters: ``4 GiB``, ``1.5MiB``, ``1200KB``, ``1e6``.
 
-    ``kB``, ``MB``, ``GB``, ``TB``, ``PB`` are powers of 1000, ``KiB`` to ``PiB`` of 1024; a part of a byte is left out. Raises
-    UsageError as :func:`whole` does.
+    ``kB``, ``MB``, ``GB``, ``TB``, ``PB`` are powers of 1000, ``KiB`` to ``PiB`` of 1024; what a unit leaves of a byte is left
+    out. Raises UsageError as :func:`whole` does.
     """
     if not isinstance(value, str):
         return whole(what, value, least)
     match = _SIZE.fullmatch(value)
     scale = None if match is None else _UNITS.get(match[2].upper())
-    if match is None or scale is None:
+    if match is None or scale is None or (scale == 1 and Decimal(match[1]) % 1):
         expected = "bytes, or a number with kB, MB, GB (powers of 1000) or KiB, MiB, GiB (of 1024)"
         raise UsageError(f"found {what.format(show(value))}, expected {expected}")
     return whole(what, int(Decimal(match[1]) * scale), least)

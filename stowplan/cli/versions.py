@@ -22,7 +22,7 @@ PACKAGES = (
 
 
 def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False) -> None:
-    """Print what a report of a bug needs: versions, machine, and whether the heuristics are compiled."""
+    """Print versions and machine, for a report of a bug."""
     found = versions()
     say_json(found) if as_json else say("\n".join(aligned([(name, str(value)) for name, value in found.items()], ("", ""))))
 

@@ -245,7 +245,7 @@ def test_a_plan_of_another_kind(cli: Cli, packing_plan: Path, solved: Solved, tm
 
 
 def test_a_fractional_capacity(cli: Cli, tmp_path: Path) -> None:
-    for value in ("1.5", "1e6", "nan"):
+    for value in ("1.5", "1e-6", "nan"):
         line = error_line(cli("solve", ALEXNET, "--target", "teaching", "--capacity", value, "-o", tmp_path / "out.json"))
         assert "'--capacity'" in line
-        assert "integer" in line
+        assert f"found '{value}', expected bytes, or a number with kB" in line
