@@ -1,22 +1,35 @@
 """What of a module is not modelled: refused, or named in a warning with what it may cost.
 
 Refused is a result whose number of elements does not follow from the operands, since bytes would be counted wrongly. This is no
-verifier of HLO: element types, layouts, ranks and most attributes are taken as they are.
+verifier of HLO: element types, layouts, ranks and values of most attributes are taken as they are.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 from stowplan.frontends.hlo.module import HloModule, Instruction, convolution_labels, numbers, padding, ranges
-from stowplan.frontends.hlo.opcodes import CUSTOM_CALLS, ELEMENTWISE, HOST, NAMING, SAME_NUMBER, SPACES, UNMODELLED_TIMES
+from stowplan.frontends.hlo.opcodes import (
+    ATTRIBUTES,
+    CUSTOM_CALLS,
+    ELEMENTWISE,
+    HOST,
+    MODULE_ATTRIBUTES,
+    NAMING,
+    SAME_NUMBER,
+    SPACES,
+    UNMODELLED_TIMES,
+)
 from stowplan.frontends.hlo.shape import BITS, ArrayShape, excerpt
 from stowplan.frontends.hlo.walk import custom_target
 from stowplan.log import warn_unmodelled
 
 _Arrays = Sequence[ArrayShape]
 _CALLING = ("fusion", "call", "async-start", "while")
+_NAMES = re.compile(r"(?:^|, )([\w-]+)=")
+_UNKNOWN_ATTRIBUTE = "is not known: what it changes, or a computation that it names, is not counted"
 _UNKNOWN_CALL = "its arithmetic and memory of its own count as none, its results share storage only where the text says so"
 
 
@@ -35,6 +48,8 @@ def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPA
     InputError
         An instruction whose number of elements does not follow from its operands.
     """
+    for name in sorted({*module.attributes} - MODULE_ATTRIBUTES):
+        warn_unmodelled(f"the attribute {excerpt(name)} {_UNKNOWN_ATTRIBUTE}", "the module")
     for computation in module.computations.values():
         for instruction in computation.instructions:
             operands = [leaf for name in instruction.operands for _, leaf in computation.by_name[name].shape.leaves]
@@ -52,6 +67,10 @@ def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPA
 
 def _unmodelled(instruction: Instruction, operands: _Arrays, timed: bool, spaces: frozenset[int]) -> Iterator[str]:
     opcode, target = instruction.opcode, custom_target(instruction)
+    # Names that may also stand in strings are found quickly; whether one is an attribute is only asked where it is unknown.
+    if not ATTRIBUTES.issuperset(_NAMES.findall(instruction.attributes_text)):
+        for name in sorted({*instruction.attributes} - ATTRIBUTES):
+            yield f"the attribute {excerpt(name)} {_UNKNOWN_ATTRIBUTE}"
     results = [leaf for _, leaf in instruction.shape.leaves]
     if target is not None and CUSTOM_CALLS.get(target) != "":
         yield f"custom call of {excerpt(target)}: {CUSTOM_CALLS.get(target, _UNKNOWN_CALL)}"

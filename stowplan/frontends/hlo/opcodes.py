@@ -1,4 +1,4 @@
-"""What is known of HLO, read from ``known.toml``: opcodes, memory spaces, targets of custom calls."""
+"""What is known of HLO, read from ``known.toml``: opcodes, attributes, memory spaces, targets of custom calls."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ NO_ARITHMETIC = SAME_VALUE | _BY_USE["data"]
 STARTS: dict[str, tuple[int, int]] = _KNOWN["starts"]
 #: Their ends: parts of that tuple that they pass on.
 ENDS: dict[str, list[int]] = _KNOWN["ends"]
+
+#: Attributes of instructions and of the module's header that are read, or that nothing here depends on.
+ATTRIBUTES, MODULE_ATTRIBUTES = (frozenset(_KNOWN["attributes"][of].split()) for of in ("instruction", "module"))
 
 #: What is not modelled of the time of an opcode, and of a custom call by its target ("" for nothing).
 UNMODELLED_TIMES: dict[str, str] = {name: row["unmodelled"] for row in _KNOWN["times"] for name in row["names"].split()}

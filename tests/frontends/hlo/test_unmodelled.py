@@ -344,3 +344,14 @@ def test_module_that_says_nothing_new_has_no_warnings(recwarn: pytest.WarningsRe
     found = program(f"  %p = {V} parameter(0)\n  ROOT %r = {V} fusion(%p), kind=kLoop, calls=%fused")
     assert msgspec.structs.asdict(found)["notes"] == ()
     assert not recwarn
+
+
+def test_attributes_that_nothing_here_knows_are_named() -> None:
+    known = '  %p = f32[] parameter(0), metadata={op_name="a, b=c"}'
+    text = module(
+        f"{known}\n  ROOT %n = f32[] negate(%p), fused_region=%sum", header=", is_scheduled=true, buffer_donor={ (0, {}) }"
+    )
+    with pytest.warns(UnmodelledWarning) as warned:
+        program_from_module(parse_module(text))
+    told = sorted(str(each.message).partition(" is not known")[0] for each in warned)
+    assert told == ["instruction n: the attribute fused_region", "the module: the attribute buffer_donor"]
