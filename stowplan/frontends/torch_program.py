@@ -32,14 +32,6 @@ def stored_inputs(program: Any) -> set[str]:
     }
 
 
-def values(node: Any) -> list[Any]:
-    """What torch knows of each result of a node."""
-    value = node.meta.get("val")
-    if isinstance(value, list | tuple):
-        return list(value)
-    return [] if value is None else [value]
-
-
 def static_shape(tensor: Any, place: str) -> tuple[int, ...]:
     """Sizes of a tensor; raises InputError naming ``place`` where one is not known before the program runs."""
     if not all(type(each) is int for each in tensor.shape):
@@ -68,9 +60,10 @@ def is_written(argument: Any) -> bool:
 class FakeRun:
     """Runs the nodes of a graph on tensors without data, one after the other.
 
-    Tensors of its values share a storage exactly where those of a real run do: an operator whose schema says that its result may
-    be a view copies where strides, types or conjugation demand it, and some that return what they are given say nothing of it.
-    What ``meta["val"]`` holds after ``torch.export.load`` shares nothing.
+    Tensors of its values share a storage exactly where those of a real run do: an operator whose schema says that its result
+    may be a view copies where strides, types or conjugation demand it, and some that return what they are given say nothing of
+    it. What ``meta["val"]`` holds after ``torch.export.load`` shares nothing. Results of higher-order operators are new: torch
+    lets none of them return what it was given.
 
     Parameters
     ----------
@@ -96,40 +89,81 @@ class FakeRun:
         Raises
         ------
         InputError
-            It does not run, and what it returns may be a view.
+            It does not run, and what it returns may be a view; or a tensor has no storage of its own, as sparse ones have none.
         """
         torch = self._torch
         if node.op == "get_attr":
             value = operator.attrgetter(node.target)(self._module)
             value = self.mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
-        elif node.op == "call_function":
-            args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), self.values.__getitem__)
-            try:
-                with self.mode, torch.no_grad():
-                    value = node.target(*args, **keywords)
-            except Exception as error:
-                # What torch raises here has no common type.
-                schema = schema_of(node)
-                if schema is None or any(each.alias_info is not None for each in (*schema.arguments, *schema.returns)):
-                    message = f"torch cannot run {node.target} without data: {first_line(error)}"
-                    raise InputError(message, place=f"operator {node.name}") from error
-                value = self.fresh(node.meta.get("val"))
+        elif node.op == "call_function" and not is_higher_order(node):
+            value = self._call(node)
         else:
-            value = self.fresh(node.meta.get("val"))
+            value = self._fresh(node)
+        for tensor in tensors_of(value):
+            if tensor.layout is not torch.strided:
+                raise InputError(f"found the layout {tensor.layout}, expected a strided tensor", place=f"operator {node.name}")
         self.values[node] = value
         return value
 
-    def fresh(self, value: Any) -> Any:
-        """A value with tensors of the same shapes and strides, each with a storage of its own."""
+    def taken(self, given: Any) -> Any:
+        """Arguments of a node, with values in place of the nodes that they are given by."""
+        return self._torch.fx.node.map_arg(given, self.values.__getitem__)
+
+    def _call(self, node: Any) -> Any:
+        args, keywords = self.taken((node.args, node.kwargs))
+        try:
+            with self.mode, self._torch.no_grad():
+                return node.target(*args, **keywords)
+        except Exception as error:
+            # What torch raises here has no common type.
+            schema = schema_of(node)
+            if schema is None or any(each.alias_info is not None for each in (*schema.arguments, *schema.returns)):
+                message = f"torch cannot run {node.target} without data: {first_line(error)}"
+                raise InputError(message, place=f"operator {node.name}") from error
+            return self._fresh(node)
+
+    def _fresh(self, node: Any) -> Any:
+        """What torch knows of a node's value, each tensor with a storage of its own."""
         torch = self._torch
 
         def like(tensor: Any) -> Any:
+            if tensor.layout is not torch.strided:
+                return tensor
+            static_shape(tensor, f"operator {node.name}")
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
         with self.mode:
-            return torch.utils._pytree.tree_map_only(torch.Tensor, like, value)
+            return torch.utils._pytree.tree_map_only(torch.Tensor, like, node.meta.get("val"))
+
+
+def is_higher_order(node: Any) -> bool:
+    """Whether a node's operator runs graphs, or operators, that it is given."""
+    import torch
+
+    return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def leaves(value: Any) -> list[Any]:
+    """What a value is made of, in order, however deep its lists are."""
+    import torch
+
+    return list(torch.utils._pytree.tree_leaves(value))
+
+
+def tensors_of(value: Any) -> list[Any]:
+    """The tensors among the leaves of a value."""
+    return [each for each in leaves(value) if hasattr(each, "element_size")]
 
 
 def storage_key(tensor: Any) -> int:
     """What two tensors have in common that share a storage, while both are held."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def is_random(node: Any) -> bool:
+    """Whether two runs of a node give different values. Attention without dropout draws no random numbers."""
+    import torch
+
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    return not any(argument.name == "dropout_p" and given in (0, None) for argument, given in arguments(node))

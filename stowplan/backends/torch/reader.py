@@ -17,7 +17,7 @@ import torch
 
 from stowplan.backends.torch import costs
 from stowplan.backends.torch.errors import UnsupportedError
-from stowplan.frontends.torch_program import arguments, is_written, schema_of
+from stowplan.frontends.torch_program import arguments, is_random, is_written, schema_of
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 
 #: All costs together stay below this; those of larger graphs are counted in a larger unit.
@@ -85,13 +85,6 @@ class Reading:
 def is_part(node: Any) -> bool:
     """Whether a node is a part of a tuple."""
     return node.op == "call_function" and node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node)
-
-
-def is_random(node: Any) -> bool:
-    """Whether two runs of a node give different values. Attention without dropout draws no random numbers."""
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
-        return False
-    return not any(argument.name == "dropout_p" and given in (0, None) for argument, given in arguments(node))
 
 
 def is_mutable(node: Any) -> bool:

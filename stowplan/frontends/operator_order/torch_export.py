@@ -1,19 +1,42 @@
 """Programs of ``torch.export`` as graphs of operators and tensors. Parameters, buffers and constants are no tensors here.
 
-Torch is imported when a program is read, never before. Whether a result is a view comes from the operator's schema, and whether
-it may take an operand's place from its tag as pointwise.
+Torch is imported when a program is read, never before. Whether a result is a view comes from the storages of a run on tensors
+without data, and whether it may take an operand's place from the operator's tag as pointwise.
 """
 
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, first_line, naming
-from stowplan.frontends.torch_program import arguments, import_torch, is_written, schema_of, static_shape, stored_inputs, values
+from stowplan.frontends.operator_order.torch_higher_order import (
+    INLINED,
+    NESTED,
+    Inlined,
+    Inside,
+    copied_storages,
+    expect_modelled,
+)
+from stowplan.frontends.torch_program import (
+    FakeRun,
+    arguments,
+    import_torch,
+    is_higher_order,
+    is_random,
+    is_written,
+    leaves,
+    static_shape,
+    storage_key,
+    stored_inputs,
+    tensors_of,
+)
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
+from stowplan.models.operator_order.structure import build, stable_order
 
 
 def is_exported(path: str | Path) -> bool:
@@ -44,136 +67,230 @@ def read_exported(path: str | Path) -> Problem:
 def problem_of_exported(program: Any, *, name: str = "program") -> Problem:
     """Problem of a ``torch.export.ExportedProgram`` with static shapes.
 
-    One with operators that write over what they read is made functional first.
+    What operators write over has the bytes that it had, and those that touch these bytes keep their order. Warns of operators
+    that may allocate what nothing is known of.
 
     Raises
     ------
     InputError
-        A shape is not static; names the operator.
+        A shape is not static, or an operator is not modelled; names the operator.
     """
-    if any(is_written(argument) for node in program.graph.nodes for argument, _ in arguments(node)):
-        try:
-            program = program.run_decompositions({})
-        except Exception as error:
-            raise InputError(f"torch cannot make the program functional: {first_line(error)}") from error
-    return _Reader(program).problem(name)
+    changed = set(getattr(program.graph_signature, "user_inputs_to_mutate", {}).values())
+    return _Reader(program.graph_module, stored_inputs(program), changed).problem(name)
+
+
+#: Stands among the storages for the state of random numbers: operators that draw some write over it.
+_RANDOM = -1
 
 
 class _Reader:
-    """Walks the graph of an exported program."""
+    """Walks the graph of an exported program.
 
-    def __init__(self, program: Any):
-        self._nodes = list(program.graph.nodes)
-        self._stored = stored_inputs(program)
+    Parameters
+    ----------
+    module
+        With the graph.
+    stored
+        Names of inputs that are no tensors here; all where None: a graph that an operator runs.
+    changed
+        Names of inputs that the program writes over at its end.
+    mode
+        Of the tensors without data that the graph is run on; a new one where None.
+    """
+
+    def __init__(self, module: Any, stored: Collection[str] | None, changed: Collection[str] = (), mode: Any = None):
+        self._graph, self._stored, self._changed = module.graph, stored, changed
+        self._run = FakeRun(module, mode)
+        self._held: list[FakeRun] = []
         self._tensors: list[Tensor] = []
-        self._values: dict[Any, list[int | None]] = {}
-        """Tensors of each node, in the order of its results; None for what is stored or no tensor."""
+        self._ops: list[Op] = []
+        self._numbers: dict[Any, list[int | None]] = {}
+        """[leaves of a node's value] its tensor; None for what is stored or no tensor."""
+        self._base: dict[int | None, int | None] = {None: None}
+        """The tensor that has the bytes of a storage, None where they are stored."""
+        self._makers: dict[Any, set[int]] = {}
+        """Operators behind a value that is no tensor."""
+        self._touching: dict[int, list[int]] = {}
+        """Operators that touched a storage from the last that wrote over it."""
+        self._overwritten: set[int] = set()
+        self._precedences: dict[tuple[int, int], None] = {}
 
     def problem(self, name: str) -> Problem:
         """The problem."""
-        inputs: list[int] = []
-        outputs: dict[int, None] = {}
-        ops: list[Op] = []
-        for node in self._nodes:
-            check_reading()
-            if node.op == "placeholder":
-                is_stored = node.name in self._stored
-                self._values[node] = [None] if is_stored else [self._add(node, value, 0) for value in values(node)]
-                inputs += [each for each in self._values[node] if each is not None]
-            elif node.op == "output":
-                outputs = {each: None for used in node.all_input_nodes for each in self._of(used)}
-            elif node.op == "call_function":
-                op = self._op(node)
-                if op is not None:
-                    ops.append(op)
+        given = [node for node in self._graph.nodes if node.op == "placeholder"]
+        for node in given:
+            value = self._run.run(node)
+            if self._stored is None or node.name in self._stored:
+                self._store(node, value)
+            else:
+                self._make(node, node.name, value)
+        last = self._walk(self._run, self._graph)
+        # The caller sees what becomes of an input that is written over.
+        kept = [node for node in given if node.name in self._changed or self._is_overwritten(node)]
         return Problem(
             name=name,
             tensors=tuple(self._tensors),
-            ops=tuple(ops),
-            inputs=tuple(inputs),
-            outputs=tuple(outputs),
+            ops=tuple(self._ops),
+            inputs=tuple(each for node in given for each in self._of(node)),
+            outputs=tuple(dict.fromkeys(each for node in (*last.all_input_nodes, *kept) for each in self._of(node))),
+            precedences=tuple(self._precedences),
         )
+
+    def _inside(self, module: Any, place: str) -> Inside:
+        """What a graph needs beside what it is given."""
+        inner = _Reader(module, None, mode=self._run.mode)
+        structure = build(inner.problem(""))
+        if any(node.op == "placeholder" and inner._is_overwritten(node) for node in module.graph.nodes):
+            raise InputError("found a graph that writes over what it is given, expected none", place=place)
+        (last,) = (node for node in module.graph.nodes if node.op == "output")
+        sizes = [_storage_bytes(each) for each in leaves(inner._run.taken(last.args[0]))]
+        return Inside(structure.peak(stable_order(structure)), sizes, _RANDOM in inner._overwritten)
+
+    def _is_overwritten(self, node: Any) -> bool:
+        return any(storage_key(each) in self._overwritten for each in tensors_of(self._run.values[node]))
 
     def _of(self, node: Any) -> list[int]:
-        return [each for each in self._values.get(node, ()) if each is not None]
+        return [each for each in self._numbers.get(node, ()) if each is not None]
 
-    def _op(self, node: Any) -> Op | None:
-        if getattr(node.target, "__name__", "") == "getitem":
-            source, index = node.args
-            found = self._values.get(source, [])
-            self._values[node] = [found[index]] if isinstance(index, int) and index < len(found) else []
-            return None
+    def _walk(self, run: FakeRun, graph: Any, prefix: str = "") -> Any:
+        """Take a graph's operators; its placeholders have their values. Returns the node of its results."""
+        for node in graph.nodes:
+            check_reading()
+            name = prefix + node.name
+            if node.op != "placeholder":
+                self._makers[node] = {each for used in node.all_input_nodes for each in self._makers.get(used, ())}
+            if node.op == "get_attr":
+                self._store(node, run.run(node))
+            elif node.op == "call_function" and node.target is operator.getitem:
+                whole = dict(zip(map(id, leaves(run.values[node.args[0]])), self._numbers[node.args[0]], strict=True))
+                self._numbers[node] = [whole[id(part)] for part in leaves(run.run(node))]
+            elif node.op == "call_function":
+                expect_modelled(node, f"operator {name}")
+                inlined = INLINED.get(str(node.target)) if is_higher_order(node) else None
+                self._op(node, run, name) if inlined is None else self._inline(node, run, name, inlined)
+            elif node.op not in ("placeholder", "output"):
+                raise InputError(f"found a node of the kind {node.op}, expected an operator", place=f"operator {name}")
+        return node
+
+    def _inline(self, node: Any, run: FakeRun, name: str, inlined: Inlined) -> None:
+        """Take the operators of a graph that an operator runs once, as if they stood in its place."""
+        module = run.values[node.args[inlined.graph]]
+        inner = FakeRun(module, run.mode)
+        given = [each for each in module.graph.nodes if each.op == "placeholder"]
+        for each, used in zip(given, node.args[inlined.operands :], strict=True):
+            inner.values[each] = run.taken(used)
+            self._numbers[each], self._makers[each] = self._numbers.get(used, [None]), self._makers.get(used, set())
+        with inlined.context(*node.args[: inlined.graph]):
+            last = self._walk(inner, module.graph, f"{name}.")
+        self._held.append(inner)
+        run.values[node] = inner.taken(last.args[0])
+        self._numbers[node] = [number for each in leaves(last.args[0]) for number in self._numbers.get(each, [None])]
+        self._makers[node] = self._makers[last]
+
+    def _op(self, node: Any, run: FakeRun, name: str) -> None:
+        place = f"operator {name}"
         reads = list(dict.fromkeys(each for used in node.all_input_nodes for each in self._of(used)))
-        results = values(node)
-        views = _views(node)
-        found = []
-        for at, value in enumerate(results):
-            base = self._of(views[at]) if at in views else []
-            if at in views and not base:
-                # A view of what is stored is stored.
-                found.append(None)
-            else:
-                found.append(self._add(node, value, at, base[0] if base else None))
-        self._values[node] = found
-        writes = [each for each in found if each is not None]
-        if results and not writes:
-            return None
-        return Op(
-            id=node.name,
-            reads=tuple(reads),
-            writes=tuple(writes),
-            in_place=self._in_place(node, reads, writes),
-            kind=str(node.target),
-        )
+        touched = dict.fromkeys(storage_key(each) for used in node.all_input_nodes for each in tensors_of(run.values[used]))
+        targets = tensors_of([run.taken(given) for argument, given in arguments(node) if is_written(argument)])
+        before = [(storage_key(each), _storage_bytes(each)) for each in targets]
+        value = run.run(node)
+        if before != [(storage_key(each), _storage_bytes(each)) for each in targets]:
+            raise InputError(f"found {node.target}, which gives its argument other bytes, expected none that does", place=place)
+        overwritten = {key for key, _ in before}
+        nested = NESTED.get(str(node.target)) if is_higher_order(node) else None
+        graphs = [self._inside(run.values[used], place) for used in node.all_input_nodes if nested and used.op == "get_attr"]
+        if is_random(node) or any(each.is_random for each in graphs):
+            touched[_RANDOM] = None
+            overwritten.add(_RANDOM)
+        number, known = len(self._ops), len(self._tensors)
+        self._make(node, name, value, nested.returns(node, graphs) if nested else copied_storages(node, run.taken(node.args)))
+        writes = list(dict.fromkeys(each for each in self._of(node) if each >= known))
+        if nested:
+            own = sum(self._tensors[each].size for each in writes)
+            scratch = nested.scratch(node, graphs, own, leaves(value))
+            writes.append(len(self._tensors))
+            self._tensors.append(Tensor(id=f"{name}.scratch", size=scratch))
+        if not (reads or writes or overwritten):
+            return
+        pairs = self._in_place(node, run, known)
+        self._ops.append(Op(id=name, reads=tuple(reads), writes=tuple(writes), in_place=pairs, kind=str(node.target)))
+        self._precedences.update(((maker, number), None) for maker in sorted(self._makers[node]))
+        self._makers[node] = set() if tensors_of(value) else {number}
+        self._order(number, touched, overwritten)
 
-    def _in_place(self, node: Any, reads: list[int], writes: list[int]) -> tuple[tuple[int, int], ...]:
+    def _order(self, number: int, touched: Iterable[int], overwritten: set[int]) -> None:
+        """Who touches what is written over does so before, or after, as in the graph."""
+        for key in touched:
+            others = self._touching.setdefault(key, [])
+            if key in overwritten:
+                self._precedences.update(((other, number), None) for other in others)
+                others.clear()
+                self._overwritten.add(key)
+            elif key in self._overwritten:
+                self._precedences[others[0], number] = None
+            others.append(number)
+
+    def _in_place(self, node: Any, run: FakeRun, known: int) -> tuple[tuple[int, int], ...]:
+        """A result of an element-wise operator may take the bytes of an operand that lies in memory as it does."""
         import torch
 
-        if torch.Tag.pointwise not in getattr(node.target, "tags", ()) or len(writes) != 1:
+        result = run.values[node]
+        is_new = len(self._tensors) == known + 1 and self._tensors[known].alias_of is None
+        if torch.Tag.pointwise not in getattr(node.target, "tags", ()) or not is_new or self._stored is None:
             return ()
-        result = writes[0]
-        if self._tensors[result].alias_of is not None:
-            return ()
-        users = {each: len(used.users) for used in node.all_input_nodes for each in self._of(used)}
-        same = [each for each in reads if self._tensors[self._base(each)].size == self._tensors[result].size]
-        return tuple((each, result) for each in sorted(same, key=lambda each: (users[each], each))[:1])
+        operands = [
+            (len(used.users), number, tensor)
+            for used in node.all_input_nodes
+            for number, tensor in zip(self._numbers[used], leaves(run.values[used]), strict=True)
+            if number is not None
+        ]
+        # Where another operand looks at the same bytes in another way, they would be written over before they are read.
+        unlike = {storage_key(tensor) for _, _, tensor in operands if _layout(tensor) != _layout(result)}
+        same = [
+            (users, number)
+            for users, number, tensor in operands
+            if storage_key(tensor) not in unlike and self._size(tensor) == self._tensors[known].size
+        ]
+        return tuple((number, known) for _, number in sorted(same)[:1])
 
-    def _base(self, tensor: int) -> int:
-        while (other := self._tensors[tensor].alias_of) is not None:
-            tensor = other
-        return tensor
+    def _size(self, tensor: Any) -> int:
+        """Bytes of what a tensor is a view of."""
+        return self._tensors[self._base[storage_key(tensor)] or 0].size
 
-    def _add(self, node: Any, value: Any, at: int, base: int | None = None) -> int | None:
-        """A tensor for a result; None where it is none."""
-        if not hasattr(value, "element_size"):
-            return None
-        size = math.prod(static_shape(value, f"operator {node.name}")) * int(value.element_size())
-        name = node.name if at == 0 else f"{node.name}#{at}"
-        if base is not None:
-            # Expanded views are larger than what they are views of.
-            size = min(size, self._tensors[base].size)
-        self._tensors.append(Tensor(id=name, size=size, alignment=max(1, int(value.element_size())), alias_of=base))
-        return len(self._tensors) - 1
+    def _make(self, node: Any, name: str, value: Any, least: Sequence[Sequence[int]] = ()) -> None:
+        """Tensors of a node's value: what has a storage that is known is a view, or stored.
+
+        ``least`` has lists of bytes that the storages under the first results have at least.
+        """
+        found = self._numbers[node] = []
+        new: dict[int, int] = {}
+        for at, tensor in enumerate(leaves(value)):
+            key = storage_key(tensor) if tensors_of(tensor) else None
+            base = self._base.get(key, -1)
+            if base is None or key in new:
+                found.append(new.get(key))
+                continue
+            alignment = max(1, int(tensor.element_size()))
+            size = math.prod(static_shape(tensor, f"operator {name}")) * alignment
+            if base >= 0:
+                # Expanded views are larger than what they are views of.
+                size = min(size, self._tensors[base].size)
+            else:
+                size = max(_storage_bytes(tensor), *(every[at] for every in least if at < len(every)), 0)
+                self._base[key] = new[key] = len(self._tensors)
+            found.append(len(self._tensors))
+            own = name if at == 0 else f"{name}#{at}"
+            self._tensors.append(Tensor(id=own, size=size, alignment=alignment, alias_of=base if base >= 0 else None))
+
+    def _store(self, node: Any, value: Any) -> None:
+        """What a node has is no tensor here, and no view of it is."""
+        self._base.update((storage_key(each), None) for each in tensors_of(value))
+        self._numbers[node] = [None for _ in leaves(value)]
 
 
-def _views(node: Any) -> dict[int, Any]:
-    """The node whose value each result is a view of, by the operator's schema."""
-    schema = schema_of(node)
-    if schema is None:
-        return {}
-    sources = {}
-    for argument, given in arguments(node):
-        if argument.alias_info is not None and not is_written(argument) and hasattr(given, "meta"):
-            for each in argument.alias_info.before_set:
-                sources[each] = given
-    found = {}
-    for at, result in enumerate(schema.returns):
-        if result.alias_info is not None:
-            for each in result.alias_info.before_set:
-                if each in sources:
-                    found[at] = sources[each]
-    is_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List")
-    if is_list and schema.returns[0].alias_info is not None and len(set(sources.values())) == 1:
-        source = next(iter(sources.values()))
-        found = {at: source for at, _ in enumerate(values(node))}
-    return found
+def _storage_bytes(value: Any) -> int:
+    return int(value.untyped_storage().nbytes()) if tensors_of(value) else 0
+
+
+def _layout(tensor: Any) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.element_size()
