@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from stowplan.errors import InputError, MissingDependencyError, first_line, to_install
+from stowplan.log import warn_unmodelled
+
+#: Namespaces of operators that hold what they read and write, and nothing that matters beside.
+_NAMESPACES = frozenset(("aten", "prims", "inductor_prims", "quantized_decomposed", "_c10d_functional"))
 
 
 def import_torch(what: str) -> Any:
@@ -141,6 +145,12 @@ def is_higher_order(node: Any) -> bool:
     import torch
 
     return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def warn_of_unknown(target: Any, place: str) -> None:
+    """Say of a custom operator, or of one that runs graphs and is not looked into, that it may hold more than is counted."""
+    if getattr(target, "namespace", "aten") not in _NAMESPACES:
+        warn_unmodelled(f"what {target} allocates beside its results is not counted", place)
 
 
 def leaves(value: Any) -> list[Any]:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch._functorch import partitioners
 
-from stowplan.backends.torch.reader import is_mutable, is_part, is_random
+from stowplan.backends.torch.reader import is_mutable, is_part
+from stowplan.frontends.torch_program import is_random
 
 
 def separated(graph: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 from torch.utils import flop_counter
 
 from stowplan.backends.torch.errors import UnsupportedError
+from stowplan.frontends.torch_program import tensors_of
 
 #: Floating-point operations that run while a byte moves, by the type of device; else element-wise operators would cost nothing.
 FLOPS_PER_BYTE = {"cpu": 5}
@@ -115,10 +116,3 @@ def cost(node: Any, operations: int) -> int:
     """Of a run, in floating-point operations: its own, and as many as take the time that its bytes take."""
     device = next((each.device.type for each in tensors_of(node.meta.get("val"))), "cpu")
     return operations + FLOPS_PER_BYTE.get(device, OTHER_FLOPS_PER_BYTE) * moved_bytes(node)
-
-
-def tensors_of(value: Any) -> list[Any]:
-    """All tensors of a value."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [each for each in value if isinstance(each, torch.Tensor)] if isinstance(value, list | tuple) else []

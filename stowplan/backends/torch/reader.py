@@ -17,7 +17,7 @@ import torch
 
 from stowplan.backends.torch import costs
 from stowplan.backends.torch.errors import UnsupportedError
-from stowplan.frontends.torch_program import arguments, is_random, is_written, schema_of
+from stowplan.frontends.torch_program import arguments, is_random, is_written, schema_of, tensors_of, warn_of_unknown
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 
 #: All costs together stay below this; those of larger graphs are counted in a larger unit.
@@ -123,7 +123,7 @@ def _classify(found: Reading, node: Any) -> None:
     if node.op not in ("placeholder", "call_function"):
         raise UnsupportedError(f"found a node of the kind {node.op}, expected a graph of operators")
     value = node.meta.get("val")
-    is_tensor = bool(costs.tensors_of(value))
+    is_tensor = bool(tensors_of(value))
     if node.op == "placeholder":
         if "seed" in str(node.target) or "offset" in str(node.target):
             raise UnsupportedError("random numbers are functions of a seed that is an argument")
@@ -161,28 +161,21 @@ def _check(node: Any) -> None:
         raise UnsupportedError(f"{name} cannot be moved")
     if name.startswith("aten._local_scalar_dense"):
         raise UnsupportedError("a number is read out of a tensor")
+    warn_of_unknown(node.target, node.name)
 
 
 def _viewed(node: Any) -> Any:
     """The argument that all of a node's value is a view of; None where it has bytes of its own."""
-    schema = schema_of(node)
-    returns = getattr(schema, "returns", ())
-    if returns and all(each.alias_info is not None for each in returns):
-        for argument, given in arguments(node):
-            if argument.alias_info is not None and isinstance(given, torch.fx.Node):
-                return given
-    made = costs.tensors_of(node.meta.get("val"))
+    made = tensors_of(node.meta.get("val"))
     for used in node.all_input_nodes:
-        if made and all(_share(each, other) for each in made for other in costs.tensors_of(used.meta.get("val"))):
-            return used if costs.tensors_of(used.meta.get("val")) else None
+        given = tensors_of(used.meta.get("val"))
+        if made and given and all(_share(each, other) for each in made for other in given):
+            return used
     return None
 
 
 def _share(one: Any, other: Any) -> bool:
-    try:
-        return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):
-        return False
+    return bool(_storage_key(one, "one") == _storage_key(other, "other"))
 
 
 class _Builder:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stowplan.errors import InputError, first_line
 from stowplan.frontends import torch_program
 from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
-from stowplan.frontends.torch_program import import_torch, static_shape, stored_inputs
+from stowplan.frontends.torch_program import import_torch, is_higher_order, schema_of, static_shape, stored_inputs
 from stowplan.hardware.network import Network
 
 if TYPE_CHECKING:
@@ -90,8 +90,32 @@ def read_torch(
 
 
 def read_exported(program: Any, *, name: str = "network", granularity: Granularity = "auto") -> Network:
-    """Network of a ``torch.export.ExportedProgram`` with static shapes; raises InputError where a shape is not static."""
+    """Network of a ``torch.export.ExportedProgram`` with static shapes.
+
+    A program that runs graphs inside, or writes over views, is made functional first: else layers would miss what feeds them.
+
+    Raises
+    ------
+    InputError
+        A shape is not static, or there are branches or loops; names the operator.
+    """
+    if any(is_higher_order(node) or _writes_over_view(node) for node in program.graph.nodes):
+        try:
+            program = program.run_decompositions({})
+        except Exception as error:
+            raise InputError(f"torch cannot make the program functional: {first_line(error)}") from error
+    for node in program.graph.nodes:
+        if is_higher_order(node):
+            raise InputError(
+                f"found the higher-order operator {node.target}, expected layers alone", place=f"operator {node.name}"
+            )
     return coarsen(_Tracer(program, name).trace(), granularity)
+
+
+def _writes_over_view(node: Any) -> bool:
+    written = [given for argument, given in torch_program.arguments(node) if torch_program.is_written(argument)]
+    returns = [each for given in written if hasattr(given, "meta") for each in getattr(schema_of(given), "returns", ())]
+    return any(each.alias_info is not None and not each.alias_info.is_write for each in returns)
 
 
 class _Tracer:

@@ -79,8 +79,8 @@ def problem_of_exported(program: Any, *, name: str = "program") -> Problem:
     return _Reader(program.graph_module, stored_inputs(program), changed).problem(name)
 
 
-#: Stands among the storages for the state of random numbers: operators that draw some write over it.
-_RANDOM = -1
+#: Stand among the keys of storages for the state of random numbers, which operators that draw some write over; and for none.
+_RANDOM, _NO_TENSOR = -1, -2
 
 
 class _Reader:
@@ -106,7 +106,7 @@ class _Reader:
         self._ops: list[Op] = []
         self._numbers: dict[Any, list[int | None]] = {}
         """[leaves of a node's value] its tensor; None for what is stored or no tensor."""
-        self._base: dict[int | None, int | None] = {None: None}
+        self._base: dict[int, int | None] = {_NO_TENSOR: None}
         """The tensor that has the bytes of a storage, None where they are stored."""
         self._makers: dict[Any, set[int]] = {}
         """Operators behind a value that is no tensor."""
@@ -119,11 +119,8 @@ class _Reader:
         """The problem."""
         given = [node for node in self._graph.nodes if node.op == "placeholder"]
         for node in given:
-            value = self._run.run(node)
-            if self._stored is None or node.name in self._stored:
-                self._store(node, value)
-            else:
-                self._make(node, node.name, value)
+            is_stored = self._stored is None or node.name in self._stored
+            self._make(node, node.name, self._run.run(node), is_stored=is_stored)
         last = self._walk(self._run, self._graph)
         # The caller sees what becomes of an input that is written over.
         kept = [node for node in given if node.name in self._changed or self._is_overwritten(node)]
@@ -160,7 +157,7 @@ class _Reader:
             if node.op != "placeholder":
                 self._makers[node] = {each for used in node.all_input_nodes for each in self._makers.get(used, ())}
             if node.op == "get_attr":
-                self._store(node, run.run(node))
+                self._make(node, name, run.run(node), is_stored=True)
             elif node.op == "call_function" and node.target is operator.getitem:
                 whole = dict(zip(map(id, leaves(run.values[node.args[0]])), self._numbers[node.args[0]], strict=True))
                 self._numbers[node] = [whole[id(part)] for part in leaves(run.run(node))]
@@ -203,13 +200,12 @@ class _Reader:
             touched[_RANDOM] = None
             overwritten.add(_RANDOM)
         number, known = len(self._ops), len(self._tensors)
-        self._make(node, name, value, nested.returns(node, graphs) if nested else copied_storages(node, run.taken(node.args)))
+        self._make(node, name, value, [each.results for each in graphs] or copied_storages(node, run.taken(node.args)))
         writes = list(dict.fromkeys(each for each in self._of(node) if each >= known))
         if nested:
             own = sum(self._tensors[each].size for each in writes)
-            scratch = nested.scratch(node, graphs, own, leaves(value))
             writes.append(len(self._tensors))
-            self._tensors.append(Tensor(id=f"{name}.scratch", size=scratch))
+            self._tensors.append(Tensor(id=f"{name}.scratch", size=nested(node, graphs, own, leaves(value))))
         if not (reads or writes or overwritten):
             return
         pairs = self._in_place(node, run, known)
@@ -245,30 +241,29 @@ class _Reader:
             if number is not None
         ]
         # Where another operand looks at the same bytes in another way, they would be written over before they are read.
-        unlike = {storage_key(tensor) for _, _, tensor in operands if _layout(tensor) != _layout(result)}
-        same = [
-            (users, number)
-            for users, number, tensor in operands
-            if storage_key(tensor) not in unlike and self._size(tensor) == self._tensors[known].size
-        ]
-        return tuple((number, known) for _, number in sorted(same)[:1])
+        unlike = {storage_key(tensor) for _, _, tensor in operands if self._layout(tensor) != self._layout(result)}
+        same = sorted((users, number) for users, number, tensor in operands if storage_key(tensor) not in unlike)
+        return tuple((number, known) for _, number in same[:1])
 
-    def _size(self, tensor: Any) -> int:
-        """Bytes of what a tensor is a view of."""
-        return self._tensors[self._base[storage_key(tensor)] or 0].size
+    def _layout(self, tensor: Any) -> tuple[Any, ...]:
+        """Where elements lie, and how many bytes there are."""
+        size = self._tensors[self._base[storage_key(tensor)] or 0].size
+        return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.element_size(), size
 
-    def _make(self, node: Any, name: str, value: Any, least: Sequence[Sequence[int]] = ()) -> None:
-        """Tensors of a node's value: what has a storage that is known is a view, or stored.
+    def _make(self, node: Any, name: str, value: Any, least: Sequence[Sequence[int]] = (), *, is_stored: bool = False) -> None:
+        """Tensors of a node's value: what has a storage that is known is a view, or stored; none where all of it is stored.
 
         ``least`` has lists of bytes that the storages under the first results have at least.
         """
+        if is_stored:
+            self._base.update((storage_key(each), None) for each in tensors_of(value))
         found = self._numbers[node] = []
         new: dict[int, int] = {}
         for at, tensor in enumerate(leaves(value)):
-            key = storage_key(tensor) if tensors_of(tensor) else None
+            key = storage_key(tensor) if tensors_of(tensor) else _NO_TENSOR
             base = self._base.get(key, -1)
             if base is None or key in new:
-                found.append(new.get(key))
+                found.append(new.get(key))  # A second view of what the operator makes is the first.
                 continue
             alignment = max(1, int(tensor.element_size()))
             size = math.prod(static_shape(tensor, f"operator {name}")) * alignment
@@ -282,15 +277,6 @@ class _Reader:
             own = name if at == 0 else f"{name}#{at}"
             self._tensors.append(Tensor(id=own, size=size, alignment=alignment, alias_of=base if base >= 0 else None))
 
-    def _store(self, node: Any, value: Any) -> None:
-        """What a node has is no tensor here, and no view of it is."""
-        self._base.update((storage_key(each), None) for each in tensors_of(value))
-        self._numbers[node] = [None for _ in leaves(value)]
-
 
 def _storage_bytes(value: Any) -> int:
     return int(value.untyped_storage().nbytes()) if tensors_of(value) else 0
-
-
-def _layout(tensor: Any) -> tuple[Any, ...]:
-    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.element_size()

@@ -14,11 +14,8 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from stowplan.errors import InputError
-from stowplan.frontends.torch_program import is_higher_order, tensors_of
+from stowplan.frontends.torch_program import is_higher_order, tensors_of, warn_of_unknown
 from stowplan.log import warn_unmodelled
-
-#: Namespaces of operators that hold what they read and write, and nothing that matters beside.
-_NAMESPACES = frozenset(("aten", "prims", "quantized_decomposed"))
 
 #: Operators that copy all of the storage under their first argument, however little of it that is a view of: kernels of 2.13,
 #: measured. Runs without data copy the view.
@@ -47,11 +44,12 @@ INLINED = {
     "tag_activation_checkpoint": Inlined(0, 1),
 }
 
-#: Those whose results are new and that hold little beside; the second gives what may be missing.
-_PLAIN = {
-    "auto_functionalized": "",
-    "auto_functionalized_v2": "",
-    "flex_attention": "without a fused kernel it holds all scores, which are not counted",
+#: What is not counted of operators that are in no other table, or hold more than their graphs do.
+_UNSEEN = {
+    "auto_functionalized": "what the operator that it runs allocates is",
+    "auto_functionalized_v2": "what the operator that it runs allocates is",
+    "flex_attention": "the scores that it holds without a fused kernel are",
+    "wrap_with_autocast": "copies of operands and weights in the lower precision are",
 }
 
 
@@ -64,41 +62,26 @@ class Inside(NamedTuple):
     is_random: bool
 
 
-def _of_cond(node: Any, graphs: Sequence[Inside], own: int, results: Sequence[Any]) -> int:
-    """Results of the branch are those of the operator."""
-    return max(0, max(each.peak for each in graphs) - own)
-
-
-def _of_loop(node: Any, graphs: Sequence[Inside], own: int, results: Sequence[Any]) -> int:
-    """The last iteration's values, as large as the results, live while the next runs."""
-    return max(each.peak for each in graphs)
-
-
 def _of_map(node: Any, graphs: Sequence[Inside], own: int, results: Sequence[Any]) -> int:
-    """Results of all iterations live while they are stacked."""
-    return max(own, graphs[0].peak)
+    """Results of all iterations live while the last runs, and while they are stacked."""
+    times, part = max((len(each) for each in tensors_of(results)), default=0), sum(graphs[0].results)
+    return max(times * part, (times - 1) * part + graphs[0].peak - own)
 
 
 def _of_scan(node: Any, graphs: Sequence[Inside], own: int, results: Sequence[Any]) -> int:
     """Results are scattered into their places with two indices of 8 bytes for each element of an iteration's."""
     stacked = tensors_of(results[len(node.args[1]) :])
-    return graphs[0].peak + sum(16 * math.prod(each.shape[1:]) for each in stacked)
+    return graphs[0].peak + sum(16 * math.prod(map(int, each.shape[1:])) for each in stacked)
 
 
-class Nested(NamedTuple):
-    """A branch or a loop."""
-
-    scratch: Callable[[Any, Sequence[Inside], int, Sequence[Any]], int]
-    """Bytes beside operands and results, given the node, its graphs, the bytes of its results and these."""
-    returns: Callable[[Any, Sequence[Inside]], list[Sequence[int]]]
-    """Sizes of the storages that graphs hand on as the operator's first results."""
-
-
-NESTED = {
-    "cond": Nested(_of_cond, lambda node, graphs: [each.results for each in graphs]),
-    "while_loop": Nested(_of_loop, lambda node, graphs: [graphs[1].results]),
-    "map_impl": Nested(_of_map, lambda node, graphs: []),
-    "scan": Nested(_of_scan, lambda node, graphs: [graphs[0].results[: len(node.args[1])]]),
+#: Branches and loops: bytes beside operands and results, given the node, its graphs, the bytes of its results and these.
+NESTED: dict[str, Callable[[Any, Sequence[Inside], int, Sequence[Any]], int]] = {
+    # Results of the branch are those of the operator.
+    "cond": lambda node, graphs, own, results: max(0, *(graph.peak - own for graph in graphs)),
+    # The last iteration's values, as large as the results, live while the next runs.
+    "while_loop": lambda node, graphs, own, results: max(graph.peak for graph in graphs),
+    "map_impl": _of_map,
+    "scan": _of_scan,
 }
 
 
@@ -110,17 +93,13 @@ def copied_storages(node: Any, args: Sequence[Any]) -> list[Sequence[int]]:
 
 def expect_modelled(node: Any, place: str) -> None:
     """Raise InputError for an operator that no table has; warn of one that may hold more than is known."""
-    target = node.target
     if is_higher_order(node):
-        name = str(target)
-        if name not in (*INLINED, *_PLAIN, *NESTED):
+        name = str(node.target)
+        if name not in INLINED and name not in NESTED and name not in _UNSEEN:
             raise InputError(f"found the higher-order operator {name}, expected one of those modelled", place=place)
-        if _PLAIN.get(name):
-            warn_unmodelled(f"{name}: {_PLAIN[name]}", place)
-        if name == "wrap_with_autocast":
-            warn_unmodelled(f"{name}: copies of operands and weights in the lower precision are not counted", place)
-        target = node.args[0] if name.startswith("auto_functionalized") else None
-    elif not hasattr(target, "_schema") and tensors_of(node.meta.get("val")):
-        raise InputError(f"found the function {target}, expected an operator of torch", place=place)
-    if getattr(target, "namespace", "aten") not in _NAMESPACES:
-        warn_unmodelled(f"{target} is a custom operator: what it allocates beside its results is not counted", place)
+        if name in _UNSEEN:
+            warn_unmodelled(f"{name}: {_UNSEEN[name]} not counted", place)
+    elif not hasattr(node.target, "_schema") and tensors_of(node.meta.get("val")):
+        raise InputError(f"found the function {node.target}, expected an operator of torch", place=place)
+    else:
+        warn_of_unknown(node.target, place)

@@ -354,4 +354,4 @@ def test_attributes_that_nothing_here_knows_are_named() -> None:
     with pytest.warns(UnmodelledWarning) as warned:
         program_from_module(parse_module(text))
     told = sorted(str(each.message).partition(" is not known")[0] for each in warned)
-    assert told == ["instruction n: the attribute fused_region", "the module: the attribute buffer_donor"]
+    assert told == ["instruction n: the attribute 'fused_region'", "the module: the attribute 'buffer_donor'"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stowplan.errors import InputError, MissingDependencyError
-from stowplan.frontends.network import read_layers, read_torch
+from stowplan.frontends.network import read_exported, read_layers, read_torch
 from tests.paths import ROOT
 from tests.patience import HANG
 
@@ -81,6 +81,35 @@ def test_models_that_cannot_be_traced(torch: Any) -> None:
     with pytest.raises(InputError, match=r"^torch\.export cannot trace Branch: ") as caught:
         read_torch(Branch(), (torch.zeros(2),))
     assert "\n" not in str(caught.value)
+
+
+def test_layers_read_what_views_were_given(torch: Any) -> None:
+    class Update(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any, y: Any) -> Any:
+            z = x.relu()
+            z[0].copy_(y.sigmoid())
+            return z.tanh()
+
+    network = read_torch(Update(), (torch.zeros(2, 4), torch.zeros(4)), granularity="fine")
+    # Without the row the sigmoid would feed nothing.
+    assert {"relu", "sigmoid", "tanh"} <= {layer.op for layer in network.layers}
+
+
+def test_graphs_inside_are_read_or_refused(torch: Any) -> None:
+    class Region(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            with torch.no_grad():
+                y = x.relu()
+            return y + 1
+
+    class Branch(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return torch.cond(x.sum() > 0, torch.sin, torch.cos, [x])
+
+    program = torch.export.export(Region(), (torch.zeros(2, 4),))
+    assert "relu" in {layer.op for layer in read_exported(program, granularity="fine").layers}
+    with pytest.raises(InputError, match="operator cond: found the higher-order operator cond, expected layers"):
+        read_torch(Branch(), (torch.zeros(2),))
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

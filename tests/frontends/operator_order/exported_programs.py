@@ -106,9 +106,11 @@ class RandomModule(torch.nn.Module):  # type: ignore[misc]
         Of the program.
     steps
         Operators, about.
+    in_place
+        Whether some write over what is there.
     """
 
-    def __init__(self, seed: int, steps: int):
+    def __init__(self, seed: int, steps: int, *, in_place: bool = True):
         super().__init__()
         self.register_buffer("state", torch.zeros(4, 4))
         self.steps: list[tuple[str, tuple[int, ...]]] = []
@@ -116,6 +118,8 @@ class RandomModule(torch.nn.Module):  # type: ignore[misc]
         tensors = [*self.inputs(), self.state]
         for _ in range(steps):
             name = rng.choice(sorted(_OPERATORS))
+            if not in_place and ("in place" in name or name == "item set"):
+                continue
             taken = tuple(self._pick(rng, len(tensors)) for _ in range(_OPERATORS[name][0]))
             try:
                 made = self._made(name, [tensors[each] for each in taken])
