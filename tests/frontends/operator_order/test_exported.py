@@ -46,7 +46,7 @@ def profile(problem: Problem) -> dict[str, int]:
     structure = build(plain)
     order = stable_order(structure)
     assert order == list(range(len(order)))
-    return dict(zip((op.id for op in problem.ops), structure.profile(order).tolist(), strict=True))
+    return dict(zip((op.id for op in problem.ops), structure.profile(order).tolist(), strict=False))
 
 
 def aliases(problem: Problem) -> dict[str, str]:
