@@ -15,6 +15,13 @@ from stowplan.log import warn_unmodelled
 #: Namespaces of operators that hold what they read and write, and nothing that matters beside.
 _NAMESPACES = frozenset(("aten", "prims", "inductor_prims", "quantized_decomposed", "_c10d_functional"))
 
+#: Operators of ATen that run as several others where no kernel fuses these, by the names of their schemas.
+_SEVERAL = frozenset(
+    """aten::scaled_dot_product_attention aten::einsum aten::cross_entropy_loss aten::cosine_similarity aten::cdist aten::ctc_loss
+    aten::bilinear aten::lstm aten::lstm_cell aten::gru aten::gru_cell aten::rnn_tanh aten::rnn_relu aten::embedding_bag
+    aten::_native_multi_head_attention aten::_transformer_encoder_layer_fwd aten::tensordot aten::triplet_margin_loss""".split()
+)
+
 
 def import_torch(what: str) -> Any:
     """Torch; raises MissingDependencyError saying ``what`` needs it, where it is not installed."""
@@ -148,9 +155,11 @@ def is_higher_order(node: Any) -> bool:
 
 
 def warn_of_unknown(target: Any, place: str) -> None:
-    """Say of a custom operator, or of one that runs graphs and is not looked into, that it may hold more than is counted."""
+    """Say of an operator that may hold more than is counted that it may: a custom one, one that runs graphs, one of several."""
     if getattr(target, "namespace", "aten") not in _NAMESPACES:
         warn_unmodelled(f"what {target} allocates beside its results is not counted", place)
+    elif getattr(getattr(target, "_schema", None), "name", "") in _SEVERAL:
+        warn_unmodelled(f"{target} may run as several operators: what these hold between them is not counted", place)
 
 
 def leaves(value: Any) -> list[Any]:

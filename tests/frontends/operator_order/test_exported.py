@@ -265,3 +265,9 @@ def test_custom_operators_are_warned_of() -> None:
         with pytest.warns(UnmodelledWarning, match=r"operator twice: what stowplan_test\.twice\.default allocates"):
             problem = problem_of_exported(program)
     assert [tensor.size for tensor in problem.tensors] == [16, 16]
+
+
+def test_operators_that_run_as_several_are_named() -> None:
+    attention = exported(lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x), torch.zeros(1, 2, 4, 8))
+    with pytest.warns(UnmodelledWarning, match=r"scaled_dot_product_attention\S* may run as several operators"):
+        problem_of_exported(attention)
