@@ -17,9 +17,26 @@ _NAMESPACES = frozenset(("aten", "prims", "inductor_prims", "quantized_decompose
 
 #: Operators of ATen that run as several others where no kernel fuses these, by the names of their schemas.
 _SEVERAL = frozenset(
-    """aten::scaled_dot_product_attention aten::einsum aten::cross_entropy_loss aten::cosine_similarity aten::cdist aten::ctc_loss
-    aten::bilinear aten::lstm aten::lstm_cell aten::gru aten::gru_cell aten::rnn_tanh aten::rnn_relu aten::embedding_bag
-    aten::_native_multi_head_attention aten::_transformer_encoder_layer_fwd aten::tensordot aten::triplet_margin_loss""".split()
+    [
+        "aten::scaled_dot_product_attention",
+        "aten::einsum",
+        "aten::cross_entropy_loss",
+        "aten::cosine_similarity",
+        "aten::cdist",
+        "aten::ctc_loss",
+        "aten::bilinear",
+        "aten::lstm",
+        "aten::lstm_cell",
+        "aten::gru",
+        "aten::gru_cell",
+        "aten::rnn_tanh",
+        "aten::rnn_relu",
+        "aten::embedding_bag",
+        "aten::_native_multi_head_attention",
+        "aten::_transformer_encoder_layer_fwd",
+        "aten::tensordot",
+        "aten::triplet_margin_loss",
+    ]
 )
 
 
