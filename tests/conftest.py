@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import threading
@@ -32,6 +33,12 @@ settings.register_profile(
 )
 settings.register_profile("explore", settings.get_profile("reproducible"), derandomize=False)
 settings.load_profile("reproducible")
+
+
+@pytest.fixture(autouse=True)
+def no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deterministic runs of tests end by their work, however slow the machine."""
+    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "CEILING", 1000.0)
 
 
 @pytest.fixture(scope="session")

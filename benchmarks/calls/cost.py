@@ -337,7 +337,7 @@ class Bare:
 
     @property
     def _is_closed(self) -> bool:
-        awaited = {*self._kind.baseline_sources} if self._kind.awaits_baselines(self._problem) else set()
+        awaited = {*self._kind.awaited_baselines(self._problem)}
         return self._objective is not None and self._objective <= self._bound and awaited <= self._sources
 
     def _hear(self, report: Report) -> None:

@@ -59,7 +59,8 @@ _HEADINGS: dict[str, tuple[str, ...]] = {
         *("output", "plans", "certificate", "certify", "emit", "depfile", "report", "png", "as_json", "quiet"),
     ),
     "The search": (
-        *("time_limit", "candidates", "gap", "deterministic", "seed", "workers", "memory_limit", "cache", "cache_bytes"),
+        *("time_limit", "candidates", "gap", "deterministic", "work_limit", "seed", "workers", "memory_limit"),
+        *("cache", "cache_bytes"),
     ),
     "Plans at hand": ("xla_plan", "xla_plans", "hint", "hint_program", "keep_close", "keep_close_within", "baseline", "prod"),
     ALL_INPUTS: ("targets",),

@@ -65,6 +65,9 @@ Gap = Annotated[float, option("--gap", "GAP", "Stop at this gap between plan and
 Deterministic = Annotated[
     bool, option("--deterministic", "", "Limit work, not time: the same plan, byte for byte, on every run.")
 ]
+WorkLimit = Annotated[
+    float | None, option("--work-limit", "SECONDS", "Work of a deterministic run, in seconds of a machine at leisure.")
+]
 
 
 def size(text: str, least: int = 0) -> int:
@@ -139,6 +142,7 @@ class Search:
     prod: Prod = False
     gap: Gap = 0.0
     deterministic: Deterministic = False
+    work_limit: WorkLimit = None
     seed: Seed = 0
     workers: Workers = DEFAULT_WORKERS
     memory_limit: MemoryLimit = None

@@ -62,12 +62,16 @@ def check_options(options: Options) -> Options:
     limit = None if options.memory_limit is None else whole("a memory limit of {} bytes", options.memory_limit, 1)
     if limit is not None:
         check_limits_possible()
+    work = None if options.work_limit is None else number("a work limit of {}", options.work_limit, 0.0, or_least=False)
+    if work is not None and not options.deterministic:
+        raise UsageError("found a work limit, which is for deterministic runs: expected --deterministic with it")
     return Options(
         time_limit=number("a time limit of {} s", options.time_limit, 0.0, or_least=False),
         candidates=tuple(name.strip() for name in names),
         seed=whole("seed {}", options.seed, 0, MAX_SEED - 1),
         workers=whole("{} workers", options.workers, 1),
         deterministic=flag("deterministic {}", options.deterministic),
+        work_limit=work,
         gap=number("a gap of {}", options.gap, 0.0, 1.0),
         memory_limit=limit,
         certify=flag("certify {}", options.certify),

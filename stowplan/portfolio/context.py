@@ -25,15 +25,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool = False
     """Limit work, not time: the same input, options and versions give the same plan, whatever the load of the machine.
 
-    Candidates size their work by ``time_limit``, such that a machine at leisure does it in about a third of that time. No clock
-    ends it, so that whatever they do must count as at least what it costs.
+    No clock decides what a candidate finds, so that whatever it does must count as at least what it costs.
     """
+    work_limit: float | None = None
+    """Work of a deterministic run, in seconds of a machine at leisure, roughly; ``time_limit`` where it is None."""
     gap: float = 0.0
     """Stop once (objective - bound) / objective is no more than this."""
     memory_limit: int | None = None
     """Bytes that the process of a candidate may hold, with what it has started; threads cannot be held to it."""
     certify: bool = False
     """Whether the result is to have a certificate of its bound."""
+
+    @property
+    def extent(self) -> float:
+        """Seconds of the limit; in a deterministic run those that its work stands for."""
+        return self.work_limit if self.deterministic and self.work_limit is not None else self.time_limit
 
 
 class SolverLimits(TypedDict):
@@ -59,7 +65,7 @@ class Context:
 
     How long and with which seeds a candidate works is asked here and nowhere else, so that the same code serves both kinds of
     run. In a run against the clock, :meth:`closed` and :meth:`remaining` say when to end. In a deterministic run no clock may
-    decide what is found, so that the candidate limits itself to the :meth:`work` that the time limit stands for.
+    decide what is found, so that the candidate limits itself to the :meth:`work` that the work limit stands for.
 
     Parameters
     ----------
@@ -83,8 +89,8 @@ class Context:
         return self.seconds()
 
     def seconds(self, part: float = 1.0) -> float:
-        """A part of the time limit of the whole run, which in a deterministic run says how much work there is."""
-        return part * self.options.time_limit
+        """A part of the time limit of the whole run; in a deterministic run of its work limit."""
+        return part * self.options.extent
 
     def work(self, per_second: float, size: float = 1.0, *, least: int = 0) -> int | None:
         """How much of something is done in a deterministic run; None in others, where the clock is the limit.
@@ -92,13 +98,13 @@ class Context:
         Parameters
         ----------
         per_second
-            How much of it for each second of the time limit: rounds, nodes, evaluations.
+            How much of it for each second of the limit: rounds, nodes, evaluations.
         size
             Of the problem: where this is twice as large, half as much is done.
         least
             What is done in any case.
         """
-        return max(least, int(per_second * self.options.time_limit / size)) if self.options.deterministic else None
+        return max(least, int(per_second * self.options.extent / size)) if self.options.deterministic else None
 
     def reporting(self, source: str, parts: float = 1.0, *, seconds: float | None = None) -> SolverOptions:
         """:meth:`solver_limits`, and functions that report what the solver finds under the name ``source``."""
@@ -111,13 +117,13 @@ class Context:
         Parameters
         ----------
         parts
-            In a deterministic run the solver has one of so many parts of the time limit, in deterministic seconds.
+            In a deterministic run the solver has one of so many parts of the work limit, in deterministic seconds.
         seconds
             Of the clock, at most; all that are left by default.
         """
         return {
             "time_limit": self.remaining() if seconds is None else seconds,
-            "deterministic_limit": self.options.time_limit / parts if self.options.deterministic else None,
+            "deterministic_limit": self.options.extent / parts if self.options.deterministic else None,
             "seed": self.seed(),
             "should_stop": self.closed,
         }
@@ -136,6 +142,9 @@ class Context:
 
     def plan(self, plan: Any, source: str) -> None:
         """Report a plan under the name of what made it; may be called again and again, each time with a better one."""
+
+    def no_plan(self, source: str) -> None:
+        """Report that a baseline has no plan: what makes it has come to its end, and nothing waits for it any more."""
 
     def bound(self, bound: int, source: str) -> None:
         """Report a proven lower bound; may be called again and again, each time with a better one."""

@@ -115,8 +115,9 @@ class Kind:
     makes_baselines: Callable[[Any], tuple[Candidate, ...]] = lambda problem: ()
     """Candidates with :attr:`Candidate.makes_baseline`, for baselines that are not among the initial plans: a run has one of
     them where that baseline is named, whatever other candidates it has."""
-    awaits_baselines: Callable[[Any], bool] = lambda problem: True
-    """Whether a run of a problem that could stop waits for those of ``baseline_sources`` that are missing."""
+    awaited_baselines: Callable[[Any], tuple[str, ...]] = lambda problem: ()
+    """Those of ``baseline_sources`` that heuristics make first: a run of a problem that could stop waits for them, until each
+    has a plan, or is known to have none (:meth:`stowplan.portfolio.context.Context.no_plan`)."""
     asks_for_any: Callable[[Any], bool] = lambda problem: False
     """Whether any valid plan will do, however good others may be."""
     warm_up: str = ""
@@ -132,7 +133,7 @@ class Kind:
     """``(problem, options, should_stop)`` to the name and the plan of a heuristic that needs no compiled code and little time.
 
     It runs in this process, while the workers load what they need, so that no limit is too short for some plan. Stopped
-    early it returns what it has, None where that is nothing.
+    early it returns what it has, None where that is nothing. A plan that is None: what makes that baseline comes to nothing.
     """
     is_quick_first: Callable[[Any], bool] = lambda problem: False
     """Whether the quick plan takes so little time that workers are started after it, where they are still needed."""

@@ -327,7 +327,7 @@ class PlanCache:
 def key_of(call: Call) -> str:
     """Digest of all that a result depends on but the time limit, which only deterministic ones depend on in any case."""
     options = call.options
-    limit = options.time_limit if options.deterministic else None
+    limit = options.extent if options.deterministic else None
     said = {
         "schema": _SCHEMA,
         "kind": call.kind.name,

@@ -20,9 +20,9 @@ from stowplan.portfolio.run.run import Run, result_of
 from stowplan.portfolio.run.state import Progress, RunState
 from stowplan.result import Result
 
-#: A deterministic run does its work however long it takes, up to this many times the limit plus so many seconds: a net for
-#: candidates that hang, wide enough for compiling everything on a busy machine.
-NET = 10, 240.0
+#: A deterministic run ends at so many times its time limit at the latest; and so many seconds later on a machine on which not
+#: everything has been compiled, for what it plans is not to depend on that.
+CEILING, COMPILING = 2.0, 240.0
 
 
 def solve(
@@ -33,6 +33,7 @@ def solve(
     seed: int = 0,
     workers: int = 2,
     deterministic: bool = False,
+    work_limit: float | None = None,
     gap: float = 0.0,
     memory_limit: int | None = None,
     plans: Mapping[str, Any] | None = None,
@@ -51,8 +52,8 @@ def solve(
     problem
         A problem of any kind: from :func:`stowplan.read`, or built by hand.
     time_limit
-        Seconds, met to within 0.5 s + 5 %. A deterministic run does work that usually takes less; on a machine under load it
-        may take more.
+        Seconds, met to within 0.5 s + 5 %. A deterministic run does work that usually takes less, and ends at twice the limit
+        in any case, with what it had done whole by then.
     candidates
         Families (``heuristic``, ``learned``, ``exact``) or names of candidates, as a list or separated by commas. The kind's
         simplest plans are always there.
@@ -62,6 +63,10 @@ def solve(
         Processes that run side by side, at most.
     deterministic
         Same input, options and versions give the same plan, byte for byte, whatever the load: work is limited instead of time.
+    work_limit
+        Work of a deterministic run, whatever its time limit: about as much as a machine at leisure does in so many seconds. By
+        default the time limit. ``provenance.options["work_limit"]`` says how much work has made the plan: with as
+        much, and enough time, it is made again.
     gap
         Stop once (objective - bound) / objective is at most this.
     memory_limit
@@ -117,6 +122,7 @@ def solve(
             seed=seed,
             workers=workers,
             deterministic=deterministic,
+            work_limit=work_limit,
             gap=gap,
             memory_limit=memory_limit,
             certify=certify,
@@ -125,13 +131,18 @@ def solve(
     check_others(plans, baseline, on_progress, cancel)
     kind = kind_of(problem)
     # The kind's modules may just have been imported; that is part of the time.
-    limit = NET[0] * options.time_limit + NET[1] if options.deterministic else options.time_limit
+    limit = options.time_limit
     if options.certify:
         from stowplan.certificates.maker import maker_of
 
         # Loaded within the limit.
         maker_of(kind.name)
-    if options.certify and not options.deterministic:
+    if options.deterministic:
+        # It needs numpy, which this process may do without.
+        from stowplan.compiled import is_warm
+
+        limit = CEILING * options.time_limit + (0.0 if is_warm() else COMPILING)
+    elif options.certify:
         limit -= min(seconds_for(limit), limit / 2)
     deadline = Deadline(limit - (time.monotonic() - began), cancel)
     call = check_call(kind, problem, options, plans=plans or {}, hint=hint, keep_close=keep_close, baseline=baseline)

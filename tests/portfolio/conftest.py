@@ -39,6 +39,9 @@ def solve_fakes(monkeypatch: pytest.MonkeyPatch) -> SolveFakes:
     def run(*names: str, kind: dict[str, Any] | None = None, **options: Any) -> Result:
         fakes = fake_kind(*names, **(kind or {}))
         monkeypatch.setattr(module, "kind_of", lambda problem: fakes)
+        if options.get("deterministic"):
+            # Of one stage.
+            options = {"work_limit": 0.1, **options}
         return module.solve(ladder_problem(), **{"time_limit": AMPLE, **options})
 
     return run

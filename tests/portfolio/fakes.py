@@ -70,6 +70,7 @@ def fake_kind(*names: str, **changes: Any) -> Kind:
     own = {
         "candidates": lambda problem, options: candidates,
         "baseline_sources": (),
+        "awaited_baselines": lambda problem: changes.get("baseline_sources", ()),
         "quick_plan": None,
         "is_quick_in_workers": False,
     }
@@ -185,6 +186,13 @@ def equal_late(problem: Problem, context: WorkerContext) -> None:
 
 def equal_early(problem: Problem, context: WorkerContext) -> None:
     context.plan(ladder_plan(problem, 3, first=1), "equal_early")
+
+
+def goes_by_work(problem: Problem, context: WorkerContext) -> None:
+    """With more work than that of a first stage a better plan, and no end."""
+    is_first = context.options.extent < 0.1
+    context.plan(ladder_plan(problem, 1 if is_first else 2), "goes_by_work")
+    time.sleep(0 if is_first else FOREVER)
 
 
 # ---------------------------------------------------------------------------------------------- those that do not stop

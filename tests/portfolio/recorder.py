@@ -14,6 +14,8 @@ class Recorder(Context):
     def __init__(self, looks: int = 10**9, start_plan: Any = None, **options: Any):
         super().__init__(Options(**options), start_plan)
         self.plans: list[tuple[Any, str]] = []
+        self.without: list[str] = []
+        """Baselines without a plan."""
         self.bounds: list[int] = []
         self.notes: list[str] = []
         self.known: tuple[Hint, ...] = ()
@@ -26,6 +28,9 @@ class Recorder(Context):
 
     def plan(self, plan: Any, source: str) -> None:
         self.plans.append((plan, source))
+
+    def no_plan(self, source: str) -> None:
+        self.without.append(source)
 
     def bound(self, bound: int, source: str) -> None:
         self.bounds.append(bound)

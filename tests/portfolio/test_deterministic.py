@@ -18,6 +18,9 @@ import pytest
 
 import stowplan
 from stowplan import kinds
+from stowplan.deadline import Deadline
+from stowplan.portfolio.run.run import stages
+from stowplan.portfolio.run.state import Progress
 from tests.models.memory_mapping.cases import random_problem
 from tests.paths import EXAMPLES, ROOT
 from tests.patience import no_hang
@@ -29,7 +32,8 @@ RUN = """
 import json, sys
 import stowplan
 problem, plan, workers, limit = sys.argv[1:]
-result = stowplan.solve(stowplan.read(problem), deterministic=True, time_limit=float(limit), workers=int(workers))
+problem = stowplan.read(problem)
+result = stowplan.solve(problem, deterministic=True, work_limit=float(limit), time_limit=1000.0, workers=int(workers))
 result.plan.save(plan)
 print(json.dumps(result.to_dict(plan)))
 """
@@ -87,7 +91,7 @@ def test_the_same_bytes_of_every_kind_with_all_cores_busy(kind: str, tmp_path: P
     quiet, result = run(tmp_path / "problem.json", tmp_path / "quiet.json", hash_seed=0, limit=0.4)
     with load(2 * (os.cpu_count() or 1)):
         busy, second = run(tmp_path / "problem.json", tmp_path / "busy.json", hash_seed=1, limit=0.4)
-    warm = [stowplan.solve(problem, deterministic=True, time_limit=0.4) for _ in range(2)]
+    warm = [stowplan.solve(problem, deterministic=True, work_limit=0.4, time_limit=AMPLE) for _ in range(2)]
     assert result["kind"] == kind
     assert quiet == busy
     assert (result["warnings"], result["objective"]) == (second["warnings"], second["objective"])
@@ -127,7 +131,7 @@ def test_all_come_to_their_end_without_a_proof(solve_fakes: SolveFakes) -> None:
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_proof_ends_the_run(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     """One that would go on for ever stands after the best, so that its plans are not waited for."""
-    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "NET", (1, 10.0))
+    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "CEILING", 20.0)
     with no_hang():
         result = solve_fakes("solves", "proves", "sleeps", deterministic=True, workers=workers, time_limit=0.5)
     assert (result.status, result.stop_reason, result.warnings) == ("optimal", "optimal", ())
@@ -157,9 +161,43 @@ def test_plans_take_the_time_they_need_and_proofs_what_is_left(solve_fakes: Solv
 
 @pytest.mark.slow
 def test_a_candidate_that_hangs_is_ended_and_told_of(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "NET", (1, 5.0))
+    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "CEILING", 10.0)
     with no_hang():
         result = solve_fakes("sleeps", deterministic=True, time_limit=0.5)
-    assert (result.objective, result.stop_reason) == (ALL_SLOW - 9, "time_limit")
+    # What it had found is a matter of load.
+    assert (result.objective, result.stop_reason) == (ALL_SLOW, "time_limit")
     assert [warning for warning in result.warnings if "another run may differ" in warning]
     assert (result.cut_short, result.is_reproducible) == (True, False)
+
+
+def test_stages_of_less_work_begin_with_the_same() -> None:
+    for work in (0.01, 0.25, 2.0, 30.0, 1000.0):
+        found = stages(work)
+        assert found[-1] == work
+        for count, less in enumerate(found, 1):
+            assert stages(less) == found[:count]
+
+
+def test_a_run_without_time_has_the_plan_of_its_last_whole_stage(
+    solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How far the one that was ended has come is a matter of load. The options that are named make the plan again."""
+    deadlines: list[Deadline] = []
+
+    class Ending(Deadline):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            deadlines.append(self)
+
+    def end(progress: Progress) -> None:
+        if progress.objective == ALL_SLOW - 18:
+            deadlines[0]._end = 0.0
+
+    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "Deadline", Ending)
+    with no_hang():
+        cut = solve_fakes("goes_by_work", deterministic=True, work_limit=0.5, on_progress=end)
+    assert (cut.objective, cut.stop_reason, cut.history[-1].objective) == (ALL_SLOW - 9, "time_limit", ALL_SLOW - 9)
+    assert "another run may differ; this plan is that of work_limit=0.0625" in cut.warnings[-1]
+    again = solve_fakes("goes_by_work", deterministic=True, work_limit=cut.provenance.options["work_limit"])
+    assert msgspec.json.encode(again.plan) == msgspec.json.encode(cut.plan)
+    assert (again.stop_reason, again.warnings) == ("work_limit", ())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +25,7 @@ from tests.models.operator_order import cases as operator_order
 from tests.models.packing import cases as packing
 from tests.models.rematerialization import cases as rematerialization
 from tests.models.tier_placement import cases as tier_placement
-from tests.patience import HANG, no_hang
+from tests.patience import no_hang
 
 
 def aligned_packing(seed: int, *, capacity: bool = False) -> PackingProblem:
@@ -88,10 +87,9 @@ def check(problem: Any, time_limit: float) -> None:
 
 
 @pytest.fixture
-def net(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work that does not end is ended by the tests' own guard; no worker of another test takes the place of one of these."""
+def net() -> None:
+    """No worker of another test takes the place of one of these."""
     workers().close()
-    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "NET", (1, HANG / 3))
 
 
 @pytest.mark.parametrize("kind", MAKERS)

@@ -95,11 +95,13 @@ def test_a_limit_that_reading_has_cut_is_the_same_limit(solve_fakes: SolveFakes,
     assert "cached" in solve_fakes("improves", cache=cache, time_limit=9.7).details
 
 
-def test_deterministic_results_are_for_their_own_limit(solve_fakes: SolveFakes, tmp_path: Path) -> None:
-    """Work is sized by the limit: with another one there may be another plan."""
-    for limit in (20.0, 10.0, 30.0):
-        assert "cached" not in solve_fakes(*PROVEN, cache=tmp_path, time_limit=limit, deterministic=True).details
-        assert "cached" in solve_fakes(*PROVEN, cache=tmp_path, time_limit=limit, deterministic=True).details
+@pytest.mark.parametrize("limit", ["work_limit", "time_limit"])
+def test_deterministic_results_are_for_their_own_work(solve_fakes: SolveFakes, tmp_path: Path, limit: str) -> None:
+    """With another limit there may be another plan; that of time sizes the work where no other does."""
+    given: dict[str, Any] = {"work_limit": None, "deterministic": True, "cache": tmp_path}
+    for value in (0.2, 0.1, 0.3):
+        assert "cached" not in solve_fakes(*PROVEN, **{**given, limit: value}).details
+        assert "cached" in solve_fakes(*PROVEN, **{**given, limit: value}).details
 
 
 def test_any_other_question_has_an_answer_of_its_own(solve_fakes: SolveFakes, tmp_path: Path) -> None:

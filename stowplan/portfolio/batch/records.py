@@ -49,6 +49,7 @@ class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     seed: int = 0
     workers: int = 2
     deterministic: bool = False
+    work_limit: float | None = None
     gap: float = 0.0
     memory_limit: int | None = None
     """Bytes for the process of each candidate."""

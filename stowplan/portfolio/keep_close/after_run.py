@@ -62,7 +62,8 @@ class StabilityPass:
     def begin(self, state: RunState) -> None:
         """Have a run that has not begun leave a part of the time, and tell of its plans."""
         self._whole = options, deadline = state.options, state.deadline
-        state.options = msgspec.structs.replace(options, time_limit=(1 - SHARE) * options.time_limit)
+        part = 1 - SHARE
+        state.options = msgspec.structs.replace(options, time_limit=part * options.time_limit, work_limit=part * options.extent)
         if not options.deterministic:
             state.deadline = deadline.within((1 - SHARE) * deadline.remaining)
         state.on_plan = self.take
@@ -119,6 +120,9 @@ class StabilityPass:
                 search.run()
             except KeyboardInterrupt:
                 cancelled = True
+        if options.deterministic and deadline.expired:
+            state.cut_short = True
+            state.warnings.append("there was too little time for plans closer to the earlier one: another run may differ")
         kept = search.best
         self._plans.clear()
         if kept is not plain:

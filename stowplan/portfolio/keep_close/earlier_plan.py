@@ -113,7 +113,7 @@ class Budget:
     def __init__(self, options: Options, deadline: Deadline, decisions: int):
         self.options = options
         self._deadline = deadline
-        self._seconds = SHARE * options.time_limit / 3
+        self._seconds = SHARE * options.extent / 3
         self._checks = max(20, int(self._seconds / (1e-4 + 1e-5 * decisions))) if options.deterministic else None
 
     def is_over(self) -> bool:

@@ -143,6 +143,7 @@ KIND = Kind(
     counts=("steps", "tensors", "uses"),
     identity=identify,
     baseline_sources=("greedy",),
+    awaited_baselines=lambda problem: ("greedy",),
     makes_baselines=_makes_baselines,
     quick_plan=quick_plan,
     is_quick_first=lambda problem: problem.use_count <= QUICK_USES,

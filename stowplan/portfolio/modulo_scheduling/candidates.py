@@ -67,6 +67,8 @@ def search(problem: Problem, context: Context) -> None:
     if tally is None:
         return
     report(context, tally, begin(tally, context.seed(), context.closed))
+    if tally.best is None:
+        context.no_plan("list")
     taken = _follow(tally, context, 0)
     tally.on_better = lambda plan: context.plan(plan, "search")
     if not problem.instructions:

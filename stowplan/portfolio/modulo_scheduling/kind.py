@@ -27,12 +27,11 @@ def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
     return msgspec.structs.replace(plan, objective=objective, instructions=ids, name=problem.name, target=problem.target)
 
 
-def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:
+def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan | None]:
     """List scheduling, as the search begins with."""
     from stowplan.portfolio.modulo_scheduling.candidates import list_plan
 
-    plan = list_plan(problem, options.seed, should_stop)
-    return None if plan is None else ("list", plan)
+    return "list", list_plan(problem, options.seed, should_stop)
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
@@ -117,6 +116,7 @@ KIND = Kind(
     identity=lambda problem: identify(problem, "initiation interval, then latency, in clocks"),
     unit=UNIT,
     baseline_sources=("list",),
+    awaited_baselines=lambda problem: ("list",),
     makes_baselines=_makes_baselines,
     proven=_proven,
     quick_plan=_quick_plan,

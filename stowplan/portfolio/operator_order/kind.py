@@ -98,6 +98,7 @@ KIND = Kind(
     identity=lambda problem: identify(problem, "live bytes", "least peak"),
     unit="bytes",
     baseline_sources=("bfs", "dfs", "lpmf"),
+    awaited_baselines=lambda problem: ("bfs", "dfs", "lpmf"),
     makes_baselines=_makes_baselines,
     proven=_proven,
     quick_plan=_quick_plan,

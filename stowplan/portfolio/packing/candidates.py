@@ -27,6 +27,9 @@ from stowplan.portfolio.packing.search import Placements, Search
 #: and buffers placed from the bottom up.
 PAIRS, NODES, PLACED = 60_000_000, 80_000_000, 130_000
 
+#: One of CP-SAT's deterministic seconds takes up to half as many seconds on these models.
+PARTS = 16
+
 #: Placements from the bottom up in deterministic runs, at least.
 LEAST_ROUNDS = 8
 
@@ -98,12 +101,7 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
         _search_by_beams(problem, context, data, "beam")
         return
     target = _target(problem, data)
-
-    def improved(height: int, offsets: Ints, source: str) -> None:
-        if problem.capacity is None or height <= target:
-            context.plan(arrays.export_plan(problem, data, offsets), source)
-
-    run = Search(data, target, context.seed(stream), improved, context.closed)
+    run = Search(data, target, context.seed(stream), functools.partial(_tell, problem, context, data), context.closed)
     is_first = source == "orders"
     if n > FEW_BUFFERS and skyline.takes(data) and not (is_first and data.has_gaps):
         # First fit compares all pairs.
@@ -152,8 +150,7 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
     def improved(height: int, offsets: Ints, source: str) -> None:
         nonlocal best
         best = offsets
-        if problem.capacity is None or height * data.unit <= problem.capacity:
-            context.plan(arrays.export_plan(problem, data, offsets), source)
+        _tell(problem, context, data, height, offsets, source)
 
     target, seed = _target(problem, data), context.seed(stream)
     Search(data, target, seed, improved, context.closed).climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
@@ -162,6 +159,14 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
     part_type = functools.partial(beam.Part, should_stop=context.closed)
     found = canonical.start(data, _capacity(problem, data), seed, best, part_type=part_type)
     _close_in(problem, context, data, found, source)
+
+
+def _tell(problem: Problem, context: Context, data: Data, height: int, offsets: Ints, source: str) -> None:
+    """Tell of a plan of a height in units where it fits, and of the baseline where it does not."""
+    if problem.capacity is None or height * data.unit <= problem.capacity:
+        context.plan(arrays.export_plan(problem, data, offsets), source)
+    elif source == "greedy":
+        context.no_plan(source)
 
 
 def _close_in(problem: Problem, context: Context, data: Data, found: canonical.Search, source: str) -> None:
@@ -203,7 +208,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(
         problem,
         hint=_known(context),
-        **context.reporting("cpsat", 4),
+        **context.reporting("cpsat", PARTS),
     )
     if outcome.status == "infeasible":
         _explain(problem, context, "cpsat", began)
@@ -256,7 +261,7 @@ class InnerRun(Context):
     def __init__(
         self, outer: Context, seconds: float, *, bound: int | None = None, is_over: Callable[[], bool] = lambda: False
     ):
-        super().__init__(msgspec.structs.replace(outer.options, time_limit=seconds))
+        super().__init__(msgspec.structs.replace(outer.options, time_limit=seconds, work_limit=seconds))
         self._outer, self._is_over = outer, is_over
         self._end = time.monotonic() + seconds
         self.best: Plan | None = None

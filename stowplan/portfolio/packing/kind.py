@@ -121,9 +121,9 @@ KIND = Kind(
     baseline_sources=("greedy",),
     makes_baselines=_makes_baselines,
     # Of many buffers it takes long, and is left out where others have met the bound before it.
-    awaits_baselines=lambda problem: len(problem.buffers) <= EXACT_BUFFERS,
+    awaited_baselines=lambda problem: ("greedy",) if len(problem.buffers) <= EXACT_BUFFERS else (),
     asks_for_any=lambda problem: problem.capacity is not None,
-    quick_plan=quick_plan,
+    quick_plan=lambda *given: quick_plan(*given) or ("greedy", None),
     # Often it meets the bound, and no worker is needed.
     is_quick_first=lambda problem: len(problem.buffers) <= FEW_BUFFERS,
     warm_up="stowplan.portfolio.packing.candidates:warm_up",

@@ -26,8 +26,8 @@ MOST_RUNS = 3000
 #: A neighbourhood solved in this part of its time was easy.
 EASY = 0.4
 
-#: Rounds in deterministic runs for each second of the limit, times operators.
-ROUNDS = 1000
+#: Rounds in deterministic runs for each second of the limit, of up to so many operators: presolving takes most of a round.
+ROUNDS, ROUND_OPERATORS = 2.5, 200
 
 #: Seconds between two looks for the first plan.
 PATIENCE = 0.1
@@ -93,7 +93,7 @@ def neighbourhoods(problem: Problem, context: Context) -> None:
     structure, chance = build(problem), context.rng(1)
     chooser = _Chooser(structure, chance)
     best: Plan | None = None
-    rounds, left = 0, context.work(ROUNDS, max(1, structure.ops), least=2)
+    rounds, left = 0, context.work(ROUNDS, max(1.0, structure.ops / ROUND_OPERATORS), least=1)
     while chooser.again and not context.closed() and (left is None or rounds < left):
         given, _ = context.incumbent()
         if given is not None and (best is None or given.objective < best.objective):

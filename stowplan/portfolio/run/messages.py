@@ -65,8 +65,8 @@ class Report(msgspec.Struct):
     """Worker to parent."""
 
     what: str
-    """First ``started``, when the candidate is loaded; then ``plan``, ``bound``, ``evidence``, ``infeasible``, ``hint``,
-    ``follows``, ``note``; the last one: ``done``, ``stopped`` (by time) or ``failed``."""
+    """First ``started``, when the candidate is loaded; then ``plan``, ``no_plan``, ``bound``, ``evidence``, ``infeasible``,
+    ``hint``, ``follows``, ``note``; the last one: ``done``, ``stopped`` (by time) or ``failed``."""
     source: str = ""
     plan: bytes | None = None
     bound: int | None = None
@@ -134,6 +134,10 @@ class WorkerContext(Context):
     def plan(self, plan: Any, source: str) -> None:
         """Report a plan."""
         self._send(Report("plan", source, plan=msgspec.json.encode(plan)))
+
+    def no_plan(self, source: str) -> None:
+        """Report a baseline without a plan."""
+        self._send(Report("no_plan", source))
 
     def bound(self, bound: int, source: str) -> None:
         """Report a bound."""

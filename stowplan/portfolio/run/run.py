@@ -6,12 +6,15 @@ happens, the kind's initial plans (everything slow, say) are there to fall back 
 
 from __future__ import annotations
 
+import itertools
 import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache as cached
 from importlib import metadata
 from typing import Any
+
+import msgspec
 
 from stowplan.log import LOGGER, bounded, cut
 from stowplan.models.hint import Hint
@@ -24,9 +27,23 @@ from stowplan.portfolio.run.worker_pool import WorkerPool
 from stowplan.result import CandidateReport, Provenance, Result, Status, StopReason
 from stowplan.version import VERSION
 
+#: Work of the first stage of a deterministic run, how many times as much the next one does, and which part of all the work the
+#: last but one has at most.
+FIRST_STAGE, STAGE_GROWTH, STAGE_PART = 1 / 16, 8, 1 / 4
+
+
+def stages(work: float) -> list[float]:
+    """Work of each stage of a deterministic run, the last with all of it; a stage's work has that one and those before it."""
+    ladder = (FIRST_STAGE * STAGE_GROWTH**step for step in itertools.count())
+    return [*itertools.takewhile(lambda stage: stage <= STAGE_PART * work, ladder), work]
+
 
 class Run:
     """One run. Call :meth:`run` once.
+
+    A deterministic one has stages, of heuristics alone but for the last, each from the best plan of those before: what is then
+    proven ends at once. Where time is up, the plan is that of the last stage that was done, for when a candidate is stopped is
+    a matter of load.
 
     Parameters
     ----------
@@ -39,8 +56,14 @@ class Run:
     def __init__(self, state: RunState, candidates: Sequence[Candidate]):
         self.state = state
         self.reports: list[CandidateReport] = []
+        self.whole: dict[str, Any] | None = None
+        """Options that make the plan again, where time was up before all work was done; empty where nothing was."""
         self._policy = StopPolicy(state)
-        self._pool = WorkerPool(state, self._policy, candidates)
+        self._candidates, self._options = candidates, state.options
+        self._stages = stages(state.options.extent) if state.options.deterministic else []
+        if not any(each.family == "heuristic" for each in candidates):
+            del self._stages[:-1]
+        self._pool = self._next_pool(0)
 
     def run(self, starts: Mapping[str, Any]) -> StopReason:
         """Run until there is nothing to gain, to wait for, or no time left.
@@ -73,7 +96,7 @@ class Run:
         except KeyboardInterrupt:
             reason = "cancelled"
         finally:
-            self.reports = self._pool.close()
+            self._close_pool()
         found, bound = state.words(state.objective), state.words(state.bound)
         LOGGER.info("run ended by %s after %.3f s: objective %s, bound %s", reason, state.deadline.elapsed, found, bound)
         return reason
@@ -81,7 +104,7 @@ class Run:
     @property
     def cut_short(self) -> bool:
         """Whether a candidate on which the plan may depend was not given the time for its work."""
-        return not self._policy.is_decided(self._pool.unfinished, self._pool.ahead)
+        return self._pool.has_dropped or not self._policy.is_decided(self._pool.unfinished, self._pool.ahead)
 
     def _run(self, starts: Mapping[str, Any]) -> StopReason:
         state, pool = self.state, self._pool
@@ -96,7 +119,39 @@ class Run:
         while is_ready and not (pool.has_news or self._policy.quick_plan_is_due(pool.at_work)):
             time.sleep(0.005)
         self._begin()
-        return self._loop()
+        done, known = {}, state.plans_known()
+        while (reason := self._loop()) == "work_limit" and self._stages:
+            options = state.options
+            done, known = {"work_limit": options.work_limit, "candidates": [*options.candidates]}, state.plans_known()
+            self._close_pool()
+            self._pool = self._next_pool(self._pool.started)
+        if state.options.deterministic and reason != "cancelled" and self.cut_short:
+            self.whole = done
+            # Without any, one that another run may not find is better than none.
+            if known[0] is not None:
+                state.forget_later_plans(known)
+            return state.closed() or "time_limit"
+        return reason
+
+    def _next_pool(self, started: int) -> WorkerPool:
+        """The candidates of the next stage."""
+        chosen = self._candidates
+        if self._stages:
+            self.state.options = msgspec.structs.replace(self._options, work_limit=self._stages.pop(0))
+        if self._stages:
+            chosen = [each for each in chosen if each.family == "heuristic" or each.makes_baseline]
+            names = (each.name for each in chosen if not each.makes_baseline)
+            self.state.options = msgspec.structs.replace(self.state.options, candidates=(*names,))
+        return WorkerPool(self.state, self._policy, chosen, started)
+
+    def _close_pool(self) -> None:
+        """End the workers of a stage, and add what they found to the reports of those before."""
+        earlier = {each.name: each for each in self.reports}
+        for report in self._pool.close():
+            objectives = earlier.get(report.name, report).objective, report.objective
+            least = min((each for each in objectives if each is not None), default=None)
+            earlier[report.name] = msgspec.structs.replace(report, objective=least)
+        self.reports = [*earlier.values()]
 
     def _offer_starts(self, starts: Mapping[str, Any]) -> None:
         """Take in what costs nothing."""
@@ -153,10 +208,11 @@ class Run:
         def stop() -> bool:
             return state.deadline.was_cancelled or state.deadline.elapsed >= end or is_surpassed()
 
-        found = state.kind.quick_plan(state.problem, state.options, stop)
-        if found is None or is_surpassed():
+        source, plan = state.kind.quick_plan(state.problem, state.options, stop) or ("", None)
+        if plan is None:
+            state.without_plan.add(source)
+        if plan is None or is_surpassed():
             return
-        source, plan = found
         state.families.setdefault(source, "heuristic")
         is_valid = self._offer(plan, source, len(state.sources))
         if is_valid and state.best is not None and state.best.source == source:
@@ -181,9 +237,11 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         status = "no_plan"
     else:
         status = "optimal" if known.bound is not None and known.objective <= known.bound else "feasible"
-    cut_short = known.options.deterministic and run.cut_short
-    if cut_short:
-        known.warnings.append("a deterministic run was ended before its work was done: another run may differ")
+    was_cut = known.options.deterministic and run.cut_short
+    if was_cut:
+        again = " and ".join(f"{name}={value}" for name, value in (run.whole or {}).items() if call.keeper is None)
+        again = f"; this plan is that of {again}" if again else ""
+        known.warnings.append(f"a deterministic run was ended before its work was done: another run may differ{again}")
     identity = known.kind.identity(known.problem)
     return Result(
         kind=known.kind.name,
@@ -209,10 +267,11 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
             problem_digest=identity["digest"],
             options={
                 "time_limit": known.options.time_limit,
-                "candidates": list(known.options.candidates),
+                "candidates": list(call.options.candidates),
                 "workers": known.options.workers,
                 "gap": known.options.gap,
             }
+            | ({"work_limit": call.options.extent} | (run.whole or {}) if known.options.deterministic else {})
             | ({} if known.baseline is None else {"baseline": known.baseline})
             | ({} if known.options.memory_limit is None else {"memory_limit": known.options.memory_limit})
             | ({} if call.hint is None else {"hint": call.hint.source if isinstance(call.hint, Hint) else "plan"}),
@@ -229,8 +288,8 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         | known.kind.facts(known.problem, known.plan)
         | ({} if known.infeasible else known.kind.proven(known.problem, known.objective, known.bound))
         | {"sources": dict(known.sources)},
-        warnings=(*bounded(known.kind.notes(known.problem)), *known.warnings),
-        cut_short=cut_short,
+        warnings=(*bounded(known.kind.notes(known.problem)), *dict.fromkeys(known.warnings)),
+        cut_short=was_cut or known.cut_short,
     )
 
 

@@ -70,12 +70,16 @@ class RunState:
     """Details of a proof that there is no plan."""
     sources: dict[str, int] = field(default_factory=dict)
     """Best verified objective of each source."""
+    without_plan: set[str] = field(default_factory=set)
+    """Baselines that have none, as far as is known."""
     families: dict[str, str] = field(default_factory=dict)
     """Family of the candidate that each source belongs to; a source without one was at hand."""
     bounds: dict[str, int] = field(default_factory=dict)
     """Best bound of each source that nothing speaks against."""
     history: list[HistoryEntry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    cut_short: bool = False
+    """Whether a deterministic run lacked time for something on which its plan depends, after its candidates were done."""
     _verified: deque[float] = field(default_factory=lambda: deque(maxlen=5))
     """Seconds that verifying the latest plans took."""
     _refuted: set[str] = field(default_factory=set)
@@ -94,6 +98,15 @@ class RunState:
     def objective(self) -> int | None:
         """Its objective."""
         return None if self.best is None else self.best.objective
+
+    def plans_known(self) -> tuple[Best | None, dict[str, int], int]:
+        """What :meth:`forget_later_plans` takes: the best plan, the objective of each source, and entries of the history."""
+        return self.best, dict(self.sources), len(self.history)
+
+    def forget_later_plans(self, known: tuple[Best | None, dict[str, int], int]) -> None:
+        """Go back to the plans that were known at a moment; what was proven since remains."""
+        self.best, self.sources, entries = known
+        del self.history[entries:]
 
     def offer_bound(self, bound: int, source: str) -> None:
         """Take a bound in, unless a plan shows that it is none.

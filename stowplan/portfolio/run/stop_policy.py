@@ -25,6 +25,9 @@ QUICK_AT_LEAST = 0.25
 #: Part of the limit that workers that waited have for a first plan, before the quick one is made.
 QUICK_AFTER = 0.5
 
+#: Seconds that no candidate works for.
+UNLIMITED = 1e6
+
 #: Seconds that a worker needs at least before it reports anything: where less is left, the quick plan comes before all workers.
 LOADING = 1.0
 
@@ -84,8 +87,8 @@ class StopPolicy:
             return True
         # A proof may come before the baselines: speedups are over something, so wait for those that heuristics will bring.
         state = self._state
-        is_complete = {*state.kind.baseline_sources} <= {*state.sources}
-        return candidate.family == "heuristic" and not is_complete and state.kind.awaits_baselines(state.problem)
+        awaited = state.kind.awaited_baselines(state.problem)
+        return candidate.family == "heuristic" and not {*awaited} <= {*state.sources} | state.without_plan
 
     def is_decided(self, unfinished: Sequence[Candidate], ahead: Sequence[Candidate]) -> bool:
         """Whether the plan of a deterministic run is the one that all its work would end with, so that nothing is waited for.
@@ -143,7 +146,9 @@ class StopPolicy:
 
     def worker_seconds(self, candidate: Candidate) -> float:
         """Seconds that a candidate may still work; not positive where it should not start."""
-        return self._until_limit(candidate.proves_only) - self.last_report_seconds()
+        seconds = self._until_limit(candidate.proves_only) - self.last_report_seconds()
+        # What makes plans sees no clock in a deterministic run: at the ceiling it is ended from outside.
+        return UNLIMITED if self._options.deterministic and not candidate.proves_only and seconds > 0 else seconds
 
     def last_report_seconds(self) -> float:
         """Seconds for a worker to write its last plan and for it to arrive."""

@@ -93,9 +93,14 @@ class WorkerPool:
         Says how long workers may work.
     candidates
         Most useful first.
+    before
+        Workers of earlier stages of the run, whose plans go first where they are as good.
     """
 
-    def __init__(self, state: RunState, policy: StopPolicy, candidates: Sequence[Candidate]):
+    def __init__(self, state: RunState, policy: StopPolicy, candidates: Sequence[Candidate], before: int = 0):
+        self._before = before
+        self.has_dropped = False
+        """Whether there was no time to verify some plan."""
         self._state, self._policy = state, policy
         self._kind, self._options, self._deadline = state.kind, state.options, state.deadline
         self._waiting = list(candidates)
@@ -126,6 +131,11 @@ class WorkerPool:
         """Those of :attr:`unfinished` whose plans go before the best where they are as good (:attr:`Best.order`)."""
         best = self._state.best
         return [worker.candidate for worker in self._unfinished() if best is None or worker.number < best.order[0]]
+
+    @property
+    def started(self) -> int:
+        """Workers so far, those of earlier stages included."""
+        return self._before + len(self._workers)
 
     @property
     def is_idle(self) -> bool:
@@ -201,7 +211,7 @@ class WorkerPool:
             closed=self._policy.is_needless(candidate),
         )
         now = self._deadline.elapsed
-        worker = Worker(len(self._workers), candidate, now, now + seconds)
+        worker = Worker(self.started, candidate, now, now + seconds)
         self._workers.append(worker)
         where = "thread" if candidate.in_thread else "process"
         LOGGER.debug("candidate %s started in a %s after %.3f s, for %.3g s", candidate.name, where, now, seconds)
@@ -275,7 +285,7 @@ class WorkerPool:
             pass
         latest = {(number, report.source): report for number, report in messages if report and report.what == "plan"}
         for number, report in messages:
-            worker = self._workers[number]
+            worker = self._workers[number - self._before]
             if report is None:
                 self._take_end(worker)
             elif report.what == "plan" and report.plan is not None:
@@ -311,6 +321,7 @@ class WorkerPool:
 
     def _take_plan(self, worker: Worker, data: bytes, source: str) -> None:
         if not self._policy.may_verify():
+            self.has_dropped = True
             return
         before = self._state.best
         self._state.families.setdefault(source, worker.candidate.family)
@@ -321,6 +332,7 @@ class WorkerPool:
         if violations is not None:
             worker.outcome = "rejected"
             worker.note(violations)
+            self._state.without_plan.add(source)
             if source not in self._rejected:
                 self._rejected.add(source)
                 self._state.warnings.append(f"a plan of {source} failed verification and was left out: {violations}")
@@ -339,6 +351,8 @@ class WorkerPool:
             worker.bound = report.bound if worker.bound is None else max(worker.bound, report.bound)
             if self._state.bound != before:
                 self._tell_others(worker, Incumbent(bound=self._state.bound))
+        elif report.what == "no_plan":
+            self._state.without_plan.add(report.source)
         elif report.what == "evidence":
             self._state.evidence.append(report.evidence or b"")
         elif report.what == "infeasible":

@@ -52,6 +52,8 @@ def _report(context: Context, exporter: Exporter, walk: Walk, source: str) -> No
     plan = exporter.plan(walk.tier)
     if plan is not None:
         context.plan(plan, source)
+    else:
+        context.no_plan(source)
     context.note(f"{source}: {walk.latency} ps after {walk.evaluations} evaluations")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import stowplan
@@ -15,9 +16,13 @@ from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
+from stowplan.portfolio.packing.candidates import beam2, search
 from stowplan.portfolio.packing.kind import KIND
+from stowplan.portfolio.packing.quick import quick_plan
 from stowplan.portfolio.run.state import RunState
 from stowplan.portfolio.run.stop_policy import StopPolicy
+from tests.models.packing.cases import least_height, random_problem
+from tests.portfolio.recorder import Recorder
 
 FIVE = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
 
@@ -95,6 +100,29 @@ def test_no_waiting_for_a_baseline_that_does_not_come(count: int, reason: str | 
     state.offer_bound(1, "floor")
     assert state.offer_plan(plans.Plan(problem=problem.digest, objective=1, offsets=(0,) * count), "climb", (0, 0)) is None
     assert StopPolicy(state).may_stop([Candidate("search", "heuristic", "")]) == reason
+
+
+def greedy_is_too_high() -> Problem:
+    """At a capacity that another plan meets, and first fit by size does not."""
+    for seed in range(1000):
+        problem = random_problem(seed)
+        if any(buffer.gaps or buffer.offset is not None for buffer in problem.buffers):
+            continue
+        found, least = quick_plan(problem, Options(), lambda: False), least_height(problem)
+        if found is not None and found[1].objective > least:
+            return msgspec.structs.replace(problem, capacity=least)
+    raise AssertionError("no such problem")
+
+
+def test_a_baseline_above_the_capacity_is_told_of() -> None:
+    """Else a proven run would wait for it until its search is through."""
+    problem = greedy_is_too_high()
+    for candidate in (search, beam2):
+        context = Recorder(looks=200, deterministic=True, time_limit=0.01)
+        candidate(problem, context)
+        assert context.without == ["greedy"]
+    assert KIND.quick_plan is not None
+    assert KIND.quick_plan(problem, Options(), lambda: False) == ("greedy", None)
 
 
 def test_a_hard_instance(shared: Path) -> None:

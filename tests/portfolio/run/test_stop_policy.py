@@ -48,6 +48,14 @@ def test_waits_at_a_proof_only_for_a_baseline_that_can_come() -> None:
     assert StopPolicy(solved(baselines=("finds",))).may_stop([HEURISTIC]) == "optimal"
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_waits_for_no_baseline_that_is_known_to_have_no_plan(deterministic: bool) -> None:
+    """Its candidate is still at work, and may be for long."""
+    known = solved(baselines=("greedy",), deterministic=deterministic)
+    known.without_plan.add("greedy")
+    assert StopPolicy(known).may_stop([HEURISTIC]) == "optimal"
+
+
 def test_a_deterministic_run_waits_at_a_proof_for_those_whose_plans_go_before_the_best() -> None:
     policy = StopPolicy(solved(deterministic=True))
     assert policy.may_stop([EXACT, PROVER], [EXACT]) is None
