@@ -65,11 +65,11 @@ def measure(name: str, time_limit: float, run: bool) -> dict[str, Any]:
     (algorithm,) = memory_pass.memory_planning_algo.algo_list
     plan_unit = algorithm._plan
 
-    def planned(unit: Any, greedy: int, offsets: list[int]) -> Any:
+    def planned(unit: Any, *given: Any, **options: Any) -> Any:
         # First fit is planned for each arena, also where greedy's plan is already least.
         found = plan_quickly(unit.problem, algorithm.options, lambda: False)
         seen.append(unit.size(found[1].objective))
-        return plan_unit(unit, greedy, offsets)
+        return plan_unit(unit, *given, **options)
 
     algorithm._plan = planned
     began = time.monotonic()

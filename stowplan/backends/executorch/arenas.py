@@ -1,10 +1,10 @@
 """ExecuTorch's tensors as packing problems, one for each arena, and plans as its offsets.
 
-Nothing here imports executorch: a specification is anything with the fields of :class:`Spec`.
+Nothing here imports executorch: a specification is anything with those fields of its ``TensorSpec`` that are read.
 
 *Facts of executorch 1.5.* Lifetimes are numbers of nodes, and inclusive. Sizes count in units of the alignment once
 ``realign`` was called. Arena 0 has the constants; a tensor without ``mem_id`` goes to arena 1. A tensor with a ``storage_base``
-lies inside that one's bytes. Memory of control flow takes the lowest bytes of each arena, the whole time
+lies inside that one's bytes. What is reserved takes the lowest bytes of each arena, the whole time
 (``input_mem_buffer_sizes``); padding, 64 bytes for XNNPACK, comes on top.
 """
 
@@ -12,42 +12,50 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from stowplan.errors import StowplanError
 from stowplan.models.packing.problem import Buffer, Problem
-
-
-class Spec(Protocol):
-    """What is read of executorch's ``TensorSpec``."""
-
-    alignment: int
-    lifetime: Any
-    """[first, last] number of a node that touches it."""
-    mem_id: int | None
-    storage_base: Any
-    storage_base_offset: int
-
-    @property
-    def allocated_memory(self) -> int:
-        """Bytes, a multiple of ``alignment``."""
-
-    def realign(self, new_alignment: int, /) -> int:
-        """Set ``alignment``; returns ``allocated_memory``."""
 
 
 class UnsupportedError(StowplanError):
     """A graph that this back end does not plan: executorch's own planner has to."""
 
 
+@dataclass(eq=False)
+class Tensor:
+    """Executorch's ``TensorSpec`` in the time of a whole program."""
+
+    spec: Any
+    mem_id: int | None
+    lifetime: tuple[Any, Any]
+    """First and last moment."""
+    storage_base: Tensor | None = None
+    storage_base_offset: int = 0
+
+    @property
+    def alignment(self) -> int:
+        """Bytes."""
+        return int(self.spec.alignment)
+
+    @property
+    def allocated_memory(self) -> int:
+        """Bytes, a multiple of ``alignment``."""
+        return int(self.spec.allocated_memory)
+
+    def root(self) -> Tensor:
+        """The tensor in whose bytes it lies."""
+        return self if self.storage_base is None else self.storage_base.root()
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is, as executorch wants it."""
+    """Where a tensor is, as executorch wants it; None where it has no bytes."""
 
-    mem_id: int
-    mem_obj_id: int
+    mem_id: int | None = None
+    mem_obj_id: int | None = None
     """Equal for all that share bytes at some time."""
-    mem_offset: int
+    mem_offset: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ def round_up(value: int, unit: int) -> int:
     return value + -value % unit
 
 
-def arena_of(spec: Spec) -> int:
+def arena_of(spec: Any) -> int:
     """Number of the arena that a tensor is bound for."""
     return 1 if spec.mem_id is None else int(spec.mem_id)
 
@@ -84,10 +92,9 @@ def lifetimes(specs: Iterable[Any]) -> dict[int, tuple[int, int]]:
     Raises
     ------
     UnsupportedError
-        No lifetime, or a ``storage_base`` that is not planned or lies inside itself.
+        No lifetime, or a ``storage_base`` that lies inside itself.
     """
     every = list(specs)
-    known = {id(spec) for spec in every}
     lives: dict[int, tuple[int, int]] = {}
     for spec in every:
         first, last = spec.lifetime
@@ -97,8 +104,6 @@ def lifetimes(specs: Iterable[Any]) -> dict[int, tuple[int, int]]:
     for spec in every:
         first, last = lives[id(spec)]
         for base in bases(spec):
-            if id(base) not in known:
-                raise UnsupportedError("found a tensor inside the bytes of one that is not planned")
             begin, end = lives[id(base)]
             lives[id(base)] = min(begin, first), max(end, last)
     return lives
@@ -141,7 +146,7 @@ def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], paddin
     """
     every = list(specs)
     for spec in every:
-        spec.realign(alignment)
+        spec.spec.realign(alignment)
     lives = lifetimes(every)
     roots: dict[int, list[Any]] = {}
     for spec in every:
@@ -165,15 +170,6 @@ def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], paddin
         problem = Problem(buffers=buffers, name=f"arena {mem_id}")
         found.append(Arena(mem_id, bottom, padding, tuple(roots[mem_id]), problem))
     return found
-
-
-def fill(result: Any, specs: Iterable[Any], placed: Mapping[int, Place], sizes: list[int]) -> Any:
-    """Executorch's result with these places and sizes of arenas in it."""
-    for spec in specs:
-        place, found = placed[id(spec)], result.spec_dict[spec]
-        found.mem_id, found.mem_obj_id, found.mem_offset = place.mem_id, place.mem_obj_id, place.mem_offset
-    result.bufsizes = sizes
-    return result
 
 
 def places(specs: Iterable[Any], offsets: Mapping[int, tuple[int, int]]) -> dict[int, Place]:

@@ -14,7 +14,8 @@ import msgspec
 
 from stowplan.arguments import whole
 from stowplan.backends.executorch import arenas, check
-from stowplan.backends.executorch.arenas import UnsupportedError
+from stowplan.backends.executorch.arenas import Tensor, UnsupportedError
+from stowplan.backends.executorch.control_flow import Graph, assign, flatten, is_program, read
 from stowplan.backends.executorch.planning import complaint, pass_with, reason, require, solve_with, warn
 from stowplan.errors import InputError, UsageError
 from stowplan.models.banked_packing.plan import Plan
@@ -65,7 +66,9 @@ class BankedPlanningAlgorithm:
     count_uses: Callable[[Any, Sequence[Any]], Mapping[int, int]] | None = None
     """Uses by ``id`` of the specification; None counts the nodes of the graph that touch it."""
     reports: list[BankReport] = field(default_factory=list)
-    """One for each graph planned so far."""
+    """One for each program planned so far."""
+    _known: dict[int, Graph] = field(default_factory=dict, repr=False)
+    """Graphs by ``id`` of the module that no other was seen to run so far."""
 
     def __post_init__(self) -> None:
         self.__name__ = "stowplan_banked"
@@ -98,7 +101,10 @@ class BankedPlanningAlgorithm:
         wrong = "" if self.stock else complaint()
         if not wrong:
             try:
-                return self._plan(alignment, every, graph_module, extra_padding, result)
+                graph = read(graph_module, every, extra_padding, self._known)
+                if result is None or is_program(graph_module, graph_signature):
+                    return self._plan(alignment, graph, result)
+                return result
             except InputError as error:
                 if refusal is not None:
                     raise InputError(f"{error}; executorch's own planner: {refusal}") from refusal
@@ -111,29 +117,31 @@ class BankedPlanningAlgorithm:
         warn(f"{wrong}: the plan is executorch's own")
         return result
 
-    def _plan(self, alignment: int, specs: list[Any], graph_module: Any, padding: int, result: Any) -> Any:
+    def _plan(self, alignment: int, graph: Graph, result: Any) -> Any:
         began = time.monotonic()
-        strange = sorted({str(spec.device.name) for spec in specs if spec.device.name != "CPU"})
+        tensors = flatten(graph)
+        strange = sorted({str(tensor.spec.device.name) for tensor in tensors if tensor.spec.device.name != "CPU"})
         if strange:
             raise UnsupportedError(f"found tensors on {', '.join(strange)}, expected the CPU's alone")
-        reserved = list(getattr(graph_module, "input_mem_buffer_sizes", None) or [])
-        units = arenas.arenas(alignment, specs, reserved, padding)
-        problem, owners = self._problem(alignment, units, reserved, padding, specs, graph_module)
-        plan, source, stock, bound = self._solve(problem, owners, result)
+        padding = max(part.padding for part in graph.parts())
+        units = arenas.arenas(alignment, tensors, graph.reserved, padding)
+        problem, owners = self._problem(alignment, units, graph, padding, tensors)
+        at_hand = None if result is None else graph.places(result)
+        plan, source, stock, bound = self._solve(problem, owners, at_hand)
         offsets = {
-            id(spec): (self.target.banks[bank].mem_id, at)
-            for spec, bank, at in zip(owners, plan.banks, plan.offsets, strict=True)
+            id(tensor): (self.target.banks[bank].mem_id, at)
+            for tensor, bank, at in zip(owners, plan.banks, plan.offsets, strict=True)
         }
-        for spec, bank in zip(owners, plan.banks, strict=True):
-            spec.realign(problem.banks[bank].alignment)
+        for tensor, bank in zip(owners, plan.banks, strict=True):
+            tensor.spec.realign(problem.banks[bank].alignment)
         offsets |= self._elsewhere(units)
         sizes = [0] * (max((mem_id for mem_id, _ in offsets.values()), default=1) + 1)
-        placed = arenas.places(specs, offsets)
-        for spec in specs:
-            place = placed[id(spec)]
-            sizes[place.mem_id] = max(sizes[place.mem_id], place.mem_offset + spec.allocated_memory + padding)
-        where = {key: (place.mem_id, place.mem_offset) for key, place in placed.items()}
-        wrong = check.faults(specs, where, sizes, reserved, padding)
+        places = assign(graph, tensors, offsets)
+        for tensor in tensors:
+            mem_id, at = offsets[id(tensor.root())]
+            sizes[mem_id] = max(sizes[mem_id], at + tensor.root().allocated_memory + padding)
+        where = {id(spec): (place.mem_id, place.mem_offset) for spec, place in places.items()}
+        wrong = check.faults(graph, where, sizes, graph.reserved)
         wrong += [bank.name for bank in self.target.banks if bank.mem_id < len(sizes) and sizes[bank.mem_id] > bank.size]
         if wrong:
             raise UnsupportedError(f"the plan failed verification ({wrong[0]})")
@@ -149,18 +157,26 @@ class BankedPlanningAlgorithm:
                 seconds=round(time.monotonic() - began, 3),
             )
         )
-        return _result(result, specs, placed, sizes)
+        if result is None:
+            from executorch.exir.memory_planning import MemoryAlgoResult
+
+            result = MemoryAlgoResult({}, [])
+        result.spec_dict.update(places)
+        result.bufsizes = sizes
+        return result
 
     def _problem(
-        self, alignment: int, units: list[arenas.Arena], reserved: list[int], padding: int, specs: list[Any], graph_module: Any
+        self, alignment: int, units: list[arenas.Arena], graph: Graph, padding: int, tensors: list[Tensor]
     ) -> tuple[Problem, list[Any]]:
         """The problem, and whose buffers they are."""
-        uses = (self.count_uses or count_uses)(graph_module, specs)
+        uses: dict[int, int] = {}
+        for part in graph.parts():
+            uses |= (self.count_uses or count_uses)(part.module, part.specs)
         roots: dict[int, int] = {}
-        for spec in specs:
-            base = [spec, *arenas.bases(spec)][-1]
-            roots[id(base)] = roots.get(id(base), 0) + uses.get(id(spec), 0)
-        banks = []
+        for tensor in tensors:
+            root = id(tensor.root())
+            roots[root] = roots.get(root, 0) + uses.get(id(tensor.spec), 0)
+        banks, reserved = [], graph.reserved
         for bank, cost in zip(self.target.banks, self.costs, strict=True):
             unit = bank.alignment or alignment
             if unit % alignment:
@@ -189,17 +205,19 @@ class BankedPlanningAlgorithm:
                     owners.append(spec)
         return Problem(buffers=tuple(buffers), banks=tuple(banks), name="banks"), owners
 
-    def _solve(self, problem: Problem, owners: list[Any], result: Any) -> tuple[Plan, str, Plan | None, int]:
+    def _solve(
+        self, problem: Problem, owners: list[Tensor], at_hand: Mapping[int, tuple[int, int]] | None
+    ) -> tuple[Plan, str, Plan | None, int]:
         """A plan, who found it, executorch's own, and a bound."""
         plans: dict[str, Plan] = {}
-        if result is not None:
+        if at_hand is not None:
             numbers = {bank.mem_id: at for at, bank in enumerate(self.target.banks)}
-            banks = tuple(numbers[result.spec_dict[spec].mem_id] for spec in owners)
+            banks = tuple(numbers[at_hand[id(tensor.spec)][0]] for tensor in owners)
             stock = Plan(
                 problem=problem.digest,
                 objective=sum(problem.traffic(number) * problem.banks[bank].cost for number, bank in enumerate(banks)),
                 banks=banks,
-                offsets=tuple(result.spec_dict[spec].mem_offset for spec in owners),
+                offsets=tuple(at_hand[id(tensor.spec)][1] for tensor in owners),
             )
             if verify(problem, stock).ok:
                 plans["executorch"] = stock
@@ -334,12 +352,3 @@ def _realign(target: Any, result: Any, alignment: int) -> None:
     units = {bank.mem_id: bank.alignment or alignment for bank in target.banks}
     for spec, place in result.spec_dict.items():
         spec.realign(units.get(place.mem_id, alignment) if spec.storage_base is None else alignment)
-
-
-def _result(result: Any, specs: Sequence[Any], placed: Mapping[int, arenas.Place], sizes: list[int]) -> Any:
-    """Executorch's result, made anew where its own planner had none."""
-    if result is None:
-        from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult
-
-        result = MemoryAlgoResult({spec: SpecAllocResult(1, 0, 0) for spec in specs}, [])
-    return arenas.fill(result, specs, placed, sizes)

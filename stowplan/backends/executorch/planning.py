@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ import msgspec
 
 from stowplan.backends.executorch import arenas, check
 from stowplan.backends.executorch.arenas import Arena, UnsupportedError
+from stowplan.backends.executorch.control_flow import Graph, assign, flatten, is_program, read
 from stowplan.errors import MissingDependencyError, brief, to_install
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
@@ -79,7 +81,9 @@ class MemoryPlanningAlgorithm:
     greedy: Callable[..., Any] | None = None
     """Executorch's planner with the same arguments; None takes the installed one's."""
     reports: list[ArenaReport] = field(default_factory=list)
-    """One for each arena of each graph planned so far."""
+    """One for each arena of each program planned so far."""
+    _known: dict[int, Graph] = field(default_factory=dict, repr=False)
+    """Graphs by ``id`` of the module that no other was seen to run so far."""
 
     def __post_init__(self) -> None:
         # The suite keeps results by the names of their algorithms.
@@ -101,79 +105,84 @@ class MemoryPlanningAlgorithm:
         if wrong:
             warn(f"{wrong}: the plan is executorch's own")
             return result
+        faults: list[str] = []
         try:
-            reserved = getattr(graph_module, "input_mem_buffer_sizes", None) or []
-            return self._improve(alignment, every, list(reserved), extra_padding, result)
+            graph = read(graph_module, every, extra_padding, self._known)
+            if is_program(graph_module, graph_signature):
+                self._improve(alignment, graph, result, faults)
         except Exception as error:  # whatever is wrong with this graph, there is a plan at hand
-            warn(f"{reason(error)}: the plan is executorch's own")
-            return result
+            warn(f"{reason(error)}: the plan is executorch's own" + (f", which is wrong: {faults[0]}" if faults else ""))
+        return result
 
-    def _improve(self, alignment: int, specs: list[Any], reserved: Sequence[int], padding: int, result: Any) -> Any:
-        units = arenas.arenas(alignment, specs, reserved, padding)
+    def _improve(self, alignment: int, graph: Graph, result: Any, faults: list[str]) -> None:
+        tensors = flatten(graph)
+        units = arenas.arenas(alignment, tensors, graph.reserved, max(part.padding for part in graph.parts()))
         sizes = list(result.bufsizes)
-        offsets = {id(spec): (found.mem_id, found.mem_offset) for spec, found in result.spec_dict.items()}
-        reports = []
+        sizes += [0] * (max((unit.mem_id for unit in units), default=0) + 1 - len(sizes))
+        at_hand = graph.places(result)
+        if graph.calls:
+            faults += check.faults(graph, at_hand, sizes, graph.reserved)
+        reports, roots = [], {}
         for unit in units:
-            plan, report = self._plan(unit, sizes[unit.mem_id], [offsets[id(spec)][1] - unit.bottom for spec in unit.specs])
+            offsets = [at_hand[id(tensor.spec)][1] - unit.bottom for tensor in unit.specs]
+            plan, report = self._plan(unit, sizes[unit.mem_id], offsets, is_right=not faults)
             reports.append(report)
             if plan is not None:
                 sizes[unit.mem_id] = report.size
-                for spec, at in zip(unit.specs, plan.offsets, strict=True):
-                    offsets[id(spec)] = unit.mem_id, unit.bottom + at
-        if all(report.source == "greedy" for report in reports):
-            self.reports += reports
-            return result
-        roots = {id(spec): offsets[id(spec)] for spec in specs if spec.storage_base is None}
-        placed = arenas.places(specs, roots)
-        where = {key: (place.mem_id, place.mem_offset) for key, place in placed.items()}
-        wrong = check.faults(specs, where, sizes, reserved, padding)
-        if wrong:
-            raise UnsupportedError(f"the plan failed verification ({wrong[0]})")
+                for tensor, at in zip(unit.specs, plan.offsets, strict=True):
+                    roots[id(tensor)] = unit.mem_id, unit.bottom + at
+        if roots:
+            places = assign(graph, tensors, roots)
+            at_hand |= {id(spec): (place.mem_id, place.mem_offset) for spec, place in places.items()}
+            wrong = check.faults(graph, at_hand, sizes, graph.reserved)
+            if wrong:
+                raise UnsupportedError(f"the plan failed verification ({wrong[0]})")
+            result.spec_dict.update(places)
+            result.bufsizes = sizes
+        if faults:
+            warn(f"executorch's own plan is wrong ({faults[0]}): the plan is another one")
         self.reports += reports
-        return arenas.fill(result, result.spec_dict, placed, sizes)
 
-    def _plan(self, unit: Arena, greedy: int, offsets: list[int]) -> tuple[Plan | None, ArenaReport]:
-        """A plan of an arena that is smaller than greedy's, None where there is none; and what to report."""
+    def _plan(self, unit: Arena, greedy: int, offsets: list[int], is_right: bool = True) -> tuple[Plan | None, ArenaReport]:
+        """A plan of an arena that is smaller than greedy's if that is right, None where there is none; and what to report."""
         began = time.monotonic()
         problem = unit.problem
         load = bound = unit.size(load_bound(problem))
-        best, size, source = None, greedy, "greedy"
+        best, size, source = None, greedy if is_right else sys.maxsize, "greedy"
 
-        def report() -> ArenaReport:
-            return ArenaReport(
-                mem_id=unit.mem_id,
-                buffers=len(unit.specs),
-                greedy=greedy,
-                size=size,
-                load=load,
-                bound=min(bound, size),
-                source=source,
-                seconds=round(time.monotonic() - began, 3),
+        if size > load:
+            plans: dict[str, Plan] = {}
+            at_hand = Plan(
+                problem=problem.digest,
+                objective=max(map(sum, zip(offsets, problem.spans.size.tolist(), strict=True))),
+                offsets=tuple(offsets),
             )
-
-        if greedy <= load:
-            return None, report()
-        plans: dict[str, Plan] = {}
-        at_hand = Plan(
-            problem=problem.digest,
-            objective=max(map(sum, zip(offsets, problem.spans.size.tolist(), strict=True))),
-            offsets=tuple(offsets),
-        )
-        if verify(problem, at_hand).ok:
-            plans["executorch"] = at_hand
-        # Most graphs are at their load with this one, and need no process.
-        quick = quick_plan(problem, self.options, lambda: False)
-        if quick is not None and verify(problem, quick[1]).ok:
-            plans["first_fit"] = quick[1]
-        for name, plan in plans.items():
-            if unit.size(plan.objective) < size:
-                best, size, source = plan, unit.size(plan.objective), name
+            if verify(problem, at_hand).ok:
+                plans["executorch"] = at_hand
+            # Most graphs are at their load with this one, and need no process.
+            quick = quick_plan(problem, self.options, lambda: False)
+            if quick is not None and verify(problem, quick[1]).ok:
+                plans["first_fit"] = quick[1]
+            for name, plan in plans.items():
+                if unit.size(plan.objective) < size:
+                    best, size, source = plan, unit.size(plan.objective), name
         if size > load:
             found = solve_with(self.options, problem, plans)
             bound = max(load, unit.size(found.bound or 0))
             if found.plan is not None and unit.size(found.plan.objective) < size:
                 best, size, source = found.plan, unit.size(found.plan.objective), found.provenance.candidate
-        return best, report()
+        if best is None and not is_right:
+            raise UnsupportedError(f"found no plan within {self.options.time_limit:g} s")
+        return best, ArenaReport(
+            mem_id=unit.mem_id,
+            buffers=len(unit.specs),
+            greedy=greedy,
+            size=size,
+            load=load,
+            bound=min(bound, size),
+            source=source,
+            seconds=round(time.monotonic() - began, 3),
+        )
 
 
 def memory_planning_algorithm(

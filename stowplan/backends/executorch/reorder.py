@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 
 from stowplan.backends.executorch.arenas import UnsupportedError, round_up
 from stowplan.backends.executorch.planning import reason, solve_with, warn
-from stowplan.frontends.torch_program import arguments, is_written
+from stowplan.frontends.torch_program import FakeRun, arguments, is_written, leaves, storage_key, tensors_of
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
@@ -98,8 +98,10 @@ class GraphReader:
 
     Raises
     ------
+    InputError
+        A shape that is not static, or an operator of which nobody knows what it shares.
     UnsupportedError
-        A shape that is not static.
+        A node that is no operator.
     """
 
     def __init__(self, graph: Any):
@@ -108,8 +110,13 @@ class GraphReader:
         self._operators: list[Any] = []
         """Node of each operator of the problem."""
         self._tensors: list[Tensor] = []
-        self._results: dict[Any, list[int]] = {}
-        """Numbers of the tensors of a node's value."""
+        self._numbers: dict[int, int] = {}
+        """Numbers of tensors by ``id`` of their values."""
+        self._run = FakeRun(graph.owning_module)
+        self._storages: dict[Any, list[int]] = {}
+        """Keys of the storages of the tensors of a node's value."""
+        self._owners: dict[int, int | None] = {}
+        """Number of the first tensor with a storage, by its key; None for weights."""
         self.problem = self._read()
 
     def apply(self, order: tuple[int, ...]) -> None:
@@ -119,14 +126,14 @@ class GraphReader:
         for node in self._nodes:
             if _is_getitem(node):
                 parts.setdefault(_whole(node), []).append(node)
-        wanted = [*heads, *(each for number in order for each in self._with_parts(self._operators[number], parts))]
+        wanted = [
+            *heads,
+            *(each for number in order for each in (self._operators[number], *parts.get(self._operators[number], ()))),
+        ]
         (last,) = (node for node in self._nodes if node.op == "output")
         for node in wanted:
             last.prepend(node)
         self._graph.lint()
-
-    def _with_parts(self, node: Any, parts: dict[Any, list[Any]]) -> list[Any]:
-        return [node, *parts.get(node, [])]
 
     def _read(self) -> Problem:
         inputs: list[int] = []
@@ -134,20 +141,25 @@ class GraphReader:
         outputs: dict[int, None] = {}
         number_of: dict[Any, int] = {}
         for node in self._nodes:
-            if node.op == "placeholder":
+            storages = [storage_key(tensor) for tensor in tensors_of(self._run.run(node))]
+            self._storages[node] = self._storages[_base(node)] if _is_view(node) else storages
+            if node.op == "get_attr":
+                self._owners |= dict.fromkeys(storages)
+            elif node.op == "placeholder":
                 # Weights are no activations; torch.export names them so.
-                if not node.name.startswith(("p_", "b_", "c_", "obj_")):
-                    self._results[node] = self._add(node)
-                    inputs += self._results[node]
+                if node.name.startswith(("p_", "b_", "c_", "obj_", "_lifted_tensor_constant")):
+                    self._owners |= dict.fromkeys(storages)
+                else:
+                    inputs += self._add(node)
             elif node.op == "output":
-                outputs = {each: None for used in node.all_input_nodes for each in self._results.get(used, ())}
+                outputs = {each: None for used in node.all_input_nodes for each in self._numbers_of(used)}
             elif node.op == "call_function" and not _is_getitem(node):
-                reads = dict.fromkeys(each for used in node.all_input_nodes for each in self._read_of(used))
-                self._results[node] = self._add(node, self._base(node))
+                reads = dict.fromkeys(each for used in node.all_input_nodes for each in self._numbers_of(used))
+                writes = tuple(self._add(node))
                 number_of[node] = len(ops)
                 self._operators.append(node)
-                ops.append(Op(id=node.name, reads=tuple(reads), writes=tuple(self._results[node]), kind=str(node.target)))
-            elif node.op not in ("get_attr", "call_function"):
+                ops.append(Op(id=node.name, reads=tuple(reads), writes=writes, kind=str(node.target)))
+            elif node.op != "call_function":
                 raise UnsupportedError(f"found a node of the kind {node.op}, expected a graph of operators")
         return Problem(
             tensors=tuple(self._tensors),
@@ -160,61 +172,49 @@ class GraphReader:
 
     def _precedences(self, number_of: dict[Any, int]) -> Iterator[tuple[int, int]]:
         last_random: int | None = None
-        written: dict[Any, int] = {}
-        touching: dict[Any, list[int]] = {}
+        written: dict[int, int] = {}
+        touching: dict[int, list[int]] = {}
         for node, number in number_of.items():
             for used in node.all_input_nodes:
                 producer = _whole(used)
                 # Values without tensors, sizes for example, have to be there as well.
                 if producer in number_of:
                     yield number_of[producer], number
-            overwritten = {_root(each) for each in _overwritten(node)}
-            for root in {_root(each) for each in node.all_input_nodes}:
-                if root in written:
-                    yield written[root], number
-                if root in overwritten:
-                    yield from ((other, number) for other in touching.get(root, ()) if other != number)
-                    written[root] = number
-                    touching[root] = []
-                touching.setdefault(root, []).append(number)
+            written_now = self._storages_of(given for argument, given in arguments(node) if is_written(argument))
+            for storage in self._storages_of(node.all_input_nodes):
+                if storage in written:
+                    yield written[storage], number
+                if storage in written_now:
+                    yield from ((other, number) for other in touching.get(storage, ()) if other != number)
+                    written[storage] = number
+                    touching[storage] = []
+                touching.setdefault(storage, []).append(number)
             if _is_random(node):
                 if last_random is not None:
                     yield last_random, number
                 last_random = number
 
-    def _read_of(self, node: Any) -> list[int]:
-        if not _is_getitem(node):
-            return self._results.get(node, [])
-        every, at = self._results.get(_whole(node), []), node.args[1]
-        return [every[at]] if isinstance(at, int) and at < len(every) and not _is_getitem(node.args[0]) else every
+    def _numbers_of(self, node: Any) -> list[int]:
+        values = map(id, tensors_of(self._run.values[node]))
+        return [self._numbers[value] for value in values if value in self._numbers]
 
-    def _base(self, node: Any) -> int | None:
-        """The tensor that a node's value is a view of, once executorch has removed copies for views."""
-        if "view_copy" not in str(node.target) or not node.all_input_nodes:
-            return None
-        found = self._read_of(node.all_input_nodes[0])
-        return found[0] if len(found) == 1 else None
+    def _storages_of(self, given: Iterable[Any]) -> dict[int, None]:
+        """The storages of nodes, however deep in lists."""
+        return dict.fromkeys(key for node in leaves(list(given)) for key in self._storages.get(node, ()))
 
-    def _add(self, node: Any, base: int | None = None) -> list[int]:
-        value = node.meta.get("val")
-        found = []
-        for at, each in enumerate(value if isinstance(value, list | tuple) else [value]):
-            if not hasattr(each, "element_size"):
-                if each is not None and not isinstance(value, list | tuple):
-                    return []
-                size = 0
-            elif all(type(length) is int for length in each.shape):
-                size = round_up(int(each.numel()) * int(each.element_size()), ALIGNMENT)
-            else:
-                raise UnsupportedError(
-                    f"found the shape {[str(length) for length in each.shape]} of {node.name}, expected a static one"
-                )
-            if base is not None:
+    def _add(self, node: Any) -> list[int]:
+        first = len(self._tensors)
+        for tensor, storage in zip(tensors_of(self._run.values[node]), self._storages[node], strict=True):
+            number = self._numbers[id(tensor)] = len(self._tensors)
+            base = self._owners.setdefault(storage, number)
+            # What shares the storage of weights takes nothing.
+            size = 0 if base is None else round_up(int(tensor.numel()) * int(tensor.element_size()), ALIGNMENT)
+            if base is not None and base < number:
                 size = min(size, self._tensors[base].size)
-            name = node.name if at == 0 else f"{node.name}#{at}"
-            self._tensors.append(Tensor(id=name, size=size, alignment=ALIGNMENT, alias_of=base))
-            found.append(len(self._tensors) - 1)
-        return found
+            name = node.name if number == first else f"{node.name}#{number - first}"
+            alias_of = None if base == number else base
+            self._tensors.append(Tensor(id=name, size=size, alignment=ALIGNMENT, alias_of=alias_of))
+        return [*range(first, len(self._tensors))]
 
 
 def reorder_pass(time_limit: float = 10.0, *, deterministic: bool = False, seed: int = 0, workers: int = 2) -> ReorderPass:
@@ -251,18 +251,20 @@ def _whole(node: Any) -> Any:
     return node
 
 
-def _root(node: Any) -> Any:
-    """The node whose bytes a value has."""
-    node = _whole(node)
-    while node.op == "call_function" and ("view_copy" in str(node.target) or _overwritten(node)) and node.all_input_nodes:
-        overwritten = _overwritten(node)
-        node = _whole(overwritten[0] if overwritten else node.all_input_nodes[0])
+def _is_view_copy(node: Any) -> bool:
+    return node.op == "call_function" and "aten.view_copy.default" in str(node.target)
+
+
+def _is_view(node: Any) -> bool:
+    """Whether executorch has a view instead of this copy, once it has lowered the graph."""
+    return _is_view_copy(node) and all(user.op != "output" for user in node.users)
+
+
+def _base(node: Any) -> Any:
+    """What executorch has a view of: all that were copies for views are left out."""
+    while _is_view_copy(node):
+        node = node.args[0]
     return node
-
-
-def _overwritten(node: Any) -> list[Any]:
-    """The arguments that an operator writes over."""
-    return [given for argument, given in arguments(node) if is_written(argument) and hasattr(given, "meta")]
 
 
 def _is_random(node: Any) -> bool:

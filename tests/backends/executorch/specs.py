@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from stowplan.backends.executorch.control_flow import Graph, read
+
 
 class Spec:
     """The fields of executorch's ``TensorSpec`` that planners read."""
@@ -23,6 +25,7 @@ class Spec:
         self.storage_base_offset = 0
         self.device = SimpleNamespace(name=device)
         self.shape = [size]
+        self.const = False
 
     @property
     def allocated_memory(self) -> int:
@@ -73,7 +76,33 @@ def stack(alignment: int, specs: Iterable[Spec], graph: Any, signature: Any = No
 
 
 def graph(*reserved: int) -> Any:
-    return SimpleNamespace(input_mem_buffer_sizes=list(reserved))
+    nodes = [Node("call_function") for _ in range(32)]
+    return SimpleNamespace(input_mem_buffer_sizes=list(reserved), graph=SimpleNamespace(nodes=nodes))
+
+
+def alone(specs: list[Spec], padding: int = 0) -> Graph:
+    """What the check is given for a graph that runs no others."""
+    return read(graph(), specs, padding, {})
+
+
+@dataclass(eq=False)
+class Node:
+    """The fields of a node of ``torch.fx`` that are read."""
+
+    op: str
+    target: Any = None
+    args: tuple[Any, ...] = ()
+    spec: Any = None
+    name: str = ""
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        return {"spec": self.spec}
+
+    @property
+    def all_input_nodes(self) -> list[Node]:
+        flat = [each for given in self.args for each in (given if isinstance(given, list) else [given])]
+        return list(dict.fromkeys(each for each in flat if isinstance(each, Node)))
 
 
 def random_specs(seed: int, most: int = 14, arenas: int = 1) -> list[Spec]:

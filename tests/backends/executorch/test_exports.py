@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import itertools
 import logging
@@ -21,6 +22,7 @@ from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, Verifi
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.runtime import Runtime
 from torch import Tensor, nn
+from torch._higher_order_ops.map import map as torch_map
 
 from stowplan.backends.executorch import PlanningWarning, memory_planning_algorithm, memory_planning_pass
 
@@ -90,6 +92,27 @@ class Counter(nn.Module):
         return self.layer(self.total) * 2
 
 
+class Results(nn.Module):
+    """Results of branches that live together, are read through views, and are those of branches inside; loops over operands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        def inner(y: Tensor) -> Tensor:
+            return torch.cond(y[0, 0] > 0, lambda z: torch.exp(z) @ z.t() @ z, lambda z: z - 1, [y])
+
+        def turn(row: Tensor, whole: Tensor) -> Tensor:
+            return row + whole.view(8, 4).sum(1)
+
+        one = torch.cond(x.sum() > 0, lambda y: inner(y) * 2, lambda y: self.layer(self.layer(y)), [x])
+        other = torch.cond(x[0, 1] > 0, lambda y: y * 3, lambda y: torch.relu(y) @ y.t() @ y, [x])
+        third = torch.cond(x[0, 2] > 0, lambda y, z: y + z, lambda y, z: y - z, [one, x])
+        rows = torch_map(turn, other, third)
+        return torch.tanh(one.view(-1)).view(4, 8) + torch.tanh(other.view(2, 16)).view(4, 8) + rows
+
+
 CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...]]] = [
     (Branches, (1, 3, 16, 16)),
     (Views, (4, 16)),
@@ -138,6 +161,49 @@ def test_programs_compute_what_eager_does(make: Callable[[], nn.Module], shape: 
             wanted = expected(sign * x)
         torch.testing.assert_close(run(ours, sign * x)[0], wanted, rtol=1e-5, atol=1e-5)
         assert torch.equal(run(ours, sign * x)[0], run(stock, sign * x)[0])
+
+
+def test_results_of_branches() -> None:
+    """Executorch's own plan is wrong here; the check says so, and ours is right whichever branches run."""
+    torch.manual_seed(1)
+    model = Results().eval().requires_grad_(False)
+    inputs = [torch.randn(4, 8) for _ in range(12)]
+    stock = exported(model, inputs[0]).to_executorch()
+    with pytest.warns(PlanningWarning, match="executorch's own plan is wrong"):
+        ours = exported(model, inputs[0]).to_executorch(ExecutorchBackendConfig(memory_planning_pass=memory_planning_pass(5.0)))
+    program = torch.export.export(model, (inputs[0],)).module()
+    expected = [program(x) for x in inputs]
+    assert not all(torch.allclose(run(stock, x)[0], each, 1e-4, 1e-4) for x, each in zip(inputs, expected, strict=True))
+    for x, each in zip(inputs, expected, strict=True):
+        torch.testing.assert_close(run(ours, x)[0], each, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.filterwarnings("ignore::stowplan.backends.executorch.planning.PlanningWarning")
+def test_random_programs_of_branches_and_loops(seed: int) -> None:
+    """Also in another order, with inputs and outputs of the caller, and in banks."""
+    from executorch.exir.banked_memory_planning import Bank, TargetMemoryMap
+
+    from stowplan.backends.executorch import banked_memory_planning_pass, plan
+    from tests.backends.executorch.programs import RandomProgram
+
+    model = RandomProgram(seed).eval()
+    torch.manual_seed(seed)
+    inputs = [torch.randn(4, 4) for _ in range(8)]
+    edge = exported(model, inputs[0])
+    callers: dict[str, Any] = {"alloc_graph_input": False, "alloc_graph_output": False} if seed % 2 else {}
+    memory = TargetMemoryMap([Bank("fast", 512, 1), Bank("slow", 1 << 20, 2)])
+    banked = banked_memory_planning_pass(memory, time_limit=5.0)
+    programs = [
+        plan(copy.deepcopy(edge), time_limit=2.0).program,
+        copy.deepcopy(edge).to_executorch(ExecutorchBackendConfig(memory_planning_pass=memory_planning_pass(2.0, **callers))),
+        edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=banked)),
+    ]
+    model.is_plain = True
+    for x in inputs:
+        for program in programs:
+            torch.testing.assert_close(run(program, x), list(model(x)), rtol=1e-4, atol=1e-4)
 
 
 def test_an_arena_gets_smaller() -> None:
@@ -287,6 +353,29 @@ def test_one_call_for_order_and_offsets(make: Callable[[], nn.Module], shape: tu
     for sign in (1, -1, 1):
         one, other = (method.execute([sign * x]) for method in methods)
         assert all(torch.equal(first, second) for first, second in zip(one, other, strict=True))
+
+
+class Shapes(nn.Module):
+    """Views, copies for views that are results, what may be a view or a copy, and results of several parts."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y, z = torch.relu(x), torch.sigmoid(x)
+        low, high = z.split(2)
+        flat = y.view(32)
+        double = y.t().contiguous().to(torch.float64) * 2
+        values, at = torch.topk(y.transpose(0, 1).reshape(4, 8), 2, 1)
+        return flat, (flat.unsqueeze(0) @ y.view(32, 1)) * values.sum(), double.to(torch.float32) + 1, low + high, at
+
+
+@pytest.mark.parametrize(("make", "shape"), [(Shapes, (4, 8)), (Recurrent, (1, 8, 8))])
+def test_the_peak_of_an_order_is_what_is_planned(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    from stowplan.backends.executorch import plan
+
+    model, x = make().eval().requires_grad_(False), torch.randn(*shape)
+    found = plan(exported(model, x), time_limit=5.0)
+    assert found.orders[0].peak == found.arenas[0].load == found.size
+    wanted = model(x)
+    torch.testing.assert_close(run(found.program, x), [wanted] if isinstance(wanted, Tensor) else list(wanted))
 
 
 def test_settings_of_the_callers_pass_stay() -> None:

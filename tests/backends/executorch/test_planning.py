@@ -13,7 +13,7 @@ from stowplan.backends.executorch import arenas, check, planning
 from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm, PlanningWarning, memory_planning_algorithm
 from stowplan.errors import UsageError
 from stowplan.portfolio.context import Options
-from tests.backends.executorch.specs import Spec, graph, random_specs, stack
+from tests.backends.executorch.specs import Spec, alone, graph, random_specs, stack
 from tests.patience import HANG
 
 
@@ -198,20 +198,20 @@ def test_every_mutation_is_found() -> None:
             mem_id, at = placed[id(spec)]
             for wrong in ((mem_id, at + 8), (mem_id, sizes[mem_id]), (mem_id + 1, at), (0, at), (mem_id, -16)):
                 if spec.allocated_memory or wrong != (mem_id, sizes[mem_id]):
-                    assert check.faults(specs, {**placed, id(spec): wrong}, sizes, [], 0), wrong
+                    assert check.faults(alone(specs), {**placed, id(spec): wrong}, sizes, []), wrong
         del placed[id(specs[0])]
-        assert check.faults(specs, placed, sizes, [], 0) == ["1 tensors have no place"]
+        assert check.faults(alone(specs), placed, sizes, []) == ["1 tensors have no place"]
 
 
 def test_check_finds_shared_bytes() -> None:
     specs = [Spec(64, 0, 2), Spec(64, 2, 3), Spec(64, 3, 3)]
     at = {id(spec): (1, offset) for spec, offset in zip(specs, (0, 48, 112), strict=True)}
-    assert check.faults(specs, at, [0, 176], [], 0) == ["tensors 0 and 1 share bytes while both live"]
-    assert check.faults(specs, at, [0, 176], [], 64)
-    assert check.faults(specs, at, [0, 176], [0, 16], 0)
+    assert check.faults(alone(specs), at, [0, 176], []) == ["tensors 0 and 1 share bytes while both live"]
+    assert check.faults(alone(specs, 64), at, [0, 176], [])
+    assert check.faults(alone(specs), at, [0, 176], [0, 16])
     at[id(specs[1])] = 1, 64
     at[id(specs[2])] = 1, 0
-    assert not check.faults(specs, at, [0, 176], [], 0)
+    assert not check.faults(alone(specs), at, [0, 176], [])
 
 
 def test_objects_of_memory_are_runs_of_bytes() -> None:
