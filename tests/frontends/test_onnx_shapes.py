@@ -18,7 +18,7 @@ from stowplan.hardware.affine.program import UNSPREAD
 from stowplan.log import UnmodelledWarning
 from tests.paths import ROOT
 
-onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
 FLOAT, INT32, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT32, onnx.TensorProto.INT64
 MODEL = ROOT.parent / "shared" / "cases" / "onnx-shapes" / "ocrcls.onnx"
 TARGETS = ("arena", "order", "nnp-i", "inferentia")

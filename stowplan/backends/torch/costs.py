@@ -6,6 +6,7 @@ matrix products of their forward pass, and as the five of their backward pass.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from math import prod
 from typing import Any
 
@@ -24,6 +25,9 @@ _KEEP_TERMS = frozenset(f"aten.{name}" for name in ("mse_loss", "smooth_l1_loss"
 
 _FORMULAS: Any = flop_counter
 
+#: Sizes of symbols, in place of those that the model was traced with.
+SIZES: ContextVar[dict[Any, int] | None] = ContextVar("SIZES", default=None)
+
 
 def whole(number: Any) -> int:
     """A size; of a symbolic one the size that the model was traced with.
@@ -35,6 +39,8 @@ def whole(number: Any) -> int:
     """
     if isinstance(number, int):
         return number
+    if symbols := SIZES.get():
+        return int(number.node.expr.xreplace(symbols))
     hint = getattr(getattr(number, "node", None), "hint", None)
     if not isinstance(hint, int | float):
         raise UnsupportedError(f"found a size that depends on data, {number}")

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stowplan.arguments import flag, size, whole
-from stowplan.errors import MissingDependencyError, to_install
+from stowplan.backends.torch.errors import UnsupportedError
+from stowplan.errors import MissingDependencyError, UsageError, to_install
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 
@@ -25,15 +26,15 @@ def require() -> None:
         raise MissingDependencyError(f"planning for torch needs torch, not installed here: {to_install('learned')}")
 
 
-def to_bytes(memory: int | str) -> int:
+def to_bytes(memory: int | str, what: str = "a memory limit", least: int = 1) -> int:
     """A number of bytes, or text such as ``"4 GiB"`` or ``"500 MB"``.
 
     Raises
     ------
     UsageError
-        Anything else, or less than one byte.
+        Anything else, or fewer bytes than ``least``.
     """
-    return size("a memory limit of {}", memory, 1)
+    return size(f"{what} of {{}}", memory, least)
 
 
 def partitioner(
@@ -41,6 +42,7 @@ def partitioner(
     *,
     parameters: bool = True,
     gradients: bool = True,
+    outside: int | str = 0,
     time_limit: float = 20.0,
     strict: bool = True,
     graphs: int = 1,
@@ -59,10 +61,13 @@ def partitioner(
         Whether inputs of the graph count: parameters, buffers, and what the model is called with.
     gradients
         Whether the gradients that the backward pass returns count.
+    outside
+        Bytes of the limit that are left for what lives beside the graphs: a loss outside of the model, say.
     time_limit
         Seconds of planning for each graph.
     strict
-        Whether a limit that cannot be met is an error; else a warning, and torch's own plan.
+        Whether a limit that is not met is an error; else a warning, and torch's own plan, or, where that may have other
+        gradients than eager, one that recomputes nothing.
     graphs
         How many graphs share the limit: graph breaks make several. Each gets as much of what those before it left as each to
         come, so that all together stay within the limit.
@@ -79,13 +84,17 @@ def partitioner(
     require()
     options = check_options(Options(time_limit=time_limit, workers=workers, seed=seed))
     limit, graphs = to_bytes(memory), whole("{} graphs", graphs, 1)
+    beside = to_bytes(outside, "an outside", 0)
+    if beside >= limit:
+        raise UsageError(f"found an outside of {beside} bytes, expected less than the memory limit of {limit}")
     from stowplan.backends.torch.partition import Partitioner
     from stowplan.backends.torch.planning import Settings
     from stowplan.backends.torch.reader import Counted
 
     return Partitioner(
         Settings(
-            limit=limit,
+            limit=limit - beside,
+            outside=beside,
             counted=Counted(flag("parameters {}", parameters), flag("gradients {}", gradients)),
             time_limit=options.time_limit,
             strict=flag("strict {}", strict),
@@ -117,25 +126,36 @@ def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Cal
     Raises
     ------
     MissingDependencyError, UsageError
-        As :func:`partitioner` raises them. Compiling raises MemoryLimitError where the limit cannot be met.
+        As :func:`partitioner` raises them. Compiling raises MemoryLimitError where the limit cannot be met, and, without
+        Inductor, so does a step that takes more, with what lives beside the graphs.
     """
     planner = partitioner(memory, **options)
-    if inductor:
+    from stowplan.backends.torch.steps import Steps
 
-        def compile_graph(graph_module: Any, example_inputs: Any, **others: Any) -> Any:
-            from torch._inductor import config
-            from torch._inductor.compile_fx import compile_fx
+    # Kernels of Inductor make tensors unseen.
+    steps = None if inductor else Steps(planner)
 
+    def compile_halves(graph_module: Any, example_inputs: Any, **others: Any) -> Any:
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._dynamo.backends.debugging import boxed_nop
+        from torch._inductor import config
+        from torch._inductor.compile_fx import compile_fx
+
+        if inductor:
             with config.patch(custom_partitioner_fn=planner):
                 return compile_fx(graph_module, example_inputs, **others)
-    else:
+        compiler = aot_autograd(fw_compiler=boxed_nop, partition_fn=planner, keep_inference_input_mutations=True)
+        return compiler(graph_module, example_inputs, **others)
 
-        def compile_graph(graph_module: Any, example_inputs: Any, **others: Any) -> Any:
-            from torch._dynamo.backends.common import aot_autograd
-            from torch._dynamo.backends.debugging import boxed_nop
+    def compile_graph(graph_module: Any, example_inputs: Any, **others: Any) -> Any:
+        from stowplan.backends.torch.partition import warn
 
-            compiler = aot_autograd(fw_compiler=boxed_nop, partition_fn=planner, keep_inference_input_mutations=True)
-            return compiler(graph_module, example_inputs, **others)
+        try:
+            compiled = compile_halves(graph_module, example_inputs, **others)
+        except UnsupportedError as error:
+            warn(f"{error}: the graph runs as eager")
+            compiled = graph_module.forward
+        return compiled if steps is None else steps.watched(compiled)
 
     # What torch says of errors begins with this name.
     compile_graph.__name__ = "stowplan"

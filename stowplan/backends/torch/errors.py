@@ -10,7 +10,7 @@ class UnsupportedError(StowplanError):
 
 
 class MemoryLimitError(StowplanError):
-    """No plan is within the memory limit; says the least that was reached, and what is proven.
+    """No plan, or no step, is within the memory limit; says the least that was reached, and what is proven.
 
     Attributes
     ----------
@@ -24,4 +24,4 @@ class MemoryLimitError(StowplanError):
 
 
 class PlanningWarning(UserWarning):
-    """A graph runs as torch's own partitioner planned it; says why."""
+    """A graph does not run within its limit, or as it was planned here; says why."""

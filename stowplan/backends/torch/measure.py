@@ -16,11 +16,22 @@ from torch.utils._pytree import tree_leaves
 _Mode: Any = TorchDispatchMode
 
 
-class _Storages(_Mode):  # type: ignore[misc]
+class Storages(_Mode):  # type: ignore[misc]
+    """A dispatch mode that counts.
+
+    Parameters
+    ----------
+    counts_all
+        Whether storages that were there before anyone named them count when they are first used, as if from the start.
+    """
+
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, counts_all: bool = False) -> None:
         super().__init__()
+        self.counts_all = counts_all
+        self.is_counting = True
+        """Else operators run as without it."""
         self.sizes: dict[int, int] = {}
         self.live = self.peak = 0
 
@@ -33,23 +44,32 @@ class _Storages(_Mode):  # type: ignore[misc]
         """Count a tensor's storage, or remember that it does not count, unless it is known."""
         if not isinstance(tensor, torch.Tensor):
             return
-        storage = tensor.untyped_storage()
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return
         key, size = storage._cdata, storage.nbytes() if is_counted else 0
-        if key in self.sizes:
+        if key in self.sizes or storage.device.type == "meta":
             return
         self.sizes[key] = size
         self.live += size
         self.peak = max(self.peak, self.live)
         weakref.finalize(storage, self._gone, key)
 
+    def find(self, tensor: Any, is_counted: bool) -> None:
+        """Meet a tensor that was there before, unless it is known: it was there when the peak was, or does not count."""
+        peak, live = self.peak, self.live
+        self.add(tensor, is_counted)
+        self.peak = peak + self.live - live
+
     def _gone(self, key: int) -> None:
         self.live -= self.sizes.pop(key, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self.is_counting:
+            return func(*args, **(kwargs or {}))
         for each in tree_leaves((args, kwargs)):
-            # What was there before, and was not named, does not count; nor do views of it.
-            if isinstance(each, torch.Tensor):
-                self.add(each, is_counted=False)
+            self.find(each, self.counts_all)
         out = func(*args, **(kwargs or {}))
         for each in tree_leaves(out):
             self.add(each)
@@ -72,7 +92,7 @@ def measure_peak(step: Callable[[], Any], *present: Any) -> int:
     int
         Bytes of storages; what kernels need inside is not seen, nor what other threads run.
     """
-    mode = _Storages()
+    mode = Storages()
     for each in present:
         given = [*each.parameters(), *each.buffers()] if isinstance(each, torch.nn.Module) else tree_leaves(each)
         for tensor in given:

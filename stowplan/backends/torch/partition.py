@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 import warnings
+from contextvars import copy_context
 from typing import Any
 
 import torch
@@ -15,14 +16,19 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from stowplan.backends.torch import stock
 from stowplan.backends.torch.checkpoints import separated
+from stowplan.backends.torch.costs import SIZES, whole
 from stowplan.backends.torch.errors import MemoryLimitError, PlanningWarning, UnsupportedError
 from stowplan.backends.torch.halves import split
 from stowplan.backends.torch.planning import Choice, GraphReport, Settings, choose
 from stowplan.backends.torch.reader import read, sequence_of
 from stowplan.errors import brief
+from stowplan.models.rematerialization.structure import build
 
 #: Versions of torch that the tests of this back end passed with.
 VERSIONS = ("2.11", "2.12", "2.13", "2.14", "2.15")
+
+#: How many times larger than those planned for sizes may be: the first at which the plan is within the limit.
+LARGER = (16, 8, 4, 2, 1)
 
 
 def complaint() -> str:
@@ -44,8 +50,12 @@ class Partitioner(CustomPartitionerFn):
     def __init__(self, settings: Settings):
         self.settings = settings
         self.reports: list[GraphReport] = []
-        self._parts: dict[Any, int] = {}
-        """Bytes that each graph of those that share the limit takes."""
+        self._parts: dict[Any, GraphReport] = {}
+        """Of each graph of those that share the limit."""
+
+    def planned(self) -> list[GraphReport]:
+        """Of the graphs that share the limit."""
+        return [*self._parts.values()]
 
     def uuid(self) -> Any:
         """Never the same: plans depend on time and on other graphs, so that nothing compiled is taken from a cache."""
@@ -58,20 +68,22 @@ class Partitioner(CustomPartitionerFn):
         ------
         MemoryLimitError
             The limit cannot be met, or no plan was found in time; unless a warning was asked for.
+        UnsupportedError
+            No plan was made, and those of torch have other gradients than eager.
         """
-        wrong = complaint()
-        if wrong:
-            warn(wrong)
-            return _stock(gm, joint_inputs, kwargs)
+        why = complaint()
         try:
-            return self._plan(gm, joint_inputs, kwargs)
+            if not why:
+                return self._plan(gm, joint_inputs, kwargs)
         except MemoryLimitError as error:
             if self.settings.strict:
                 raise
-            warn(str(error))
+            why = str(error)
         except Exception as error:  # whatever is wrong with this graph, torch has a plan for it
-            warn(str(error) if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {error}")
-        return _stock(gm, joint_inputs, kwargs)
+            why = str(error) if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {error}"
+        modules, instead = stock.handed_over(gm, joint_inputs, kwargs)
+        warn(f"{why}: {instead}")
+        return modules
 
     def _plan(self, gm: Any, joint_inputs: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
         began = time.monotonic()
@@ -100,17 +112,36 @@ class Partitioner(CustomPartitionerFn):
                 num_fwd_outputs=count,
                 static_lifetime_input_indices=kwargs.get("static_lifetime_input_indices"),
             )
+        self._guard(module, count, choice, limit)
         # Only what is certain to run is told, and takes a part of the limit.
-        self._parts[key] = choice.report.peak
+        self._parts[key] = choice.report
         self.reports.append(choice.report)
         return modules
+
+    def _guard(self, module: Any, count: int, choice: Choice, limit: int) -> None:
+        """Have torch compile anew for sizes so large that the plan may be above the limit."""
+        values = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
+        dynamic = [size for value in values for size in getattr(value, "shape", [value]) if isinstance(size, torch.SymInt)]
+        symbols = {size.node.expr: size for size in dynamic if size.node.expr.is_Symbol}
+
+        def peak(sizes: dict[Any, int]) -> int:
+            SIZES.set(sizes)
+            return build(read(module.graph, count, self.settings.counted).problem).made(choice.sequence).peak
+
+        for times in LARGER if symbols else ():
+            largest = {symbol: times * whole(size) for symbol, size in symbols.items()}
+            if times == 1 or copy_context().run(peak, largest) <= limit:
+                break
+        for symbol, size in symbols.items():
+            # It is so; that it was asked becomes a guard.
+            bool(size <= largest[symbol])
 
     def _share(self) -> tuple[Any, int]:
         """What tells graphs apart, and this one's part of the limit: of what others left, as much as each to come."""
         context = CompileContext.current_compile_id()
         # The same code compiled again, for other sizes, say, takes the place of what it was.
         key = getattr(context, "frame_id", None)
-        taken = [peak for each, peak in self._parts.items() if each != key]
+        taken = [report.peak for each, report in self._parts.items() if each != key]
         left = self.settings.graphs - len(taken)
         if left < 1:
             raise MemoryLimitError(
@@ -135,17 +166,16 @@ def prepared(gm: Any, separate: bool = True) -> Any:
     module.graph.eliminate_dead_code()
     if config.cse:
         module.graph = fx_graph_cse(module.graph)
+    for node in stock.written_behind(module.graph):
+        for user in node.users:
+            if str(user.meta.get("partitioner_tag")).endswith("forward"):
+                user.meta["stowplan_half"] = "forward"
     if separate and partitioners.has_recomputable_ops(module):
         partitioners.cleanup_recompute_tags(module, is_default_partition=False)
         module.graph = separated(module.graph)
     return module
 
 
-def _stock(gm: Any, joint_inputs: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    halves: tuple[Any, Any] = partitioners.min_cut_rematerialization_partition(gm, joint_inputs, **kwargs)
-    return halves
-
-
 def warn(text: str) -> None:
-    """Say in one line that a plan is torch's own, and why."""
-    warnings.warn(brief(f"{text}: torch's own plan is kept"), PlanningWarning, stacklevel=4)
+    """Say in one line what is not as it was asked for, and what is done instead."""
+    warnings.warn(brief(text), PlanningWarning, stacklevel=4)

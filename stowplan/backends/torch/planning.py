@@ -42,7 +42,9 @@ class Settings:
     """What the partitioner was asked for."""
 
     limit: int
-    """Bytes."""
+    """Bytes of the graphs."""
+    outside: int = 0
+    """Bytes beside them, within the limit of a step."""
     counted: Counted = field(default_factory=Counted)
     time_limit: float = 20.0
     """Seconds for each graph."""

@@ -1,4 +1,4 @@
-"""What torch's own partitioner would do: its plans at several budgets, as sequences of a reading's operators."""
+"""What torch's own partitioners would do: plans at several budgets, as sequences of a reading's operators, and a right one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch._functorch import config, partitioners
 
-from stowplan.backends.torch.reader import Reading, sequence_of
+from stowplan.backends.torch.errors import UnsupportedError
+from stowplan.backends.torch.reader import Reading, is_mutable, sequence_of
+from stowplan.frontends.torch_program import is_random
 
 #: Budgets that are tried below the one that is set, the most promising first.
 BUDGETS = (0.15, 0.3, 0.1, 0.5, 0.2, 0.05, 0.7)
@@ -66,3 +68,31 @@ def plans(
         except Exception:  # its solvers fail on some graphs; then there is no plan of theirs to compare with
             continue
         yield Stock(budget, modules, sequence_of(found, [each.graph for each in modules]))
+
+
+def handed_over(module: Any, joint_inputs: Any, kwargs: dict[str, Any]) -> tuple[tuple[Any, Any], str]:
+    """Modules of torch's own that have eager's gradients, and what they are called.
+
+    Its plans draw random numbers again, and read again what is written over meanwhile (pytorch#190758, #197039): where there is
+    either, nothing is recomputed.
+
+    Raises
+    ------
+    UnsupportedError
+        Its user wants something recomputed that writes over an input.
+    """
+    writes = any(map(is_mutable, module.graph.nodes)) or bool(written_behind(module.graph))
+    if not writes and not any(map(is_random, module.graph.nodes)):
+        return partition(module, joint_inputs, kwargs), "torch's own plan is kept"
+    if writes and partitioners.has_recomputable_ops(module):
+        raise UnsupportedError("what is to be recomputed may read what is written over meanwhile")
+    options = {name: given for name, given in kwargs.items() if name != "compiler"}
+    return partitioners.default_partition(module, joint_inputs, **options), "nothing is recomputed"
+
+
+def written_behind(joint: Any) -> list[Any]:
+    """Inputs that AOTAutograd writes over behind the forward pass, with what that returns."""
+    (last,) = (node for node in joint.nodes if node.op == "output")
+    written = [getattr(each, "mutated_input", None) for each in last.meta.get("desc") or ()]
+    inputs = (node for node in joint.nodes if node.op == "placeholder")
+    return [node for node in inputs if node.meta.get("desc") is not None and node.meta["desc"] in written]

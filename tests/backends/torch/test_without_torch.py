@@ -22,7 +22,7 @@ def test_importing_it_loads_no_torch() -> None:
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stowplan.backends.torch.entry.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'stowplan\[learned\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[learned\]'"):
         entry.backend("4 GiB")
 
 

@@ -98,7 +98,7 @@ class TestTraining:
 
         samples = collect([_made_up(name, random.Random(2)) for name in "ab"])
         monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
-        with pytest.raises(MissingDependencyError, match=r"pip install 'stowplan\[xla\]'"):
+        with pytest.raises(MissingDependencyError, match=r"pip install '\.\[xla\]'"):
             fit(samples)
 
     def test_one_pattern_teaches_nothing(self) -> None:

@@ -98,7 +98,9 @@ def test_without_torch(any_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "find_spec", lambda name: None)
     assert "policy" not in chosen(Options(time_limit=300))
     for names in (("policy",), ("policy", "search"), ("learned",)):
-        with pytest.raises(UsageError, match=r"^candidate 'policy' needs torch: pip install 'stowplan\[learned\]'$"):
+        with pytest.raises(
+            UsageError, match=r"^candidate 'policy' needs torch: pip install '\.\[learned\]' in a clone of stowplan$"
+        ):
             chosen(Options(candidates=names))
 
 

@@ -74,7 +74,7 @@ def test_without_torch_or_a_policy(any_file: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(UsageError, match=r"^candidate 'ppo' found no policy .*STOWPLAN_PPO_POLICY.*stowplan train ppo --help"):
         chosen(Options(candidates=("ppo",)))
     monkeypatch.setattr(policies, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"^candidate 'ppo' needs torch: pip install 'stowplan\[learned\]'$"):
+    with pytest.raises(UsageError, match=r"^candidate 'ppo' needs torch: pip install '\.\[learned\]' in a clone of stowplan$"):
         chosen(Options(candidates=("learned",)))
 
 

@@ -76,7 +76,7 @@ def test_on_large_networks_it_is_not_stopped_just_before_its_plan(any_file: Path
 def test_without_torch(any_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "find_spec", lambda name: None)
     assert "egrl" not in chosen(Options(time_limit=300))
-    with pytest.raises(UsageError, match=r"^candidate 'egrl' needs torch: pip install 'stowplan\[learned\]'$"):
+    with pytest.raises(UsageError, match=r"^candidate 'egrl' needs torch: pip install '\.\[learned\]' in a clone of stowplan$"):
         chosen(Options(candidates=("learned",)))
 
 

@@ -241,7 +241,7 @@ def test_a_policy_of_another_kind_and_a_second_one() -> None:
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'stowplan\[learned\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[learned\]'"):
         Policies()
 
 
