@@ -67,16 +67,18 @@ class Recording(WorkerPool):
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
         # A warm process has spent some before.
-        self._before: dict[int, float] = {}
+        self._spent_before: dict[int, float] = {}
         Recording.latest = self
 
     def _assign(self, worker: Worker, job: Job, *, fresh: bool = False) -> None:
         super()._assign(worker, job, fresh=fresh)
-        self._before[worker.number] = self._spent(worker)
+        self._spent_before[worker.number] = self._spent(worker)
 
     def processor_seconds(self) -> dict[str, float]:
         """Of each candidate since it was started; a thread's is that of this process."""
-        return {worker.candidate.name: self._spent(worker) - self._before.get(worker.number, 0.0) for worker in self._workers}
+        return {
+            worker.candidate.name: self._spent(worker) - self._spent_before.get(worker.number, 0.0) for worker in self._workers
+        }
 
     def _spent(self, worker: Worker) -> float:
         if isinstance(worker.process, Assignment):

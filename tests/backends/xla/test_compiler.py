@@ -162,7 +162,9 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError) as caught:
         Compiler(WORKLOAD)
-    assert str(caught.value) == ("compiling for XLA needs jax and jaxlib and libtpu, not installed here: pip install '.[xla]'")
+    assert str(caught.value) == (
+        "compiling for XLA needs jax and jaxlib and libtpu, not installed here: pip install '.[xla]' in a clone of stowplan"
+    )
 
 
 def test_flags_of_the_environment_belong_to_a_result(monkeypatch: pytest.MonkeyPatch) -> None:

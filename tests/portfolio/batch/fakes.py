@@ -121,9 +121,9 @@ def solves_in_earnest(task: Task, cancel: threading.Event) -> Outcome:
 
 
 def never_ends(task: Task, cancel: threading.Event) -> Outcome:
-    """Solves with a candidate that does not stop, and lets a test find all processes of it (LADDER_PIDS)."""
-    with open(os.environ["LADDER_PIDS"], "a") as stream:
-        stream.write(f"{os.getpid()}\n")
+    """Solves with a candidate that does not stop, and lets a test find all processes of it (LADDER_PIDS) and the cancel."""
+    _say()
+    threading.Thread(target=lambda: cancel.wait() and _say(), daemon=True).start()
     module = importlib.import_module("stowplan.portfolio.solve")
     fakes = fake_kind("sleeps")
     module.kind_of = lambda problem: fakes  # type: ignore[attr-defined]
