@@ -24,7 +24,7 @@ from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
-from stowplan.portfolio.tier_placement import arrays, candidates, heuristics
+from stowplan.portfolio.tier_placement import arrays, heuristics
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
@@ -138,7 +138,6 @@ class Meter:
 
 def perform(run: Run) -> tuple[Record, Arrays]:
     """Run here and now; the plan that comes of it is verified."""
-    candidates.warm_up()
     problem = run.problem
     chip = Chip(problem, noise=run.noise, seed=run.seed)
     chip.compiled(np.zeros((1, len(problem.layers), 2), np.int64))

@@ -216,7 +216,6 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results") / "egrl-room.jsonl")
     parser.add_argument("--write", action="store_true", help="write the tables into the page")
     options = parser.parse_args()
-    candidates.warm_up()
     options.results.parent.mkdir(parents=True, exist_ok=True)
     lines = options.results.read_text().splitlines() if options.results.exists() else []
     known = dict(json.loads(line) for line in lines)

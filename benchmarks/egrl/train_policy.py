@@ -27,7 +27,7 @@ from benchmarks.lib.tier_placement.variants import generated
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i import kernel
 from stowplan.hardware.nnp_i.compiler import compiler_plan
-from stowplan.learned_guidance.tier_placement.decode import Decoder, Floats, warm_up
+from stowplan.learned_guidance.tier_placement.decode import Decoder, Floats
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import POLICY
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
@@ -123,7 +123,6 @@ def evaluate(policy: Policy) -> None:
     shape = Shape(**policy.file.values["shape"])
     torch.manual_seed(0)
     untrained = Policy(policy.file, Actor(shape))
-    warm_up()
     print("| network | layers | compiler | saved time a byte | untrained | likeliest | one order | policy | seconds |")
     print(f"|---|{'--:|' * 8}")
     for name, problem, bound in held_out():

@@ -57,7 +57,6 @@ from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.memory_mapping.candidates import warm_up
 from stowplan.portfolio.memory_mapping.learned import GUIDE
 
 HARD = "resnet101_train_b16,resnet50_train_b32,wavenet_inf_b32,nmt_attn_train_b32,gpt2s_train_b2_s512,gpt2m_train_b1_s512"
@@ -222,8 +221,6 @@ def main() -> None:
 
 def measure(arguments: argparse.Namespace, rows: dict[str, Any]) -> None:
     """Run all searches that there are no results of."""
-    # Compiling is once for a machine, and not on the clock.
-    warm_up()
     end = time.monotonic() + arguments.until
     bounds = {} if arguments.bounds is None else json.loads(arguments.bounds.read_bytes())
     kept, lock = arguments.json_out, threading.Lock()

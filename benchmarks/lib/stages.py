@@ -43,7 +43,7 @@ STAGES = {
     },
     f"{_HERE}.heuristics": {"run": "insertion"},
     f"{_HERE}.guided": {"export_plan": "conversion", "learned_hint": "guide", "filled_hint": "guide", "run": "insertion"},
-    "numba.core.caching": {"Cache.load_overload": "compile cache"},
+    "stowplan.compiled.functions": {"entry_of": "machine code"},
 }  # fmt: skip
 
 

@@ -96,7 +96,6 @@ def row(earlier: Any, later: Any, name: str, arguments: argparse.Namespace) -> l
 def alone(problem: Any, hint: Hint | None, arguments: argparse.Namespace) -> int | None:
     """Objective of the search alone, in this process and its processor's seconds."""
     kind = kind_of(problem)
-    kinds.load(kind.warm_up)()
     module = importlib.import_module(f"stowplan.portfolio.{kind.name}.candidates")
     # Where memory mapping's hints come from.
     guided = sys.modules.get(f"stowplan.portfolio.{kind.name}.guided", module)

@@ -25,7 +25,6 @@ from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
 from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.portfolio.run import warm_workers
-from stowplan.portfolio.warm_up import main as warm_up
 
 
 def run_module(path: Path, plans: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -170,7 +169,6 @@ def main() -> None:
     options = parser.parse_args()
     if not options.folder.is_dir():
         sys.exit(f"{options.folder}: no such folder; name one, or put the shared corpus beside the repository")
-    warm_up()
     if options.largest:
         largest(options.folder, options.target)
         return

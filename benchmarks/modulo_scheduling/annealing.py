@@ -21,7 +21,6 @@ from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
-from stowplan.portfolio.modulo_scheduling import annealing
 
 
 def interval(problem: Problem, seed: int, seconds: float, *, anneal: bool) -> int | None:
@@ -48,7 +47,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--write", metavar="PAGE", type=Path, help="put the table into this page")
     arguments = parser.parse_args()
-    annealing.warm_up()
     rows = []
     for name in arguments.graphs:
         problem = problem_of(name, None, arguments.inputs, arguments.machine)

@@ -98,10 +98,7 @@ def load_chunks(folder: Path, sort: str) -> Iterator[Any]:
 
 
 def warm(modules: Sequence[Path]) -> Source:
-    """Compile what the processes will run, and read the modules; the processes are forked from this one."""
-    from stowplan.portfolio.memory_mapping.candidates import warm_up
-
-    warm_up()
+    """Load what the processes will run, and read the modules; the processes are forked from this one."""
     source = Source.of(modules)
     made = Program.of(source, ("", 0, 0))
     assert made is not None
@@ -114,7 +111,7 @@ def demonstrate(arguments: argparse.Namespace) -> int:
     """Good games of programs, until time is up; with a policy, what it plays there as well."""
     began = time.monotonic()
     source = warm(arguments.modules)
-    print(f"{time.monotonic() - began:.1f} s: compiled, {len(source.modules)} modules read", file=sys.stderr, flush=True)
+    print(f"{time.monotonic() - began:.1f} s: loaded, {len(source.modules)} modules read", file=sys.stderr, flush=True)
     arguments.output.mkdir(parents=True, exist_ok=True)
     specs = list(_first(source, arguments.seed, arguments.first, arguments.count))
     known = {found.spec: found for found in demonstrations.read(arguments.known)}

@@ -181,12 +181,10 @@ def player_of(method: str) -> Any:
 
 @cache
 def _warm_up() -> None:
-    """Load and compile what runs would otherwise be charged for."""
+    """Load what runs would otherwise be charged for."""
     import stowplan.learned_guidance.modulo_scheduling.ppo.trainer  # noqa: F401
-    from stowplan.learned_guidance.modulo_scheduling.rollouts import warm_up
     from stowplan.portfolio.modulo_scheduling.annealing import Annealing
 
-    warm_up()
     Annealing(Body(lower(kernels.distance())), 0).place(2, 1, lambda: False, lambda moves: None)
 
 

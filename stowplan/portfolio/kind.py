@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
 
-from stowplan import interpreted, kinds
+from stowplan import kinds
 from stowplan.frontends.options import OPTIONS, spelt
 from stowplan.kinds import KindModules
 from stowplan.models.verification import Verification
@@ -43,8 +43,6 @@ class Candidate:
     """``module:function`` of ``(problem, context) -> None``."""
     share: float = 1.0
     """Part of the time limit it gets where candidates must run one after the other."""
-    interpret: bool = False
-    """Run with compiled functions interpreted (in a thread: :mod:`stowplan.interpreted`)."""
     in_thread: bool = False
     """Run in a thread of the calling process: the problem is so small that this takes little time and memory, and the candidate
     looks at the clock often."""
@@ -69,9 +67,7 @@ class Candidate:
         return self.family == "baseline"
 
     def load(self) -> Callable[[Any, Any], None]:
-        """The function itself; its copy that needs no compiled code where that is to run in a thread."""
-        if self.in_thread and self.interpret:
-            return cast(Callable[[Any, Any], None], interpreted.load(self.function))
+        """The function itself."""
         return cast(Callable[[Any, Any], None], kinds.load(self.function))
 
 
@@ -80,10 +76,9 @@ def presolver(function: str) -> Candidate:
 
     It comes before all others, as the pre-solvers of algorithm portfolios do (Xu et al. 2008, SATzilla), in a thread of the
     calling process. Where it proves its plan the others are not started: a process takes longer to start than the work takes.
-    Nothing that is compiled runs in it (:mod:`stowplan.interpreted`), and what it leaves open the others do as if it had not
-    been there. Deterministic runs go without it.
+    What it leaves open the others do as if it had not been there. Deterministic runs go without it.
     """
-    return Candidate("presolve", "exact", function, share=0.25, interpret=True, in_thread=True, is_presolver=True)
+    return Candidate("presolve", "exact", function, share=0.25, in_thread=True, is_presolver=True)
 
 
 @dataclass(frozen=True)
@@ -120,8 +115,6 @@ class Kind:
     has a plan, or is known to have none (:meth:`stowplan.portfolio.context.Context.no_plan`)."""
     asks_for_any: Callable[[Any], bool] = lambda problem: False
     """Whether any valid plan will do, however good others may be."""
-    warm_up: str = ""
-    """``module:name`` of ``() -> None`` that compiles what the kind compiles, on the smallest of problems."""
     assumptions: tuple[str, ...] = ()
     """Rules that could be others: fields of the problem (``banks.capacity``), with the value that forbids nothing where there
     is one (``stalls=allowed``)."""
@@ -130,7 +123,7 @@ class Kind:
     notes: Callable[[Any], tuple[str, ...]] = lambda problem: getattr(problem, "notes", ())
     """What the problem's front end could not take literally; results warn of it."""
     quick_plan: Callable[[Any, Any, Callable[[], bool]], tuple[str, Any] | None] | None = None
-    """``(problem, options, should_stop)`` to the name and the plan of a heuristic that needs no compiled code and little time.
+    """``(problem, options, should_stop)`` to the name and the plan of a heuristic that needs little time.
 
     It runs in this process, while the workers load what they need, so that no limit is too short for some plan. Stopped
     early it returns what it has, None where that is nothing. A plan that is None: what makes that baseline comes to nothing.

@@ -192,11 +192,3 @@ def test_what_fits_nowhere_is_refused_before_any_map() -> None:
     tiers = (Tier(name="slow", capacity=100, bandwidth=10**11), Tier(name="fast", capacity=30, bandwidth=10**12))
     with pytest.raises(InputError, match="no tier has room"):
         Chip(msgspec.structs.replace(chain(5), tiers=tiers))
-
-
-def test_warming_up_compiles_what_problems_use() -> None:
-    """Arrays of a problem are of the types that have been compiled: nothing is compiled a second time."""
-    kernel.warm_up()
-    compiled = [list(getattr(each, "signatures", [])) for each in (kernel.rectify, kernel.latencies)]
-    Chip(chain(6)).evaluate_many(np.ones((3, 6, 2), np.int8))
-    assert [list(getattr(each, "signatures", [])) for each in (kernel.rectify, kernel.latencies)] == compiled

@@ -1,4 +1,4 @@
-"""CP-SAT without pandas and numba without SciPy: they work, and whoever wants those has them."""
+"""CP-SAT without pandas: it works, and whoever wants pandas has it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from tests.paths import ROOT
 
@@ -47,38 +45,3 @@ def test_another_version_that_wants_more_gets_it(tmp_path: Path) -> None:
     light = "import stowplan.models.light_imports as light; light.CP_MODEL = 'wants'; light.light_imports(); import wants"
     check = "; import pandas; assert wants.found == (pandas.DataFrame, pandas.Series)"
     subprocess.run([sys.executable, "-c", light + check], check=True, env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"})
-
-
-MULTIPLY = """
-import sys
-from stowplan.models.light_imports import light_imports
-light_imports()
-{first}
-import numba
-import numpy as np
-
-@numba.njit
-def add(values):
-    return values.sum()
-
-assert add(np.arange(4.0)) == 6.0
-assert ("scipy.linalg" in sys.modules) == {there}
-
-@numba.njit
-def multiply(one, other):
-    return np.dot(one, other)
-
-assert multiply(np.eye(2), np.ones((2, 2))).tolist() == [[1.0, 1.0], [1.0, 1.0]]
-import scipy.linalg.cython_blas
-assert scipy.linalg.norm([3.0, 4.0]) == 5.0
-"""
-
-
-@pytest.mark.slow
-def test_numba_compiles_without_scipy_until_matrices_are_multiplied() -> None:
-    subprocess.run([sys.executable, "-c", MULTIPLY.format(first="", there=False)], check=True)
-
-
-@pytest.mark.slow
-def test_scipy_that_is_there_already_stays() -> None:
-    subprocess.run([sys.executable, "-c", MULTIPLY.format(first="import scipy.linalg.cython_blas", there=True)], check=True)

@@ -93,8 +93,7 @@ def net() -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_small_problems_end_by_their_work_or_a_proof(kind: str, net: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STOWPLAN_INTERPRET", "1")
+def test_small_problems_end_by_their_work_or_a_proof(kind: str, net: None) -> None:
     for make in MAKERS[kind]:
         check(make(1), 0.1)
 

@@ -120,14 +120,8 @@ def check_contract(problem: Problem, result: Result) -> None:
     assert not [report for report in result.candidates if report.outcome in ("failed", "rejected")], result.candidates
 
 
-@pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates run interpreted: fast enough for small problems, and nothing needs to be compiled."""
-    monkeypatch.setenv("STOWPLAN_INTERPRET", "1")
-
-
 @pytest.mark.parametrize("seed", range(6))
-def test_the_contract_on_random_problems_with_the_real_candidates(seed: int, interpreted: None) -> None:
+def test_the_contract_on_random_problems_with_the_real_candidates(seed: int) -> None:
     rng = random.Random(f"contract {seed}")
     problem = random_problem(rng, channels=1)
     given = {"given": random_plan(problem, rng), "other": random_plan(problem, rng)}
@@ -138,7 +132,7 @@ def test_the_contract_on_random_problems_with_the_real_candidates(seed: int, int
     assert result.status == "optimal"
 
 
-def test_the_bound_is_kept_without_heuristics(interpreted: None) -> None:
+def test_the_bound_is_kept_without_heuristics() -> None:
     problem = random_problem(random.Random(11), steps=8, tensors=4, channels=1)
     result = stowplan.solve(problem, time_limit=20, candidates="exact")
     check_contract(problem, result)
@@ -159,7 +153,7 @@ def test_a_problem_with_nothing_in_it() -> None:
     assert result.summary()
 
 
-def test_steps_without_uses(interpreted: None) -> None:
+def test_steps_without_uses() -> None:
     steps = ladder_problem().steps[:1] * 3
     problem = _empty(steps=steps)
     result = stowplan.solve(problem, time_limit=20)
@@ -168,9 +162,7 @@ def test_steps_without_uses(interpreted: None) -> None:
 
 
 @pytest.mark.parametrize("what", ["empty", "no uses", "no reads"])
-def test_real_candidates_bear_a_problem_with_nothing_to_decide(
-    what: str, interpreted: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_candidates_bear_a_problem_with_nothing_to_decide(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a bound that leaves everything open, so that all of them run."""
     problem = _empty(steps=() if what == "empty" else ladder_problem().steps[:1])
     if what == "no reads":

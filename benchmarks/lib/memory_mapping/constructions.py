@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stowplan.compiled import njit_outer
+from stowplan.compiled import njit
 from stowplan.models.hint import Hint
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.guided import better_guided
@@ -26,7 +26,7 @@ def quick_insertion(data: Data, by: int) -> State:
     return state
 
 
-@njit_outer
+@njit
 def insert_quickly(data: Data, state: State, order: Ints) -> None:
     """See :func:`quick_insertion`; ``state`` is new."""
     for position in range(len(order)):

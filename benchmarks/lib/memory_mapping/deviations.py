@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit_outer
+from stowplan.compiled import Ints2D, njit
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import COPY, DROP, LEGAL, NOCOPY, RESETS, RETURN_PS
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit, used
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
@@ -59,8 +59,8 @@ def deviations(
     return path.astype(np.int8), returns
 
 
-@njit_outer
-def deviate(tables: Tables, path: Ints, wanted: Ints, here: Ints, trial: Ints, returns: Ints, slack_ps: int) -> None:
+@njit
+def deviate(tables: Tables, path: Ints, wanted: Ints, here: Ints, trial: Ints, returns: Ints2D, slack_ps: int) -> None:
     """See :func:`deviations`; ``path`` is the game, ``here`` the state before its first move, ``trial`` (D,) room.
 
     With slack, ``path`` and ``wanted`` must be the same array.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
-from stowplan.compiled import njit_outer
+from stowplan.compiled import Ints2D, Singles2D, Singles3D, njit
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import POSITION, RETURN_PS
@@ -183,17 +183,17 @@ class _Candidates:
         self.best.offer(return_ps, self.actions[0])
 
 
-@njit_outer
+@njit
 def _play(
     tables: Tables,
     data: Ints,
-    parameters: Floats,
-    noise: Floats,
+    parameters: Singles2D,
+    noise: Singles3D,
     sigma: float,
     first: int,
     returns: Ints,
-    preferences: Floats,
-    actions: Ints,
+    preferences: Singles2D,
+    actions: Ints2D,
 ) -> None:
     """Play the candidates from number ``first`` on, two of each pair; the actions of the best go to ``actions[1]``."""
     highest = -(1 << 62)
@@ -212,8 +212,8 @@ def _play(
                 actions[1, move] = actions[0, move]
 
 
-@njit_outer
-def play_preferences(tables: Tables, data: Ints, preferences: Floats, actions_out: Ints) -> int:
+@njit
+def play_preferences(tables: Tables, data: Ints, preferences: Singles2D, actions_out: Ints) -> int:
     """Play to the end, at each move the legal action of greatest preference, the first of equals; the return (ps).
 
     ``preferences`` (M, 3) float32, a row for each move. ``actions_out`` (M,) gets the action of every move, without

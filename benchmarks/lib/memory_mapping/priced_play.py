@@ -22,7 +22,7 @@ from benchmarks.lib.memory_mapping.prices import (
     find_worths,
     play_priced,
 )
-from stowplan.compiled import njit_outer
+from stowplan.compiled import Floats2D, njit
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
@@ -134,7 +134,7 @@ def evolve_prices(
     return best
 
 
-@njit_outer
+@njit
 def play_by(
     tables: Tables,
     data: Ints,
@@ -149,7 +149,7 @@ def play_by(
     memory: Floats,
     savings: Floats,
     weights: Floats,
-    worths: Floats,
+    worths: Floats2D,
     actions: Ints,
 ) -> int:
     """Play one game by these values; the return (ps). ``memory`` to ``worths`` are room; ``actions`` the game's."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit_inner, njit_outer
+from stowplan.compiled import Floats2D, njit, njit_inner
 from stowplan.learned_guidance.memory_mapping.game.game import Game
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     COPY,
@@ -147,9 +147,9 @@ def _savings(game: Game) -> tuple[Floats, Floats]:
     return found[:, 0].copy(), found[:, 1].copy()
 
 
-@njit_outer
+@njit
 def find_worths(
-    tables: Tables, savings: Floats, held_from: Ints, copy_bound: Ints, memory: Floats, copies: float, out: Floats
+    tables: Tables, savings: Floats, held_from: Ints, copy_bound: Ints, memory: Floats, copies: float, out: Floats2D
 ) -> None:
     """Fill ``out`` (M + 1, 3): what a tensor is worth from a move on, by its state; the last row is 0.
 
@@ -188,7 +188,7 @@ def find_worths(
 
 
 @njit_inner
-def worth(tables: Tables, data: Ints, action: int, saved: float, memory: Floats, copies: float, worths: Floats) -> float:
+def worth(tables: Tables, data: Ints, action: int, saved: float, memory: Floats, copies: float, worths: Floats2D) -> float:
     """What a legal action of the present move is worth (ps); ``saved`` is what its uses save where it is Copy or NoCopy."""
     program = tables.program[0]
     move = tables.moves[data[POSITION]]
@@ -204,9 +204,9 @@ def worth(tables: Tables, data: Ints, action: int, saved: float, memory: Floats,
     return found + worths[later, HELD_ONLY if is_only else HELD_TWICE]  # type: ignore[no-any-return]
 
 
-@njit_outer
+@njit
 def play_priced(
-    tables: Tables, data: Ints, savings: Floats, weights: Floats, memory: Floats, copies: float, share: float, worths: Floats
+    tables: Tables, data: Ints, savings: Floats, weights: Floats, memory: Floats, copies: float, share: float, worths: Floats2D
 ) -> int:
     """Play to the end, at each move the action that is worth most; the return (ps).
 

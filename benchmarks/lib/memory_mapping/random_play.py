@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
-from stowplan.compiled import njit_inner, njit_outer
+from stowplan.compiled import njit, njit_inner
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL, RETURN_PS
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import is_over
@@ -64,7 +64,7 @@ def _restart(game: CompiledGame, data: Ints) -> Ints:
     return data
 
 
-@njit_outer
+@njit
 def _play_all(tables: Tables, data: Ints, seeds: Ints) -> int:
     """Play a game for each seed; the number of the best."""
     best, highest = 0, -(1 << 62)
@@ -77,7 +77,7 @@ def _play_all(tables: Tables, data: Ints, seeds: Ints) -> int:
     return best
 
 
-@njit_outer
+@njit
 def play_random(tables: Tables, data: Ints, seed: int) -> int:
     """Play to the end, each legal action as likely as another; the return (ps). Equal seeds play equal games.
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stowplan.compiled import njit_inner, njit_outer
+from stowplan.compiled import Floats2D, Ints2D, njit, njit_inner
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
 from stowplan.portfolio.memory_mapping.heuristics import by_density, measure
 from stowplan.portfolio.memory_mapping.machine import (
@@ -69,7 +69,7 @@ class Table(NamedTuple):
     """[T + 1]: when boundaries are, in parts of time."""
     price: Floats
     """[P]: the density of the tensor at which memory is full, were all there for all their lives."""
-    static: Floats
+    static: Floats2D
     """[N, STATIC]"""
     over: Floats
     """[A]: part of the memory that gaps as dense as the one before an access, or denser, would take over it in the mean."""
@@ -99,13 +99,13 @@ class Game(NamedTuple):
     """[N]: positions to be offered at the end."""
     chosen: Ints
     """[N]: the actions."""
-    rows: Floats
+    rows: Floats2D
     """[N, FEATURES]: what the network saw; the first is NaN where it was not asked."""
-    scores: Floats
+    scores: Floats2D
     """[N, ACTIONS]: what it said."""
     totals: Ints
     """[WAYS]: objectives of the ways of the tensor at hand; -1 where there is none."""
-    hidden: Floats
+    hidden: Floats2D
     """[2, HIDDEN]"""
 
 
@@ -114,13 +114,13 @@ class Network(NamedTuple):
 
     mean: Floats
     scale: Floats
-    first: Floats
+    first: Floats2D
     """[FEATURES, HIDDEN]"""
     first_bias: Floats
-    second: Floats
+    second: Floats2D
     """[HIDDEN, HIDDEN]"""
     second_bias: Floats
-    third: Floats
+    third: Floats2D
     """[HIDDEN, ACTIONS]"""
     third_bias: Floats
     bias: Floats
@@ -234,14 +234,14 @@ def fill_gaps(data: Data, state: State, clock: Floats, whole: float) -> tuple[Fl
     return over, channel
 
 
-@njit_outer
+@njit
 def access_gains(data: Data, state: State, gains: Floats) -> None:
     """What each access alone would save in the present state."""
     for access in range(len(gains)):
         gains[access] = gain(data, state, access)
 
 
-@njit_outer
+@njit
 def stack(order: Ints, begin: Floats, end: Floats, amount: Floats, found: Floats, profile: Floats) -> None:
     """Put amounts on each other in an order; the mean height over each when it is put, itself among it."""
     for number in range(len(order)):
@@ -254,7 +254,7 @@ def stack(order: Ints, begin: Floats, end: Floats, amount: Floats, found: Floats
         found[item] = total / max(1e-9, end[item] - begin[item])
 
 
-@njit_outer
+@njit
 def gap_features(data: Data, state: State, table: Table) -> None:
     """Fill what is static of the gaps of each tensor."""
     for position in range(len(table.order)):
@@ -341,7 +341,7 @@ def spread(profile: Floats, begin: float, end: float, amount: float) -> None:
         profile[part] += amount * max(0.0, inside)
 
 
-@njit_outer
+@njit
 def _totals(table: Table, waiting: Floats, worth: Floats) -> None:
     for position in range(len(table.order)):
         spread(waiting, table.begin[position], table.end[position], table.size[position])
@@ -349,7 +349,7 @@ def _totals(table: Table, waiting: Floats, worth: Floats) -> None:
         spread(worth, table.begin[position], table.end[position], amount)
 
 
-@njit_outer
+@njit
 def fill_price(table: Table, filled: Floats) -> None:
     """See ``Table.price``."""
     for position in range(len(table.order)):
@@ -599,7 +599,7 @@ def offer(
         spread(game.worth, table.begin[position], table.end[position], amount * table.density[position])
 
 
-@njit_outer
+@njit
 def play(data: Data, state: State, table: Table, game: Game, net: Network, wanted: Ints, until: int, heat: float) -> None:
     """Offer the tensors up to position ``until``; past the last one, those too that were to be offered again.
 
@@ -655,7 +655,7 @@ def draw(odds: Floats, random: Ints) -> int:
     return low
 
 
-@njit_outer
+@njit
 def climb(
     data: Data,
     state: State,
@@ -663,12 +663,12 @@ def climb(
     game: Game,
     net: Network,
     flat: Ints,
-    kept: Ints,
-    trial_kept: Ints,
+    kept: Ints2D,
+    trial_kept: Ints2D,
     actions: Ints,
     trial: Ints,
     where: Floats,
-    what: Floats,
+    what: Floats2D,
     mean: float,
     random: Ints,
     best: Ints,
@@ -716,9 +716,9 @@ def climb(
                 copy_flat(trial_kept[later], kept[later])
 
 
-@njit_outer
+@njit
 def keep_all(
-    data: Data, state: State, table: Table, game: Game, net: Network, flat: Ints, kept: Ints, actions: Ints, best: Ints
+    data: Data, state: State, table: Table, game: Game, net: Network, flat: Ints, kept: Ints2D, actions: Ints, best: Ints
 ) -> None:
     """Play a game from ``kept[0]``, its beginning, and fill what :func:`climb` needs."""
     count, cuts = len(table.order), len(kept)

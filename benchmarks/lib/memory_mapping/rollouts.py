@@ -22,7 +22,7 @@ from benchmarks.lib.memory_mapping.prices import (
     find_worths,
     play_priced,
 )
-from stowplan.compiled import njit_outer
+from stowplan.compiled import Floats2D, njit
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import RETURN_PS
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, legal, used
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
@@ -75,7 +75,7 @@ class Rollouts:
         play_ahead(tables, state.data, self._trial, *self._priced, *found, moves)
 
 
-@njit_outer
+@njit
 def look_ahead(
     tables: Tables,
     data: Ints,
@@ -85,7 +85,7 @@ def look_ahead(
     memory: Floats,
     copies: float,
     at_once: float,
-    worths: Floats,
+    worths: Floats2D,
     wanted: Ints,
     returns: Ints,
     best: Ints,
@@ -117,7 +117,7 @@ def look_ahead(
     return chosen
 
 
-@njit_outer
+@njit
 def play_ahead(
     tables: Tables,
     data: Ints,
@@ -127,7 +127,7 @@ def play_ahead(
     memory: Floats,
     copies: float,
     at_once: float,
-    worths: Floats,
+    worths: Floats2D,
     wanted: Ints,
     returns: Ints,
     best: Ints,

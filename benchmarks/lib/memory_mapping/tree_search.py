@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
 from benchmarks.lib.memory_mapping.random_play import play_random
-from stowplan.compiled import njit_inner, njit_outer, records
+from stowplan.compiled import Floats2D, Ints2D, njit, njit_inner, records
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL, RETURN_PS
@@ -147,17 +147,17 @@ class Tree(NamedTuple):
     """[N]: legal actions as bits; 0 at the end of a game."""
     is_done: Ints
     """[N]: everything below has been seen."""
-    visits: Ints
+    visits: Ints2D
     """[N, 3]: playouts that passed the action."""
-    total_ps: Floats
+    total_ps: Floats2D
     """[N, 3]: sum of their returns."""
-    best_ps: Ints
+    best_ps: Ints2D
     """[N, 3]: best of their returns."""
-    child: Ints
+    child: Ints2D
     """[N, 3]: node that the action leads to; -1 where it has not been tried."""
     number: Ints
     """[N]: scratch."""
-    path: Ints
+    path: Ints2D
     """[N, 2]: node and action of every choice on the way down."""
     actions: Ints
     """[M]: the best game; -1 throughout where it was lost."""
@@ -181,7 +181,7 @@ def _empty_tree(simulations: int, moves: int) -> Tree:
     )
 
 
-@njit_outer
+@njit
 def _begin(tables: Tables, root: Ints, tree: Tree) -> None:
     """A new game, up to the first choice, and a tree of its root alone."""
     for cell in range(len(root)):
@@ -197,7 +197,7 @@ def _begin(tables: Tables, root: Ints, tree: Tree) -> None:
     _add_node(tables, root, tree)
 
 
-@njit_outer
+@njit
 def _search(
     tables: Tables,
     root: Ints,

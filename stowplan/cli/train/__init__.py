@@ -12,7 +12,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar, get_type_hints
@@ -111,10 +110,6 @@ class Training(ABC, Generic[T]):
     def check(self) -> None:
         """Refuse what cannot work before anything is read."""
 
-    def preparing(self) -> AbstractContextManager[Callable[[Deadline], bool]]:
-        """What goes on while problems are read; what it gives waits until training can begin, False where it cannot."""
-        return nullcontext(lambda deadline: True)
-
     def check_problem(self, problem: Any, others: Sequence[Any]) -> None:
         """Refuse what the agent cannot learn on, given those read before; InputError saying why."""
 
@@ -192,13 +187,11 @@ class Training(ABC, Generic[T]):
         """Train, write and report; always raises :class:`typer.Exit`."""
         began = cli.began()
         self._check()
-        with self.preparing() as is_ready, stopping() as cancel:
+        with stopping() as cancel:
             problems = self.learned_on(read_within(self.time_limit, self._read, began))
             deadline = Deadline(cancelled=cancel)
             if self.time_limit is not None:
                 deadline = deadline.within(limit_after(began, self.time_limit))
-            if not is_ready(deadline):
-                raise typer.Exit(INTERRUPTED if cancel.is_set() else NOTHING_WITHIN_LIMIT)
             trainer = self._resumed(problems) if self.resume else self._begun(problems, deadline)
             self.check_trainer(trainer)
             # The folder is made when all that is read has been read.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stowplan.cli.options import option
-from stowplan.cli.output import note
 from stowplan.cli.train import Training, command
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
@@ -70,25 +68,11 @@ class _Training(Training["Trainer"]):
     def check(self) -> None:
         if self.device not in ("cpu", "cuda"):
             raise UsageError(f"--device: found {self.device!r}, expected cpu or cuda")
+        if self.device == "cuda":
+            import torch
 
-    @contextmanager
-    def preparing(self) -> Iterator[Callable[[Deadline], bool]]:
-        """Another process compiles, where that is to be done, while this one reads."""
-        import torch
-
-        from stowplan.learned_guidance.memory_mapping.muzero.warm_up import compiling
-
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise UsageError("--device: cuda was asked for, but torch finds no such device")
-
-        def is_ready(deadline: Deadline) -> bool:
-            if is_compiled(deadline.stopper()):
-                return True
-            note("stowplan: ended while training was being compiled for the first time: there is no checkpoint")
-            return False
-
-        with compiling() as is_compiled:
-            yield is_ready
+            if not torch.cuda.is_available():
+                raise UsageError("--device: cuda was asked for, but torch finds no such device")
 
     def learned_on(self, problems: list[Problem]) -> list[Problem]:
         """Windows in place of the programs, where that is asked for; the seed decides which."""

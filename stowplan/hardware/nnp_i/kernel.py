@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.compiled import njit
-from stowplan.models.tier_placement.problem import Layer, Problem, Tier
+from stowplan.compiled import Ints2D, njit
+from stowplan.models.tier_placement.problem import Problem
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -25,9 +25,9 @@ class Arrays(NamedTuple):
     """[n] Step of the last reader of each output."""
     capacity: Ints
     """[T]"""
-    weight_moves: Ints
+    weight_moves: Ints2D
     """[n, T] Picoseconds to read the weights from each tier."""
-    output_moves: Ints
+    output_moves: Ints2D
     """[n, T] Picoseconds to move the output once."""
     first_input: Ints
     """[n + 1] Layer i reads the outputs ``inputs[first_input[i] : first_input[i + 1]]``."""
@@ -62,34 +62,59 @@ def arrays_of(problem: Problem) -> Arrays:
     )
 
 
-@njit
+class Room(NamedTuple):
+    """Room to work in."""
+
+    used: Ints2D
+    """[T, n]"""
+    stored: Ints
+    """[T]"""
+    peak: Ints
+    """[T]"""
+
+
+def room_for(data: Arrays) -> Room:
+    """Room for a problem."""
+    tiers = len(data.capacity)
+    return Room(np.empty((tiers, len(data.weights)), np.int64), np.empty(tiers, np.int64), np.empty(tiers, np.int64))
+
+
 def latencies(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
     """[K] Latencies of maps ``[K, n]``, ps."""
+    found = np.empty(len(weight_tiers), np.int64)
+    _latencies(data, np.ascontiguousarray(weight_tiers), np.ascontiguousarray(output_tiers), found)
+    return found
+
+
+@njit
+def _latencies(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, found: Ints) -> None:
     count, layers = weight_tiers.shape
-    found = np.full(count, data.overhead, np.int64)
     for k in range(count):
+        found[k] = data.overhead
         for i in range(layers):
             moved = data.external[i] + data.weight_moves[i, weight_tiers[k, i]] + data.output_moves[i, output_tiers[k, i]]
             for at in range(data.first_input[i], data.first_input[i + 1]):
                 source = data.inputs[at]
                 moved += data.output_moves[source, output_tiers[k, source]]
             found[k] += max(moved, data.compute[i])
-    return found
 
 
-@njit
 def rectify(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
     """Make maps ``[K, n]`` executable, in place, by the compiler's rules; tiers are no address spaces.
 
     Layer by layer, weights before the output: the tier that is meant, then ever slower ones, then faster ones. Returns bytes
     re-assigned ``[K]``; -1 where a tensor found no room at all.
     """
+    moved = np.zeros(len(weight_tiers), np.int64)
+    _rectify(data, weight_tiers, output_tiers, moved, room_for(data))
+    return moved
+
+
+@njit
+def _rectify(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, moved: Ints, work: Room) -> None:
     count, layers = weight_tiers.shape
     tiers = len(data.capacity)
-    moved = np.zeros(count, np.int64)
-    used = np.zeros((tiers, layers), np.int64)
-    stored = np.zeros(tiers, np.int64)
-    peak = np.zeros(tiers, np.int64)
+    used, stored, peak = work
     for k in range(count):
         used[:] = 0
         stored[:] = 0
@@ -137,13 +162,3 @@ def rectify(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
             output_tiers[k, i] = found
             if found != wanted:
                 moved[k] += size
-    return moved
-
-
-def warm_up() -> None:
-    """Compile both, where they have not been, on a network of one layer."""
-    tier = Tier(name="only", capacity=1, bandwidth=1)
-    data = arrays_of(Problem(tiers=(tier,), layers=(Layer(name="one", output_bytes=1),)))
-    tiers = np.zeros((1, 1), np.int64)
-    rectify(data, tiers, tiers.copy())
-    latencies(data, tiers, tiers)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.compiled import njit_outer, njit_small
+from stowplan.compiled import Bools2D, Floats2D, Floats3D, Ints2D, Ints3D, njit, njit_small
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -34,29 +34,29 @@ class Rules(NamedTuple):
 class Tree(NamedTuple):
     """Trees of B games."""
 
-    visits: Ints
+    visits: Ints3D
     """[B, N, A]: simulations that passed the edge."""
-    total: Floats
+    total: Floats3D
     """[B, N, A]: sum of their returns from the edge on; Q = total / visits."""
-    reward: Floats
+    reward: Floats3D
     """[B, N, A]: of visited edges."""
-    child: Ints
+    child: Ints3D
     """[B, N, A]: node that the edge leads to, -1 before its first visit."""
-    prior: Floats
+    prior: Floats3D
     """[B, N, A]: probability that the policy gives the action; at a root with noise, if any."""
-    logits: Floats
+    logits: Floats3D
     """[B, N, A]: logarithm of the policy's probability, without noise; -inf where the action is illegal."""
-    value: Floats
+    value: Floats2D
     """[B, N]: the model's."""
     low: Floats
     """[B]: least value that the tree has had, by the model at a node or of an edge; inf before the first."""
     high: Floats
     """[B]: greatest; -inf before the first."""
-    gumbel: Floats
+    gumbel: Floats2D
     """[B, A]: random part of the root's logits."""
-    level: Ints
+    level: Ints2D
     """[B, N]: how often the root's action of simulation i has been visited before, by sequential halving."""
-    path: Ints
+    path: Ints3D
     """[B, N, 2]: edges (node, action) of the latest way down."""
     depth: Ints
     """[B]: how many."""
@@ -85,8 +85,8 @@ def empty_tree(batch: int, nodes: int, actions: int) -> Tree:
     )
 
 
-@njit_outer
-def set_roots(tree: Tree, logits: Floats, value: Floats, legal: Any) -> None:
+@njit
+def set_roots(tree: Tree, logits: Floats2D, value: Floats, legal: Bools2D) -> None:
     """Make node 0 of every game from the model's ``logits`` (B, A) and ``value`` (B,); ``legal`` is bool (B, A)."""
     for game in range(len(value)):
         for action in range(logits.shape[1]):
@@ -122,7 +122,7 @@ def _greatest(values: Any) -> Any:
     return most
 
 
-@njit_outer
+@njit
 def select(tree: Tree, rules: Rules, simulation: int, games: Ints, parents: Ints, actions: Ints) -> None:
     """Walk down the trees of ``games`` (G,), to the edges that this simulation expands: ``parents`` and ``actions`` (G,)."""
     for index in range(len(games)):
@@ -250,14 +250,14 @@ def _low_and_span(tree: Tree, rules: Rules, game: int, node: int) -> tuple[float
     return low, max(span, rules.min_span)
 
 
-@njit_outer
+@njit
 def expand_and_back_up(
     tree: Tree,
     discount: float,
     node: int,
     games: Ints,
     reward: Floats,
-    logits: Floats,
+    logits: Floats2D,
     value: Floats,
 ) -> None:
     """Put what the model says of the selected edges of ``games`` (G,) into new nodes ``node``, and its values up their paths.
@@ -285,8 +285,8 @@ def expand_and_back_up(
             tree.high[game] = max(tree.high[game], q)
 
 
-@njit_outer
-def improve_roots(tree: Tree, rules: Rules, policy: Floats, values: Floats, actions: Ints) -> None:
+@njit
+def improve_roots(tree: Tree, rules: Rules, policy: Floats2D, values: Floats, actions: Ints) -> None:
     """What the search with Gumbel found: improved ``policy`` (B, A), ``values`` (B,) under it, and chosen ``actions`` (B,)."""
     for game in range(len(actions)):
         visits, total = tree.visits[game, 0], tree.total[game, 0]

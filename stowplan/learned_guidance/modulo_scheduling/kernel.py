@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.compiled import njit, njit_inner
+from stowplan.compiled import Bools2D, Ints2D, njit, njit_inner
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -28,7 +28,7 @@ NONE = -(1 << 50)
 class Tables(NamedTuple):
     """What does not change while a problem is mapped. N instructions, G groups (each on one tile), T tiles, F flows."""
 
-    hops: Ints
+    hops: Ints2D
     """[T, T] clocks, FAR where there is no link."""
     latency: Ints
     """[N] clocks from issue to result."""
@@ -47,7 +47,7 @@ class Tables(NamedTuple):
     """[G] instructions."""
     words: Ints
     """[G] of tile memory, with the least that values from the asynchronous fabric take at this interval."""
-    apart: Bools
+    apart: Bools2D
     """[G, G] whether two groups stand on different tiles; on the diagonal, whether a group cannot stand anywhere."""
     first_arc: Ints
     """[G + 1] where the links between each group and others begin in the two arrays below."""
@@ -55,7 +55,7 @@ class Tables(NamedTuple):
     """Group at the other end, in ascending order, twice where values go both ways."""
     arc_is_output: Bools
     """Whether values go to the other group."""
-    flow_sources: Bools
+    flow_sources: Bools2D
     """[F, G] groups with an instruction that can start the flow; no flows where all sources stand apart anyway."""
     least_time: Ints
     """[N] earliest time, 0 unless pinned."""
@@ -67,7 +67,7 @@ class Tables(NamedTuple):
     """[N] whether values that an instruction gives to itself come in time, and not too early, at this interval."""
     is_access: Bools
     """[N] whether it makes requests to memory."""
-    port_tiles: Bools
+    port_tiles: Bools2D
     """[P, T] tiles whose requests a limit counts, in each slot."""
     port_most: Ints
     """[P] requests in a slot."""
@@ -76,11 +76,11 @@ class Tables(NamedTuple):
 class Ahead(NamedTuple):
     """Clocks that instructions of one recurrence keep from each other, over whatever is not placed yet."""
 
-    with_links: Ints
+    with_links: Ints2D
     """[N, N] from issue to issue, with the least clocks of links; below ``NO_PATH / 2`` where there is no path."""
-    without: Ints
+    without: Ints2D
     """[N, N] the same without links."""
-    clocks: Ints
+    clocks: Ints2D
     """[T, T] from tile to tile over any number of links."""
 
 
@@ -97,22 +97,29 @@ class State(NamedTuple):
     """[N] -1 where not placed."""
     time: Ints
     """[N] earliest clock of the slot that the operands allow; -1 where not placed."""
-    longest: Ints
+    longest: Ints2D
     """[N + 1, N + 1] weight of the heaviest path, in turns; the last row and column are the clock 0."""
-    taken: Bools
+    taken: Bools2D
     """[T, II] slots in which an instruction issues."""
-    results: Bools
+    results: Bools2D
     """[T, II] slots in which a result leaves."""
-    requests: Ints
+    requests: Ints2D
     """[P, II] to memory, by the slot of the result."""
     group_tile: Ints
     """[G] -1 where it is open."""
-    open_tiles: Bools
+    open_tiles: Bools2D
     """[G, T] tiles that links, siblings and bound variables leave to a group, given the tiles of the others."""
     load: Ints
     """[T] instructions there, with all of their groups."""
     words: Ints
     """[T] of tile memory in use."""
+    room: Ints
+    """To work in, see :func:`room_for`."""
+
+
+def room_for(groups: int, tiles: int, degree: int) -> Ints:
+    """Room to work in for instructions of so many edges at most."""
+    return np.empty(groups + 3 * tiles + 3 * (degree + 1 + MOST_ENDS), np.int64)
 
 
 @njit_inner
@@ -178,7 +185,7 @@ def _constraints(
     return size
 
 
-@njit
+@njit_inner
 def _starts_fit(tables: Tables, state: State, group: int, tile: int) -> bool:
     """Whether flows all of whose sources have tiles can start on different ones, with ``group`` on ``tile``."""
     flows = tables.flow_sources.shape[0]
@@ -190,11 +197,12 @@ def _starts_fit(tables: Tables, state: State, group: int, tile: int) -> bool:
     if not concerned:
         return True
     groups, tiles = tables.size.shape[0], tables.hops.shape[0]
-    at = state.group_tile.copy()
+    at, chosen = state.room[:groups], state.room[groups : groups + tiles]
+    from_tile, queue = state.room[groups + tiles : groups + 2 * tiles], state.room[groups + 2 * tiles : groups + 3 * tiles]
+    for each in range(groups):
+        at[each] = state.group_tile[each]
     at[group] = tile
-    chosen = np.full(tiles, -1, np.int64)
-    from_tile = np.empty(tiles, np.int64)
-    queue = np.empty(tiles, np.int64)
+    chosen[:] = -1
     for flow in range(flows):
         complete = True
         for each in range(groups):
@@ -241,7 +249,7 @@ def legal_places(
     slots: int,
     room: int,
     max_delay: int,
-    mask: Bools,
+    mask: Bools2D,
     ready: Ints,
 ) -> int:
     """Fill ``mask`` [T, II] and ``ready`` [T] for an instruction, -1 for a tile out of reach; returns the number of places."""
@@ -250,9 +258,9 @@ def legal_places(
     first, last = tables.first_edge[number], tables.first_edge[number + 1]
     mask[:] = False
     # Turns that edges want: of each edge the other end, and the weight of the constraint into and out of the instruction.
-    ends = np.empty(last - first + 1 + MOST_ENDS, np.int64)
-    into = np.empty(last - first + 1 + MOST_ENDS, np.int64)
-    out = np.empty(last - first + 1 + MOST_ENDS, np.int64)
+    begin, most = tables.size.shape[0] + 3 * tiles, last - first + 1 + MOST_ENDS
+    ends = state.room[begin : begin + most]
+    into, out = state.room[begin + most : begin + 2 * most], state.room[begin + 2 * most : begin + 3 * most]
     found = 0
     for tile in range(tiles):
         ready[tile] = -1
@@ -313,8 +321,8 @@ def put(tables: Tables, state: State, ahead: Ahead, number: int, ii: int, tile: 
     group = tables.group[number]
     if state.group_tile[group] < 0:
         settle(tables, state, group, tile)
-    degree = tables.first_edge[number + 1] - tables.first_edge[number] + 1 + MOST_ENDS
-    ends, into, out = np.empty(degree, np.int64), np.empty(degree, np.int64), np.empty(degree, np.int64)
+    most = tables.first_edge[number + 1] - tables.first_edge[number] + 1 + MOST_ENDS
+    ends, into, out = state.room[:most], state.room[most : 2 * most], state.room[2 * most : 3 * most]
     size = _constraints(tables, state, ahead, number, ii, tile, slot, max_delay, ends, into, out)
     longest = state.longest
     for each in range(count + 1):

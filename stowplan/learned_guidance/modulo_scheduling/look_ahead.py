@@ -5,21 +5,43 @@ Domain propagation (arc consistency, Mackworth 1977) over links, siblings and th
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from stowplan.compiled import njit
-from stowplan.learned_guidance.modulo_scheduling.kernel import FAR, Bools, State, Tables
+from stowplan.compiled import Bools2D, njit, njit_inner
+from stowplan.learned_guidance.modulo_scheduling.kernel import FAR, Bools, Ints, State, Tables
+
+
+class Work(NamedTuple):
+    """Room to work in. G groups, T tiles."""
+
+    waiting: Bools
+    """[G]"""
+    tried: Bools2D
+    """[G, T]"""
+    near: Bools
+    """[T]"""
+    queue: Ints
+    """[G]"""
+
+
+def work_for(groups: int, tiles: int) -> Work:
+    """Room for so many groups and tiles."""
+    bools = np.bool_
+    return Work(np.empty(groups, bools), np.empty((groups, tiles), bools), np.empty(tiles, bools), np.empty(groups, np.int64))
 
 
 @njit
-def look_ahead(tables: Tables, state: State, group: int, slots: int, room: int, mask: Bools) -> int:
+def look_ahead(tables: Tables, state: State, group: int, slots: int, room: int, mask: Bools2D, work: Work) -> int:
     """Leave out of ``mask`` the tiles that leave another group without any; returns the number of places left.
 
     What holds for what is placed already stays in ``open_tiles``.
     """
     groups, tiles = state.open_tiles.shape
     open_tiles = state.open_tiles
-    waiting = np.ones(groups, np.bool_)
+    waiting, tried = work.waiting, work.tried
+    waiting[:] = True
     good = True
     for other in range(groups):
         for tile in range(tiles):
@@ -27,14 +49,16 @@ def look_ahead(tables: Tables, state: State, group: int, slots: int, room: int, 
             if state.group_tile[other] < 0 and full:
                 open_tiles[other, tile] = False
         good = good and open_tiles[other].any()
-    good = good and _propagate(tables, open_tiles, waiting)
+    good = good and _propagate(tables, open_tiles, work)
     found = 0
     for tile in range(tiles):
         if not mask[tile].any():
             continue
         fits = good and open_tiles[group, tile]
         if fits and state.group_tile[group] < 0:
-            tried = open_tiles.copy()
+            for other in range(groups):
+                for each in range(tiles):
+                    tried[other, each] = open_tiles[other, each]
             waiting[:] = False
             waiting[group] = True
             tried[group] = False
@@ -46,7 +70,7 @@ def look_ahead(tables: Tables, state: State, group: int, slots: int, room: int, 
                     tried[other, tile] = False
                     waiting[other] = True
                     fits = fits and tried[other].any()
-            fits = fits and _propagate(tables, tried, waiting)
+            fits = fits and _propagate(tables, tried, work)
         if fits:
             found += mask[tile].sum()
         else:
@@ -54,12 +78,11 @@ def look_ahead(tables: Tables, state: State, group: int, slots: int, room: int, 
     return found
 
 
-@njit
-def _propagate(tables: Tables, open_tiles: Bools, waiting: Bools) -> bool:
-    """Narrow domains until links and siblings allow each tile by itself, from those ``waiting`` on; whether none is empty."""
+@njit_inner
+def _propagate(tables: Tables, open_tiles: Bools2D, work: Work) -> bool:
+    """Narrow domains until links and siblings allow each tile by itself, from those that wait on; whether none is empty."""
     groups, tiles = open_tiles.shape
-    near = np.empty(tiles, np.bool_)
-    queue = np.empty(groups, np.int64)
+    waiting, near, queue = work.waiting, work.near, work.queue
     # A ring: a group waits once.
     head, size = 0, 0
     for group in range(groups):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.compiled import njit
+from stowplan.compiled import Bools2D, Ints2D, Singles2D, njit, njit_inner
 from stowplan.learned_guidance.modulo_scheduling.view import EDGE_FEATURES, NODE_FEATURES, Limits, View, view_of
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def observe(mapping: Mapping, limits: Limits) -> Observation:
             mapping.tile, mapping.time, mapping.ready, legal, view.hops, view.steps, view.near, view.group,
             view.size, view.words, view.apart, view.allowed, view.heights, *view.related, view.clocks, *view.cycles(mapping.ii),
             _grid(view), tiles, slack, states, whole,
+            np.empty(3 * view.tiles + len(view.words), np.int64), np.empty((len(view.related[1]), view.tiles), np.bool_),
         )  # fmt: skip
     _whole(mapping, view, whole)
     return {
@@ -188,17 +189,20 @@ def _whole(mapping: Mapping, view: View, found: Floats) -> None:
 @njit
 def _fill(
     current: int, ii: int, latency: int, most: int, room: int, path: int,
-    tile: Ints, time: Ints, ready: Ints, legal: Bools, hops: Ints, steps: Ints, near: Ints, group: Ints,
-    size: Ints, words: Ints, apart: Bools, allowed: Bools, heights: Ints, ends: Ints, others: Ints, relations: Ints,
-    clocks_any: Ints, with_links: Ints, without: Ints,
-    grid: Floats, tiles: Floats, slack: npt.NDArray[np.int32], states: Floats, whole: Floats,
+    tile: Ints, time: Ints, ready: Ints, legal: Bools2D, hops: Ints2D, steps: Ints2D, near: Ints2D, group: Ints,
+    size: Ints, words: Ints, apart: Bools2D, allowed: Bools2D, heights: Ints, ends: Ints, others: Ints, relations: Ints,
+    clocks_any: Ints2D, with_links: Ints2D, without: Ints2D,
+    grid: Singles2D, tiles: Singles2D, slack: npt.NDArray[np.int32], states: Singles2D, whole: Floats,
+    work: Ints, could: Bools2D,
 ) -> None:  # fmt: skip
-    """Fill tiles, states and the rest of the whole."""
+    """Fill tiles, states and the rest of the whole.
+
+    ``work`` [3 width + groups] and ``could`` [relatives at most, width] are to work in.
+    """
     count, width = len(tile), len(hops)
     slots = min(ii, most)
-    load = np.zeros(width, np.int64)
-    used = np.zeros(width, np.int64)
-    at_group = np.full(len(words), -1, np.int64)
+    load, used, issue, at_group = work[:width], work[width : 2 * width], work[2 * width : 3 * width], work[3 * width :]
+    load[:], used[:], issue[:], at_group[:] = 0, 0, -1, -1
     last = 0
     for number in range(count):
         if tile[number] >= 0:
@@ -209,7 +213,6 @@ def _fill(
             at_group[group[number]] = tile[number]
             last = max(last, time[number])
     # Issues: the earliest legal on each tile.
-    issue = np.full(width, -1, np.int64)
     first_ready, first_issue = 1 << 40, 1 << 40
     open_tiles = 0
     for at in range(width):
@@ -227,7 +230,6 @@ def _fill(
     # Tiles on which relatives that are not placed could stand.
     start = ends[current - 1] if current > 0 else 0
     relatives = ends[current] - start
-    could = np.zeros((relatives, width), np.bool_)
     waiting = 0
     producers, consumers = 0, 0
     for at in range(relatives):
@@ -383,6 +385,6 @@ def _fill(
     whole[15] = _within((last + latency) / (1.0 * path))
 
 
-@njit
+@njit_inner
 def _within(value: float) -> float:
     return min(max(value, -8.0), 8.0)

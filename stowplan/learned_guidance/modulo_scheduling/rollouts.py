@@ -8,11 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from stowplan.learned_guidance.modulo_scheduling.observation import observe
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
-from stowplan.learned_guidance.modulo_scheduling.view import Limits
-from stowplan.models.modulo_scheduling.machine import Machine
-from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 
 
 def never() -> bool:
@@ -90,13 +86,3 @@ class Uniform(Player):
             return [divmod(int(at[int(rng.integers(len(at)))]), each.ii) for at, each in zip(legal, going, strict=True)]
 
         return drawn
-
-
-def warm_up() -> None:
-    """Compile mappings and what is seen of them, on a loop body of two instructions."""
-    one = Instruction(id="one", op="add")
-    two = Instruction(id="two", op="add", operands=(Operand(instruction="one"),))
-    machine = Machine(name="one tile", rows=1, links=(), operations=())
-    mapping = Mapping(Problem(instructions=(one, two), machine=machine), 2)
-    observe(mapping, Limits.of([mapping.problem], 2))
-    Uniform().place([mapping], np.random.default_rng(0))

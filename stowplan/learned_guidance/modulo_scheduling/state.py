@@ -12,6 +12,7 @@ from stowplan.errors import InputError
 from stowplan.learned_guidance.modulo_scheduling import kernel, look_ahead
 from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.kernel import NONE, State
+from stowplan.learned_guidance.modulo_scheduling.look_ahead import work_for
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -77,7 +78,9 @@ class Mapping:
             open_tiles=np.tile(~np.diag(tables.apart)[:, None], (1, body.tiles)),
             load=np.zeros(body.tiles, np.int64),
             words=np.zeros(body.tiles, np.int64),
+            room=kernel.room_for(groups, body.tiles, int(np.diff(tables.first_edge).max(initial=0))),
         )
+        self._work = work_for(groups, body.tiles)
         self._at = 0
         self._current = -1
         for group, allowed in enumerate(body.structure.allowed):
@@ -217,4 +220,4 @@ class Mapping:
             tables, state, self._ahead, number, self.ii, slots, room, self.body.max_delay, self._mask, self._ready
         )
         if self.look_ahead and self._legal:
-            self._legal = look_ahead.look_ahead(tables, state, int(tables.group[number]), slots, room, self._mask)
+            self._legal = look_ahead.look_ahead(tables, state, int(tables.group[number]), slots, room, self._mask, self._work)

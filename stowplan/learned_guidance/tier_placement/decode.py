@@ -12,13 +12,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.compiled import njit
+from stowplan.compiled import Ints3D, njit, njit_inner
 from stowplan.errors import UsageError
 from stowplan.hardware.nnp_i import kernel
 from stowplan.hardware.nnp_i.compiler import Rectifier, plan_of
-from stowplan.hardware.nnp_i.kernel import Arrays
+from stowplan.hardware.nnp_i.kernel import Arrays, Room
 from stowplan.models.tier_placement.plan import Plan
-from stowplan.models.tier_placement.problem import Layer, Problem, Tier
+from stowplan.models.tier_placement.problem import Problem
 
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
@@ -106,7 +106,10 @@ class Decoder:
         data = self._arrays
         moved = data.external + data.weight_moves[:, 0] + data.output_moves[:, 0]
         np.add.at(moved, self._owner, data.output_moves[data.inputs, 0])
-        return filled_maps(data, self._readers, self._first_reader, moved, orders, rounds)
+        maps = np.empty((len(orders), len(moved), 2), np.int64)
+        room, scratch = kernel.room_for(data), np.empty_like(moved)
+        filled_maps(data, self._readers, self._first_reader, moved, orders, rounds, maps, room, scratch)
+        return maps
 
     def _reading(self) -> tuple[Ints, Ints]:
         """Readers of all outputs, one behind the other, and where those of each begin ``[n + 1]``."""
@@ -143,15 +146,18 @@ class Decoder:
         return plan_of(self.problem, found)
 
 
-def warm_up() -> None:
-    """Compile what posteriors are decoded with, on a network of one layer."""
-    tiers = (Tier(name="slow", capacity=8, bandwidth=10**9), Tier(name="fast", capacity=1, bandwidth=10**10))
-    layers = (Layer(name="one", output_bytes=1, weight_bytes=1),)
-    Decoder(Problem(tiers=tiers, layers=layers)).filled(np.full((1, 2, 2), 0.5))
-
-
 @njit
-def filled_maps(data: Arrays, readers: Ints, first_reader: Ints, slow: Ints, orders: Ints, rounds: int) -> Ints:
+def filled_maps(
+    data: Arrays,
+    readers: Ints,
+    first_reader: Ints,
+    slow: Ints,
+    orders: Ints3D,
+    rounds: int,
+    maps: Ints3D,
+    room: Room,
+    moved: Ints,
+) -> None:
     """Maps of orders, one each; of the slowest tier they may ask more than it has.
 
     Parameters
@@ -165,23 +171,21 @@ def filled_maps(data: Arrays, readers: Ints, first_reader: Ints, slow: Ints, ord
         weights of layer i, 2 i + 1 its output.
     rounds
         How often tiers are filled; before each but the first, what gains nothing where it stands is taken out.
-
-    Returns
-    -------
-    Ints
-        [K, n, 2] Tiers of weights and outputs.
+    maps
+        [K, n, 2] Gets tiers of weights and outputs.
+    room, moved
+        To work in; the latter [n].
     """
-    count, tiers, layers = len(orders), len(data.capacity), len(data.weights)
-    maps = np.zeros((count, layers, 2), np.int64)
-    used = np.zeros((tiers, layers), np.int64)
-    stored = np.zeros(tiers, np.int64)
-    peak = np.zeros(tiers, np.int64)
-    for k in range(count):
+    tiers = len(data.capacity)
+    used, stored, peak = room
+    for k in range(len(orders)):
         used[:] = 0
         stored[:] = 0
         peak[:] = 0
-        moved = slow.copy()
+        for layer in range(len(slow)):
+            moved[layer] = slow[layer]
         found = maps[k]
+        found[:] = 0
         for turn in range(rounds):
             if turn:
                 _empty(data, readers, first_reader, orders[k], found, used, stored, peak, moved)
@@ -203,10 +207,9 @@ def filled_maps(data: Arrays, readers: Ints, first_reader: Ints, slow: Ints, ord
                     _enter(data, used, stored, peak, tensor, t, 1)
                     _move(readers, first_reader, moved, tensor, saved)
                     found[i, part] = t
-    return maps
 
 
-@njit
+@njit_inner
 def _empty(
     data: Arrays,
     readers: Ints,
@@ -231,7 +234,7 @@ def _empty(
                 found[i, part] = 0
 
 
-@njit
+@njit_inner
 def _saved(data: Arrays, tensor: int, was: int, to: int) -> int:
     """Picoseconds that each move of a tensor takes less."""
     i = tensor // 2
@@ -240,7 +243,7 @@ def _saved(data: Arrays, tensor: int, was: int, to: int) -> int:
     return int(data.weight_moves[i, was] - data.weight_moves[i, to])
 
 
-@njit
+@njit_inner
 def _fits(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: int) -> bool:
     """Whether a tier has room for a tensor at every step of its life."""
     i = tensor // 2
@@ -259,7 +262,7 @@ def _fits(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: in
     return fits
 
 
-@njit
+@njit_inner
 def _enter(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: int, sign: int) -> None:
     """Take a tensor into a tier (sign 1) or out of it (-1)."""
     i = tensor // 2
@@ -272,10 +275,13 @@ def _enter(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: i
         used[t, step] += sign * data.outputs[i]
         peak[t] = max(peak[t], used[t, step])
     if sign < 0 and most == peak[t]:
-        peak[t] = used[t].max()
+        most = 0
+        for step in range(used.shape[1]):
+            most = max(most, used[t, step])
+        peak[t] = most
 
 
-@njit
+@njit_inner
 def _gain(data: Arrays, readers: Ints, first_reader: Ints, moved: Ints, tensor: int, saved: int) -> int:
     """By how much the network gets faster where each move of a tensor takes so much less."""
     i = tensor // 2
@@ -287,7 +293,7 @@ def _gain(data: Arrays, readers: Ints, first_reader: Ints, moved: Ints, tensor: 
     return int(found)
 
 
-@njit
+@njit_inner
 def _move(readers: Ints, first_reader: Ints, moved: Ints, tensor: int, saved: int) -> None:
     i = tensor // 2
     moved[i] -= saved

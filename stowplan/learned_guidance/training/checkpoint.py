@@ -52,7 +52,7 @@ class FileFormat(Generic[C]):
 
 
 def _versions() -> dict[str, str]:
-    return {"stowplan": VERSION} | {name: metadata.version(name) for name in ("torch", "numpy", "numba")}
+    return {"stowplan": VERSION} | {name: metadata.version(name) for name in ("torch", "numpy")}
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -213,7 +213,7 @@ def pack(
 
 
 def pack_quickly(problem: Problem, bank: int, numbers: Sequence[int], context: Context) -> dict[int, int] | None:
-    """Offsets by buffer, where they are found without compiled code."""
+    """Offsets by buffer, where they are found in a moment."""
     inside = _bank_problem(problem, bank, numbers)
     quick = quick_plan(inside, context.options, lambda: False)
     return None if quick is None else _offsets(problem, bank, numbers, inside, quick[1])

@@ -87,5 +87,4 @@ KIND = Kind(
     unit="cost",
     makes_baselines=lambda problem: (Candidate("by_size", "baseline", f"{_HERE}:by_size"),),
     quick_plan=greedy.quick_plan,
-    warm_up="stowplan.portfolio.packing.candidates:warm_up",
 )

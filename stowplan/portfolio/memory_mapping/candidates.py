@@ -6,23 +6,15 @@ import math
 import time
 from collections.abc import Iterator
 
-import numpy as np
-
-from stowplan.compiled import mark_warm
-from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
+from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.context import Context, asks_for_heuristics, presolve_seconds
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
 from stowplan.portfolio.memory_mapping.guided import (
-    BY_PLACE,
-    ORDERS,
-    Guide,
     Guides,
-    guided,
     relaxes_in_search,
     solve_relaxation,
 )
-from stowplan.portfolio.memory_mapping.machine import restart
 from stowplan.portfolio.memory_mapping.pace import Stagnation, ends_on_stagnation, report_every
 from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
 from stowplan.portfolio.memory_mapping.state import State
@@ -44,7 +36,7 @@ SEGMENT_ITERATIONS, SEGMENT_NODES, MILP_NODES = 2000, 5, 100
 
 
 def greedy(problem: Problem, context: Context) -> None:
-    """The production-style greedy and nothing more: what runs while compiled code is not there yet."""
+    """The production-style greedy and nothing more."""
     data = arrays.build(problem)
     state, complete = heuristics.run(heuristics.production_greedy(data), context.closed)
     if complete:
@@ -118,7 +110,6 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
             gap = int(status.best) - max(floor, context.incumbent()[1] or 0)
             if stagnation.is_reached(time.monotonic(), context.remaining(), gap):
                 break
-    mark_warm()
     if status.best < reported:
         context.plan(export_best(problem, data, search), "search")
 
@@ -216,26 +207,3 @@ def milp(problem: Problem, context: Context) -> None:
     )
     context.bound(found.bound_ps, "milp")
     context.note(f"{solver}, {found.formulation.matrix.columns} columns" + (", solved to the end" if found.optimal else ""))
-
-
-def warm_up() -> None:
-    """Compile everything, where it has not been, by solving a problem of two steps."""
-    step = Step("step", "add", 1, (Use(0, False, 1),), (Piece(1, (1,), (0,)),))
-    data = arrays.build(
-        Problem(
-            name="warm-up",
-            target="none",
-            cost_model="none",
-            capacity=1,
-            steps=(step, step),
-            tensors=(Tensor("tensor", 1, 1, 1, is_input=True),),
-        )
-    )
-    for _, steps in heuristics.constructive(data):
-        state, _ = heuristics.run(steps, lambda: False)
-    for by in (ORDERS[0], BY_PLACE):
-        heuristics.run(guided(data, Guide(*np.ones((4, 1))), 0.5, by), lambda: False)
-    search = new_search(data, state, heuristics.densities(data, 1), seed=0)
-    ruin_and_recreate(data, state, search, 1, 0.0)
-    restart(data, state, search.best, int(search.status[0].best_count))
-    mark_warm()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import numpy as np
 
-from stowplan.compiled import njit_outer, values
+from stowplan.compiled import njit, values
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints, build
 from stowplan.portfolio.memory_mapping.machine import BEST_FIT, gain, insert_best, insert_first, new_state, repack
@@ -100,7 +100,7 @@ def _largest_first(data: Data, state: State) -> Ints:
     return placed[np.argsort(size * (start - end), kind="stable")]
 
 
-@njit_outer
+@njit
 def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
     """Fill two columns of [N]: what each tensor's accesses would save one by one, and the time from its first to its last (ps).
 
@@ -117,7 +117,7 @@ def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
         lifetimes[tensor] = max(1.0, float(state.began[data.accesses[last - 1].high] - begin))
 
 
-@njit_outer
+@njit
 def construct(data: Data, state: State, order: Ints, start: int, count: int, best: bool, policy: int) -> None:
     """Insert the tensors ``order[start:start + count]``: each in its best way, or in the manner of production compilers.
 
@@ -143,7 +143,7 @@ def without_stalls(problem: Problem, stop: Callable[[], bool] = lambda: False) -
     return WITHOUT_STALLS, int(state.totals[0].total) if is_complete else math.inf
 
 
-@njit_outer
+@njit
 def follow(data: Data, state: State, fast: Floats, keep: Floats, sure: Floats, least: float, trust: float) -> None:
     """Permit what a hint says: a tensor enters where it is fast to at least ``least``, and stays where it is kept to that.
 
@@ -167,7 +167,7 @@ def follow(data: Data, state: State, fast: Floats, keep: Floats, sure: Floats, l
                 state.permits[access] |= STAY
 
 
-@njit_outer
+@njit
 def permitted_gains(data: Data, state: State, gains: Floats) -> None:
     """Fill [N]: what the accesses at which a tensor may enter, or to which it may stay, would save one by one (ps).
 
@@ -183,7 +183,7 @@ def permitted_gains(data: Data, state: State, gains: Floats) -> None:
                 gains[tensor] += gain(data, state, access)
 
 
-@njit_outer
+@njit
 def lowest_places(data: Data, fast: Floats, place: Floats, sure: Floats, trust: float, lowest: Floats) -> None:
     """Lower [N] to the least place that a hint has for each tensor, of those of its accesses that it has in fast memory.
 

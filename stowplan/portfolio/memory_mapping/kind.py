@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from stowplan.compiled import is_warm
 from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
@@ -67,8 +66,6 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     """Search has a place of its own; the exact candidates, and a policy where places are few, share another."""
     is_small = problem.use_count <= COMPLETE_MODEL_USES
     search = [Candidate("search", "heuristic", f"{_HERE}.candidates:search")]
-    if not is_warm():
-        search.append(Candidate("greedy", "heuristic", f"{_HERE}.candidates:greedy", share=0.2, interpret=True))
     relaxation = Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", proves_only=True)
     # These go on from other candidates' plans.
     improving = [Candidate("cpsat", "exact", f"{_HERE}.candidates:complete")] if is_small else []
@@ -101,7 +98,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    return (Candidate("greedy", "baseline", f"{_HERE}.candidates:greedy", interpret=not is_warm()),)
+    return (Candidate("greedy", "baseline", f"{_HERE}.candidates:greedy"),)
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -148,5 +145,4 @@ KIND = Kind(
     quick_plan=quick_plan,
     is_quick_first=lambda problem: problem.use_count <= QUICK_USES,
     is_quick_in_workers=True,
-    warm_up="stowplan.portfolio.memory_mapping.candidates:warm_up",
 )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stowplan.compiled import njit_inner, njit_once, njit_outer, records
+from stowplan.compiled import njit, njit_inner, njit_once, records
 from stowplan.portfolio.memory_mapping.arrays import Data
 from stowplan.portfolio.memory_mapping.residencies import copy_in, copy_out, extend, open_slot, queue_out, settle, take_back
 from stowplan.portfolio.memory_mapping.space import (
@@ -103,7 +103,7 @@ def new_state(data: Data) -> State:
     return state
 
 
-@njit_outer
+@njit
 def reset(data: Data, state: State) -> None:
     """Fill a state that is all zero, and play it."""
     for index in range(len(state.slots)):
@@ -382,7 +382,7 @@ def reopen(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> Non
             queue_out(data, state, index, row.out_start, row.out_end)
 
 
-@njit_outer
+@njit
 def restart(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
     """Bring the state to the plan of these residencies."""
     while state.totals[0].placed > 0:

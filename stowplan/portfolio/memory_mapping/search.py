@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.compiled import njit_inner, njit_once, njit_outer, records
+from stowplan.compiled import njit, njit_inner, njit_once, records
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
 from stowplan.portfolio.memory_mapping.machine import (
     BEST_FIT,
@@ -78,7 +78,7 @@ def new_search(data: Data, state: State, density: Floats, seed: int) -> Search:
     return search
 
 
-@njit_outer
+@njit
 def note_best(state: State, search: Search) -> None:
     """Remember the present plan as the best."""
     status = search.status[0]
@@ -238,7 +238,7 @@ def _recreate(data: Data, state: State, search: Search, count: int) -> None:
             insert_best(data, state, search.chosen[position], policy, thorough, loss, skip)
 
 
-@njit_outer
+@njit
 def ruin_and_recreate(data: Data, state: State, search: Search, rounds: int, allowed: float) -> None:
     """Rounds of the search; a round may make the plan worse by ``allowed`` (ps) times the cube of a random number."""
     status, totals = search.status[0], state.totals[0]

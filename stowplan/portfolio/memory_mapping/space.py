@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowplan.compiled import njit_inner, njit_once, njit_outer
+from stowplan.compiled import njit, njit_inner, njit_once
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.state import NEVER, SlotRow, State
 
@@ -134,7 +134,7 @@ def clear(state: State) -> None:
         state.crowd[window] = 0
 
 
-@njit_outer
+@njit
 def repack(data: Data, state: State, order: Ints, old: Ints) -> bool:
     """Give every residency a new offset, first fit, slots in this order; False, and nothing changed, where it cannot be.
 

@@ -15,9 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.compiled import njit, njit_inner
-from stowplan.models.modulo_scheduling.machine import Link, Machine
-from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
+from stowplan.compiled import Ints2D, njit, njit_inner
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body, Data, Ints, at_ii, build
 from stowplan.portfolio.random_numbers import random_below
 
@@ -41,9 +39,9 @@ class State(NamedTuple):
     """[G]"""
     time: Ints
     """[I] Of timed instructions."""
-    issued: Ints
+    issued: Ints2D
     """[T, II] Timed instructions in each slot."""
-    done: Ints
+    done: Ints2D
     """[T, II] Their results."""
     load: Ints
     """[T] Instructions."""
@@ -317,14 +315,3 @@ class Annealing:
         if now:
             return None
         return state.tile.tolist(), {number: int(state.time[number]) for number in body.structure.slotted}
-
-
-def warm_up() -> None:
-    """Compile everything, on a loop body of two instructions."""
-    link = Link(name="on", rows=1)
-    machine = Machine(name="two", rows=2, links=(link,))
-    reads = (Operand(instruction="a"), Operand(instruction="b", distance=9))
-    body = Body(
-        Problem(instructions=(Instruction(id="a", op="add"), Instruction(id="b", op="add", operands=reads)), machine=machine)
-    )
-    Annealing(body, 0).place(1, 10, lambda: False, lambda count: None)

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from stowplan.compiled import Ints2D, Ints3D
 from stowplan.models.modulo_scheduling.bounds import critical_path, least_ii, unrefuted_iis
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
@@ -161,7 +162,7 @@ class Data(NamedTuple):
     """Groups that exchange values with each."""
     link_out: Ints
     """1 where the value goes to that group, 0 where it comes from it."""
-    excess: Ints
+    excess: Ints3D
     """[2, T, T] Links that are missing from tile to tile, against and along the direction of a value."""
     apart_start: Ints
     """[G + 1]"""
@@ -175,9 +176,9 @@ class Data(NamedTuple):
     """Instructions of a tile at most."""
     room: int
     """Words of a tile at most."""
-    allowed: Ints
+    allowed: Ints2D
     """[G, T] 1 where a group may stand."""
-    hops: Ints
+    hops: Ints2D
     """[T, T] Clocks from tile to tile; where there is no link, of a way over several."""
     near_start: Ints
     """[T + 1]"""

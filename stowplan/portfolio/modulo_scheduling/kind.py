@@ -120,5 +120,4 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     proven=_proven,
     quick_plan=_quick_plan,
-    warm_up="stowplan.portfolio.modulo_scheduling.annealing:warm_up",
 )

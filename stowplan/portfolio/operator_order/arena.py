@@ -85,7 +85,7 @@ class Lives:
         return [values[int(self.structure.tensor[group])] for group in self._groups]
 
     def quick(self, should_stop: Callable[[], bool] = lambda: False) -> Plan:
-        """A plan in a moment, without compiled code."""
+        """A plan in a moment."""
         found = quick_plan(self.packing, Options(), should_stop)
         assert found is not None  # without capacity and fixed offsets something always fits
         return self.plan(found[1].offsets)

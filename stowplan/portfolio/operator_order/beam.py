@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit
-from stowplan.portfolio.operator_order.graph import Bits, Graph, Ints, is_done, restore, run, settle, weigh
+from stowplan.compiled import Bits2D, Ints2D, njit, njit_inner
+from stowplan.portfolio.operator_order.graph import (
+    Bits,
+    Graph,
+    Ints,
+    Room,
+    copy_set,
+    is_done,
+    restore,
+    room_for,
+    run,
+    settle,
+    weigh,
+)
 
 Floats = NDArray[np.float64]
 
@@ -20,22 +32,28 @@ _CHILDREN = 64
 class Level(NamedTuple):
     """Sets side by side."""
 
-    bits: Bits
+    bits: Bits2D
     """[sets, words]"""
     key: Ints
     """[sets] Peak so far, in bytes."""
-    hashes: Bits
+    hashes: Bits2D
     """[sets, 2]"""
 
 
 class Children(NamedTuple):
     """What may follow the sets of a level, and a hash table of sets."""
 
-    of: Ints
+    of: Ints2D
     """[children, 2] Set, and the operator that runs next."""
     key: Ints
     score: Floats
     table: Bits
+    order: Ints
+    """[children] Least score first; scratch before."""
+    merged: Ints
+    """[children] Scratch."""
+    settled: Ints2D
+    """[sets, 2] First of the safe steps of each set, and how many."""
 
 
 def search(
@@ -82,7 +100,9 @@ def search(
     )
     many = width * _CHILDREN
     table = np.zeros(1 << (2 * many).bit_length(), np.uint64)
-    children = Children(np.zeros((many, 2), np.int64), np.zeros(many, np.int64), np.zeros(many), table)
+    ranks, merged, settled = np.zeros(many, np.int64), np.zeros(many, np.int64), np.zeros((width, 2), np.int64)
+    children = Children(np.zeros((many, 2), np.int64), np.zeros(many, np.int64), np.zeros(many), table, ranks, merged, settled)
+    room = room_for(graph, words)
     for op in done:
         now.bits[0, op >> 6] |= np.uint64(1) << np.uint64(op & 63)
     backs: list[np.ndarray] = []
@@ -91,7 +111,7 @@ def search(
     while not should_stop():
         back, level_moves = np.zeros((width, 4), np.int64), np.zeros(wide * (n + 1), np.int64)
         made, used, complete = _advance(
-            graph, allowed, floor, upper, weight, width, noise, random, now, after, back, level_moves, wide, children
+            graph, allowed, floor, upper, weight, width, noise, random, now, after, back, level_moves, wide, children, room
         )
         if made == 0:
             return None
@@ -105,6 +125,28 @@ def search(
     return None
 
 
+@njit_inner
+def _rank(score: Floats, count: int, order: Ints, merged: Ints) -> None:
+    """Numbers of the first ``count`` scores into ``order``, the least first and equal ones in their order (merge sort)."""
+    for at in range(count):
+        order[at] = at
+    width = 1
+    while width < count:
+        for begin in range(0, count, 2 * width):
+            middle, end = min(begin + width, count), min(begin + 2 * width, count)
+            left, right = begin, middle
+            for at in range(begin, end):
+                if left < middle and (right >= end or score[order[left]] <= score[order[right]]):
+                    merged[at] = order[left]
+                    left += 1
+                else:
+                    merged[at] = order[right]
+                    right += 1
+        for at in range(count):
+            order[at] = merged[at]
+        width *= 2
+
+
 @njit
 def _advance(
     g: Graph,
@@ -114,14 +156,15 @@ def _advance(
     weight: float,
     width: int,
     noise: Floats,
-    random: Bits,
+    random: Bits2D,
     now: Level,
     then: Level,
-    back: Ints,
+    back: Ints2D,
     moves: Ints,
     wide: int,
     successors: Children,
-) -> Any:
+    room: Room,
+) -> tuple[int, int, int]:
     """One level of a beam: every set of ``wide`` takes its safe steps, and the best ``width`` of what may follow are the next.
 
     ``back`` [sets, 4] gets (parent, first move, moves, operator) for each next set, ``moves`` those of the safe steps. Returns
@@ -131,10 +174,8 @@ def _advance(
     since = 0
     bits, key, hashes = now
     next_bits, next_key, next_hashes = then
-    child, child_key, child_score, table = successors
-    n = len(g.waits)
-    rem, waits, ready = np.empty(len(g.rem), np.int64), np.empty(n, np.int64), np.empty(n + 1, np.int64)
-    scratch, settled = np.empty(n + 1, np.int64), np.empty((wide, 2), np.int64)
+    child, child_key, child_score, table, order, merged, settled = successors
+    rem, waits, ready, scratch, _ = room
     children = 0
     complete = -1
     for at in range(wide):
@@ -165,12 +206,12 @@ def _advance(
             complete = at
     made = 0
     if complete >= 0:
-        next_bits[0] = bits[complete]
+        copy_set(bits, complete, next_bits, 0)
         next_key[0] = key[complete]
         back[0, 0], back[0, 1], back[0, 2] = complete, settled[complete, 0], settled[complete, 1]
         back[0, 3] = -1
         return 1, since, 0
-    order = np.argsort(child_score[:children])
+    _rank(child_score, children, order, merged)
     mask = len(table) - 1
     table[:] = np.uint64(0)
     for rank in range(children):
@@ -185,7 +226,7 @@ def _advance(
         if table[slot] == mixed:
             continue
         table[slot] = mixed
-        next_bits[made] = bits[at]
+        copy_set(bits, at, next_bits, made)
         next_key[made] = child_key[c]
         next_hashes[made, 0] = hashes[at, 0]
         back[made, 0], back[made, 1], back[made, 2], back[made, 3] = at, settled[at, 0], settled[at, 1], op

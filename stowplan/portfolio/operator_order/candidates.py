@@ -13,7 +13,7 @@ import numpy as np
 
 from stowplan.models.operator_order.bounds import cut_bound, forced_loads
 from stowplan.models.operator_order.plan import Plan
-from stowplan.models.operator_order.problem import Op, Problem, Tensor
+from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, stable_order
 from stowplan.models.packing import problem as packing_problem
 from stowplan.models.packing.bounds import load_bound
@@ -37,7 +37,7 @@ CUTS, CUT_SHARE = 20, 0.15
 #: Beams: sets side by side, and operators times these at most; weights of the peak so far against what is live.
 WIDTHS, MOST_WIDE, WEIGHTS = (1, 4), 40_000, (1000.0, 1.0)
 
-#: Sets that the exact search looks at in a moment, interpreted.
+#: Sets that the exact search looks at in a moment.
 PRESOLVE_SETS = 1_000
 
 #: Sets that the exact search looks at before local search has its first turn beside it.
@@ -121,7 +121,7 @@ class _Run:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """What takes little time on a small graph, interpreted: cuts, the narrowest beams, the first sets of the exact search."""
+    """What takes little time on a small graph: cuts, the narrowest beams, the first sets of the exact search."""
     run = _Run(problem, context)
     if run.structure.ops == 0:
         return
@@ -319,18 +319,3 @@ def _another(run: _Run, order: list[int], chance: np.random.Generator) -> list[i
     graph = run.backwards if chance.random() < 0.5 else run.forwards
     found = beam.search(graph, peak, peak + 1, 4, chance, run.context.closed, weight=0.0)
     return order if found is None else found[1]
-
-
-def warm_up() -> None:
-    """Compile everything, where it has not been, by ordering three operators."""
-    problem = Problem(
-        tensors=tuple(Tensor(id=name, size=size) for name, size in (("a", 1), ("b", 2), ("c", 3))),
-        ops=(Op(id="one", writes=(0,)), Op(id="two", writes=(1,)), Op(id="three", reads=(0, 1), writes=(2,))),
-        outputs=(2,),
-    )
-    for backward in (False, True):
-        graph = make(build(problem), backward)
-        search = SetSearch(graph, 0, 100)
-        search._grow()
-        search.run(lambda: False)
-        beam.search(graph, 0, 100, 2, None, lambda: False)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit
+from stowplan.compiled import Bits2D, njit_inner, njit_small
 from stowplan.models.operator_order.structure import Structure
 
 Ints = NDArray[np.int64]
@@ -91,7 +91,31 @@ def make(structure: Structure, backward: bool = False) -> Graph:
     )
 
 
-@njit
+class Room(NamedTuple):
+    """Room to work in, for one set of operators."""
+
+    rem: Ints
+    waits: Ints
+    ready: Ints
+    moves: Ints
+    bits: Bits
+
+
+def room_for(graph: Graph, words: int) -> Room:
+    """Room for sets of a graph, of so many words each."""
+    n = len(graph.waits)
+    rem, waits, ready, moves = (np.empty(count, np.int64) for count in (len(graph.rem), n, n + 1, n + 1))
+    return Room(rem, waits, ready, moves, np.empty(words, np.uint64))
+
+
+@njit_small
+def copy_set(source: Bits2D, at: int, target: Bits2D, to: int) -> None:
+    """Row ``at`` of ``source`` into row ``to`` of ``target``."""
+    for word in range(source.shape[1]):
+        target[to, word] = source[at, word]
+
+
+@njit_inner
 def weigh(g: Graph, rem: Ints, op: int) -> Any:
     """(bytes that come, bytes that go, bytes saved in place) where ``op`` runs next; ``rem`` [storages] as it stands."""
     come = go = saved = 0
@@ -118,7 +142,7 @@ def weigh(g: Graph, rem: Ints, op: int) -> Any:
     return come, go, saved
 
 
-@njit
+@njit_inner
 def run(
     g: Graph, rem: Ints, waits: Ints, bits: Bits, ready: Ints, count: int, moves: Ints, moved: int, op: int, allowed: Ints
 ) -> Any:
@@ -145,7 +169,7 @@ def run(
     return count, moved
 
 
-@njit
+@njit_inner
 def undo(g: Graph, rem: Ints, waits: Ints, bits: Bits, moves: Ints, moved: int, back_to: int) -> int:
     """Take back the last moves."""
     one = np.uint64(1)
@@ -161,18 +185,20 @@ def undo(g: Graph, rem: Ints, waits: Ints, bits: Bits, moves: Ints, moved: int, 
     return moved
 
 
-@njit
+@njit_inner
 def is_done(bits: Bits, op: int) -> bool:
     """Whether an operator has run."""
     return bool((bits[op >> 6] >> np.uint64(op & 63)) & np.uint64(1))
 
 
-@njit
+@njit_inner
 def restore(g: Graph, bits: Bits, rem: Ints, waits: Ints, ready: Ints, allowed: Ints) -> Any:
     """Fill ``rem``, ``waits`` and ``ready`` for a set; returns the live bytes and the length of ``ready``."""
     n = len(waits)
-    rem[:] = g.rem
-    waits[:] = g.waits
+    for storage in range(len(rem)):
+        rem[storage] = g.rem[storage]
+    for op in range(len(waits)):
+        waits[op] = g.waits[op]
     for op in range(n):
         if is_done(bits, op):
             for k in range(g.touch_start[op], g.touch_start[op + 1]):
@@ -192,7 +218,7 @@ def restore(g: Graph, bits: Bits, rem: Ints, waits: Ints, ready: Ints, allowed: 
     return live, count
 
 
-@njit
+@njit_inner
 def settle(
     g: Graph,
     rem: Ints,

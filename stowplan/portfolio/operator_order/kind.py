@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from stowplan.compiled import is_warm
 from stowplan.models.operator_order.bounds import load_bound
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
@@ -18,7 +17,7 @@ from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolv
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.orders import BASELINES, depth_first
 
-#: Operators of a graph that is ordered by interpreted code where nothing has been compiled yet.
+#: Operators of a graph whose baselines are made in the calling process.
 FEW_OPS = 100
 
 #: Up to so many operators the exact search is tried for a moment before all else.
@@ -48,12 +47,9 @@ def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bo
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    # Compiling takes longer than a small graph does, interpreted; but not than the work of a deterministic run, which no clock
-    # ends.
-    interpret = len(problem.ops) <= FEW_OPS and not is_warm() and not options.deterministic
     found = [
-        Candidate("search", "heuristic", f"{_HERE}:search", share=0.7, interpret=interpret),
-        Candidate("sets", "exact", f"{_HERE}:exact", share=0.7, interpret=interpret),
+        Candidate("search", "heuristic", f"{_HERE}:search", share=0.7),
+        Candidate("sets", "exact", f"{_HERE}:exact", share=0.7),
     ]
     is_small = len(problem.ops) <= SMALL and not options.deterministic
     return [presolver(f"{_HERE}:presolve"), *found] if is_small else found
@@ -102,5 +98,4 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     proven=_proven,
     quick_plan=_quick_plan,
-    warm_up="stowplan.portfolio.operator_order.candidates:warm_up",
 )

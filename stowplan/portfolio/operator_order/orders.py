@@ -1,7 +1,7 @@
 """Orders without a search: those that compilers take, and the optimum of in-trees.
 
-Compilers run operators as given or schedule for memory, as PyTorch's Inductor has it in three ways. Plain Python, for plans
-that are wanted before compiled code is there. Each gives an order in which the operators can run.
+Compilers run operators as given or schedule for memory, as PyTorch's Inductor has it in three ways. Each gives an order in
+which the operators can run.
 
 In an in-tree each operator's result is read by one other. Liu, "An application of generalized tree pebbling to sparse matrix
 factorization" (1987): the best order of a subtree is a sequence of segments, each of which climbs to a *hill* and ends in a

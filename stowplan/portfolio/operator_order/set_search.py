@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.compiled import njit
-from stowplan.portfolio.operator_order.graph import Bits, Graph, Ints, is_done, restore, run, settle, weigh
+from stowplan.compiled import Bits2D, Ints2D, njit, njit_inner
+from stowplan.portfolio.operator_order.graph import Graph, Ints, Room, is_done, restore, room_for, run, settle, weigh
 
 #: Bytes that the tables of a search take at most, and sets in the smallest.
 MEMORY = 400_000_000
@@ -31,9 +31,9 @@ class Nodes(NamedTuple):
     """[nodes] Peak, in bytes."""
     live: Ints
     """[nodes] Bytes."""
-    of: Ints
+    of: Ints2D
     """[nodes, 3] Operators done, parent set, operator."""
-    hashes: Bits
+    hashes: Bits2D
     """[nodes, 2]"""
     heap: Ints
     table: Ints
@@ -42,9 +42,9 @@ class Nodes(NamedTuple):
 class Sets(NamedTuple):
     """Sets that were looked at. The last array is a hash table."""
 
-    bits: Bits
+    bits: Bits2D
     """[sets, words]"""
-    moves: Ints
+    moves: Ints2D
     """[sets, 3] Parent set, first move in the pool, number of moves."""
     pool: Ints
     table: Ints
@@ -86,6 +86,7 @@ class SetSearch:
         # What is lazy runs with who reads it, so it counts as well.
         self._random = np.random.default_rng(20_240_607).integers(0, 1 << 63, (n, 2), np.int64).astype(np.uint64)
         self._most = max(FEWEST, int(memory / (8 * self._words + 700)))
+        self._room = room_for(graph, self._words)
         self._state = np.zeros(7, np.int64)
         self._make(min(FEWEST, self._most))
         bits = self._sets.bits[0]
@@ -113,7 +114,16 @@ class SetSearch:
         while self.outcome == RUNNING and not should_stop() and (until is None or self.sets < until):
             pops = slice_ if until is None else min(slice_, until - self.sets)
             self.outcome = search_sets(
-                self._graph, self._allowed, self._goal, self.upper, pops, self._random, self._state, self._nodes, self._sets
+                self._graph,
+                self._allowed,
+                self._goal,
+                self.upper,
+                pops,
+                self._random,
+                self._state,
+                self._nodes,
+                self._sets,
+                self._room,
             )
             if self.outcome == FULL and len(self._sets.moves) < self._most:
                 self._grow()
@@ -158,7 +168,7 @@ class SetSearch:
         _refill(self._state, self._random, self._nodes, self._sets)
 
 
-@njit
+@njit_inner
 def _before(key: Ints, done: Ints, live: Ints, one: int, other: int) -> bool:
     """Whether a node is looked at before another: of a lower peak, then farther on, then with less live."""
     if key[one] != key[other]:
@@ -168,7 +178,7 @@ def _before(key: Ints, done: Ints, live: Ints, one: int, other: int) -> bool:
     return bool(live[one] < live[other])
 
 
-@njit
+@njit_inner
 def _push(heap: Ints, size: int, node: int, key: Ints, done: Ints, live: Ints) -> int:
     at = size
     while at > 0:
@@ -181,7 +191,7 @@ def _push(heap: Ints, size: int, node: int, key: Ints, done: Ints, live: Ints) -
     return size + 1
 
 
-@njit
+@njit_inner
 def _pop(heap: Ints, size: int, key: Ints, done: Ints, live: Ints) -> int:
     """Move the first node behind the heap; returns the new size."""
     first, size = heap[0], size - 1
@@ -204,7 +214,7 @@ def _pop(heap: Ints, size: int, key: Ints, done: Ints, live: Ints) -> int:
 
 @njit
 def search_sets(
-    g: Graph, allowed: Ints, goal: int, upper: int, pops: int, random: Bits, state: Ints, nodes: Nodes, sets: Sets
+    g: Graph, allowed: Ints, goal: int, upper: int, pops: int, random: Bits2D, state: Ints, nodes: Nodes, sets: Sets, room: Room
 ) -> int:
     """Best first over sets, by the peak so far; the peak of the first node is a bound for all orders.
 
@@ -215,8 +225,7 @@ def search_sets(
     node_key, node_live, node, node_hash, heap, node_table = nodes
     closed_bits, closed, pool, closed_table = sets
     n, words = len(g.waits), closed_bits.shape[1]
-    rem, waits, ready = np.empty(len(g.rem), np.int64), np.empty(n, np.int64), np.empty(n + 1, np.int64)
-    moves, bits = np.empty(n + 1, np.int64), np.empty(words, np.uint64)
+    rem, waits, ready, moves, bits = room
     done_column = node[:, 0]
     closed_mask, node_mask = len(closed_table) - 1, len(node_table) - 1
     for _ in range(pops):
@@ -234,7 +243,8 @@ def search_sets(
         state[POPS] += 1
         state[HEAP] = _pop(heap, state[HEAP], node_key, done_column, node_live)
         parent, op = node[at, 1], node[at, 2]
-        bits[:] = closed_bits[parent]
+        for word in range(words):
+            bits[word] = closed_bits[parent, word]
         live, count = restore(g, bits, rem, waits, ready, allowed)
         moved = 0
         if op >= 0:
@@ -263,7 +273,8 @@ def search_sets(
         here = state[CLOSED]
         state[CLOSED] += 1
         closed_table[slot] = here
-        closed_bits[here] = bits
+        for word in range(words):
+            closed_bits[here, word] = bits[word]
         closed[here, 0], closed[here, 1], closed[here, 2] = parent, state[MOVES], moved
         for i in range(moved):
             pool[state[MOVES] + i] = moves[i]
@@ -312,7 +323,7 @@ def search_sets(
 
 
 @njit
-def _refill(state: Ints, random: Bits, nodes: Nodes, sets: Sets) -> None:
+def _refill(state: Ints, random: Bits2D, nodes: Nodes, sets: Sets) -> None:
     """Fill the hash tables of a search anew; of equal nodes the later one counts, which has the lower peak."""
     closed_bits, closed_table, node_hash, node_table = sets.bits, sets.table, nodes.hashes, nodes.table
     closed_mask, node_mask = len(closed_table) - 1, len(node_table) - 1

@@ -22,9 +22,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stowplan.compiled import njit, njit_inner
+from stowplan.compiled import Ints2D, Signs2D, njit, njit_inner
 from stowplan.portfolio.packing import canonical
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.orders import Floats
@@ -62,11 +61,11 @@ class Lives(NamedTuple):
 class States(NamedTuple):
     """States of one beam; the arrays are of one row for each, those of numbers of one element."""
 
-    level: Ints
+    level: Ints2D
     """[states, sections] how high the placed buffers reach; ``_FAR`` where nothing waits any more."""
-    left: Ints
+    left: Ints2D
     """[states, sections] units that wait."""
-    waits: NDArray[np.int8]
+    waits: Signs2D
     """[states, n] 1 where a buffer waits."""
     waste: Floats
     area: Floats
@@ -145,11 +144,12 @@ class Beam:
         children = np.empty((3, width * _SUCCESSORS + n), np.int64)
         worth = np.empty(children.shape[1])
         table = np.empty(1 << (4 * width).bit_length(), np.int64)
+        raised = np.empty((1, sections), np.int64)
         count, states = 1, 0
         for depth in range(n):
             if should_stop():
                 return None, states
-            found = expand(count, height, self._lives, price, old, depth, halves, children, worth)
+            found = expand(count, height, self._lives, price, old, depth, halves, children, worth, raised)
             if noise > 0:
                 worth[:found] *= 1.0 + noise * chance.random(found)
             moves = parent[depth], placed[depth], offset[depth]
@@ -201,19 +201,20 @@ def expand(
     states: States,
     depth: int,
     halves: int,
-    children: Ints,
+    children: Ints2D,
     worth: Floats,
+    raised: Ints2D,
 ) -> int:
     """Successors of states; returns how many.
 
     ``children`` [3, ...] gets state, raises and buffer of each, ``worth`` what they are compared by, the less the better.
     ``price`` [sections + 1] are sums of what a unit of waste costs, and ``halves`` is twice the power of the mean life.
+    ``raised`` [1, sections] is room to work in.
     """
     # Arrays by themselves: in loops the members of a tuple would be counted as references each time.
     size, align, begin, end, first = buffers
     level, left, waits, waste, area, lives, _ = states
     sections, found, most = len(price) - 1, 0, len(worth)
-    raised = np.empty((1, sections), np.int64)
     for state in range(count):
         for s in range(sections):
             raised[0, s] = level[state, s]
@@ -270,7 +271,7 @@ def go_on(
     old: States,
     new: States,
     names: Ints,
-    children: Ints,
+    children: Ints2D,
     table: Ints,
     parent: Ints,
     placed: Ints,

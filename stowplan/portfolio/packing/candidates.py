@@ -17,11 +17,11 @@ import numpy as np
 
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
-from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Context, is_overloaded
 from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
-from stowplan.portfolio.packing.search import Placements, Search
+from stowplan.portfolio.packing.search import Search
 
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, nodes times buffers of the exact search,
 #: and buffers placed from the bottom up.
@@ -302,15 +302,3 @@ class InnerRun(Context):
     def remaining(self) -> float:
         """Seconds left."""
         return max(0.0, self._end - time.monotonic())
-
-
-def warm_up() -> None:
-    """Compile everything, where it has not been, by packing two buffers."""
-    problem = Problem(buffers=(Buffer(id="one", lower=0, upper=2, size=1), Buffer(id="two", lower=1, upper=3, size=2)))
-    data = arrays.build(problem)
-    placements = Placements(data, lambda: False)
-    placements.first_fit(np.zeros(2))
-    placements.skyline(np.zeros(2))
-    beam.Beam(data).pack(3, 1, 1, np.random.default_rng(0), 0.0, lambda: False)
-    peaks.Peaks(data, 0, 0, lambda: False).place(1, (0,), 10)
-    canonical.start(data, None, seed=0).run(lambda: None, lambda: False)

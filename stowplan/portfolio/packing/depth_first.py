@@ -138,8 +138,14 @@ class Shape:
             self._others,
             self._members,
             limit,
+            np.empty(_room(n, len(self._others)), np.int64),
         )
         return outcome, nodes, np.array([each.offset for each in buffers], np.int64)
+
+
+def _room(n: int, others: int) -> int:
+    """Numbers that :func:`canonical_search` has to work in."""
+    return 2 * (others + 1) + n + 2 * ((n + 1) * n + 1)
 
 
 def _lists(columns: dict[str, Ints]) -> dict[str, list[int]]:
@@ -158,6 +164,7 @@ def canonical_search(
     others: Ints,
     members: Ints,
     limit: int,
+    room: Ints,
 ) -> tuple[int, int]:
     """Depth-first search for a plan within ``capacity``; returns (FOUND, EXHAUSTED or LIMIT, nodes).
 
@@ -175,15 +182,17 @@ def canonical_search(
     are looked through only when that one no longer can.
 
     The tables are those of :meth:`Shape.search` and are changed; where FOUND, buffers have their offsets. ``limit`` is in
-    nodes.
+    nodes; ``room`` [:func:`_room`] is to work in.
     """
     n = len(order)
     failed_last = 0
     # What to undo: places that were raised, and buffers that were placed.
-    raised, before, raises = np.empty(len(others) + 1, np.int64), np.empty(len(others) + 1, np.int64), 0
-    stack, placed = np.empty(n, np.int64), 0
+    most = len(others) + 1
+    raised, before, raises = room[:most], room[most : 2 * most], 0
+    stack, placed = room[2 * most : 2 * most + n], 0
     # The lists of all frames, one after the other.
-    opens, candidates = np.empty((n + 1) * n + 1, np.int64), np.empty((n + 1) * n + 1, np.int64)
+    lists, each = 2 * most + n, (n + 1) * n + 1
+    opens, candidates = room[lists : lists + each], room[lists + each : lists + 2 * each]
     for m in range(n):
         opens[m] = order[m]
     depth, nodes = 0, 0

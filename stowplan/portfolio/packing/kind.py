@@ -75,7 +75,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    # A few buffers take milliseconds, and no compiled code.
+    # A few buffers take milliseconds.
     is_small = len(problem.buffers) <= FEW_BUFFERS and not any(buffer.gaps for buffer in problem.buffers)
     function = "stowplan.portfolio.packing.quick:greedy"
     return (Candidate("greedy", "baseline", function, in_thread=is_small),)
@@ -126,5 +126,4 @@ KIND = Kind(
     quick_plan=lambda *given: quick_plan(*given) or ("greedy", None),
     # Often it meets the bound, and no worker is needed.
     is_quick_first=lambda problem: len(problem.buffers) <= FEW_BUFFERS,
-    warm_up="stowplan.portfolio.packing.candidates:warm_up",
 )

@@ -190,6 +190,7 @@ class Peaks:
         height = sweep(
             order, leaving, begin, end, self._size, self._align, stack.height,
             begin[others], beyond.offsets[by_offset], self._size[others], at_top, self._limit, offset,
+            np.empty(2 * len(leaving) + 4, np.int64),
         )  # fmt: skip
         return Side(int(height), order, offset[order])
 
@@ -263,14 +264,15 @@ def sweep(
     at_top: bool,
     limit: int,
     offset: Ints,
+    room: Ints,
 ) -> int:
     """Place buffers in ``order``, by begin, each into the tightest hole; returns the height, ``_FAR`` from ``limit`` on.
 
     ``leaving`` has these and what lives before them, by end, which is a stack of height ``top`` at known offsets. What is
     ``beyond``, by offset, lives from its begin on longer than any of the buffers. ``at_top`` says where in its hole a buffer
-    goes. ``offset`` [all] is written.
+    goes. ``offset`` [all] is written; ``room`` [2 len(leaving) + 4] is to work in.
     """
-    low, high, count = np.empty(len(leaving) + 2, np.int64), np.empty(len(leaving) + 2, np.int64), 1
+    low, high, count = room[: len(leaving) + 2], room[len(leaving) + 2 :], 1
     low[0], high[0] = top, _FAR
     first = _FAR
     for k in range(len(beyond_begin)):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
-from stowplan.compiled import njit
+from stowplan.compiled import Ints2D, njit
 from stowplan.portfolio.packing import orders, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 
@@ -301,7 +301,7 @@ def greedy(
     last: Ints,
     best_fit: bool,
     offsets: Ints,
-    table: Ints,
+    table: Ints2D,
     since: int,
     until: int,
 ) -> int:

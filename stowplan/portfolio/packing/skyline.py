@@ -35,7 +35,13 @@ class Skyline:
 
     def __init__(self, data: Data):
         begin, end = data.begin, data.end
-        self._order, self._leaf, self._latest, self._soonest = build_tree(begin, end)
+        n, leaves = len(begin), 1
+        while leaves * _LEAF < n:
+            leaves *= 2
+        self._order, self._leaf = np.empty(n, np.int64), np.empty(n, np.int64)
+        self._latest, self._soonest = np.empty(2 * leaves, np.int64), np.empty(2 * leaves, np.int64)
+        build_tree(begin, end, self._order, self._leaf, self._latest, self._soonest)
+        self._room = np.empty(2 * leaves + 2 * _DEPTH + 3 * (data.sections + 1) + 2 * (5 * n + 2), np.int64)
         self._size, self._align, self._begin, self._end = (each[self._order] for each in (data.size, data.align, begin, end))
         self._sections = data.sections
 
@@ -54,6 +60,8 @@ class Skyline:
             self._latest,
             self._soonest,
             placed,
+            np.empty(len(key), np.int8),
+            self._room,
         )
         offsets[self._order] = placed
         return height, offsets
@@ -89,24 +97,21 @@ def _select(order: Ints, low: int, high: int, middle: int, value: Ints) -> None:
 
 
 @njit
-def build_tree(begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+def build_tree(begin: Ints, end: Ints, order: Ints, leaf: Ints, latest: Ints, soonest: Ints) -> None:
     """Lives [n] halved by begin and end in turn: order [n], leaf of each place in it [n], and for each node two bounds.
 
     Node v has the children 2 v and 2 v + 1. The bounds are the latest begin and the soonest end in it.
     """
-    n = len(begin)
-    leaves = 1
-    while leaves * _LEAF < n:
-        leaves *= 2
-    order = np.arange(n)
+    n, leaves = len(begin), len(latest) // 2
+    for at in range(n):
+        order[at] = at
     count, by_begin = 1, True
     while count < leaves:
         for at in range(count):
             middle = n * (2 * at + 1) // (2 * count)
             _select(order, n * at // count, n * (at + 1) // count, middle, begin if by_begin else end)
         count, by_begin = 2 * count, not by_begin
-    leaf = np.empty(n, np.int64)
-    latest, soonest = np.full(2 * leaves, -1), np.full(2 * leaves, _FAR)
+    latest[:], soonest[:] = -1, _FAR
     for at in range(leaves):
         node = leaves + at
         for place in range(n * at // leaves, n * (at + 1) // leaves):
@@ -116,7 +121,6 @@ def build_tree(begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     for node in range(leaves - 1, 0, -1):
         latest[node] = max(latest[2 * node], latest[2 * node + 1])
         soonest[node] = min(soonest[2 * node], soonest[2 * node + 1])
-    return order, leaf, latest, soonest
 
 
 @njit_inner
@@ -222,20 +226,28 @@ def fill(
     latest: Ints,
     soonest: Ints,
     offsets: Ints,
+    waiting: NDArray[np.int8],
+    room: Ints,
 ) -> int:
-    """Place all buffers, in the tree's order; returns the height. ``offsets`` [n] is written."""
+    """Place all buffers, in the tree's order; returns the height. ``offsets`` [n] is written.
+
+    ``waiting`` [n] and ``room``, of the length that :class:`Skyline` gives it, are to work in.
+    """
     n, leaves = len(size), len(latest) // 2
-    waiting, best, stack = np.ones(n, np.int8), np.empty(2 * leaves, np.int64), np.empty(2 * _DEPTH, np.int64)
+    waiting[:] = 1
+    best, stack, room = room[: 2 * leaves], room[2 * leaves : 2 * leaves + 2 * _DEPTH], room[2 * leaves + 2 * _DEPTH :]
     for node in range(leaves, 2 * leaves):
         _update_leaf(node, n, leaves, key, waiting, best)
     for node in range(leaves - 1, 0, -1):
         _update_node(node, key, best)
     # Stretches of equal level, by their first section: level, where the next begins, where the one before began.
-    level, after, before = np.full(sections + 1, -1), np.empty(sections + 1, np.int64), np.full(sections + 1, -1)
+    width = sections + 1
+    level, after, before, room = room[:width], room[width : 2 * width], room[2 * width : 3 * width], room[3 * width :]
+    level[:], before[:] = -1, -1
     level[0], after[0] = 0, sections
     # Valleys to look at; those that are none any more are still in it. Placing adds three at most and raising, which takes a
     # stretch away that placing has added, one.
-    levels, starts, count = np.empty(5 * n + 2, np.int64), np.empty(5 * n + 2, np.int64), 1
+    levels, starts, count = room[: 5 * n + 2], room[5 * n + 2 :], 1
     levels[0], starts[0] = 0, 0
     height, left = 0, n
     while left > 0:

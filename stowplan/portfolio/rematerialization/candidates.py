@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from stowplan.compiled import is_interpreted
 from stowplan.models.rematerialization.plan import Plan
-from stowplan.models.rematerialization.problem import Op, Problem, Tensor
+from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order import beam
@@ -43,9 +42,6 @@ ROUNDS, RECREATIONS, ROUND_STEPS = 3_000, 40, 100
 
 #: Parts of its limit that are tried with few of the layers, and slices of ruin and recreate with them.
 PARTS, LAYER_SLICES = (1.0, 0.97, 0.94, 0.91), 8
-
-#: So many times as long does all take where it is interpreted.
-SLOWER = 100
 
 #: Weight of a limit's worth of bytes above the limit, in what all operators cost once.
 WEIGHT = 4.0
@@ -180,7 +176,7 @@ def _carry_over(run: _Search) -> None:
 
 def _rounds(runs: int) -> int:
     """Rounds of ruin and recreate in a slice, for sequences of so many runs."""
-    return max(1, ROUNDS // runs // (SLOWER if is_interpreted() else 1))
+    return max(1, ROUNDS // runs)
 
 
 def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
@@ -227,10 +223,11 @@ def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int
     structure, graph, work = run.structure, run.insertion.graph, run.insertion.work
     runs = np.zeros(run.insertion.room, np.int64)
     best = np.zeros_like(runs)
+    scratch = np.empty(3 * len(runs) + 2 + structure.ops, np.int64)
     count = len(start)
     runs[:count] = start
     steps = max(FEWEST_STEPS, STEPS_PER_RUN * count)
-    slices = max(1, steps * count * (SLOWER if is_interpreted() else 1) // SLICE)
+    slices = max(1, steps * count // SLICE)
     # From near the cost of an operator down to where no worse step is ever taken.
     mean = max(1.0, float(sum(structure.cost)) / max(1, structure.ops))
     top = mean * float(run.chance.choice([0.03, 0.1, 0.3, 1.0])) if hot else mean * 0.01
@@ -240,7 +237,7 @@ def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int
         begin, end = (top * (1e-3 * mean / top) ** (each / slices) for each in (at, at + 1))
         best_cost = run.best.objective if run.best is not None else 1 << 62
         heat = np.array([begin, end, weight])
-        count, found, _ = engine.anneal(graph, work, runs, count, run.limit, best, best_cost, chance, heat, size)
+        count, found, _ = engine.anneal(graph, work, runs, count, run.limit, best, best_cost, chance, heat, size, scratch)
         if found:
             run.offer(best[:found].tolist(), "local search")
         at += 1
@@ -248,21 +245,3 @@ def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int
             # Cooled down within a part of the time, however slow this machine is.
             slices = max(1, min(slices, int(run.context.seconds(COOLING_SHARE) / (time.monotonic() - began + 1e-9))))
     return size * at * len(start)
-
-
-def warm_up() -> None:
-    """Compile everything, where it has not been, on three operators."""
-    problem = Problem(
-        tensors=tuple(Tensor(id=name, size=size) for name, size in (("a", 1), ("b", 2), ("c", 3))),
-        ops=(Op(id="one", writes=(0,)), Op(id="two", writes=(1,)), Op(id="three", reads=(0, 1), writes=(2,), cost=1)),
-        outputs=(2,),
-        limit=5,
-    )
-    structure = build(problem)
-    insertion = Insertion(structure)
-    runs, best = np.array([0, 1, 2, 0], np.int64), np.zeros(4, np.int64)
-    engine.anneal(insertion.graph, insertion.work, runs, 3, 5, best, 1, np.ones(1, np.int64), np.ones(3), 1)
-    insertion.mended(structure.order, 5)
-    insertion.recreated(structure.order, 5, 1, 1, 0.0, 1)
-    simulate(structure, structure.order, 5)
-    beam.search(make_ordering(structure.ordering), 0, 100, 2, None, lambda: False)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit, njit_inner, njit_outer
+from stowplan.compiled import njit, njit_inner
 from stowplan.models.rematerialization.structure import Structure
 from stowplan.portfolio.random_numbers import random_below
 
@@ -107,7 +107,7 @@ def copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
         target[place + at] = source[begin + at]
 
 
-@njit_outer
+@njit
 def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> bool:
     """Whether each of the first ``count`` runs can run; ``live[:count]`` then has the bytes that are live at each."""
     instance, size, begin, last, ran, barred, operand, taker = work
@@ -188,6 +188,7 @@ def anneal(
     chance: Ints,
     heat: Floats,
     steps: int,
+    scratch: Ints,
 ) -> tuple[int, int, int]:
     """Change a sequence step by step.
 
@@ -205,6 +206,8 @@ def anneal(
         State of the random numbers.
     heat
         Temperature at the first step and at the last, and the weight of a limit's worth of bytes above it, in costs.
+    scratch
+        Room for three times as many numbers as ``runs`` has places, two more, and one for each operator.
 
     Returns
     -------
@@ -212,8 +215,9 @@ def anneal(
         The new ``count``, the length of ``best`` (0 where nothing better was found), and its added cost.
     """
     ops, room = len(graph.cost), len(runs)
-    live, other, trial = np.zeros(room + 1, np.int64), np.zeros(room + 1, np.int64), np.zeros(room, np.int64)
-    times = np.zeros(ops, np.int64)
+    scratch[:] = 0
+    live, other, trial = scratch[: room + 1], scratch[room + 1 : 2 * room + 2], scratch[2 * room + 2 : 3 * room + 2]
+    times = scratch[3 * room + 2 :]
     cost = 0
     for op in range(ops):
         cost -= graph.cost[op]

@@ -7,21 +7,19 @@ from typing import Any
 
 import msgspec
 
-from stowplan import interpreted
-from stowplan.compiled import is_warm
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import Verification, verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.rematerialization.greedy import simulate
 
-#: Operators of a graph for which the greedy simulation costs nothing, and that interpreted code does.
+#: Operators of a graph for which the greedy simulation costs nothing.
 SMALL = 64
 
 _HERE = "stowplan.portfolio.rematerialization"
 _SEARCH = f"{_HERE}.candidates"
-_SIMULATE = f"{_HERE}.greedy:simulate"
 _PROOFS = f"{_HERE}.proofs"
 
 
@@ -35,7 +33,6 @@ def _initial(problem: Problem) -> dict[str, Plan]:
     found = {"given": structure.made(structure.order)}
     if problem.limit is None or found["given"].peak <= problem.limit:
         return found | {"greedy": found["given"]}
-    simulate = interpreted.load(_SIMULATE)
     sequence = simulate(structure, structure.order, problem.limit) if len(problem.ops) <= SMALL else None
     return {} if sequence is None else {"greedy": structure.made(sequence)}
 
@@ -44,16 +41,15 @@ def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bo
     structure = build(problem)
     if problem.limit is None:
         return None
-    sequence = interpreted.load(_SIMULATE)(structure, structure.order, problem.limit, should_stop=should_stop)
+    sequence = simulate(structure, structure.order, problem.limit, should_stop=should_stop)
     return None if sequence is None else ("greedy", structure.made(sequence))
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.ops) <= SMALL
-    interpret = small and not is_warm() and not options.deterministic
     cuts = Candidate("cuts", "exact", f"{_PROOFS}:cuts", share=0.2, in_thread=small)
     others = [
-        Candidate("search", "heuristic", f"{_SEARCH}:search", share=0.7, interpret=interpret),
+        Candidate("search", "heuristic", f"{_SEARCH}:search", share=0.7),
         Candidate("stages", "exact", f"{_HERE}.staged:stages", share=0.7),
     ]
     # One cut of a large graph after the other takes long, and the program in stages says as much sooner.
@@ -66,7 +62,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
     small = len(problem.ops) <= SMALL
-    return (Candidate("greedy", "baseline", f"{_PROOFS}:greedy", interpret=small, in_thread=small),)
+    return (Candidate("greedy", "baseline", f"{_PROOFS}:greedy", in_thread=small),)
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -104,5 +100,4 @@ KIND = Kind(
     unit="cost",
     makes_baselines=_makes_baselines,
     quick_plan=_quick_plan,
-    warm_up=f"{_SEARCH}:warm_up",
 )

@@ -1,4 +1,4 @@
-"""Bounds, the exact model and the baseline of rematerialization as candidates; apart from the search, which loads numba."""
+"""Bounds, the exact model and the baseline of rematerialization as candidates."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.portfolio.context import Context
+from stowplan.portfolio.rematerialization.greedy import Policy, simulated
 
 #: Operators whose cuts are looked at in deterministic runs, times operators, for each second of the limit.
 CUTS = 20_000
@@ -13,9 +14,6 @@ CUTS = 20_000
 
 def greedy(problem: Problem, context: Context) -> None:
     """The baseline alone: the order given, one simulation."""
-    # Loads numba, but where it is interpreted.
-    from stowplan.portfolio.rematerialization.greedy import Policy, simulated
-
     structure = build(problem)
     found = simulated(structure, structure.order, Policy(), context.closed)
     if found is not None:

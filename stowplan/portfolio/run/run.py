@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from stowplan.compiled.library import trouble
 from stowplan.log import LOGGER, bounded, cut
 from stowplan.models.hint import Hint
 from stowplan.portfolio.arguments import Call, left_out
@@ -219,7 +220,7 @@ class Run:
             pool.tell_plan()
 
 
-_VERSIONED = ("ortools", "highspy", "numpy", "numba")
+_VERSIONED = ("ortools", "highspy", "numpy")
 _VERSIONED_WITH_POLICY = (*_VERSIONED, "torch")
 
 
@@ -227,6 +228,8 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
     """The result of a call whose run is over."""
     known = run.state
     checkpoint, training = _checkpoint(run, call.candidates)
+    if without_code := trouble(f"stowplan.portfolio.{known.kind.name}"):
+        known.warnings.append(f"heuristics ran interpreted, many times slower: {without_code}")
     if not call.warnings:
         _warn_where_missing(known, run.reports)
     baseline = known.baseline or known.kind.baseline

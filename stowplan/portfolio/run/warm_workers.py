@@ -66,17 +66,13 @@ class WarmWorkers:
             self._most = max(self._most, workers + 1)
             self._keeps = os.environ.get(KEEP) != "0"
 
-    def get(
-        self, function: str, *, interpret: bool = False, fresh: bool = False, most_bytes: int | None = None
-    ) -> WorkerProcess:
+    def get(self, function: str, *, fresh: bool = False, most_bytes: int | None = None) -> WorkerProcess:
         """A process that waits for a job: one that has run this candidate before, or another, or a new one.
 
         Parameters
         ----------
         function
             Of the candidate.
-        interpret
-            Whether compiled functions run interpreted in it.
         fresh
             Whether it must be a new one.
         most_bytes
@@ -87,7 +83,7 @@ class WarmWorkers:
         OSError
             The system has no room for another process.
         """
-        start = _start_of(interpret)
+        start = _start_of()
         if not fresh:
             with self._lock:
                 fit = [each for each in self._waiting if self._made[each] == start and each.is_alive]
@@ -101,7 +97,7 @@ class WarmWorkers:
 
     def is_ready(self, function: str) -> bool:
         """Whether a process waits that has run this candidate before, and would be given for it now."""
-        start = _start_of(False)
+        start = _start_of()
         with self._lock:
             fit = [each for each in self._waiting if each.has_run and function in each.functions]
             return any(self._made[each] == start and each.is_alive for each in fit)
@@ -116,7 +112,7 @@ class WarmWorkers:
         if os.environ.get(KEEP) == "0":
             return
         with contextlib.suppress(OSError):
-            process = self._start(_start_of(False))
+            process = self._start(_start_of())
             for function in functions:
                 process.load(function)
             process.was_kept = True
@@ -207,7 +203,7 @@ class WarmWorkers:
 
     def _trim(self) -> None:
         """End those that are too many; first those that have ended, and those that no call like the last could use."""
-        start = _start_of(False)
+        start = _start_of()
         with self._lock:
             useful = {each: self._made[each] == start for each in self._waiting if each.is_alive}
             ordered = sorted(useful, key=lambda each: useful[each], reverse=True)
@@ -248,21 +244,16 @@ class WarmWorkers:
                 future.set_exception(error)
 
 
-def _start_of(interpret: bool) -> Start:
-    return Start(sys.executable, os.getcwd(), _environment(interpret))
+def _start_of() -> Start:
+    return Start(sys.executable, os.getcwd(), _environment())
 
 
-def _environment(interpret: bool) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     environment = child_environment()
     environment.pop(_PASSING, None)
     # One thread a process: the processes are what runs in parallel.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         environment.setdefault(name, "1")
-    if interpret:
-        # It needs numpy, which this process may do without.
-        from stowplan.compiled import INTERPRET
-
-        environment[INTERPRET] = "1"
     return environment
 
 

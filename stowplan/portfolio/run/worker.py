@@ -117,16 +117,9 @@ class Worker:
 
 
 def _load(function: str) -> None:
-    """Import a candidate's module, and load what has been compiled for it.
-
-    What goes wrong goes wrong again with the job, and is told then; so does what has to be compiled first.
-    """
+    """Import a candidate's module; what goes wrong goes wrong again with the job, and is told then."""
     try:
-        module = sys.modules[kinds.load(function).__module__]
-        from stowplan.compiled import is_warm
-
-        if hasattr(module, "warm_up") and is_warm():
-            module.warm_up()
+        kinds.load(function)
     except BaseException:
         traceback.print_exc()
 

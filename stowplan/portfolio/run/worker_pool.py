@@ -226,9 +226,7 @@ class WorkerPool:
         # What it holds from earlier jobs counts, so that it must not be much.
         most = None if limit is None else limit // 2
         try:
-            process = workers().get(
-                worker.candidate.function, interpret=worker.candidate.interpret, fresh=fresh, most_bytes=most
-            )
+            process = workers().get(worker.candidate.function, fresh=fresh, most_bytes=most)
         except OSError as error:
             self._end(worker, "failed", f"could not be started: {error}")
             return

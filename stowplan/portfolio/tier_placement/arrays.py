@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.compiled import Ints2D
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Offsets, Structure, plan_of
@@ -31,7 +32,7 @@ class Data(NamedTuple):
     touch: Ints
     """[m + 1] Tensor i is moved in the layers ``touched[touch[i] : touch[i + 1]]``."""
     touched: Ints
-    cost: Ints
+    cost: Ints2D
     """[len(touched), T] Picoseconds to read or write it there, by tier."""
     use: Ints
     """[n + 1] Layer s moves the tensors ``used[use[s] : use[s + 1]]``."""

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
-
 from stowplan.models.hint import Hint
 from stowplan.models.tier_placement.plan import Plan
-from stowplan.models.tier_placement.problem import Layer, Problem, Tier
+from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
 from stowplan.portfolio.context import Context, asks_for_heuristics, is_overloaded, presolve_seconds
-from stowplan.portfolio.tier_placement import engine, heuristics
+from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
 
@@ -220,14 +218,3 @@ def linear(problem: Problem, context: Context) -> None:
     context.bound(bound, "linear")
     if hint is not None:
         context.hint(hint)
-
-
-def warm_up() -> None:
-    """Compile everything, on a network of one layer."""
-    tiers = (Tier(name="slow", capacity=8, bandwidth=10**9), Tier(name="fast", capacity=1, bandwidth=10**10))
-    data = build(Problem(tiers=tiers, layers=(Layer(name="one", output_bytes=1, weight_bytes=1),)))
-    begin = heuristics.any_map(data)
-    assert begin is not None
-    Search(data, begin, 0).cool(10, 1.0, lambda: False)
-    engine.repair(data, engine.start(data, begin, 0))
-    engine.place_anywhere(data, engine.start(data, begin, 0), np.arange(len(begin)))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.compiled import njit, njit_inner
+from stowplan.compiled import Ints2D, njit, njit_inner
 from stowplan.portfolio.random_numbers import random_below
 from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
@@ -26,19 +26,19 @@ class State(NamedTuple):
     """[m]"""
     moved: Ints
     """[n] Picoseconds that each layer moves bytes for."""
-    top: Ints
+    top: Ints2D
     """[T, 2 L] Segment tree over steps: the most bytes of outputs in its part of time, as seen from its parent."""
-    every: Ints
+    every: Ints2D
     """[T, L] Bytes in each step of a node's part of time, beside what its children know of."""
     stored: Ints
     """[T] Bytes of weights."""
-    listed: Ints
+    listed: Ints2D
     """[T, m] Weights in each tier, in no order."""
     many: Ints
     """[T]"""
     place: Ints
     """[m] Where each is listed."""
-    undo: Ints
+    undo: Ints2D
     """[2, TOGETHER + EJECTIONS] Tensors that the move in hand has shifted, and where they were."""
     stamp: Ints
     """[m + 1] Number of the last move that shifted each; at the end that of the move in hand."""

@@ -92,5 +92,4 @@ KIND = Kind(
     baseline_sources=("compiler", "greedy_dp"),
     awaited_baselines=lambda problem: ("greedy_dp",),
     makes_baselines=lambda problem: (Candidate("greedy_dp", "baseline", f"{_HERE}:greedy_dp"),),
-    warm_up="stowplan.portfolio.tier_placement.candidates:warm_up",
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.compiled import INTERPRET, njit_inner
+from stowplan.compiled import INTERPRET
 from stowplan.portfolio.memory_mapping import arrays, machine
 from stowplan.portfolio.memory_mapping.machine import new_state
 from tests.models.memory_mapping.cases import random_problem
@@ -97,15 +97,6 @@ def test_crowded_windows() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 3
-
-
-@pytest.mark.skipif(os.environ.get(INTERPRET) == "1", reason="functions are interpreted")
-def test_inner_functions_refuse_python() -> None:
-    def double(number: int) -> int:
-        return 2 * number
-
-    with pytest.raises(TypeError, match="double is for compiled code"):
-        njit_inner(double)(1)
 
 
 def test_the_machine_has_one_face() -> None:

@@ -10,8 +10,6 @@ import stowplan
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.verify import verify
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.operator_order import kind
 from tests.models.operator_order.cases import least_peak, random_problem
 from tests.patience import HANG
 
@@ -77,11 +75,3 @@ def test_the_arena_decides_between_plans_of_one_peak() -> None:
     result = stowplan.solve(problem, time_limit=HANG, plans={"wasteful": wasteful})
     assert result.plan is not None
     assert result.plan.arena == best.arena
-
-
-def test_only_a_run_that_the_clock_ends_is_interpreted_while_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kind, "is_warm", lambda: False)
-    for deterministic in (False, True):
-        options = Options(deterministic=deterministic)
-        found = {each.name: each.interpret for each in kind.KIND.candidates(branches(2), options)}
-        assert (found["search"], found["sets"]) == (not deterministic, not deterministic)

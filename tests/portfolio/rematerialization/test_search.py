@@ -92,7 +92,8 @@ def test_local_search_gives_valid_sequences_and_never_worse_ones(seed: int) -> N
     chance = np.array([seed + 1], np.int64)
     limit = problem.limit or 0
     work = engine.scratch(graph, room)
-    count, found, cost = engine.anneal(graph, work, runs, structure.ops, limit, best, 1 << 60, chance, heat, 3000)
+    moves = np.empty(3 * len(runs) + 2 + structure.ops, np.int64)
+    count, found, cost = engine.anneal(graph, work, runs, structure.ops, limit, best, 1 << 60, chance, heat, 3000, moves)
     assert peak(graph, engine.scratch(graph, count), runs[:count].copy()) >= 0
     if found:
         plan = structure.made(best[:found].tolist())

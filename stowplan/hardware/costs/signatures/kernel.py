@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit
+from stowplan.compiled import Floats2D, njit
 
 Array = NDArray[np.float64]
 
@@ -13,7 +13,7 @@ Array = NDArray[np.float64]
 @njit
 def add_trees(
     total: Array,
-    rows: Array,
+    rows: Floats2D,
     roots: NDArray[np.int32],
     feature: NDArray[np.int16],
     threshold: Array,

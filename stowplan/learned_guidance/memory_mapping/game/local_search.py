@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit_inner, njit_outer
+from stowplan.compiled import Ints2D, njit, njit_inner
 from stowplan.deadline import Deadline
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
@@ -157,8 +157,8 @@ class _LocalSearch:
         )
 
 
-@njit_outer
-def begin(tables: Tables, wanted: Ints, states: Ints, trial: Ints, best: Ints, numbers: Ints) -> None:
+@njit
+def begin(tables: Tables, wanted: Ints, states: Ints2D, trial: Ints, best: Ints, numbers: Ints) -> None:
     """Play the game to begin with, and keep it: ``wanted`` becomes what was played.
 
     ``wanted`` and ``best`` are (M,); ``states`` is (KEPT, D) with the state before the first move in its first row, ``trial``
@@ -175,14 +175,14 @@ def begin(tables: Tables, wanted: Ints, states: Ints, trial: Ints, best: Ints, n
     numbers[_BEST] = trial[RETURN_PS]
 
 
-@njit_outer
+@njit
 def play_changed(
     tables: Tables,
     wanted: Ints,
-    states: Ints,
+    states: Ints2D,
     trial: Ints,
     best: Ints,
-    changed: Ints,
+    changed: Ints2D,
     numbers: Ints,
     rounds: int,
     loss_ps: int,

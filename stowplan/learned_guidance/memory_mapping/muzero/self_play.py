@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit_outer
+from stowplan.compiled import Singles2D, njit
 from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import Model, search
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import COPY, DROP, LEGAL, POSITION, RETURN_PS
@@ -61,8 +61,8 @@ def bias_preferences(biases: Floats, actions: Floats) -> Floats:
     return np.asarray(found, np.float32)
 
 
-@njit_outer
-def play_biased(tables: Tables, data: Ints, bias: Floats, noise: Floats, mean_benefit: float, density: float) -> int:
+@njit
+def play_biased(tables: Tables, data: Ints, bias: Floats, noise: Singles2D, mean_benefit: float, density: float) -> int:
     """Play to the end by a bias (4,) alone, at each move the action that it and the noise (M, 3) like best; the return (ps).
 
     ``mean_benefit`` and ``density`` (of benefit, per byte and step) are the program's, as in the action features.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit_inner, njit_outer
+from stowplan.compiled import Singles2D, njit, njit_inner
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     BEFORE_IT,
     COPY,
@@ -74,7 +74,7 @@ class View(NamedTuple):
     """ps for a byte held one step."""
     mean_supply: float
     """ps; of a slot."""
-    buffers: Floats
+    buffers: Singles2D
     """(M, :class:`BufferFeature`): features that no state changes; the others are 0."""
     area: Doubles
     """(M,) bytes times steps that each move keeps in use."""
@@ -86,7 +86,7 @@ class View(NamedTuple):
     """(M + 1,) as :class:`GlobalFeature` has it, by position."""
     globals: Floats
     """(:class:`GlobalFeature`,): features that no state changes."""
-    map_sums: Floats
+    map_sums: Singles2D
     """(rows, columns); room."""
     profile_sums: Floats
     """(bins,); room."""
@@ -94,7 +94,7 @@ class View(NamedTuple):
     """(slots + 1,); room."""
 
 
-@njit_outer
+@njit
 def first_benefits(tables: Tables, data: Ints, out: Doubles) -> None:
     """Benefits (ps) of all moves in the state before the first."""
     for position in range(len(out)):
@@ -125,7 +125,7 @@ def clipped(x: float) -> float:
     return min(max(x, -2.0), 2.0)
 
 
-@njit_outer
+@njit
 def encode(tables: Tables, data: Ints, view: View, out: Observations, row: int) -> None:
     """Fill a row of the observations with a state before its game's end."""
     in_use = draw(tables, data, view, out.memory_map, out.profile, row)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.compiled import Bytes2D, Bytes3D, Singles2D, Singles3D
 from stowplan.errors import InputError
 
 
@@ -197,17 +198,17 @@ class GlobalFeature(IntEnum):
 class Observations(NamedTuple):
     """Observations of B states."""
 
-    buffers: Floats
+    buffers: Singles3D
     """(B, 1 + k + l, :class:`BufferFeature`) float32: present, future, and later buffers of the present one's tensor."""
-    memory_map: Bytes
+    memory_map: Bytes3D
     """(B, rows, columns) uint8: part of the cell that is occupied, 255 for all of it; row 0 is at offset 0."""
-    profile: Bytes
+    profile: Bytes2D
     """(B, bins) uint8: part of the bin that is occupied at the target time."""
-    supply: Floats
+    supply: Singles3D
     """(B, slots, :class:`SupplyFeature`) float32."""
-    actions: Floats
+    actions: Singles3D
     """(B, 3, :class:`ActionFeature`) float32."""
-    globals: Floats
+    globals: Singles2D
     """(B, :class:`GlobalFeature`) float32."""
 
 

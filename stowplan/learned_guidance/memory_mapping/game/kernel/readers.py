@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowplan.compiled import njit_inner, njit_outer
+from stowplan.compiled import njit, njit_inner
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     ACTION,
     END,
@@ -53,7 +53,7 @@ def benefit(tables: Tables, data: Ints, position: int) -> int:
     return saved
 
 
-@njit_outer
+@njit
 def present_benefit(tables: Tables, data: Ints) -> int:
     """Benefit of the present move; 0 once the game is over."""
     return 0 if is_over(tables, data) else benefit(tables, data, data[POSITION])

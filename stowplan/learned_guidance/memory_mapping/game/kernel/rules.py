@@ -5,7 +5,7 @@ Nothing is checked here: :func:`step` takes a legal action. ``readers.py`` says 
 
 from __future__ import annotations
 
-from stowplan.compiled import njit_inner, njit_once, njit_outer
+from stowplan.compiled import njit, njit_inner, njit_once
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     ACTION,
     BACKUP,
@@ -81,7 +81,7 @@ def step(tables: Tables, data: Ints, action: int) -> int:
     return data[RETURN_PS] - before  # type: ignore[no-any-return]
 
 
-@njit_outer
+@njit
 def reset(tables: Tables, data: Ints) -> None:
     """Back to the state before the first move."""
     for cell in range(len(data)):
@@ -91,7 +91,7 @@ def reset(tables: Tables, data: Ints) -> None:
 # ---------------------------------------------------------------------------------------------- which actions are legal
 
 
-@njit_outer
+@njit
 def look(tables: Tables, data: Ints) -> None:
     """Find the legal actions of the present move, and what they would occupy."""
     for cell in range(LEGAL, HEAD):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import njit_outer
+from stowplan.compiled import njit
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, plan_of
 from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import COPY, DROP, LEGAL, NOCOPY, POSITION, RETURN_PS
@@ -17,7 +17,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import look, step
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables, build_tables
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
-from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
+from stowplan.models.memory_mapping.problem import Problem
 
 
 class CompiledGame(Game):
@@ -154,13 +154,13 @@ class CompiledState:
         return self.data[self.game.tables.program[0].at_rows :].reshape(-1, layout.ROW)
 
 
-@njit_outer
+@njit
 def play_one(tables: Tables, data: Ints, action: int) -> int:
     """Make one legal move; the reward (ps)."""
     return step(tables, data, action)
 
 
-@njit_outer
+@njit
 def play_greedy(tables: Tables, data: Ints) -> int:
     """Play to the end, at each move the action of largest reward, resets aside, the first of equals; the return (ps)."""
     while not is_over(tables, data):
@@ -171,7 +171,7 @@ def play_greedy(tables: Tables, data: Ints) -> int:
     return data[RETURN_PS]  # type: ignore[no-any-return]
 
 
-@njit_outer
+@njit
 def play_actions(tables: Tables, data: Ints, actions: Ints) -> int:
     """Play a list of actions, as far as they are legal; how many were."""
     for number in range(len(actions)):
@@ -180,27 +180,3 @@ def play_actions(tables: Tables, data: Ints, actions: Ints) -> int:
             return number
         step(tables, data, action)
     return len(actions)
-
-
-def smallest_problem() -> Problem:
-    """A program of two steps, for compiling what is played on it."""
-    step = Step("step", "add", 1, (Use(0, False, 1),), (Piece(1, (1,), (0,)),))
-    return Problem(
-        name="warm-up",
-        target="none",
-        cost_model="none",
-        capacity=1,
-        steps=(step, step),
-        tensors=(Tensor("tensor", 1, 1, 1, is_input=True),),
-    )
-
-
-def warm_up() -> None:
-    """Compile everything, where it has not been, by playing a program of two steps."""
-    game = CompiledGame(smallest_problem())
-    # Each of these asks for compiled functions of its own.
-    state = game.reset()
-    assert state.benefit_ps > 0
-    assert game.unit_ps > 0
-    state.step(Action.DROP)
-    state.play([Action.DROP] * (len(game.moves) - 1))

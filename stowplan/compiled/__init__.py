@@ -1,0 +1,42 @@
+"""Compiled functions: one source that runs as machine code made when the package is built, and interpreted.
+
+:mod:`.functions` has the decorators, :mod:`.signature` how what compiled functions take passes to C, :mod:`.library` finds
+machine code, and :mod:`.build`, which alone needs numba, makes it.
+
+An annotated array has one dimension; those of more say so (:data:`Ints2D` and its like), since compiled code is made for
+the number of dimensions that the annotation states. All are contiguous, the last index running fastest.
+"""
+
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.compiled.functions import INTERPRET as INTERPRET
+from stowplan.compiled.functions import njit as njit
+from stowplan.compiled.functions import njit_inner as njit_inner
+from stowplan.compiled.functions import njit_once as njit_once
+from stowplan.compiled.functions import njit_small as njit_small
+from stowplan.compiled.tables import Column as Column
+from stowplan.compiled.tables import filled as filled
+from stowplan.compiled.tables import plain as plain
+from stowplan.compiled.tables import records as records
+from stowplan.compiled.tables import values as values
+
+Ints = NDArray[np.int64]
+Bits = NDArray[np.uint64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+
+Ints2D = Annotated[NDArray[np.int64], 2]
+Ints3D = Annotated[NDArray[np.int64], 3]
+Signs2D = Annotated[NDArray[np.int8], 2]
+Bytes2D = Annotated[NDArray[np.uint8], 2]
+Bytes3D = Annotated[NDArray[np.uint8], 3]
+Bits2D = Annotated[NDArray[np.uint64], 2]
+Bools2D = Annotated[NDArray[np.bool_], 2]
+Floats2D = Annotated[NDArray[np.float64], 2]
+Floats3D = Annotated[NDArray[np.float64], 3]
+Singles2D = Annotated[NDArray[np.float32], 2]
+Singles3D = Annotated[NDArray[np.float32], 3]

@@ -1,0 +1,258 @@
+"""``python -m stowplan.compiled.build``: compile functions ahead of time into shared objects, a folder of the package each.
+
+Numba types and optimises each function by its declared signature; around it goes an entry in C's calling convention that reads
+numbers and array addresses from 64-bit slots (:mod:`.signature`) and writes its results behind them. Nothing of numba or Python
+is in the outcome: a test holds that it refers to nothing but the C and mathematics libraries. What has been built from the same
+sources is not built again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from stowplan.child_process import child_environment
+from stowplan.compiled.functions import BUILDING, TO_BUILD
+from stowplan.compiled.library import SHIPPED, compiling_packages, file_name, level, symbol
+from stowplan.compiled.signature import Array, Kind, Number, Record, Signature, signature_of
+
+#: Levels of processors that a package for others has code for.
+LEVELS = {"x86_64": ("x86-64-v3", "x86-64-v2"), "amd64": ("x86-64-v3", "x86-64-v2")}
+
+
+def main() -> int:
+    """Build what is missing; returns the exit code: 0, or 1 where something did not build."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("packages", nargs="*", help="folders of the package (default: all with compiled functions)")
+    parser.add_argument("--to", type=Path, default=SHIPPED, help="folder of the shared objects (default: the package's own)")
+    parser.add_argument("--level", action="append", help="level of processors, such as x86-64-v3 (default: all levels)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side (default: one a core)")
+    options = parser.parse_args()
+    levels = tuple(options.level or LEVELS.get(platform.machine().lower(), (level(),)))
+    packages = options.packages or compiling_packages(Path(__file__).parents[1])
+    missing = [package for package in packages if not all((options.to / file_name(package, each)).exists() for each in levels)]
+    if os.environ.get(BUILDING) == "1":
+        build(packages[0], options.to, levels)
+        return 0
+    return _build_all(missing, options.to, levels, options.jobs)
+
+
+def _build_all(packages: list[str], folder: Path, levels: tuple[str, ...], jobs: int) -> int:
+    """Each package in a process of its own: in this one decorators are not numba's."""
+    if packages and (find_spec("numba") is None or _compiler() is None):
+        missing = "numba is not installed" if find_spec("numba") is None else "there is no C compiler: name one in CC"
+        print(f"heuristics were not compiled: {missing}", file=sys.stderr)
+        return 1
+    flags = [argument for name in levels for argument in ("--level", name)]
+
+    def start(package: str) -> tuple[str, subprocess.CompletedProcess[str]]:
+        command = [sys.executable, "-m", "stowplan.compiled.build", "--to", str(folder), *flags, package]
+        environment = {**child_environment(), BUILDING: "1"}
+        return package, subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+    failed = False
+    # The largest first, so that none is left alone at the end.
+    order = sorted(packages, key=lambda package: -_size(package))
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        for number, (package, done) in enumerate(pool.map(start, order), 1):
+            failed |= done.returncode != 0
+            outcome = "compiled" if done.returncode == 0 else f"failed: {done.stderr.strip()[-2000:]}"
+            print(f"[{number}/{len(packages)}] {package}: {outcome}", file=sys.stderr, flush=True)
+    return int(failed)
+
+
+def _size(package: str) -> int:
+    from stowplan.compiled.library import sources
+
+    return sum(path.stat().st_size for path in sources(package) if path.read_bytes().count(b"@njit"))
+
+
+def build(package: str, folder: Path, levels: tuple[str, ...]) -> None:
+    """Compile a package's functions in this process, whose decorators must be numba's.
+
+    Raises
+    ------
+    TypeError
+        A signature that does not pass to C, or that says something else than the function returns.
+    RuntimeError
+        The C compiler failed; the message says what it printed.
+    """
+    import llvmlite.binding as llvm
+
+    root = importlib.import_module(package)
+    for path in sorted(Path(str(root.__path__[0])).glob("*.py")):
+        if b"@njit\n" in path.read_bytes():
+            importlib.import_module(f"{package}.{path.stem}")
+    functions = [function for function in TO_BUILD if function.py_func.__module__.rpartition(".")[0] == package]
+    module = _module(package, functions)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in levels:
+        # Levels of x86-64 are processors to LLVM.
+        cpu = name if name.startswith("x86-64") else ""
+        machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=cpu, features="", opt=3, reloc="pic", codemodel="small"
+        )
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            object_file, library = Path(scratch) / "code.o", Path(scratch) / "code.so"
+            object_file.write_bytes(machine.emit_object(module))
+            _link(object_file, library)
+            library.replace(folder / file_name(package, name))
+    _forget_others(package, folder, {file_name(package, name) for name in levels})
+
+
+def _forget_others(package: str, folder: Path, kept: set[str]) -> None:
+    """Remove what was built of the package from other sources, for the same levels."""
+    for path in folder.glob(f"{package}-*.so"):
+        if path.name not in kept and any(path.name[len(package) + 18 :] == name[len(package) + 18 :] for name in kept):
+            path.unlink(missing_ok=True)
+
+
+def _compiler() -> str | None:
+    """What links; numba compiles."""
+    names = (os.environ.get("CC"), "cc", "gcc", "clang")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+def _link(object_file: Path, library: Path) -> None:
+    compiler = _compiler() or "cc"
+    command = [compiler, "-shared", "-s", "-o", str(library), str(object_file), "-lm"]
+    linked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if linked.returncode:
+        raise RuntimeError(f"{compiler} failed: {linked.stderr.strip()[-1000:]}")
+
+
+def _module(package: str, functions: list[Any]) -> Any:
+    """All functions and their entries, as one LLVM module whose only public names are the entries'."""
+    import llvmlite.binding as llvm
+    from llvmlite import ir
+
+    entries = ir.Module("entries")
+    libraries = []
+    module: Any = None
+    for function in functions:
+        signature = signature_of(function.py_func)
+        types = tuple(map(_numba_type, signature.parameters))
+        function.compile(types)
+        compiled = function.overloads[types]
+        if module is None:
+            module = llvm.parse_assembly(str(function.targetctx.codegen()._create_empty_module(package)))
+            entries.triple, entries.data_layout = module.triple, str(module.data_layout)
+        _write_entry(entries, function, signature, compiled, types)
+        libraries.append(compiled.library)
+    module.link_in(llvm.parse_assembly(str(entries)))
+    for library in libraries:
+        module.link_in(library._get_module_for_linking().clone())
+    public = {symbol(function.py_func) for function in functions}
+    for value in (*module.functions, *module.global_variables):
+        if not value.is_declaration and value.name not in public:
+            value.linkage = "internal"
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+    return module
+
+
+def _numba_type(kind: Kind) -> Any:
+    from numba import from_dtype, types
+
+    if isinstance(kind, Number):
+        return {int: types.int64, float: types.float64, bool: types.boolean}[kind.kind]
+    if isinstance(kind, Array):
+        return types.Array(from_dtype(kind.dtype), kind.dimensions, "C")
+    of_types: Any = types.BaseTuple.from_types
+    return of_types(tuple(map(_numba_type, kind.members)), kind.named)
+
+
+def _write_entry(entries: Any, function: Any, signature: Signature, compiled: Any, types: tuple[Any, ...]) -> None:
+    """``void entry(int64_t *slots)``: numba's function with the arguments of the slots; results go into those behind."""
+    from llvmlite import ir
+
+    expected = tuple(map(_numba_type, signature.results))
+    returned = compiled.signature.return_type
+    found = tuple(returned) if signature.is_tuple else () if not expected else (returned,)
+    if found != expected or (not expected and str(returned) != "none"):
+        raise TypeError(f"{function.py_func.__module__}.{function.__name__} returns {returned}, its annotation says {expected}")
+    word, byte = ir.IntType(64), ir.IntType(8)
+    context = function.targetctx
+    kind = context.call_conv.get_function_type(returned, types)
+    native = ir.Function(entries, kind, compiled.fndesc.llvm_func_name)
+    entry = ir.Function(entries, ir.FunctionType(ir.VoidType(), [word.as_pointer()]), symbol(function.py_func))
+    builder = ir.IRBuilder(entry.append_basic_block())
+    slots = _Slots(builder, entry.args[0], word)
+    result = builder.alloca(kind.args[0].pointee)
+    failure = builder.alloca(kind.args[1].pointee)
+    builder.store(ir.Constant(kind.args[1].pointee, None), failure)
+    values: list[Any] = []
+    for parameter in signature.parameters:
+        values += slots.members(parameter, kind.args[2 + len(values) :])
+    builder.call(native, [result, failure, *values])
+    for place, number in enumerate(signature.results):
+        value = builder.load(result)
+        if signature.is_tuple:
+            value = builder.extract_value(value, place)
+        if number.kind is float:
+            value = builder.bitcast(value, word)
+        elif value.type == byte:
+            value = builder.zext(value, word)
+        builder.store(value, slots.next())
+    builder.ret_void()
+
+
+class _Slots:
+    """Reads arguments from slots, one after the other, as numba's calling convention has them."""
+
+    def __init__(self, builder: Any, first: Any, word: Any):
+        self._builder, self._first, self._word, self._place = builder, first, word, 0
+
+    def next(self) -> Any:
+        """Address of the next slot."""
+        address = self._builder.gep(self._first, [self._word(self._place)])
+        self._place += 1
+        return address
+
+    def members(self, kind: Kind, types: Any) -> list[Any]:
+        """What numba passes for one value: a number; of an array owner, parent, items, item size, address, sizes, strides."""
+        if isinstance(kind, Record):
+            members: list[Any] = []
+            for member in kind.members:
+                members += self.members(member, types[len(members) :])
+            return members
+        if isinstance(kind, Number):
+            return [self._as(self._builder.load(self.next()), types[0])]
+        builder, word = self._builder, self._word
+        address = builder.load(self.next())
+        sizes = [builder.load(self.next()) for _ in range(kind.dimensions)]
+        strides: list[Any] = []
+        step = word(kind.dtype.itemsize)
+        for size in reversed(sizes):
+            strides.insert(0, step)
+            step = builder.mul(step, size)
+        items = sizes[0]
+        for size in sizes[1:]:
+            items = builder.mul(items, size)
+        parts = [word(0), word(0), items, word(kind.dtype.itemsize), address, *sizes, *strides]
+        return [self._as(part, type_) for part, type_ in zip(parts, types, strict=False)]
+
+    def _as(self, value: Any, type_: Any) -> Any:
+        from llvmlite import ir
+
+        if isinstance(type_, ir.PointerType):
+            return self._builder.inttoptr(value, type_)
+        if isinstance(type_, ir.DoubleType):
+            return self._builder.bitcast(value, type_)
+        return value if type_.width == 64 else self._builder.trunc(value, type_)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
