@@ -28,7 +28,6 @@ def stopped_after(looks: int, problem: Problem) -> tuple[str, Plan] | None:
 @pytest.mark.parametrize("many", [quick.MANY, 0])
 def test_random_problems(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "MANY", many)
-    monkeypatch.setattr(quick, "_BATCH", 2)
     for seed in range(300):
         problem = random_problem(seed, most=12)
         looks = random.Random(seed).choice([0, 1, 4, 1000])
@@ -47,12 +46,11 @@ def test_random_problems(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
             assert stopped_after(looks, msgspec.structs.replace(problem, capacity=plan.objective - 1)) is None
 
 
-def test_by_size_without_gaps_it_is_the_greedy_baseline() -> None:
+def test_by_size_it_is_the_greedy_baseline() -> None:
     for seed in range(100):
         problem = random_problem(seed, most=12)
         found = quick_plan(problem, Options(), lambda: False)
-        if not problem.buffers or found is None or any(buffer.gaps for buffer in problem.buffers):
-            assert found is None or not problem.buffers or found[0] == "quick"
+        if found is None:
             continue
         data = arrays.build(problem)
         if not len(data.size):
@@ -72,20 +70,6 @@ def test_where_it_meets_the_load_no_worker_is_needed() -> None:
     result = stowplan.solve(Problem(buffers=buffers), time_limit=HANG)
     assert (result.status, result.objective, result.baselines["greedy"]) == ("optimal", 16, 16)
     assert {each.outcome for each in result.candidates} == {"skipped"}
-
-
-def test_blocks_are_used_again_and_joined() -> None:
-    blocks = quick.Blocks()
-    assert [blocks.take(size, 1) for size in (4, 2, 6)] == [0, 4, 6]
-    blocks.release(0, 4)
-    blocks.release(4, 2)
-    # One block of six; the larger alignment leaves two bytes below.
-    assert blocks.take(4, 2) == 0
-    assert blocks.take(2, 1) == 4
-    # What is free at the top is part of what comes there.
-    blocks.release(6, 6)
-    assert blocks.take(9, 4) == 8
-    assert blocks.height == 17
 
 
 def test_no_quick_plan_of_what_takes_longer_to_verify(monkeypatch: pytest.MonkeyPatch) -> None:
