@@ -19,8 +19,8 @@ MODULE ?= examples/data/alexnet_train_b32.hlo.txt.gz
 TARGET ?= tpu-v4
 TIME_LIMIT ?= 20
 TORCH ?= torch==2.13.0
-# What is never imported need not be compiled to bytecode: of torch that is most of it.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# Nothing is built apart from this environment: that would download numba and SciPy twice.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt
 # Each worker takes neighbouring tests and, once it is done, half of what the other has left.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
@@ -31,6 +31,8 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "stowplan needs Python 3.11 or later")'
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) setuptools numba scipy msgspec
+	$(BIN)/python -m stowplan.compiled.build
 	$(PIP) -e '.[viz,frontends,poly,dev]'
 	touch $@
 
@@ -52,22 +54,20 @@ executorch: $(VENV)/.executorch
 	$(BIN)/python examples/plan_for_executorch.py
 
 torch-memory: $(VENV)/.learned
-	$(BIN)/python -m stowplan.portfolio.warm_up
 	$(BIN)/python -m benchmarks.torch_memory.limits -o $(OUT)/torch_memory.jsonl
 
 plan: install
 	mkdir -p $(OUT)
-	$(BIN)/python -m stowplan.portfolio.warm_up
 	$(BIN)/stowplan solve $(MODULE) --target $(TARGET) --time-limit $(TIME_LIMIT) \
 	    -o $(OUT)/plan.json --png $(OUT)/plan.png --report $(OUT)/report.html
 	$(BIN)/stowplan verify $(MODULE) $(OUT)/plan.json --target $(TARGET)
 
 test: $(VENV)/.learned
-	$(BIN)/python -m stowplan.portfolio.warm_up
+	$(BIN)/python -m stowplan.compiled.build
 	$(PYTEST) -m 'not slow'
 
 test-slow: $(VENV)/.learned
-	$(BIN)/python -m stowplan.portfolio.warm_up
+	$(BIN)/python -m stowplan.compiled.build
 	$(PYTEST) -m slow
 
 test-versions: install
@@ -86,7 +86,6 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m mkdocs build --quiet --strict
 
 gallery: install
-	$(BIN)/python -m stowplan.portfolio.warm_up
 	$(BIN)/python docs/gallery.py
 
 clean:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -15,10 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from stowplan.compiled.library import SHIPPED, compiling_packages
 from tests.paths import EXAMPLES, ROOT
 from tests.patience import HANG
 
 pytest.importorskip("setuptools")
+
+#: Machine code, in a tree.
+OBJECTS = SHIPPED.relative_to(ROOT)
 
 #: Modules that only extras bring.
 EXTRAS = (
@@ -41,29 +46,42 @@ sys.meta_path[:] = [WithoutExtras if each is importlib.machinery.PathFinder else
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 
 
-def built(what: str, source: Path, target: Path) -> Path:
-    """A distribution, made without a network."""
+def built(what: str, source: Path, target: Path, **variables: str) -> tuple[Path, str]:
+    """A distribution, made without a network; and what was said on the way."""
     command = [sys.executable, "-P", "-c", BUILD, f"build_{what}", str(target)]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=HANG, check=False)
+    environment = {**os.environ, **variables}
+    limit = 4 * HANG
+    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, timeout=limit, check=False)
     assert done.returncode == 0, done.stderr
-    return target / done.stdout.split()[-1]
+    return target / done.stdout.split()[-1], done.stderr
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, unpacked, with what hides the extras."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist, unpacked."""
     folder = tmp_path_factory.mktemp("dist")
-    source = folder / "source"
-    shutil.copytree(ROOT / "stowplan", source / "stowplan", ignore=shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
-        shutil.copy(ROOT / name, source)
-    with tarfile.open(built("sdist", source, folder)) as archive:
+    ignored = shutil.ignore_patterns("__pycache__", OBJECTS.name)
+    shutil.copytree(ROOT / "stowplan", folder / "source" / "stowplan", ignore=ignored)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, folder / "source")
+    with tarfile.open(built("sdist", folder / "source", folder)[0]) as archive:
         # The first Pythons 3.11 know no filter.
         archive.extractall(folder / "sdist", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (unpacked,) = (folder / "sdist").iterdir()
-    with zipfile.ZipFile(built("wheel", unpacked, folder)) as archive:
+    return unpacked
+
+
+@pytest.fixture(scope="module")
+def site(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as it is made where there is no C compiler, unpacked, with what hides the extras; and the code of this tree."""
+    folder = tmp_path_factory.mktemp("wheel")
+    wheel, said = built("wheel", source, folder, PATH=str(folder), CC="")
+    assert "heuristics were not compiled: there is no C compiler: name one in CC" in said
+    with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
     (folder / "site" / "sitecustomize.py").write_text(BLOCK)
+    if (ROOT / OBJECTS).is_dir():
+        shutil.copytree(ROOT / OBJECTS, folder / "site" / OBJECTS)
     return folder / "site"
 
 
@@ -74,12 +92,14 @@ def run(site: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[s
 
 
 def test_it_holds_all_that_the_package_has(site: Path) -> None:
-    files = {path.relative_to(site) for path in (site / "stowplan").rglob("*") if path.is_file()}
-    expected = {
-        path.relative_to(ROOT)
-        for path in (ROOT / "stowplan").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".nbi", ".nbc")
-    }
+    files, expected = (
+        {
+            path.relative_to(folder)
+            for path in (folder / "stowplan").rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts and OBJECTS.name not in path.parts
+        }
+        for folder in (site, ROOT)
+    )
     assert files == expected
     (metadata,) = site.glob("*.dist-info/METADATA")
     assert re.search(r"^License-Expression: Apache-2.0$", metadata.read_text(), flags=re.MULTILINE)
@@ -101,6 +121,38 @@ def test_it_solves_verifies_and_reports_without_extras(site: Path, tmp_path: Pat
     done = run(site, "solve", str(EXAMPLES / "buffers.csv"), "--time-limit", "5", "--png", "plan.png", cwd=tmp_path)
     assert done.returncode == 2
     assert ".[viz]" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_empty_environment_has_all_heuristics(source: Path, tmp_path: Path) -> None:
+    """And neither numba nor torch nor matplotlib; nothing is compiled at the user's. Dependencies come from an index."""
+    pytest.importorskip("numba")
+    wheel, said = built("wheel", source, tmp_path)
+    assert re.search(r"-py3-none-(?!any)\w+\.whl$", wheel.name)
+    assert said.count(": compiled") == len(compiling_packages(source / "stowplan"))
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "empty")], check=True)
+    python = tmp_path / "empty" / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(wheel)]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"pip installs nothing here: {done.stderr[-300:]}")
+    code = "import importlib.util as u; print([name for name in ('numba', 'torch', 'matplotlib') if u.find_spec(name)])"
+    assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    (tmp_path / "home").mkdir(mode=0o500)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
+    for seed in range(3):
+        rng = random.Random(seed)
+        rows = [
+            f"b{number},{(begin := rng.randrange(90))},{begin + rng.randint(1, 9)},{rng.randint(1, 50)}" for number in range(60)
+        ]
+        (tmp_path / f"{seed}.csv").write_text("\n".join(["id,lower,upper,size", *rows]))
+        command = [tmp_path / "empty" / "bin" / "stowplan", "solve", f"{seed}.csv", "--time-limit", "20", "--json"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        assert (result["status"], result["warnings"]) == ("optimal", [])
+        assert "compiling" not in done.stderr
+    assert not list((tmp_path / "home").iterdir())
 
 
 def test_pins_and_constraints_agree() -> None:

@@ -50,7 +50,7 @@ def environment(folder: Path, python: str, requirements: list[str], torch: str |
     """The interpreter of a new environment."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     own = folder / "bin" / "python"
-    pip = [str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    pip = [str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if torch is not None:
         subprocess.run([*pip, torch], check=True)
     subprocess.run([*pip, *requirements, "pytest>=9", "hypothesis>=6.140"], check=True)
