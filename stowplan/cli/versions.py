@@ -29,7 +29,7 @@ def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print i
 
 def versions() -> dict[str, str | int]:
     """Versions and facts by name; nothing is imported for it."""
-    from stowplan.compiled import is_warm
+    from stowplan.compiled.library import trouble
 
     has_affinity = hasattr(os, "sched_getaffinity")
     return {
@@ -37,7 +37,7 @@ def versions() -> dict[str, str | int]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),
         "processor cores": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1,
-        "heuristics": "compiled" if is_warm() else "not compiled yet",
+        "heuristics": trouble() or "compiled",
         "executable": sys.executable,
         **{name: _version(name) for name in PACKAGES},
     }

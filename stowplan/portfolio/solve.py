@@ -20,9 +20,8 @@ from stowplan.portfolio.run.run import Run, result_of
 from stowplan.portfolio.run.state import Progress, RunState
 from stowplan.result import Result
 
-#: A deterministic run ends at so many times its time limit at the latest; and so many seconds later on a machine on which not
-#: everything has been compiled, for what it plans is not to depend on that.
-CEILING, COMPILING = 2.0, 240.0
+#: A deterministic run ends at so many times its time limit at the latest.
+CEILING = 2.0
 
 
 def solve(
@@ -138,10 +137,7 @@ def solve(
         # Loaded within the limit.
         maker_of(kind.name)
     if options.deterministic:
-        # It needs numpy, which this process may do without.
-        from stowplan.compiled import is_warm
-
-        limit = CEILING * options.time_limit + (0.0 if is_warm() else COMPILING)
+        limit = CEILING * options.time_limit
     elif options.certify:
         limit -= min(seconds_for(limit), limit / 2)
     deadline = Deadline(limit - (time.monotonic() - began), cancel)
