@@ -57,5 +57,6 @@ def greedy(problem: Problem, context: Context) -> None:
     plan = arrays.export_plan(problem, data, placed[1])
     if problem.capacity is not None and plan.objective > problem.capacity:
         context.note(f"its plan takes {plan.objective:,} bytes of {problem.capacity:,}")
+        context.no_plan("greedy")
     else:
         context.plan(plan, "greedy")
