@@ -12,7 +12,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -43,12 +43,8 @@ class FileFormat(Generic[C]):
     config: type[C]
     """What msgspec reads the configuration as."""
     version: int
-    renamed: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """Earlier versions that can be read: fields of their configurations, and what they are called now."""
-    removed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Fields that configurations had, and their values that are read: those that mean what is done now. Empty: any."""
     hint: str = ""
-    """What to do with a file of a version that cannot be read."""
+    """What to do with a file of another version."""
 
 
 def _versions() -> dict[str, str]:
@@ -131,14 +127,15 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
     if not isinstance(found, dict) or found.get("format") != name:
         raise InputError(f"found format {_format(found)!r}, expected {name!r}", source=path, place="format")
     version: Any = found.get("version")
-    if version not in (file_format.version, *file_format.renamed):
+    if version != file_format.version:
         hint = f" ({file_format.hint})" if file_format.hint else ""
         raise InputError(f"found version {version!r}, expected {file_format.version}{hint}", source=path, place="version")
-    config = _read_config(found.get("config"), file_format, version, path)
     try:
-        provenance = _provenance(found)
-        # Version 1 had the agent's values beside the others.
-        values = dict(found["values"] if "values" in found else {key: found[key] for key in found.keys() - _HEAD})
+        config = msgspec.json.decode(found.get("config"), type=file_format.config)
+    except (msgspec.MsgspecError, StowplanError, TypeError, UnicodeError, RecursionError) as error:
+        raise InputError(f"{error}", source=path, place="config") from error
+    try:
+        provenance, values = _provenance(found), dict(found["values"])
     except (*DAMAGE, msgspec.MsgspecError) as error:
         raise InputError(f"damaged {name} file: {error}", source=path) from error
     return Content(config, provenance, values, hashlib.sha256(data).hexdigest(), path)
@@ -181,23 +178,8 @@ def _read(path: str | Path, wanted: str) -> tuple[bytes, Any]:
         raise InputError(f"not {wanted}, or a damaged one: {reason}", source=path) from error
 
 
-_HEAD = frozenset({"format", "version", "config", "provenance"})
-
-
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _read_config(text: Any, file_format: FileFormat[C], version: int, path: str | Path) -> C:
-    renamed = file_format.renamed.get(version, {})
-    try:
-        fields = {renamed.get(name, name): value for name, value in msgspec.json.decode(text, type=dict[str, Any]).items()}
-        for name, values in file_format.removed.items():
-            if name in fields and (value := fields.pop(name)) not in values and values:
-                raise InputError(f"found {name} = {brief(repr(value))}, which is no longer supported")
-        return msgspec.convert(fields, file_format.config)
-    except (msgspec.MsgspecError, StowplanError, TypeError, UnicodeError, RecursionError) as error:
-        raise InputError(f"{error}", source=path, place="config") from error
 
 
 def plain_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,55 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stowplan.learned_guidance.memory_mapping.game.best import Best, Point
-from stowplan.learned_guidance.memory_mapping.muzero.config import NetworkConfig, TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
-from stowplan.learned_guidance.memory_mapping.observation.layout import FIRST_ID
 from stowplan.learned_guidance.training.checkpoint import FileFormat
 
-#: What version 1 called fields of the training configuration.
-RENAMED = {
-    "opening_moves": "warm_start_moves",
-    "leaning_fraction": "exploration_bias_fraction",
-    "mend_moves": "local_search_moves",
-}
-
-#: Fields that are gone, with their values that mean what is done now: of the policy gradient that learned without search (with
-#: search, its last two had no effect), and settings that nothing but their defaults was ever used of.
-REMOVED: dict[str, tuple[Any, ...]] = {
-    "use_search": (True,),
-    "entropy_bonus": (),
-    "ratio_clip": (),
-    "warm_up_games": (1,),
-    "greedy_games": (0,),
-    "demonstration_limit": (None,),
-    "reanalyse_simulations": (None,),
-    "reanalyse_return_weight": (0,),
-}
-
-#: Networks of version 3 alone saw what hints say (:func:`without_hints`).
-POLICY = FileFormat(
-    "stowplan.mmap_muzero.policy", TrainingConfig, version=4, renamed={1: RENAMED, 2: {}, 3: {}}, removed=REMOVED
-)
+POLICY = FileFormat("stowplan.mmap_muzero.policy", TrainingConfig, version=4)
 CHECKPOINT = FileFormat(
-    "stowplan.mmap_muzero.checkpoint",
-    TrainingConfig,
-    version=4,
-    removed=REMOVED,
-    hint="train anew, or from a policy by --from",
+    "stowplan.mmap_muzero.checkpoint", TrainingConfig, version=4, hint="train anew, or from a policy by --from"
 )
-
-
-#: The layer that reads the features of buffers, and which of its columns in version 3 were those of hints.
-_READS_BUFFERS, _OF_HINTS = "encoder.of_buffers.layer.weight", slice(27, 31)
-
-
-def without_hints(weights: dict[str, Tensor], config: NetworkConfig) -> dict[str, Tensor]:
-    """Weights of a network that could be shown hints, as those of one that is shown none; others as they are."""
-    reads = weights.get(_READS_BUFFERS)
-    width = FIRST_ID + 2 * config.id_embedding + _OF_HINTS.stop - _OF_HINTS.start
-    if not isinstance(reads, Tensor) or reads.ndim != 2 or reads.shape[1] != width:
-        return weights
-    return {**weights, _READS_BUFFERS: torch.cat([reads[:, : _OF_HINTS.start], reads[:, _OF_HINTS.stop :]], dim=1)}
 
 
 def pack_games(games: Sequence[Trajectory]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +15,7 @@ from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import search
 from stowplan.learned_guidance.memory_mapping.game.game import Placing
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY, without_hints
+from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, as_f32, bias_preferences, first_rows
@@ -71,12 +71,11 @@ class Policy:
 
     def __init__(self, file: checkpoint.Content[TrainingConfig], device: str = "cpu"):
         self.config = file.config
+        self.file = file
         try:
-            weights = without_hints(file.values["weights"], file.config.network)
-            self.file = replace(file, values={**file.values, "weights": weights})
             # Sizes that no memory holds are an error as the network is made.
             self._network = MMapNetwork(file.config.network)
-            self._network.load_state_dict(weights)
+            self._network.load_state_dict(file.values["weights"])
         except (KeyError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError, MemoryError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"the weights do not fit the network: {reason}") from error

@@ -19,11 +19,8 @@ from stowplan.learned_guidance.training.checkpoint import Content, FileFormat
 
 Ints = npt.NDArray[np.int64]
 
-#: A field that is gone, with its value that means what is done now.
-REMOVED: dict[str, tuple[Any, ...]] = {"sample_rollouts": (True,)}
-
-POLICY = FileFormat("stowplan.egrl.policy", EgrlConfig, version=1, removed=REMOVED)
-CHECKPOINT = FileFormat("stowplan.egrl.checkpoint", EgrlConfig, version=1, removed=REMOVED)
+POLICY = FileFormat("stowplan.egrl.policy", EgrlConfig, version=1)
+CHECKPOINT = FileFormat("stowplan.egrl.checkpoint", EgrlConfig, version=1)
 
 
 def load_policy(path: str | Path) -> tuple[Content[EgrlConfig], Actor]:
