@@ -3,10 +3,10 @@
     python -m benchmarks.egrl.room [--only scarce noise] [--write]
     python -m benchmarks.egrl.room --only slow --seconds 60 [--write]
 
-At equal processor time, each method alone on one core: the shipped policy's map (``egrl``), EGRL trained on from it
-(``trained_on``), the portfolio's local search, and the MILP on HiGHS. Gaps are to the best bound that any of them proved. With
-noise, at equal evaluations: EGRL from nothing and from the shipped policy, and EA. Runs are kept, a line each; started again,
-the command makes those that are missing.
+At equal processor time, each method alone on one core: the shipped policy's map (``egrl``), the portfolio's local search, and
+the MILP on HiGHS. Gaps are to the best bound that any of them proved. With noise, at equal evaluations: EGRL from nothing and
+from the shipped policy (``trained_on``), and EA. Runs are kept, a line each; started again, the command makes those that are
+missing.
 """
 
 from __future__ import annotations
@@ -52,23 +52,8 @@ NETWORKS: dict[str, dict[str, Callable[[], Problem]]] = {
 }
 
 
-def trained_on(problem: Problem, context: Any) -> None:
-    """The policy's map, then the best plans on the way while it is trained on for this network alone."""
-    policy = POLICY.load()
-    first = policy.place(problem)
-    context.plan(first, "egrl")
-    policy.fine_tune(
-        problem,
-        seed=context.seed(),
-        demonstrations=[first],
-        should_stop=context.closed,
-        on_better=lambda plan: context.plan(plan, "trained_on"),
-    )
-
-
 METHODS: dict[str, Callable[[Problem, Any], None]] = {
     "egrl": egrl,
-    "trained_on": trained_on,
     "search": candidates.search,
     "milp": candidates.milp,
 }
@@ -173,7 +158,7 @@ def timed_table(known: dict[str, Any], parts: Sequence[str], seconds: float, hal
         else:
             cells = [_gaps(group, bound) for group in runs.values()]
         rows.append([name, *cells])
-    return table(rows, ("network", "policy's map", "EGRL from it", "local search", "HiGHS"))
+    return table(rows, ("network", "policy's map", "local search", "HiGHS"))
 
 
 def _gaps(runs: list[dict[str, Any]], bound: int) -> str:

@@ -25,7 +25,7 @@ EVALUATIONS = 100
 class EgrlPlayer:
     """A graph network: the map that its probabilities fill, and maps drawn from them that the chip's compiler rectifies.
 
-    The search is EGRL's, begun with the policy: evolution and learner, on this network alone.
+    The search is EGRL's, begun with the policy's weights, on this network alone; the policy's map counts as well.
     """
 
     def __init__(self, policy: Policy):
@@ -49,11 +49,18 @@ class EgrlPlayer:
 
     def searched(self, problem: Problem, seed: int, stop: Stop) -> Game | None:
         """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
+        from stowplan.learned_guidance.training.run import run
+
+        config, weights = self.policy.config.changed(evaluations=EVALUATIONS), self.policy.actor.row.detach().numpy()
         try:
-            tuned = self.policy.fine_tune(problem, evaluations=EVALUATIONS, seed=seed, should_stop=stop)
+            own = self.policy.place(problem)
+            trainer = Trainer([problem], config, seed=seed, weights=weights)
         except InputError:  # the chip's compiler finds no map to measure others by
             return Game(None)
-        return None if stop() else Game(tuned.best)
+        run(trainer, should_stop=stop)
+        evolved = trainer.networks[0].plan() or own
+        return None if stop() else Game(min(own, evolved, key=lambda plan: plan.objective_ps))
 
 
 class Tiers:

@@ -1,10 +1,7 @@
-"""A trained graph network on networks it may not have seen: one forward pass, decoded; and training on, on one of them."""
+"""A trained graph network on networks it may not have seen: one forward pass, decoded."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,32 +15,12 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import load_policy
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Inputs
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor
-from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Member
-from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
 from stowplan.learned_guidance.tier_placement.graph import Graph, graph_of
 from stowplan.learned_guidance.training.checkpoint import Content
-from stowplan.learned_guidance.training.run import run
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
 Floats = npt.NDArray[np.float32]
-Stop = Callable[[], bool]
-
-#: Part of the graph networks, and of the chromosomes, of the first population that begin with what the policy knows.
-KNOWING = 0.5
-
-#: Evaluations where others end the training.
-_ENDLESS = 1 << 40
-
-
-@dataclass(frozen=True, eq=False)
-class FineTuned:
-    """What further training on one network came to."""
-
-    best: Plan | None
-    """The best map found on the way; None where none was evaluated."""
-    trainer: Trainer
-    """To go on training, or to save its policy."""
 
 
 class Policy:
@@ -102,74 +79,6 @@ class Policy:
         """
         probabilities = self.posterior(problem)
         return Decoder(problem).filled(probabilities)
-
-    def fine_tune(
-        self,
-        problem: Problem,
-        *,
-        evaluations: int | None = None,
-        seed: int = 0,
-        demonstrations: Sequence[Plan] = (),
-        should_stop: Stop | None = None,
-        on_better: Callable[[Plan], None] | None = None,
-    ) -> FineTuned:
-        """Train on from this policy's weights on one network, and keep the best map that is evaluated on the way.
-
-        The learner and :data:`KNOWING` of the population's graph networks begin with the weights; as many chromosomes with the
-        map of one forward pass.
-
-        Parameters
-        ----------
-        evaluations, should_stop
-            What ends it: maps proposed to the chip, a callback. Without either, the evaluations that it was trained with.
-        demonstrations
-            Plans of the network to learn from.
-        on_better
-            Called after each generation, and at the end, with a plan that is better than all before.
-
-        Returns
-        -------
-        FineTuned
-            The plan of the best map of all evaluated, and the trainer.
-
-        Raises
-        ------
-        InputError
-            As :meth:`posterior`; or a demonstration is no plan of the network that can be executed as it is.
-        """
-        self._graph(problem)
-        if evaluations is None:
-            evaluations = self.config.evaluations if should_stop is None else _ENDLESS
-        weights: Floats = self.actor.row.detach().numpy().copy()
-        trainer = Trainer([problem], self.config.changed(evaluations=evaluations), seed=seed, weights=weights)
-        trainer.members = self._knowing(trainer.members, weights, problem)
-        for plan in demonstrations:
-            trainer.demonstrate(0, plan)
-        network = trainer.networks[0]
-        reported = network.best.latency_ps
-
-        def report(_: object = None) -> None:
-            nonlocal reported
-            if on_better is not None and network.best.latency_ps != reported:
-                reported, found = network.best.latency_ps, network.plan()
-                assert found is not None
-                on_better(found)
-
-        run(trainer, should_stop=should_stop, on_progress=report)
-        report()
-        return FineTuned(network.plan(), trainer)
-
-    def _knowing(self, members: list[Member], weights: Floats, problem: Problem) -> list[Member]:
-        """A first population, with some of its members in place of random ones."""
-        plan = self.place(problem)
-        tiers = np.array([plan.weight_tiers, plan.output_tiers], np.int64).T
-        believed = Chromosome.believing(tiers, self.actor.shape.tiers, self.config.least_temperature)
-        found = list(members)
-        for is_chromosome, known in ((False, Member(weights)), (True, Member(believed))):
-            places = [at for at, member in enumerate(members) if member.is_chromosome == is_chromosome]
-            for at in places[: math.ceil(KNOWING * len(places))]:
-                found[at] = known
-        return found
 
     def _graph(self, problem: Problem) -> Graph:
         graph = graph_of(problem, self.config.features)

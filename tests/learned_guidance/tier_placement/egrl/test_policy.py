@@ -1,4 +1,4 @@
-"""A policy on networks: posteriors, plans of one forward pass, and training on; what it says where it cannot."""
+"""A policy on networks: posteriors, plans of one forward pass; what it says where it cannot."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from stowplan.errors import InputError
-from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Tier
 from stowplan.models.tier_placement.verify import verify
 from tests.learned_guidance.tier_placement.policies import small_network, write_policy
@@ -59,7 +57,7 @@ def test_what_it_was_not_trained_for(policy: Policy) -> None:
     problem = small_network()
     without = msgspec.structs.replace(problem, features=())
     more = msgspec.structs.replace(problem, tiers=(*problem.tiers, Tier(name="faster", capacity=10, bandwidth=10**13)))
-    for method in (policy.posterior, policy.place, policy.fine_tune):
+    for method in (policy.posterior, policy.place):
         with pytest.raises(InputError, match="found no node features"):
             method(without)
         with pytest.raises(InputError, match="found a chip of 3 tiers, expected 2, as the policy was trained with"):
@@ -78,44 +76,3 @@ def test_files_that_are_no_policies(tmp_path: Path, path: Path) -> None:
     checkpoint.save(bad, POLICY, content.config, content.provenance, {**content.values, "shape": shape})
     with pytest.raises(InputError, match="do not fit"):
         Policy.load(bad)
-
-
-def test_training_on_keeps_the_best_plan_and_depends_on_the_seed_alone(policy: Policy) -> None:
-    problem = small_network()
-    found = []
-    for seed in (3, 3):
-        reported: list[Plan] = []
-        tuned = policy.fine_tune(problem, evaluations=40, seed=seed, on_better=reported.append)
-        assert tuned.trainer.evaluations == 40
-        assert tuned.best == reported[-1]
-        assert all(verify(problem, plan).ok for plan in reported)
-        latencies = [plan.objective_ps for plan in reported]
-        assert latencies == sorted(latencies, reverse=True)
-        found.append((reported, tuned.trainer.networks[0].best.points))
-    assert found[0] == found[1]
-
-
-def test_training_on_begins_with_what_the_policy_knows(policy: Policy) -> None:
-    """The first generation has the plan of one forward pass among its maps."""
-    problem = small_network()
-    tuned = policy.fine_tune(problem, evaluations=policy.config.population)
-    assert tuned.best is not None
-    assert tuned.best.objective_ps <= policy.place(problem).objective_ps
-    weights = np.concatenate([each.detach().numpy().ravel() for each in policy.actor.parameters()])
-    first = policy.fine_tune(problem, evaluations=1).trainer
-    networks = [member.encoding for member in first.members if not member.is_chromosome]
-    assert sum(np.array_equal(encoding, weights) for encoding in networks) >= len(networks) / 2
-
-
-def test_training_on_stops_and_learns_from_plans(policy: Policy) -> None:
-    problem = small_network()
-    looks = iter(range(10**9))
-    tuned = policy.fine_tune(problem, should_stop=lambda: next(looks) > 30)
-    assert tuned.trainer.evaluations > 0
-    assert next(looks) < 40
-    compiler = Chip(problem)
-    plan = compiler.plan(compiler.compiler)
-    tuned = policy.fine_tune(problem, evaluations=6, demonstrations=[plan])
-    assert len(tuned.trainer.networks[0].shown) == 1
-    with pytest.raises(InputError, match="is a plan of another problem"):
-        policy.fine_tune(small_network(11), demonstrations=[plan])
