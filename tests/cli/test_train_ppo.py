@@ -64,7 +64,7 @@ def test_demonstrations_are_imitated(cli: Cli, tmp_path: Path, problem: Path) ->
     settings = ["--set", "imitation_steps=20", "--set", "imitation_batch=8", *SMALL]
     done = cli(
         "train", "ppo", problem, "-o", tmp_path / "c.pt", "--steps", 64, "--plans", tmp_path / "plans", "--first", "latency",
-        "--without", "attention", "--without", "imitation", *SMALL,
+        "--set", "imitation_steps=0", *SMALL,
     )  # fmt: skip
     assert done.code == 0, done
     plan = tmp_path / "plans" / "000.plan.json"
@@ -76,7 +76,6 @@ def test_demonstrations_are_imitated(cli: Cli, tmp_path: Path, problem: Path) ->
 def test_errors_are_one_line(cli: Cli, tmp_path: Path, problem: Path) -> None:
     out = tmp_path / "c.pt"
     assert "found no graphs" in error_line(cli("train", "ppo", "-o", out))
-    assert "--without: found 'luck'" in error_line(cli("train", "ppo", problem, "-o", out, "--without", "luck"))
     assert "--first: found 'size'" in error_line(cli("train", "ppo", problem, "-o", out, "--first", "size"))
     assert "--preset: found 'x'" in error_line(cli("train", "ppo", problem, "-o", out, "--preset", "x"))
     assert "--set: found 'hidden'" in error_line(cli("train", "ppo", problem, "-o", out, "--set", "hidden"))

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 #: Seeds of generated graphs and of training differ by this, so that one does not repeat the other's draws.
 _APART = 1_000_003
 
-#: Parts of the mapper that can be left out, and the fields of its configuration that leave them out.
-_WITHOUT: dict[str, dict[str, Any]] = {
-    **{name: {name: False} for name in ("graph_network", "attention", "masks", "lookahead")},
-    "imitation": {"imitation_steps": 0},
-}
-
 
 @dataclass(kw_only=True)
 class _Training(Training["Trainer"]):
@@ -40,7 +34,7 @@ class _Training(Training["Trainer"]):
     INPUTS = ("target", "rules", "fixed", "op_table")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "steps", "placements"
     CANDIDATES = "heuristic"
-    NETWORK = ("hidden", "layers", "heads", "graph_network", "attention", "lookahead", "masks")
+    NETWORK = ("hidden", "layers", "heads", "lookahead")
 
     graphs: Annotated[
         list[Path] | None,
@@ -54,10 +48,6 @@ class _Training(Training["Trainer"]):
         ),
     ] = None
     first: Annotated[str | None, option("--first", "NAME", "What counts first: ii (the default) or latency.")] = None
-    without: Annotated[
-        list[str] | None,
-        option("--without", "NAME", f"Leave a part out, again and again: {', '.join(_WITHOUT)}."),
-    ] = None
     demonstrate: Annotated[
         float | None,
         option("--demonstrate", "SECONDS", "Map each graph by heuristics for so long, and imitate the plan."),
@@ -69,7 +59,7 @@ class _Training(Training["Trainer"]):
 
     @property
     def decided(self) -> dict[str, Any]:
-        return {"--first": self.first, "--without": self.without}
+        return {"--first": self.first}
 
     def check(self) -> None:
         arguments.whole("--generate {}", self.generate, 0)
@@ -104,10 +94,6 @@ class _Training(Training["Trainer"]):
     def configured(self, config: PpoConfig) -> PpoConfig:
         if self.first not in (None, "ii", "latency"):
             raise UsageError(f"--first: found {self.first!r}, expected ii or latency")
-        for name in self.without or ():
-            if name not in _WITHOUT:
-                raise UsageError(f"--without: found {name!r}, expected one of {', '.join(_WITHOUT)}")
-            config = config.changed(**_WITHOUT[name])
         return config if self.first is None else config.changed(first=self.first)
 
     def weights(self, policy: Path) -> tuple[PpoConfig, Any]:

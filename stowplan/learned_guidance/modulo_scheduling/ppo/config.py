@@ -20,13 +20,9 @@ class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
 
     # Network
     hidden: Annotated[int, Range(1)] = 48
-    layers: Annotated[int, Range(1)] = 2
-    """Rounds of messages of the graph network."""
+    layers: Annotated[int, Range(0)] = 2
+    """Rounds of messages of the graph network; 0 leaves it out."""
     heads: Annotated[int, Range(1)] = 4
-    graph_network: bool = True
-    attention: bool = True
-    masks: bool = True
-    """Whether places that are not legal are left out; else they end an episode as a mapping that gets stuck does."""
     lookahead: bool = True
     """Whether the network sees what a tile would leave to neighbours that are not placed."""
 
@@ -77,14 +73,7 @@ class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
     @property
     def shape(self) -> Shape:
         """Of the network."""
-        return Shape(
-            hidden=self.hidden,
-            layers=self.layers if self.graph_network else 0,
-            heads=self.heads,
-            attention=self.attention,
-            lookahead=self.lookahead,
-            masks=self.masks,
-        )
+        return Shape(hidden=self.hidden, layers=self.layers, heads=self.heads, lookahead=self.lookahead)
 
     @classmethod
     def cpu(cls, **changes: Any) -> PpoConfig:

@@ -193,9 +193,7 @@ class Examples:
 def imitate(network: Network, optimizer: torch.optim.Optimizer, batch: tuple[dict[str, Tensor], Tensor], clip: float) -> float:
     """One step of the optimizer; the cross entropy before it."""
     seen, actions = batch
-    scores = network(seen)[0].flatten(1)
-    if network.shape.masks:
-        scores = scores.masked_fill(seen["mask"].flatten(1) == 0, -1e8)
+    scores = network(seen)[0].flatten(1).masked_fill(seen["mask"].flatten(1) == 0, -1e8)
     loss = torch.nn.functional.cross_entropy(scores, actions)
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]

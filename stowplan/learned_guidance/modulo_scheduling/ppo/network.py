@@ -36,18 +36,14 @@ _NEVER = -1e9
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a network, and parts left out for ablations."""
+    """Sizes of a network, and what is left out."""
 
     hidden: int = 48
     layers: int = 3
     """Rounds of messages along the edges; 0 leaves the graph network out."""
     heads: int = 4
-    attention: bool = True
-    """Else all nodes count alike."""
     lookahead: bool = True
     """Whether the columns of tiles that look ahead are seen."""
-    masks: bool = True
-    """Whether places that are not legal have no probability."""
 
 
 class MessageLayer(nn.Module):
@@ -165,13 +161,10 @@ class Network(nn.Module):
         informed = torch.cat([nodes, observation["states"]], dim=2)
         heads = self.shape.heads
         values = self.value(informed)
-        if self.shape.attention:
-            query = self.query(torch.cat([current, whole], dim=1)).view(batch, heads, -1)
-            keys = self.key(informed).view(batch, count, heads, -1)
-            weights = torch.einsum("bhd,bnhd->bnh", query, keys) * (hidden // heads) ** -0.5
-            weights = torch.softmax(weights.masked_fill(~is_node[:, :, None], _NEVER), dim=1)
-        else:
-            weights = (is_node / sizes[:, :1].clamp(min=1))[:, :, None].expand(-1, -1, heads)
+        query = self.query(torch.cat([current, whole], dim=1)).view(batch, heads, -1)
+        keys = self.key(informed).view(batch, count, heads, -1)
+        weights = torch.einsum("bhd,bnhd->bnh", query, keys) * (hidden // heads) ** -0.5
+        weights = torch.softmax(weights.masked_fill(~is_node[:, :, None], _NEVER), dim=1)
         weighted = (weights[..., None] * values.view(batch, count, heads, -1)).flatten(2)
         context = weighted.sum(dim=1)
 
@@ -190,8 +183,6 @@ class Network(nn.Module):
         scored = self.tile_second(torch.relu(scored))
         tile_scores = self.tile_score(scored)[..., 0].masked_fill(~is_tile, _NEVER)
         legal = observation["mask"][..., : int(ii.max())] > 0
-        if not self.shape.masks:
-            legal = is_tile[..., None] & (torch.arange(legal.shape[2], device=legal.device) < ii[:, None, None])
         tile_scores = tile_scores.masked_fill(~legal.any(dim=2) & is_tile, 0.5 * _NEVER)
         slots = self._slots(scored, observation["ready"], observation["slack"], legal, ii)
         scores = torch.log_softmax(tile_scores, dim=1)[..., None] + slots

@@ -228,9 +228,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
             environments.seed(first)
             model._last_obs = environments.reset()  # type: ignore[assignment]
             model._last_episode_starts = np.ones(environments.num_envs, bool)
-            model.collect_rollouts(
-                environments, self._watcher, model.rollout_buffer, model.n_steps, use_masking=self.config.masks
-            )
+            model.collect_rollouts(environments, self._watcher, model.rollout_buffer, model.n_steps)
             model.train()
         self.rounds += 1
         told = model.logger.name_to_value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from benchmarks.lib.modulo_scheduling.flipped import flipped
 from stowplan.errors import InputError, UsageError
+from stowplan.learned_guidance.modulo_scheduling.ppo import lessons
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
@@ -102,13 +104,14 @@ def test_imitation_brings_a_plan_back() -> None:
 
 
 @pytest.mark.slow
-def test_training_learns_to_complete_mappings() -> None:
+def test_training_learns_to_complete_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
     # Untrained, every other mapping gets stuck without the masks' look ahead.
+    monkeypatch.setattr(lessons, "ModuloSchedulingEnv", partial(lessons.ModuloSchedulingEnv, look_ahead=False))
     problem = butterflies(4)
-    trainer = Trainer([problem], small(steps=1_024, hidden=16, rate=3e-3, entropy=0.0, masks=False, interval="least"), seed=1)
+    trainer = Trainer([problem], small(steps=1_024, hidden=16, rate=3e-3, entropy=0.0, interval="least"), seed=1)
     rewards: list[float] = []
     run(trainer, on_progress=lambda progress: rewards.append(progress.mean_reward))
-    assert np.mean(rewards[-4:]) >= np.mean(rewards[:4])
+    assert np.mean(rewards[-4:]) > np.mean(rewards[:4])
 
 
 def test_samples_are_balanced() -> None:
@@ -125,7 +128,7 @@ def test_samples_are_balanced() -> None:
 
 
 def test_ablations_train() -> None:
-    for changes in ({"graph_network": False}, {"attention": False}, {"masks": False}, {"lookahead": False}):
+    for changes in ({"layers": 0}, {"lookahead": False}):
         run(Trainer([distance()], small(**changes)))
     run(Trainer([distance()], small(first="latency", shaping="none")))
 
@@ -160,4 +163,4 @@ def test_wrong_ones_are_refused(tmp_path: Path) -> None:
 def test_presets() -> None:
     assert PpoConfig.paper().unsuccessful == 1.0
     assert not PpoConfig.paper().lookahead
-    assert PpoConfig.cpu().shape.masks
+    assert PpoConfig.cpu().shape.lookahead
