@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from stowplan.models.first_fit import FirstFit
 from stowplan.models.packing import problem as packing
 from stowplan.models.packing.bounds import live_sets
 from stowplan.models.tier_placement.plan import Plan, placed
@@ -336,22 +337,12 @@ class Offsets:
     def _first_fit(self, tier: int, inside: list[int], order: list[int]) -> list[int] | None:
         """Every tensor at the lowest offset that is free for its whole life, one after the other."""
         memory = self._structure.problem.tiers[tier]
-        tensors = [self._structure.tensors[number] for number in inside]
+        room = FirstFit(memory.capacity)
         offsets = [0] * len(inside)
-        placed: list[tuple[int, int, int, int]] = []
-        """(offset, end, first, last), ascending."""
         for at in order:
-            each = tensors[at]
-            offset = 0
-            for start, end, first, last in placed:
-                if start >= offset + each.size:
-                    break
-                if first <= each.last and each.first <= last and end > offset:
-                    offset = end + -end % memory.alignment
-            if offset + each.size > memory.capacity:
+            each = self._structure.tensors[inside[at]]
+            offset = room.take(each.first, each.last + 1, each.size, memory.alignment)
+            if offset is None:
                 return None
             offsets[at] = offset
-            if each.size:
-                placed.append((offset, offset + each.size, each.first, each.last))
-                placed.sort()
         return offsets

@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 import random
-from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.first_fit import FirstFit
 from stowplan.portfolio.context import Options
 
 #: Largest part of a rank by which climbing moves a buffer at random.
 _NOISE = 0.15
-
-
-class FirstFit:
-    """Gives ranges of time the lowest offset that is free throughout, in memory of so many bytes."""
-
-    def __init__(self, capacity: int):
-        self._capacity = capacity
-        # (offset, top, start, end), by offset.
-        self._taken: list[tuple[int, int, int, int]] = []
-
-    def take(self, start: int, end: int, size: int, alignment: int = 1) -> int | None:
-        """Offset of ``size`` bytes in the half-open time [start, end), which are taken from then on; None: they do not fit."""
-        offset = 0
-        for low, top, begin, until in self._taken:
-            if low >= offset + size:
-                break
-            if begin < end and start < until and top > offset:
-                offset = top + -top % alignment
-        if offset + size > self._capacity:
-            return None
-        self.put(start, end, size, offset)
-        return offset
-
-    def put(self, start: int, end: int, size: int, offset: int) -> None:
-        """Take these bytes, free or not."""
-        insort(self._taken, (offset, offset + size, start, end))
 
 
 def place(problem: Problem, order: Sequence[int]) -> tuple[Plan | None, list[int]]:

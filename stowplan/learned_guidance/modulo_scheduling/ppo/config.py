@@ -96,8 +96,8 @@ class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
         return cls(**values)
 
 
-POLICY = FileFormat("stowplan.ppo.policy", PpoConfig, version=1)
-CHECKPOINT = FileFormat("stowplan.ppo.checkpoint", PpoConfig, version=1)
+POLICY = FileFormat("stowplan.ppo.policy", PpoConfig, version=2)
+CHECKPOINT = FileFormat("stowplan.ppo.checkpoint", PpoConfig, version=2)
 
 
 def load_policy(path: str | Path) -> tuple[Content[PpoConfig], Network]:
