@@ -10,7 +10,10 @@ from stowplan.cli.options import DEFAULT_TIME_LIMIT, Input, Quiet, option, with_
 from stowplan.cli.output import note, open_noting
 from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
-from stowplan.frontends.options import ReadOptions
+from stowplan.frontends.options import OPTIONS, PROGRAMS, ReadOptions
+
+#: Options of inputs that are compiled programs.
+OF_PROGRAMS = tuple(name for name, each in OPTIONS.items() if each.inputs == PROGRAMS or name in ("target", "capacity"))
 
 #: Beyond this many windows a file with all of them is of no use to any solver.
 MAX_WINDOWS = 200_000
@@ -35,7 +38,7 @@ def convert_command(
     note(f"{output}: {counts}")
 
 
-@with_input_options()
+@with_input_options(OF_PROGRAMS)
 def export_command(
     source: Input,
     output: Annotated[Path, option("-o --output", "FILE", "Write the model here: .mps or .lp, with .gz after it to pack it.")],

@@ -25,7 +25,7 @@ FORMAT = "stowplan.rematerialization.frontier"
 VERSION = 1
 
 
-@with_input_options()
+@with_input_options(())
 def frontier_command(
     source: Input,
     limits: Annotated[

@@ -88,3 +88,11 @@ def test_a_packing_is_no_program(cli: Cli, tmp_path: Path) -> None:
     done = cli("export", EXAMPLES / "buffers.csv", "-o", tmp_path / "model.lp")
     error_line(done)
     assert "memory mapping" in done.err
+
+
+def test_it_has_the_options_of_compiled_programs_alone(cli: Cli) -> None:
+    told = cli("export", "--help").out
+    assert "--capacity" in told
+    assert "--cost-model" in told
+    assert "--precision" not in told
+    assert "--op-table" not in told
