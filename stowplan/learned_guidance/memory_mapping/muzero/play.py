@@ -18,7 +18,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledG
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, TorchModel
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, as_f32, bias_preferences, first_rows
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, as_f32, first_rows
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.training import checkpoint
@@ -167,7 +167,6 @@ class Policy:
         games: Sequence[ProgramGame],
         *,
         temperatures: NDArray[np.floating[Any]],
-        biases: NDArray[np.float32] | None = None,
         seed: int = 0,
         should_stop: Stop | None = None,
     ) -> list[Played]:
@@ -179,8 +178,6 @@ class Policy:
             What is played, one for each of N games.
         temperatures
             (N,) of the draws; at 0 the likeliest action is played.
-        biases
-            (N, 4) exploration biases (:mod:`.self_play`); None for none.
         should_stop
             Asked between moves.
 
@@ -198,8 +195,6 @@ class Policy:
         ) -> tuple[NDArray[np.int64], NDArray[Any]]:
             _, logits, values = self.model.initial(observations)
             weights = as_f32(logits).astype(np.float64)
-            if biases is not None:
-                weights = weights + bias_preferences(biases[numbers], observations.actions)
             # The largest of log probability and Gumbel noise is a draw from the distribution.
             if temperatures.any():
                 weights = weights / heat[numbers] + np.where(is_drawn[numbers], rng.gumbel(size=legal.shape), 0.0)
