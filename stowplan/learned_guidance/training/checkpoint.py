@@ -131,7 +131,7 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
         hint = f" ({file_format.hint})" if file_format.hint else ""
         raise InputError(f"found version {version!r}, expected {file_format.version}{hint}", source=path, place="version")
     try:
-        config = msgspec.json.decode(found.get("config"), type=file_format.config)
+        config = msgspec.json.decode(found.get("config", ""), type=file_format.config)
     except (msgspec.MsgspecError, StowplanError, TypeError, UnicodeError, RecursionError) as error:
         raise InputError(f"{error}", source=path, place="config") from error
     try:
