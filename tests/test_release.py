@@ -1,0 +1,31 @@
+"""Files of a release: workflows can be read, and name what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+
+yaml = pytest.importorskip("yaml", reason="needs PyYAML, which mkdocs brings: pip install '.[docs]'")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.stem)
+def test_workflows_have_jobs_with_steps(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert workflow["name"] == path.stem
+    for job in workflow["jobs"].values():
+        assert job["runs-on"]
+        assert all({"uses", "run"} & {*step} for step in job["steps"])
+        assert {*([job["needs"]] if isinstance(job.get("needs"), str) else job.get("needs", []))} <= {*workflow["jobs"]}
+
+
+def test_what_workflows_run_is_there() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml"))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in re.findall(r"run: make (\w+)", text))
+    assert all((ROOT / name).exists() for name in re.findall(r"(?:\{project\}/|bash )([\w./]+)", text))
+    commands = (ROOT / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
+    assert all(f"\n## {name}\n" in commands for name in re.findall(r"stowplan (solve|[a-z]+-[a-z]+)", text))
