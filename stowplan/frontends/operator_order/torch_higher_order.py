@@ -88,7 +88,12 @@ NESTED: dict[str, Callable[[Any, Sequence[Inside], int, Sequence[Any]], int]] = 
 def copied_storages(node: Any, args: Sequence[Any]) -> list[Sequence[int]]:
     """Bytes that the storages under an operator's first results have at least, given its arguments' values."""
     name = str(getattr(node.target, "overloadpacket", "")).removeprefix("aten.")
-    return [[args[0].untyped_storage().nbytes()]] if name in _COPY_STORAGE else []
+    # Of what shows the same bytes several times, the view is copied.
+    if name not in _COPY_STORAGE or any(
+        stride == 0 and size > 1 for stride, size in zip(args[0].stride(), args[0].shape, strict=True)
+    ):
+        return []
+    return [[args[0].untyped_storage().nbytes()]]
 
 
 def expect_modelled(node: Any, place: str) -> None:

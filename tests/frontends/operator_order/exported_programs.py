@@ -198,6 +198,9 @@ def held(program: Any, inputs: tuple[Any, ...]) -> dict[str, int]:
 
 
 def _value(node: Any, values: dict[Any, Any]) -> Any:
+    if node.target is torch.ops.aten._assert_tensor_metadata.default:
+        # Decompositions change types of writes, and leave what was asserted of them before (2.13).
+        return None
     args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     with torch.no_grad():
         return node.target(*args, **keywords)
