@@ -31,7 +31,7 @@ def run_module(path: Path, plans: Path, options: argparse.Namespace) -> dict[str
     """Plan one module; plain values for the table."""
     time_limit, workers = options.time_limit, options.workers
     began = time.monotonic()
-    problem, program = open_input(path, read_options(path, options))
+    problem, program, _ = open_input(path, read_options(path, options))
     read_seconds = time.monotonic() - began
     given = {}
     if (plans / path.name).exists() and program is not None:
@@ -140,7 +140,7 @@ def largest(folder: Path, target: str) -> None:
     path = max(folder.glob("*.hlo.txt.gz"), key=lambda each: each.stat().st_size)
     path = folder / "nmt_attn_train_t64_b16.hlo.txt.gz" if (folder / "nmt_attn_train_t64_b16.hlo.txt.gz").exists() else path
     began = time.monotonic()
-    problem, _ = open_input(path, ReadOptions(target=target))
+    problem, *_ = open_input(path, ReadOptions(target=target))
     read = time.monotonic() - began
     result = solve(problem, time_limit=20 - read - 1, candidates="heuristic")
     print(f"{path.name}: {problem.use_count:,} uses, read in {read:.1f} s, {time.monotonic() - began:.1f} s in all")
