@@ -28,7 +28,7 @@ def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print i
 
 
 def versions() -> dict[str, str | int]:
-    """Versions and facts by name; nothing is imported for it."""
+    """Versions and facts by name; those of packages are read from their metadata."""
     from stowplan.compiled.library import trouble
 
     has_affinity = hasattr(os, "sched_getaffinity")

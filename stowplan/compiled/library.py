@@ -71,7 +71,8 @@ def _existing(package: str) -> Path | None:
 def trouble(*packages: str) -> str:
     """Why functions of packages, all by default, run interpreted; empty where they do not."""
     for package in packages or compiling_packages(Path(__file__).parents[1]):
-        if sources(package) and _existing(package) is None:
+        # Asked for each result: sources are read again only where there is no code.
+        if _existing(package) is None and sources(package):
             return f"there is no machine code of {package} for this processor"
     return ""
 
