@@ -12,6 +12,7 @@ Files of the corpus that are not there are left out.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -51,6 +52,9 @@ CORPUS = (
     ("corpus/tpu_v4/bert_base_inf_b1_s384.hlo.txt.gz", "tpu-v4", None),
     ("corpus/tpu_v4/unet_train_b4.hlo.txt.gz", "tpu-v4", None),
 )
+
+#: What compiles the heuristics of a checkout, today and in version 0.1.
+COMPILERS = ("stowplan.compiled.build", "stowplan.portfolio.warm_up")
 
 #: Seconds added to both sides of a ratio: below that a difference is none.
 FLOOR = 0.2
@@ -110,8 +114,9 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, default=Path("../shared"))
     arguments = parser.parse_args()
     checkouts = arguments.before, arguments.after
-    for each in checkouts:
-        run(each, ["-m", "stowplan.portfolio.warm_up"])
+    for checkout, module in itertools.product(checkouts, COMPILERS):
+        if (checkout / f"{module.replace('.', '/')}.py").exists():
+            run(checkout, ["-m", module])
     folders = arguments.after / "examples" / "data", arguments.corpus
     inputs = [(folder / name, *rest) for folder, rows in zip(folders, (EXAMPLES, CORPUS), strict=True) for name, *rest in rows]
     ratios: list[tuple[float, float]] = []
