@@ -183,6 +183,7 @@ def main() -> None:
         warm_calls(paths, arguments.ways, arguments.limits, arguments.seed)
         return
     kept: Path = arguments.json_out
+    kept.parent.mkdir(parents=True, exist_ok=True)
     rows: dict[str, dict[str, Any]] = json.loads(kept.read_bytes()) if kept.exists() else {}
     with tempfile.TemporaryDirectory() as scratch:
         trace = Path(scratch) / "trace"

@@ -44,8 +44,9 @@ class Candidate:
     share: float = 1.0
     """Part of the time limit it gets where candidates must run one after the other."""
     in_thread: bool = False
-    """Run in a thread of the calling process: the problem is so small that this takes little time and memory, and the candidate
-    looks at the clock often."""
+    """Run in a thread of the calling process, from the first moment: it takes little memory and looks at the clock often."""
+    is_long: bool = False
+    """With ``in_thread``: it works until the limit in compiled loops, so that others are started beside it at once."""
     is_presolver: bool = False
     """Done within a second or two: its share is not taken from the others."""
     takes_over: bool = False
@@ -130,8 +131,6 @@ class Kind:
     """
     is_quick_first: Callable[[Any], bool] = lambda problem: False
     """Whether the quick plan takes so little time that workers are started after it, where they are still needed."""
-    is_quick_in_workers: bool = False
-    """Whether workers that wait begin before all else, and the quick plan is not needed once they have one."""
     counts: tuple[str, ...] = ()
     """Names of the facts that say how large a problem is."""
     highlights: tuple[str, ...] = ()

@@ -72,7 +72,6 @@ def fake_kind(*names: str, **changes: Any) -> Kind:
         "baseline_sources": (),
         "awaited_baselines": lambda problem: changes.get("baseline_sources", ()),
         "quick_plan": None,
-        "is_quick_in_workers": False,
     }
     return replace(KIND, **{**own, **changes})
 

@@ -52,6 +52,9 @@ class Torch:
         """In single precision."""
         return values.float()
 
+    def product(self, rows: Any, weight: Any) -> Any:
+        return rows @ weight
+
     def by_rows(self, function: Callable[[slice], Any], total: int) -> Any:
         """A function of rows, of all at once."""
         return function(slice(total))

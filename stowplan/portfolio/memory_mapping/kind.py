@@ -15,7 +15,6 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.pace import is_large
-from stowplan.portfolio.memory_mapping.quick import quick_plan
 
 _HERE = "stowplan.portfolio.memory_mapping"
 
@@ -25,8 +24,8 @@ COMPLETE_MODEL_USES = 400
 #: Up to so many uses the complete model is tried for a moment before all else.
 SMALL_USES = 128
 
-#: Of so many uses the quick plan takes a tenth of a second, less than the start of a worker on a busy machine.
-QUICK_USES = 4_000
+#: Up to so many uses the search by itself often meets the bound within a moment.
+FEW_USES = 500
 
 #: What the relaxation gets of the time where others wait for its place: so many seconds a use, until which its bound grows
 #: quickly, and at least and at most so much of all. Of what is left, a large problem's plan gains more than its bound does,
@@ -65,7 +64,9 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     """Search has a place of its own; the exact candidates, and a policy where places are few, share another."""
     is_small = problem.use_count <= COMPLETE_MODEL_USES
-    search = [Candidate("search", "heuristic", f"{_HERE}.candidates:search")]
+    # A limit of memory is of processes. What is over within a moment is not worth starting one.
+    in_thread, is_long = options.memory_limit is None, problem.use_count > FEW_USES
+    search = [Candidate("search", "heuristic", f"{_HERE}.candidates:search", in_thread=in_thread, is_long=is_long)]
     relaxation = Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", proves_only=True)
     # These go on from other candidates' plans.
     improving = [Candidate("cpsat", "exact", f"{_HERE}.candidates:complete")] if is_small else []
@@ -142,7 +143,4 @@ KIND = Kind(
     baseline_sources=("greedy",),
     awaited_baselines=lambda problem: ("greedy",),
     makes_baselines=_makes_baselines,
-    quick_plan=quick_plan,
-    is_quick_first=lambda problem: problem.use_count <= QUICK_USES,
-    is_quick_in_workers=True,
 )

@@ -23,7 +23,6 @@ from stowplan.portfolio.arguments import Call, left_out
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.state import RunState
 from stowplan.portfolio.run.stop_policy import LOADING, StopPolicy
-from stowplan.portfolio.run.warm_workers import workers
 from stowplan.portfolio.run.worker_pool import WorkerPool
 from stowplan.result import CandidateReport, Provenance, Result, Status, StopReason
 from stowplan.version import VERSION
@@ -109,16 +108,12 @@ class Run:
 
     def _run(self, starts: Mapping[str, Any]) -> StopReason:
         state, pool = self.state, self._pool
-        is_ready = not state.options.deterministic and state.kind.is_quick_in_workers and pool.is_next_ready
         # Verifying the simplest plan may take longer than they need for a better one; a given plan is worth the time.
-        if is_ready and len(starts) <= 1:
+        if not state.options.deterministic and pool.is_next_ready and len(starts) <= 1:
             pool.start_waiting()
         self._offer_starts(starts)
         if not pool.at_work:
             return state.closed() or "candidates_done"
-        # The quick plan would take time from them.
-        while is_ready and not (pool.has_news or self._policy.quick_plan_is_due(pool.at_work)):
-            time.sleep(0.005)
         self._begin()
         done, known = {}, state.plans_known()
         while (reason := self._loop()) == "work_limit" and self._stages:
@@ -166,8 +161,7 @@ class Run:
         at_work = pool.at_work
         if state.deadline.was_cancelled or policy.may_stop(at_work, pool.ahead) is not None:
             return
-        is_soon = policy.time_left(at_work) >= LOADING or (state.kind.is_quick_in_workers and workers().any_waits)
-        if is_soon and not state.kind.is_quick_first(state.problem):
+        if policy.time_left(at_work) >= LOADING and not state.kind.is_quick_first(state.problem):
             pool.start_waiting()
         # In a deterministic run it would depend on the clock, and there is time enough for the others.
         if not state.options.deterministic and any(candidate.family == "heuristic" for candidate in at_work):
@@ -203,16 +197,13 @@ class Run:
             return
         end = self._policy.quick_plan_end(self._pool.at_work)
 
-        def is_surpassed() -> bool:
-            return state.kind.is_quick_in_workers and pool.has_plan and self._policy.may_verify()
-
         def stop() -> bool:
-            return state.deadline.was_cancelled or state.deadline.elapsed >= end or is_surpassed()
+            return state.deadline.was_cancelled or state.deadline.elapsed >= end
 
         source, plan = state.kind.quick_plan(state.problem, state.options, stop) or ("", None)
         if plan is None:
             state.without_plan.add(source)
-        if plan is None or is_surpassed():
+        if plan is None:
             return
         state.families.setdefault(source, "heuristic")
         is_valid = self._offer(plan, source, len(state.sources))

@@ -5,6 +5,7 @@ A limit is a limit: verifying the last plans, ending processes and assembling th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from stowplan.portfolio.kind import Candidate
@@ -17,13 +18,12 @@ RESERVE = 0.1, 0.1
 #: Seconds, and part of the limit, by which workers stop before the run does, so that their last plans arrive.
 LAST_REPORT = 0.3, 0.05
 
-#: Part of the limit, and seconds at most, that the quick plan may take; and seconds that it has at least, together with
-#: verifying it and another: where the limit is nearly over when the run begins, there is still some plan.
+#: Part of the limit, and seconds at most, that the quick plan may take.
 QUICK = 0.15, 1.0
-QUICK_AT_LEAST = 0.25
 
-#: Part of the limit that workers that waited have for a first plan, before the quick one is made.
-QUICK_AFTER = 0.5
+#: Seconds that the first plan has at least, together with verifying it and another: where the limit is nearly over when the run
+#: begins, there is still some plan.
+FIRST_PLAN = 0.25
 
 #: Seconds that no candidate works for.
 UNLIMITED = 1e6
@@ -142,13 +142,20 @@ class StopPolicy:
 
     def time_left(self, at_work: list[Candidate]) -> float:
         """Seconds until the run must end; ``at_work`` as in :meth:`may_stop`."""
-        return self._until_limit(proves_only(at_work))
+        return max([self._until_limit(proves_only(at_work)), *map(self._seconds_to_first_plan, at_work)])
 
     def worker_seconds(self, candidate: Candidate) -> float:
         """Seconds that a candidate may still work; not positive where it should not start."""
         seconds = self._until_limit(candidate.proves_only) - self.last_report_seconds()
+        seconds = max(seconds, self._seconds_to_first_plan(candidate) - 2 * self._state.verify_seconds)
         # What makes plans sees no clock in a deterministic run: at the ceiling it is ended from outside.
         return UNLIMITED if self._options.deterministic and not candidate.proves_only and seconds > 0 else seconds
+
+    def _seconds_to_first_plan(self, candidate: Candidate) -> float:
+        """Seconds that a heuristic in a thread has in any case, while there is no plan of any candidate; others have none."""
+        may_make_it = candidate.in_thread and candidate.family == "heuristic" and not self._state.families
+        is_wanted = may_make_it and not (self._options.deterministic or self._deadline.was_cancelled)
+        return FIRST_PLAN - self._deadline.elapsed if is_wanted else -math.inf
 
     def last_report_seconds(self) -> float:
         """Seconds for a worker to write its last plan and for it to arrive."""
@@ -159,20 +166,17 @@ class StopPolicy:
         """Whether another plan, were it verified now, could be in the way of the last ones."""
         return not self._options.deterministic and 0 < self.time_left(at_work) <= self._state.verify_seconds
 
-    def quick_plan_is_due(self, at_work: list[Candidate]) -> bool:
-        """Whether workers that waited have had their time for a first plan."""
-        return self._deadline.elapsed >= QUICK_AFTER * self._options.time_limit or self.time_left(at_work) <= 0
-
     def quick_plan_end(self, at_work: list[Candidate]) -> float:
         """When the quick plan must be there, in seconds since the start of the run."""
         part, most = QUICK
-        least = max(0.0, QUICK_AT_LEAST - 2 * self._state.verify_seconds)
+        least = max(0.0, FIRST_PLAN - 2 * self._state.verify_seconds)
         seconds = max(least, min(part * self._options.time_limit, most, self.time_left(at_work)))
         return self._deadline.elapsed + seconds
 
     def may_verify(self) -> bool:
-        """Whether there is time to verify another plan."""
-        return self._deadline.remaining > self._state.verify_seconds
+        """Whether there is time to verify another plan; for the first of a candidate somewhat more."""
+        more = 0.0 if self._state.families or self._deadline.was_cancelled else FIRST_PLAN
+        return self._deadline.remaining + more > self._state.verify_seconds
 
     def _until_limit(self, only_proofs: bool) -> float:
         """Seconds until the last reports must have been taken in."""

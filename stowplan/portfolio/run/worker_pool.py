@@ -144,19 +144,8 @@ class WorkerPool:
 
     @property
     def is_next_ready(self) -> bool:
-        """Whether a process waits for the next candidate that has run it before."""
-        candidate = self._waiting[0] if self._waiting else None
-        return candidate is not None and not candidate.in_thread and workers().is_ready(candidate.function)
-
-    @property
-    def has_news(self) -> bool:
-        """Whether a worker has reported something that was not taken yet, or none is at work."""
-        return not self._messages.empty() or not self._busy()
-
-    @property
-    def has_plan(self) -> bool:
-        """Whether a worker has reported a plan that was not taken yet."""
-        return any(each.report is not None and each.report.what == "plan" for each in [*self._messages.queue])
+        """Whether the next candidate begins at once: in a thread, where it takes the place of a quick plan."""
+        return bool(self._waiting) and self._waiting[0].in_thread and self._kind.quick_plan is None
 
     def _unfinished(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.ended is None or worker.outcome == "stopped"]
@@ -180,12 +169,15 @@ class WorkerPool:
             self._start(candidate, share)
 
     def _next_would_disturb(self) -> bool:
-        """Whether a thread is at work that may soon be done: another would take turns with it, a process is not worth it."""
+        """Whether a thread is at work that may soon be done, or has no plan yet: what is not there yet would take its time."""
         most = max(ALONE_AT_LEAST, min(ALONE_AT_MOST, ALONE_PART * self._options.time_limit))
         is_late = time.process_time() - self._used >= ALONE_SECONDS or self._deadline.elapsed >= most
         if self._options.deterministic or is_late:
             return False
-        return any(worker.candidate.in_thread for worker in self._busy())
+        following = self._waiting[0]
+        is_there = following.in_thread or workers().is_ready(following.function)
+        threads = [worker for worker in self._busy() if worker.candidate.in_thread]
+        return any(not (worker.candidate.is_long and (is_there or worker.is_heard)) for worker in threads)
 
     def _next_may_start(self) -> bool:
         return bool(self._waiting) and self._policy.worker_seconds(self._waiting[0]) > 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -351,19 +350,6 @@ def test_a_limit_too_short_for_workers_gives_the_quick_plan(solve_fakes: SolveFa
     check(result)
     assert (result.objective, result.provenance.candidate) == (ALL_SLOW - 18, "quick")
     assert result.warnings == ("solves: no report within the limit",)
-
-
-def test_the_quick_plan_stops_where_a_worker_has_one(solve_fakes: SolveFakes) -> None:
-    def at_leisure(problem: object, options: object, should_stop: Callable[[], bool]) -> tuple[str, object]:
-        wait_until(should_stop)
-        return quick(problem, options, should_stop)
-
-    solve_fakes("solves")
-    for is_not_needed in (True, False):
-        kind = {"quick_plan": at_leisure, "is_quick_in_workers": is_not_needed}
-        result = solve_fakes("solves", kind=kind)
-        assert ("quick" not in result.details["sources"]) is is_not_needed
-        assert result.objective == OPTIMUM
 
 
 def test_workers_hear_of_the_quick_plan_or_start_from_it(solve_fakes: SolveFakes) -> None:

@@ -123,7 +123,22 @@ def test_in_a_deterministic_run_only_proofs_have_the_limit() -> None:
 
 
 def test_no_worker_starts_and_no_plan_is_verified_after_the_end() -> None:
-    policy = StopPolicy(state(seconds=0.0))
+    known = state(seconds=0.0)
+    policy = StopPolicy(known)
     assert policy.worker_seconds(HEURISTIC) < 0
     assert policy.time_left([HEURISTIC]) < 0
+    known.families["finds"] = "heuristic"
     assert not policy.may_verify()
+
+
+def test_a_heuristic_in_a_thread_has_time_for_a_first_plan() -> None:
+    known = state(seconds=0.0)
+    policy, here = StopPolicy(known), replace(HEURISTIC, in_thread=True)
+    assert policy.worker_seconds(here) > 0
+    assert policy.time_left([here]) > 0
+    assert policy.may_verify()
+    known.families["finds"] = "heuristic"
+    assert max(policy.worker_seconds(here), policy.time_left([here])) < 0
+    cancelled = StopPolicy(state(cancelled=True))
+    assert max(cancelled.worker_seconds(here), cancelled.time_left([here])) < 0
+    assert not cancelled.may_verify()

@@ -11,6 +11,7 @@ import pytest
 
 import stowplan
 from stowplan.portfolio.kind import kind_of
+from stowplan.portfolio.run.warm_workers import workers
 from stowplan.result import Result
 from tests.paths import EXAMPLES
 from tests.patience import no_hang, wait_until
@@ -42,6 +43,21 @@ def test_they_run_here(solve_in_threads: SolveFakes) -> None:
 def test_they_hear_of_each_other(solve_in_threads: SolveFakes) -> None:
     result = solve_in_threads("listens", "speaks", workers=2)
     assert (result.stop_reason, result.objective) == ("optimal", OPTIMUM)
+
+
+def test_a_limit_that_is_over_at_once_still_gives_a_plan(solve_in_threads: SolveFakes) -> None:
+    result = solve_in_threads("solves", time_limit=0.001)
+    assert (result.objective, result.provenance.candidate) == (OPTIMUM, "solves")
+
+
+def test_others_start_once_a_long_one_has_a_plan(solve_fakes: SolveFakes) -> None:
+    workers().close()
+    first, second = fakes.fake_kind("works_in_vain", "proves").candidates(None, None)
+    candidates = [replace(first, in_thread=True, is_long=True), second]
+    result = solve_fakes(kind={"candidates": lambda problem, options: candidates}, time_limit=20)
+    assert result.bound == OPTIMUM
+    plan, proof = (next(each for each in result.history if each.source == source) for source in ("works_in_vain", "proves"))
+    assert plan.seconds <= proof.seconds
 
 
 def test_they_stop_at_the_limit(solve_in_threads: SolveFakes) -> None:

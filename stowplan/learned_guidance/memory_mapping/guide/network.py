@@ -74,6 +74,10 @@ WIDTH, HIDDEN, MEMORY, CHANNEL, ROUNDS = 32, 64, 8, 4, 4
 #: Rows that NumPy computes together.
 ROWS = 1024
 
+#: Multiplications of a matrix product that OpenBLAS does in one thread. Its threads wait for each other by spinning, which on a
+#: busy machine takes twice the processor time.
+ONE_THREAD = 200_000
+
 
 class Library(Protocol):
     """What the network asks of numpy or torch."""
@@ -87,6 +91,7 @@ class Library(Protocol):
     def sums(self, values: Any, index: Any, size: int) -> Any: ...  # noqa: D102
     def cumulated(self, values: Any) -> Any: ...  # noqa: D102
     def single(self, values: Any) -> Any: ...  # noqa: D102
+    def product(self, rows: Any, weight: Any) -> Any: ...  # noqa: D102
     def by_rows(self, function: Callable[[slice], Any], total: int) -> Any: ...  # noqa: D102
 
 
@@ -196,7 +201,7 @@ def scores(weights: Mapping[str, Any], graph: Graph, library: Library) -> tuple[
     lib = library
 
     def layer(name: str, x: Any) -> Any:
-        return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
+        return lib.product(x, weights[f"{name}.weight"]) + weights[f"{name}.bias"]
 
     def begin(rows: slice) -> Any:
         return layer("begun", lib.relu(layer("begin", (graph.features[rows] - weights["mean"]) * weights["scale"])))
@@ -290,6 +295,14 @@ class Numpy:
     def single(self, values: Any) -> Any:
         """In single precision."""
         return values.astype(np.float32)
+
+    def product(self, rows: Any, weight: Any) -> Any:
+        """Matrix product, some rows at a time (:data:`ONE_THREAD`)."""
+        found = np.empty((len(rows), weight.shape[1]), np.float32)
+        step = max(1, ONE_THREAD // weight.size)
+        for first in range(0, len(rows), step):
+            np.matmul(rows[first : first + step], weight, out=found[first : first + step])
+        return found
 
     def by_rows(self, function: Callable[[slice], Any], total: int) -> Any:
         """A function of rows, of some at a time: what it needs on the way stays in the processor's cache."""
