@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, cast
 
@@ -11,6 +11,7 @@ from stowplan import kinds
 from stowplan.frontends.options import OPTIONS, spelt
 from stowplan.kinds import KindModules
 from stowplan.models.verification import Verification
+from stowplan.portfolio.context import Options
 from stowplan.result import Assumption
 
 
@@ -80,6 +81,14 @@ def presolver(function: str) -> Candidate:
     What it leaves open the others do as if it had not been there. Deterministic runs go without it.
     """
     return Candidate("presolve", "exact", function, share=0.25, in_thread=True, is_presolver=True)
+
+
+def in_caller(candidate: Candidate, options: Options) -> Candidate:
+    """The candidate in a thread of the calling process, to the limit: its loops are machine code, which others run beside.
+
+    Where memory is limited it has a process, for the limit is of processes.
+    """
+    return replace(candidate, in_thread=options.memory_limit is None, is_long=True)
 
 
 @dataclass(frozen=True)

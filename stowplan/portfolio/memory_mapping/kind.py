@@ -12,7 +12,7 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller, presolver
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.pace import is_large
 
@@ -64,9 +64,9 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     """Search has a place of its own; the exact candidates, and a policy where places are few, share another."""
     is_small = problem.use_count <= COMPLETE_MODEL_USES
-    # A limit of memory is of processes. What is over within a moment is not worth starting one.
-    in_thread, is_long = options.memory_limit is None, problem.use_count > FEW_USES
-    search = [Candidate("search", "heuristic", f"{_HERE}.candidates:search", in_thread=in_thread, is_long=is_long)]
+    search = [in_caller(Candidate("search", "heuristic", f"{_HERE}.candidates:search"), options)]
+    # What may be over within a moment is not worth starting another process.
+    search = [replace(each, is_long=problem.use_count > FEW_USES) for each in search]
     relaxation = Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", proves_only=True)
     # These go on from other candidates' plans.
     improving = [Candidate("cpsat", "exact", f"{_HERE}.candidates:complete")] if is_small else []

@@ -13,7 +13,7 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, assumptions, checking, identify
+from stowplan.portfolio.kind import Candidate, Kind, assumptions, checking, identify, in_caller
 from stowplan.portfolio.modulo_scheduling import learned
 
 _HERE = "stowplan.portfolio.modulo_scheduling.candidates"
@@ -38,8 +38,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     is_small = len(problem.instructions) <= SMALL
     found = [
         Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=1.0, in_thread=is_small),
-        # Not in a thread: it may have to compile its annealing, which takes long and lets nothing else run.
-        Candidate("search", "heuristic", f"{_HERE}:search", share=0.5),
+        in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=0.5), options),
     ]
     asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
     return [*found, learned.candidate(problem, options, len(asked_for))]

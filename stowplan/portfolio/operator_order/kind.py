@@ -13,7 +13,7 @@ from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import Verification, verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller, presolver
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.orders import BASELINES, depth_first
 
@@ -48,8 +48,8 @@ def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bo
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     found = [
-        Candidate("search", "heuristic", f"{_HERE}:search", share=0.7),
-        Candidate("sets", "exact", f"{_HERE}:exact", share=0.7),
+        in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=0.7), options),
+        in_caller(Candidate("sets", "exact", f"{_HERE}:exact", share=0.7), options),
     ]
     is_small = len(problem.ops) <= SMALL and not options.deterministic
     return [presolver(f"{_HERE}:presolve"), *found] if is_small else found

@@ -11,7 +11,7 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller
 from stowplan.portfolio.packing.quick import quick_plan
 
 _HERE = "stowplan.portfolio.packing.candidates"
@@ -61,9 +61,10 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     is_plain = not any(buffer.gaps or buffer.offset is not None for buffer in problem.buffers)
     fit = problem.capacity is not None
     share = 0.6 if not small or (is_plain and fit) else 1.0 if is_plain else 0.1 if fit else 0.25
-    found = [Candidate("search", "heuristic", f"{_HERE}:search", share=share)]
+    found = [in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=share), options)]
     if small:
-        found.append(Candidate("canonical", "exact", f"{_HERE}:exact", share=0.4 if is_plain and not fit else 0.6))
+        canonical = Candidate("canonical", "exact", f"{_HERE}:exact", share=0.4 if is_plain and not fit else 0.6)
+        found.append(in_caller(canonical, options))
         if is_plain and not fit:
             found.append(Candidate("beam2", "heuristic", f"{_HERE}:beam2", share=0.6))
         else:

@@ -12,7 +12,7 @@ from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import Verification, verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller
 from stowplan.portfolio.rematerialization.greedy import simulate
 
 #: Operators of a graph for which the greedy simulation costs nothing.
@@ -49,7 +49,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.ops) <= SMALL
     cuts = Candidate("cuts", "exact", f"{_PROOFS}:cuts", share=0.2, in_thread=small)
     others = [
-        Candidate("search", "heuristic", f"{_SEARCH}:search", share=0.7),
+        in_caller(Candidate("search", "heuristic", f"{_SEARCH}:search", share=0.7), options),
         Candidate("stages", "exact", f"{_HERE}.staged:stages", share=0.7),
     ]
     # One cut of a large graph after the other takes long, and the program in stages says as much sooner.

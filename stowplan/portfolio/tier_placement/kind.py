@@ -11,7 +11,7 @@ from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller, presolver
 from stowplan.portfolio.tier_placement import learned
 
 #: Beyond this many layers CP-SAT finds nothing that the others lack; the linear relaxation proves sooner than the MILP.
@@ -43,7 +43,7 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    found = [Candidate("search", "heuristic", f"{_HERE}:search", share=0.15)]
+    found = [in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=0.15), options)]
     if len(problem.layers) <= EXACT_LAYERS:
         found.append(Candidate("milp", "exact", f"{_HERE}:milp", share=1.0))
         found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.85))
