@@ -320,10 +320,6 @@ class Bare:
         began = time.perf_counter()
         for source, plan in self._kind.initial(self._problem).items():
             self._offer(msgspec.json.encode(plan), source)
-        if self._kind.quick_plan is not None:
-            quick = self._kind.quick_plan(self._problem, options, lambda: False)
-            if quick is not None:
-                self._offer(msgspec.json.encode(quick[1]), quick[0])
         # Proofs first: a search may go on for ever where it cannot hear of one.
         every = sorted(self._kind.candidates(self._problem, options), key=lambda each: each.family != "exact")
         for candidate in every:

@@ -132,14 +132,6 @@ class Kind:
     """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
     notes: Callable[[Any], tuple[str, ...]] = lambda problem: getattr(problem, "notes", ())
     """What the problem's front end could not take literally; results warn of it."""
-    quick_plan: Callable[[Any, Any, Callable[[], bool]], tuple[str, Any] | None] | None = None
-    """``(problem, options, should_stop)`` to the name and the plan of a heuristic that needs little time.
-
-    It runs in this process, while the workers load what they need, so that no limit is too short for some plan. Stopped
-    early it returns what it has, None where that is nothing. A plan that is None: what makes that baseline comes to nothing.
-    """
-    is_quick_first: Callable[[Any], bool] = lambda problem: False
-    """Whether the quick plan takes so little time that workers are started after it, where they are still needed."""
     counts: tuple[str, ...] = ()
     """Names of the facts that say how large a problem is."""
     highlights: tuple[str, ...] = ()

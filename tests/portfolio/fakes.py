@@ -59,7 +59,7 @@ def fake_kind(*names: str, **changes: Any) -> Kind:
     """Memory mapping with the candidates of these names, as ``name``, ``name/share``, ``name:proves_only`` or
     ``name:takes_over``.
 
-    There is no baseline to wait for, and no quick plan.
+    There is no baseline to wait for.
     """
     candidates = []
     for name in names:
@@ -71,7 +71,6 @@ def fake_kind(*names: str, **changes: Any) -> Kind:
         "candidates": lambda problem, options: candidates,
         "baseline_sources": (),
         "awaited_baselines": lambda problem: changes.get("baseline_sources", ()),
-        "quick_plan": None,
     }
     return replace(KIND, **{**own, **changes})
 

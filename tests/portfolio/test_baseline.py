@@ -42,7 +42,6 @@ def solve_with_nothing_else(monkeypatch: pytest.MonkeyPatch, name: str, baseline
         own,
         candidates=lambda problem, options: [idle],
         initial=lambda problem: {key: plan for key, plan in own.initial(problem).items() if key == baseline},
-        quick_plan=None,
     )
     monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "kind_of", lambda problem: weak)
     file, target = OF_EACH_KIND[name]

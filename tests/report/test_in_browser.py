@@ -11,11 +11,11 @@ import pytest
 
 import stowplan
 from stowplan import kinds
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.report.html import render_report
 from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result
 from tests.paths import EXAMPLES
+from tests.portfolio.recorder import Recorder
 from tests.portfolio.test_deterministic import OF_EACH_KIND
 from tests.report.browser import look_at, needs_browser
 
@@ -45,9 +45,10 @@ def given_result(name: str) -> tuple[Any, Result]:
     problem = stowplan.read(EXAMPLES / file, target=target)
     kind = kind_of(problem)
     plans = dict(kind.initial(problem))
-    quick = kind.quick_plan(problem, Options(), lambda: False) if kind.quick_plan is not None else None
-    if quick is not None:
-        plans[quick[0]] = quick[1]
+    recorder = Recorder()
+    for candidate in kind.makes_baselines(problem):
+        candidate.load()(problem, recorder)
+    plans |= {source: plan for plan, source in recorder.plans}
     costs = {source: check(kind, problem, plan).objective or 0 for source, plan in plans.items()}
     source = min(costs, key=lambda each: costs[each])
     objective, worst, bound = costs[source], max(costs.values()), kind.bound(problem)

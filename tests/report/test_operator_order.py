@@ -12,9 +12,9 @@ from stowplan.errors import InputError
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import verify
 from stowplan.models.packing.verify import verify as verify_packing
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.kind import KIND
+from stowplan.portfolio.operator_order.orders import depth_first
 from stowplan.report.html import render_report
 from stowplan.report.operator_order import presenter as operator_order
 from stowplan.report.operator_order.presenter import build_profile
@@ -52,9 +52,8 @@ def test_text_says_peak_and_arena(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pictures(tmp_path: Path) -> None:
     first = KIND.initial(CELLS)["given"]
-    quick = KIND.quick_plan(CELLS, Options(), lambda: False) if KIND.quick_plan is not None else None
-    assert quick is not None
-    second = quick[1]
+    structure = build(CELLS)
+    second = Lives(CELLS, structure, depth_first(structure)).quick()
     draw(CELLS, [("given", first), ("again", first), ("dfs", second)], tmp_path / "order.svg")
     text = (tmp_path / "order.svg").read_text()
     assert ">given = again: peak 1.375 MiB, arena" in text

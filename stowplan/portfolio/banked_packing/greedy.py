@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.first_fit import FirstFit
-from stowplan.portfolio.context import Options
 
 #: Largest part of a rank by which climbing moves a buffer at random.
 _NOISE = 0.15
@@ -61,18 +60,6 @@ def orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
     }
     for name, key in keys.items():
         yield name, sorted(range(len(buffers)), key=lambda number: (len(problem.allowed[number]), key(number), number))
-
-
-def quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:
-    """The cheapest plan of the orders; None where they all leave a buffer without a place."""
-    best: tuple[str, Plan] | None = None
-    for name, order in orders(problem):
-        if should_stop():
-            break
-        plan, _ = place(problem, order)
-        if plan is not None and (best is None or plan.objective < best[1].objective):
-            best = name, plan
-    return best
 
 
 def climb(

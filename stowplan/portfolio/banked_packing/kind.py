@@ -11,7 +11,7 @@ from stowplan.models.banked_packing.problem import Problem, find_overload, floor
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller, presolver
 
 _HERE = "stowplan.portfolio.banked_packing.candidates"
 
@@ -36,7 +36,7 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     found = [
         Candidate("choice", "exact", f"{_HERE}:choice", share=0.6),
-        Candidate("search", "heuristic", f"{_HERE}:search", share=0.5),
+        in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=0.5), options),
         Candidate("milp", "exact", f"{_HERE}:milp_choice", share=0.4),
     ]
     if len(problem.buffers) <= EXACT_BUFFERS:
@@ -86,5 +86,4 @@ KIND = Kind(
     identity=_identity,
     unit="cost",
     makes_baselines=lambda problem: (Candidate("by_size", "baseline", f"{_HERE}:by_size"),),
-    quick_plan=greedy.quick_plan,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -25,13 +24,6 @@ SMALL = 64
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
     ids = tuple(instruction.id for instruction in problem.instructions)
     return msgspec.structs.replace(plan, objective=objective, instructions=ids, name=problem.name, target=problem.target)
-
-
-def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan | None]:
-    """List scheduling, as the search begins with."""
-    from stowplan.portfolio.modulo_scheduling.candidates import list_plan
-
-    return "list", list_plan(problem, options.seed, should_stop)
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
@@ -118,5 +110,4 @@ KIND = Kind(
     awaited_baselines=lambda problem: ("list",),
     makes_baselines=_makes_baselines,
     proven=_proven,
-    quick_plan=_quick_plan,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from stowplan.models.operator_order.verify import Verification, verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller, presolver
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.operator_order.orders import BASELINES, depth_first
+from stowplan.portfolio.operator_order.orders import BASELINES
 
 #: Operators of a graph whose baselines are made in the calling process.
 FEW_OPS = 100
@@ -39,11 +38,6 @@ def _initial(problem: Problem) -> dict[str, Plan]:
     names = ("given", *KIND.baseline_sources) if len(problem.ops) <= SMALL else ("given",)
     orders = {name: BASELINES[name](structure, lambda: False) for name in names}
     return {name: Lives(problem, structure, order).quick() for name, order in orders.items() if order is not None}
-
-
-def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:
-    structure = build(problem)
-    return "dfs", Lives(problem, structure, depth_first(structure)).quick(should_stop)
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
@@ -97,5 +91,4 @@ KIND = Kind(
     awaited_baselines=lambda problem: ("bfs", "dfs", "lpmf"),
     makes_baselines=_makes_baselines,
     proven=_proven,
-    quick_plan=_quick_plan,
 )

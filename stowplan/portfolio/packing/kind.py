@@ -12,14 +12,13 @@ from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller
-from stowplan.portfolio.packing.quick import quick_plan
 
 _HERE = "stowplan.portfolio.packing.candidates"
 
 #: The exact searches keep all pairs of buffers; beyond this many they prove nothing in minutes anyway.
 EXACT_BUFFERS = 1500
 
-#: Of so many buffers the quick plan takes milliseconds.
+#: Of so many buffers the greedy takes milliseconds.
 FEW_BUFFERS = 300
 
 
@@ -124,7 +123,4 @@ KIND = Kind(
     # Of many buffers it takes long, and is left out where others have met the bound before it.
     awaited_baselines=lambda problem: ("greedy",) if len(problem.buffers) <= EXACT_BUFFERS else (),
     asks_for_any=lambda problem: problem.capacity is not None,
-    quick_plan=lambda *given: quick_plan(*given) or ("greedy", None),
-    # Often it meets the bound, and no worker is needed.
-    is_quick_first=lambda problem: len(problem.buffers) <= FEW_BUFFERS,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -35,14 +34,6 @@ def _initial(problem: Problem) -> dict[str, Plan]:
         return found | {"greedy": found["given"]}
     sequence = simulate(structure, structure.order, problem.limit) if len(problem.ops) <= SMALL else None
     return {} if sequence is None else {"greedy": structure.made(sequence)}
-
-
-def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:
-    structure = build(problem)
-    if problem.limit is None:
-        return None
-    sequence = simulate(structure, structure.order, problem.limit, should_stop=should_stop)
-    return None if sequence is None else ("greedy", structure.made(sequence))
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
@@ -99,5 +90,4 @@ KIND = Kind(
     identity=lambda problem: identify(problem, "cost of added runs", "limit of live bytes"),
     unit="cost",
     makes_baselines=_makes_baselines,
-    quick_plan=_quick_plan,
 )

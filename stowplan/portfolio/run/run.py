@@ -22,7 +22,7 @@ from stowplan.models.hint import Hint
 from stowplan.portfolio.arguments import Call, left_out
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.state import RunState
-from stowplan.portfolio.run.stop_policy import LOADING, StopPolicy
+from stowplan.portfolio.run.stop_policy import StopPolicy
 from stowplan.portfolio.run.worker_pool import WorkerPool
 from stowplan.result import CandidateReport, Provenance, Result, Status, StopReason
 from stowplan.version import VERSION
@@ -114,7 +114,6 @@ class Run:
         self._offer_starts(starts)
         if not pool.at_work:
             return state.closed() or "candidates_done"
-        self._begin()
         done, known = {}, state.plans_known()
         while (reason := self._loop()) == "work_limit" and self._stages:
             options = state.options
@@ -153,19 +152,9 @@ class Run:
         """Take in what costs nothing."""
         self.state.offer_bound(self.state.kind.bound(self.state.problem), "floor")
         for number, (source, plan) in enumerate(starts.items()):
-            self._offer(plan, source, number)
-
-    def _begin(self) -> None:
-        """Make the quick plan while the first workers load what they need, or before them where time is short."""
-        state, policy, pool = self.state, self._policy, self._pool
-        at_work = pool.at_work
-        if state.deadline.was_cancelled or policy.may_stop(at_work, pool.ahead) is not None:
-            return
-        if policy.time_left(at_work) >= LOADING and not state.kind.is_quick_first(state.problem):
-            pool.start_waiting()
-        # In a deterministic run it would depend on the clock, and there is time enough for the others.
-        if not state.options.deterministic and any(candidate.family == "heuristic" for candidate in at_work):
-            self._offer_quick_plan()
+            violations = self.state.offer_plan(plan, source, (-1, number))
+            if violations is not None:
+                self.state.warnings.append(f"the plan {source} failed verification and was left out: {violations}")
 
     def _loop(self) -> StopReason:
         policy, pool = self._policy, self._pool
@@ -182,33 +171,6 @@ class Run:
             else:
                 pool.take_messages()
         return reason
-
-    def _offer(self, plan: Any, source: str, number: int) -> bool:
-        """Offer a plan that no worker made; returns whether it is valid."""
-        violations = self.state.offer_plan(plan, source, (-1, number))
-        if violations is not None:
-            self.state.warnings.append(f"the plan {source} failed verification and was left out: {violations}")
-        return violations is None
-
-    def _offer_quick_plan(self) -> None:
-        """Make the kind's quick plan, in this process."""
-        state, pool = self.state, self._pool
-        if state.kind.quick_plan is None:
-            return
-        end = self._policy.quick_plan_end(self._pool.at_work)
-
-        def stop() -> bool:
-            return state.deadline.was_cancelled or state.deadline.elapsed >= end
-
-        source, plan = state.kind.quick_plan(state.problem, state.options, stop) or ("", None)
-        if plan is None:
-            state.without_plan.add(source)
-        if plan is None:
-            return
-        state.families.setdefault(source, "heuristic")
-        is_valid = self._offer(plan, source, len(state.sources))
-        if is_valid and state.best is not None and state.best.source == source:
-            pool.tell_plan()
 
 
 _VERSIONED = ("ortools", "highspy", "numpy")

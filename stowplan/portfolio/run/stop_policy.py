@@ -18,18 +18,12 @@ RESERVE = 0.1, 0.1
 #: Seconds, and part of the limit, by which workers stop before the run does, so that their last plans arrive.
 LAST_REPORT = 0.3, 0.05
 
-#: Part of the limit, and seconds at most, that the quick plan may take.
-QUICK = 0.15, 1.0
-
 #: Seconds that the first plan has at least, together with verifying it and another: where the limit is nearly over when the run
 #: begins, there is still some plan.
 FIRST_PLAN = 0.25
 
 #: Seconds that no candidate works for.
 UNLIMITED = 1e6
-
-#: Seconds that a worker needs at least before it reports anything: where less is left, the quick plan comes before all workers.
-LOADING = 1.0
 
 
 def proves_only(candidates: Iterable[Candidate]) -> bool:
@@ -165,13 +159,6 @@ class StopPolicy:
     def waits_for_last(self, at_work: list[Candidate]) -> bool:
         """Whether another plan, were it verified now, could be in the way of the last ones."""
         return not self._options.deterministic and 0 < self.time_left(at_work) <= self._state.verify_seconds
-
-    def quick_plan_end(self, at_work: list[Candidate]) -> float:
-        """When the quick plan must be there, in seconds since the start of the run."""
-        part, most = QUICK
-        least = max(0.0, FIRST_PLAN - 2 * self._state.verify_seconds)
-        seconds = max(least, min(part * self._options.time_limit, most, self.time_left(at_work)))
-        return self._deadline.elapsed + seconds
 
     def may_verify(self) -> bool:
         """Whether there is time to verify another plan; for the first of a candidate somewhat more."""

@@ -144,8 +144,8 @@ class WorkerPool:
 
     @property
     def is_next_ready(self) -> bool:
-        """Whether the next candidate begins at once: in a thread, where it takes the place of a quick plan."""
-        return bool(self._waiting) and self._waiting[0].in_thread and self._kind.quick_plan is None
+        """Whether the next candidate begins at once: in a thread."""
+        return bool(self._waiting) and self._waiting[0].in_thread
 
     def _unfinished(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.ended is None or worker.outcome == "stopped"]

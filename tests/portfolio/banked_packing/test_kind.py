@@ -11,7 +11,6 @@ from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import candidates, greedy
 from stowplan.portfolio.banked_packing.candidates import pack
 from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.solve import solve
 from stowplan.report.html import write_report
 from stowplan.report.presenter import draw, presenter_of
@@ -106,11 +105,10 @@ def test_banks_are_packed_from_what_is_reserved() -> None:
     assert pack(tight, 0, range(3), Recorder(time_limit=HANG), HANG)[1] is not None
 
 
-def test_quick_plan_is_the_best_of_the_orders() -> None:
-    found = greedy.quick_plan(by_uses(), Options(), lambda: False)
-    assert found is not None
-    assert found[0] == "by_uses"
-    assert greedy.quick_plan(by_uses(), Options(), lambda: True) is None
+def test_the_search_begins_with_the_orders() -> None:
+    context = Recorder(looks=len(list(greedy.orders(by_uses()))))
+    candidates.search(by_uses(), context)
+    assert context.plans[-1][1] == "by_uses"
 
 
 def test_text_picture_and_report(tmp_path: Path) -> None:

@@ -121,8 +121,6 @@ def test_a_baseline_above_the_capacity_is_told_of() -> None:
         context = Recorder(looks=200, deterministic=True, time_limit=0.01)
         candidate(problem, context)
         assert context.without == ["greedy"]
-    assert KIND.quick_plan is not None
-    assert KIND.quick_plan(problem, Options(), lambda: False) == ("greedy", None)
 
 
 def test_a_hard_instance(shared: Path) -> None:

@@ -337,41 +337,6 @@ def test_cancelled_before_anything_came(solve_fakes: SolveFakes) -> None:
     assert solve_fakes("solves", cancel=cancel).warnings == ("solves: no report before the run was cancelled",)
 
 
-# ------------------------------------------------------------------------------------------------------- the quick plan
-
-
-def quick(problem: object, options: object, should_stop: object) -> tuple[str, object]:
-    return "quick", ladder_plan(ladder_problem(), 2)
-
-
-def test_a_limit_too_short_for_workers_gives_the_quick_plan(solve_fakes: SolveFakes) -> None:
-    workers().close()
-    result = solve_fakes("solves", time_limit=0.01, kind={"quick_plan": quick})
-    check(result)
-    assert (result.objective, result.provenance.candidate) == (ALL_SLOW - 18, "quick")
-    assert result.warnings == ("solves: no report within the limit",)
-
-
-def test_workers_hear_of_the_quick_plan_or_start_from_it(solve_fakes: SolveFakes) -> None:
-    result = solve_fakes("improves", "tells_start", workers=1, kind={"quick_plan": quick})
-    assert report_of(result, "tells_start").note.startswith(f"starts from {ALL_SLOW - 18}")
-    assert result.details["sources"]["quick"] == ALL_SLOW - 18
-
-
-def test_a_deterministic_run_has_no_quick_plan(solve_fakes: SolveFakes) -> None:
-    result = solve_fakes("solves", kind={"quick_plan": quick}, deterministic=True)
-    assert "quick" not in result.details["sources"]
-
-
-def test_a_quick_plan_that_is_none_is_left_out(solve_fakes: SolveFakes) -> None:
-    def broken(problem: object, options: object, should_stop: object) -> tuple[str, object]:
-        return "quick", ladder_plan(ladder_problem(), 4)
-
-    result = solve_fakes("solves", kind={"quick_plan": broken})
-    check(result)
-    assert "the plan quick failed verification" in result.warnings[0]
-
-
 # -------------------------------------------------------------------------------------------------------- those that err
 
 
