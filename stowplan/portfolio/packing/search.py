@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -196,7 +197,7 @@ class Search:
     ):
         self._data, self._target = data, target
         self._improved, self._should_stop = improved, should_stop
-        self._chance = np.random.default_rng(seed)
+        self._seed = seed
         self._placements = Placements(data, should_stop)
         self._best: int | None = None
 
@@ -214,7 +215,7 @@ class Search:
         for number, key in enumerate(orders.greedy_keys(self._data)):
             for place in (self._placements.first_fit, self._placements.best_fit) if number in numbers else ():
                 climb = self._start(key, place, source if climbs or number else "greedy", number == orders.PEAK)
-                if climb is None or self._done:
+                if climb is None:
                     return
                 climbs.append(climb)
         # Two of the best, and the order that does best where few moments are crowded.
@@ -263,6 +264,11 @@ class Search:
                 climbs = sorted([*climbs, challenger], key=lambda each: each.best)[:_CLIMBS]
                 challenger, spent = None, 0
 
+    @cached_property
+    def _chance(self) -> np.random.Generator:
+        # Not before it is needed: loading it takes longer than placing some buffers.
+        return np.random.default_rng(self._seed)
+
     @property
     def _done(self) -> bool:
         return (self._best is not None and self._best <= self._target) or self._should_stop()
@@ -272,7 +278,7 @@ class Search:
         if found is None:
             return None
         self._take(*found, source)
-        return Climb(key, place, *found, self._target, self._chance, first)
+        return None if self._done else Climb(key, place, *found, self._target, self._chance, first)
 
     def _go_on(self, climb: Climb, source: str) -> None:
         found = climb.place(climb.next_key(self._data))

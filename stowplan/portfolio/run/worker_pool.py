@@ -174,8 +174,7 @@ class WorkerPool:
         is_late = time.process_time() - self._used >= ALONE_SECONDS or self._deadline.elapsed >= most
         if self._options.deterministic or is_late:
             return False
-        following = self._waiting[0]
-        is_there = following.in_thread or workers().is_ready(following.function)
+        is_there = workers().is_ready(self._waiting[0].function)
         threads = [worker for worker in self._busy() if worker.candidate.in_thread]
         return any(not (worker.candidate.is_long and (is_there or worker.is_heard)) for worker in threads)
 
