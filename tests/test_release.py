@@ -1,4 +1,4 @@
-"""Files of a release: workflows can be read, and name what there is."""
+"""Files of a release: they say one version, workflows can be read, and name what there is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stowplan.version import VERSION
 from tests.paths import ROOT
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML, which mkdocs brings: pip install '.[docs]'")
@@ -20,6 +21,12 @@ def test_workflows_have_jobs_with_steps(path: Path) -> None:
         assert job["runs-on"]
         assert all({"uses", "run"} & {*step} for step in job["steps"])
         assert {*([job["needs"]] if isinstance(job.get("needs"), str) else job.get("needs", []))} <= {*workflow["jobs"]}
+
+
+def test_all_say_one_version() -> None:
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == VERSION
+    newest, *_ = re.findall(r"^## ([\d.]+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest == VERSION
 
 
 def test_what_workflows_run_is_there() -> None:
