@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,13 @@ def test_what_workflows_run_is_there() -> None:
     assert all((ROOT / name).exists() for name in re.findall(r"(?:\{project\}/|bash )([\w./]+)", text))
     commands = (ROOT / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
     assert all(f"\n## {name}\n" in commands for name in re.findall(r"stowplan (solve|[a-z]+-[a-z]+)", text))
+
+
+def test_the_container_runs_the_command() -> None:
+    lines = (ROOT / "Containerfile").read_text(encoding="utf-8").splitlines()
+    stages = [line.split()[1:] for line in lines if line.startswith("FROM ")]
+    assert all(re.fullmatch(r"python:3\.1[1-3]-slim", image) for image, *_ in stages)
+    assert {*re.findall(r"from=(\w+)", "\n".join(lines))} == {name for _, *names in stages for name in names[1:]}
+    assert all((ROOT / name).exists() for name in re.findall(r"/source/([\w.]+)", "\n".join(lines)))
+    (command,) = re.findall(r'^ENTRYPOINT \["([\w-]+)"\]$', "\n".join(lines), re.MULTILINE)
+    assert command in tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
