@@ -28,11 +28,20 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "stowplan needs Python 3.11 or later")'
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) setuptools numba scipy msgspec
-	$(BIN)/python -m stowplan.compiled.build
+# What plans need and what compiles heuristics; tools, and what reads other inputs, come with the next.
+$(VENV)/.planning: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "stowplan needs Python 3.11 or later")'
+	@echo '[1/4] an environment in $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
+	@echo '[2/4] numba, NumPy and SciPy (120 MB)'
+	@$(PIP) setuptools numba scipy msgspec
+	@echo '[3/4] machine code of heuristics (two minutes of a processor)'
+	@$(BIN)/python -m stowplan.compiled.build
+	@echo '[4/4] stowplan, solvers and matplotlib (90 MB)'
+	@$(PIP) -e '.[viz]'
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.planning
 	$(PIP) -e '.[viz,frontends,poly,dev]'
 	touch $@
 
@@ -41,7 +50,7 @@ $(VENV)/.learned: $(VENV)/.installed
 	$(PIP) -e '.[learned,cluster,viz,frontends,poly,docs,dev]'
 	touch $@
 
-$(VENV)/.docs: $(VENV)/.installed
+$(VENV)/.docs: $(VENV)/.planning
 	$(PIP) -e '.[docs]'
 	touch $@
 
@@ -56,7 +65,7 @@ executorch: $(VENV)/.executorch
 torch-memory: $(VENV)/.learned
 	$(BIN)/python -m benchmarks.torch_memory.limits -o $(OUT)/torch_memory.jsonl
 
-plan: install
+plan: $(VENV)/.planning
 	mkdir -p $(OUT)
 	$(BIN)/stowplan solve $(MODULE) --target $(TARGET) --time-limit $(TIME_LIMIT) \
 	    -o $(OUT)/plan.json --png $(OUT)/plan.png --report $(OUT)/report.html

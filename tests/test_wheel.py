@@ -13,6 +13,7 @@ import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_it_solves_verifies_and_reports_without_extras(site: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_an_empty_environment_has_all_heuristics(source: Path, tmp_path: Path) -> None:
+def test_an_empty_environment_has_heuristics_and_solvers(source: Path, tmp_path: Path) -> None:
     """And neither numba nor torch nor matplotlib; nothing is compiled at the user's. Dependencies come from an index."""
     pytest.importorskip("numba")
     wheel, said = built("wheel", source, tmp_path)
@@ -140,18 +141,27 @@ def test_an_empty_environment_has_all_heuristics(source: Path, tmp_path: Path) -
     assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
     (tmp_path / "home").mkdir(mode=0o500)
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
+    stowplan = tmp_path / "empty" / "bin" / "stowplan"
+
+    def result_of(*arguments: str) -> Any:
+        command = [stowplan, "solve", *arguments, "--time-limit", "20", "--json"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "compiling" not in done.stderr
+        return json.loads(done.stdout)
+
     for seed in range(3):
         rng = random.Random(seed)
         rows = [
             f"b{number},{(begin := rng.randrange(90))},{begin + rng.randint(1, 9)},{rng.randint(1, 50)}" for number in range(60)
         ]
         (tmp_path / f"{seed}.csv").write_text("\n".join(["id,lower,upper,size", *rows]))
-        command = [tmp_path / "empty" / "bin" / "stowplan", "solve", f"{seed}.csv", "--time-limit", "20", "--json"]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout)
+        result = result_of(f"{seed}.csv")
         assert (result["status"], result["warnings"]) == ("optimal", [])
-        assert "compiling" not in done.stderr
+    for solver in ("cpsat", "milp"):
+        result = result_of(str(EXAMPLES / "resnet50.layers.json"), "--target", "nnp-i", "--candidates", solver)
+        (outcome,) = (report["outcome"] for report in result["candidates"] if report["name"] == solver)
+        assert (outcome in ("finished", "stopped"), result["verified"]) == (True, True)
     assert not list((tmp_path / "home").iterdir())
 
 

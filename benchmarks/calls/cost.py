@@ -1,12 +1,13 @@
 """What a call costs: ``python -m benchmarks.calls.cost [--repeat N] [--examples FILE=TARGET ...]``.
 
-Bytecode of everything is there, as after an installation: a call that is not measured writes it to a folder of its own.
+For a small instance of every kind: the command line, from its start to its end; the first call of :func:`stowplan.solve` in a
+new process (of both the best of three) and later ones in the same (median); and beside them the bare algorithm: the same
+candidates, one after the other in this process, everything loaded, until plan and bound meet. Seconds of the clock; in brackets
+those of the processor of all processes, half a second after the call included, which tell more on a machine that others use.
 
-For small instances of every kind: the command line, from its start to its end; the first call of :func:`stowplan.solve` in a
-new process and later ones in the same (median); and beside them the bare algorithm: the same candidates, one after the other in
-this process, everything loaded, until plan and bound meet. Wall clock; for the command line the processor time of all its
-processes too, which tells more on a machine that others use, and how many processes it started. The first verified plan is
-counted from the first call in a process.
+Bytecode of everything is there, as after an installation: a call that is not measured writes it to a folder of its own.
+*Cold* is a container image that runs a checkout: that of this package is missing (``PYTHONDONTWRITEBYTECODE=1``), and nothing
+can be written to the home folder.
 
 ``--cache`` instead: the same instances, found in the plan cache: by the object that was solved, by one read anew, and by the
 command line; what the digest of the problem and the verifier take of that.
@@ -25,6 +26,7 @@ import ctypes
 import json
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -38,25 +40,27 @@ import msgspec
 
 import stowplan
 from benchmarks.lib.places import EXAMPLES
+from benchmarks.lib.tables import table
 from stowplan import files
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.run.messages import Job, Report, WorkerContext
 
-#: Small instances of every kind, with their targets.
+#: A small instance of every kind, with its target.
 SMALL = (
     "buffers.csv=",
+    "banks.json=",
+    "cells.graph.json=",
+    "training.remat.json=",
     "fir.dfg.json=se",
-    "saxpy.dfg.json=se",
     "attention.hlo.txt=inferentia",
     "resnet50.layers.json=nnp-i",
     "alexnet_inf_b1.hlo.txt.gz=teaching",
-    "lstm_scan_inf_b32.hlo.txt.gz=tpu-v4",
-    "cells.graph.json=",
-    "attention.hlo.txt=order",
-    "banks.json=",
 )
+
+#: Calls of which the best counts.
+TRIALS = 3
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -66,21 +70,27 @@ MOST_NODES = 60
 #: The command line.
 PROGRAM = "from stowplan.cli import main; main()"
 
-#: First call and later ones, in a process of their own: prints seconds, the first plan, kind and status.
+#: First call and later ones, in a process of their own: prints seconds of the clock and of processors, kind and status.
 CALLS = """
-import json, sys, time
+import json, resource, sys, time
 import stowplan
+
+def used():
+    module = sys.modules.get("stowplan.portfolio.run.warm_workers")
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    waiting = module.workers().processor_seconds() if module else 0.0
+    return time.process_time() + ended.ru_utime + ended.ru_stime + waiting
+
 path, target, repeat, limit = sys.argv[1:]
 problem = stowplan.read(path, target=target or None)
 seconds = []
 for number in range(int(repeat) + 1):
-    began = time.perf_counter()
+    before, began = used(), time.perf_counter()
     result = stowplan.solve(problem, time_limit=float(limit))
-    seconds.append(time.perf_counter() - began)
-    if not number:
-        first = next((entry.seconds for entry in result.history if entry.objective is not None), None)
+    ended = time.perf_counter()
     time.sleep(0.5)
-print(json.dumps([seconds, first, result.kind, result.status]))
+    seconds.append((ended - began, used() - before))
+print(json.dumps([seconds, result.kind, result.status]))
 """
 
 
@@ -109,7 +119,7 @@ def main() -> None:
         elif arguments.cache:
             cached_calls(arguments)
         else:
-            small_instances(arguments)
+            small_instances(arguments, folder)
     print(f"\nload {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
@@ -120,25 +130,33 @@ def instances(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield name if os.path.exists(name) else str(EXAMPLES / name), target
 
 
-def small_instances(arguments: argparse.Namespace) -> None:
-    """Print the table of small instances."""
-    print(
-        "| instance | kind | status | command line | CPU | processes | first call | later calls | bare | difference |"
-        " first plan |"
-    )
-    print("|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
-    for path, target in instances(arguments):
-        wall, processor, processes = command_line(path, target, arguments.time_limit)
-        (first, *later), plan, kind, status = calls(path, target, arguments)
+def small_instances(arguments: argparse.Namespace, bytecode: str) -> None:
+    """Print the table of small instances: once with the bytecode of that folder, then without that of this package."""
+    chosen = [*instances(arguments)]
+    rows = []
+    for path, target in chosen:
+        line = command_line(path, target, arguments.time_limit)
+        first, later, kind, status = calls(path, target, arguments.repeat, arguments.time_limit)
         bare = statistics.median(bare_seconds(path, target, arguments))
-        again = statistics.median(later)
-        first_plan = "none" if plan is None else f"{plan:.2f} s"
-        print(
-            f"| {Path(path).name} | {kind.replace('_', ' ')} | {status} | {wall:.2f} s | {processor:.2f} s | {processes} | "
-            f"{first:.2f} s | "
-            f"{1000 * again:.0f} ms | {1000 * bare:.0f} ms | {1000 * (again - bare):+.0f} ms | {first_plan} |",
-            flush=True,
-        )
+        cells = (pair(line), pair(first), pair(median(later), 1000), f"{1000 * bare:.0f}")
+        rows.append((Path(path).name, kind.replace("_", " "), *cells))
+        print(f"{path}: {status}", file=sys.stderr, flush=True)
+    shutil.rmtree(bytecode + str(Path(stowplan.__file__).parent))
+    os.environ.update(PYTHONDONTWRITEBYTECODE="1", HOME=os.devnull)
+    os.environ.pop("XDG_CACHE_HOME", None)
+    for number, (path, target) in enumerate(chosen):
+        line = command_line(path, target, arguments.time_limit)
+        first, *_ = calls(path, target, 0, arguments.time_limit)
+        rows[number] += (pair(line), pair(first))
+        print(f"{path}: cold", file=sys.stderr, flush=True)
+    head = ("command line, s", "first call, s", "later calls, ms", "bare, ms", "cold command line, s", "cold first call, s")
+    print(table(rows, ("instance", "kind", *head)))
+
+
+def pair(seconds: tuple[float, float], factor: int = 1) -> str:
+    """A cell of a table: the clock, and in brackets the processor."""
+    digits = 2 if factor == 1 else 0
+    return " ".join((f"{factor * seconds[0]:.{digits}f}", f"({factor * seconds[1]:.{digits}f})"))
 
 
 def first_plans(arguments: argparse.Namespace) -> None:
@@ -207,7 +225,7 @@ def cached_calls(arguments: argparse.Namespace) -> None:
             anew = median([again(each) for each in others])
             digest = median([timed(files.digest, problem) for _ in range(arguments.repeat)])
             verifier = median([timed(check, kind, problem, result.plan) for _ in range(arguments.repeat)])
-            wall, processor, _ = command_line(path, target, arguments.time_limit, "--cache", folder)
+            wall, processor = command_line(path, target, arguments.time_limit, "--cache", folder)
             print(
                 f"| {Path(path).name} | {kind.modules.title} | {milliseconds(*same)} | {milliseconds(*anew)} | "
                 f"{1000 * digest[0]:.1f} ms | {1000 * verifier[0]:.1f} ms | {processor:.2f} s | {wall:.2f} s |",
@@ -261,23 +279,27 @@ def prove_graphs(arguments: argparse.Namespace) -> None:
     )
 
 
-def command_line(path: str, target: str, limit: float, *others: str) -> tuple[float, float, int]:
-    """Seconds of the command line in all, of the processors, and processes: the best of three calls, each for itself."""
+def command_line(path: str, target: str, limit: float, *others: str) -> tuple[float, float]:
+    """Seconds of the command line in all, and of processors: the best of some calls, each for itself; one more comes before."""
     options = ["--target", target, *others] if target else others
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        command = ["solve", path, *options, "--time-limit", str(limit), "-q", "-o", f"{folder}/plan.json"]
-        for _ in range(4):
+        command = ["solve", path, *options, "-q", "-o", f"{folder}/plan.json", "--time-limit"]
+        # The first may have all bytecode to write.
+        for each in (limit + 60.0, *(limit for _ in range(TRIALS))):
             used, own, began = _children(), _own_children(), time.perf_counter()
-            subprocess.run([sys.executable, "-c", PROGRAM, *command], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([sys.executable, "-c", PROGRAM, *command, str(each)], check=True, stdout=subprocess.DEVNULL)
             wall = time.perf_counter() - began
-            left_behind = _own_children() - own
-            for process in left_behind:
+            for process in _own_children() - own:
                 os.waitpid(process, 0)
-            processes = 1 + len(left_behind)
-            found.append((wall, _children() - used, processes))
-    wall, processor, processes = (min(each) for each in zip(*found[1:], strict=True))
-    return wall, processor, int(processes)
+            found.append((wall, _children() - used))
+    return best(found[1:])
+
+
+def best(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    """The least of both."""
+    one, other = (min(each) for each in zip(*pairs, strict=True))
+    return one, other
 
 
 def _children() -> float:
@@ -291,10 +313,15 @@ def _own_children() -> set[int]:
     return {int(each) for text in texts for each in text.split()}
 
 
-def calls(path: str, target: str, arguments: argparse.Namespace) -> Any:
-    """What :data:`CALLS` says."""
-    command = [sys.executable, "-c", CALLS, path, target, str(arguments.repeat), str(arguments.time_limit)]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+def calls(path: str, target: str, repeat: int, limit: float) -> Any:
+    """The first call, the best of some processes; so many later ones, all in one process; kind and status."""
+    firsts, later = [], []
+    for again in (*(0 for _ in range(TRIALS - 1)), repeat):
+        command = [sys.executable, "-c", CALLS, path, target, str(again), str(limit)]
+        seconds, kind, status = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        first, *later = (tuple(each) for each in seconds)
+        firsts.append(first)
+    return best(firsts), later, kind, status
 
 
 def bare_seconds(path: str, target: str, arguments: argparse.Namespace) -> list[float]:

@@ -108,7 +108,7 @@ def digest(package: str) -> str:
 def sources(package: str) -> tuple[Path, ...]:
     """Modules of a folder with compiled functions, what these import of the same top package or of this one, and so on.
 
-    Nothing is imported: files are read as text.
+    Nothing is imported: files are read as text. The version of the package decides nothing.
     """
     roots = {name: _folder_of(name).parent for name in {package.partition(".")[0], __package__.partition(".")[0]}}
     folder = _folder_of(package)
@@ -121,7 +121,7 @@ def sources(package: str) -> tuple[Path, ...]:
         taken.add(path)
         for module, names in _IMPORT.findall(path.read_bytes()):
             parts = module.decode().split(".")
-            if parts[0] not in roots or parts[:2] == ["stowplan", "compiled"]:
+            if parts[0] not in roots or parts[:2] in (["stowplan", "compiled"], ["stowplan", "version"]):
                 continue
             place = roots[parts[0]].joinpath(*parts)
             for candidate in (place, *(place / name.decode() for name in re.findall(rb"\w+", names))):
