@@ -19,9 +19,9 @@ from tests.patience import HANG, wait_until
 pytest.importorskip("torch")
 
 from stowplan.hardware.nnp_i.chip import Chip
-from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, load_policy
+from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
-from stowplan.learned_guidance.training.checkpoint import load
+from stowplan.learned_guidance.training.checkpoint import load, load_policy
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.verify import verify
 from tests.cli.conftest import EXAMPLES, Cli, error_line
@@ -53,7 +53,7 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
     assert done.code == 0, done
     printed = json.loads(done.out)
     assert (printed["outcome"], printed["evaluations"]) == ("steps_done", 20)
-    content, _ = load_policy(files["policy.pt"])
+    content, _ = load_policy(files["policy.pt"], POLICY)
     assert content.digest == printed["policy_sha256"]
     assert load(files["checkpoint.pt"], CHECKPOINT).values["noise"] == 0.05
     with files["curve.csv"].open() as stream:
@@ -119,7 +119,7 @@ def test_every_method_trains(cli: Cli, tmp_path: Path, problem: Path, method: st
     printed = json.loads(done.out)
     assert (printed["training_steps"] > 0) == (method != "ea")
     assert (load(tmp_path / "x.pt", CHECKPOINT).config.population > 0) == (method != "pg")
-    load_policy(tmp_path / "policy.pt")
+    load_policy(tmp_path / "policy.pt", POLICY)
 
 
 def test_layer_files_are_read_as_solve_reads_them(cli: Cli, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
 
-from stowplan.learned_guidance.modulo_scheduling.ppo.config import CHECKPOINT, load_policy
-from stowplan.learned_guidance.training.checkpoint import load
+from stowplan.learned_guidance.modulo_scheduling.ppo.config import CHECKPOINT, POLICY
+from stowplan.learned_guidance.training.checkpoint import load, load_policy
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.verify import verify
 from tests.cli.conftest import Cli, error_line
@@ -43,8 +43,8 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
     assert done.code == 0, done
     printed = json.loads(done.out)
     assert (printed["outcome"], printed["steps"], len(printed["graphs"])) == ("steps_done", 128, 4)
-    content, network = load_policy(tmp_path / "p.pt")
-    assert (content.digest, network.shape.hidden) == (printed["policy_sha256"], 8)
+    content, network = load_policy(tmp_path / "p.pt", POLICY)
+    assert (content.digest, network.config.hidden) == (printed["policy_sha256"], 8)
     with (tmp_path / "c.csv").open() as stream:
         assert [row["steps"] for row in csv.DictReader(stream)] == ["64", "128"]
     plan = Plan.load(tmp_path / "plans" / "001.plan.json")
@@ -77,7 +77,6 @@ def test_errors_are_one_line(cli: Cli, tmp_path: Path, problem: Path) -> None:
     out = tmp_path / "c.pt"
     assert "found no graphs" in error_line(cli("train", "ppo", "-o", out))
     assert "--first: found 'size'" in error_line(cli("train", "ppo", problem, "-o", out, "--first", "size"))
-    assert "--preset: found 'x'" in error_line(cli("train", "ppo", problem, "-o", out, "--preset", "x"))
     assert "--set: found 'hidden'" in error_line(cli("train", "ppo", problem, "-o", out, "--set", "hidden"))
     packing = tmp_path / "buffers.csv"
     packing.write_text("id,lower,upper,size\na,0,1,4\n")

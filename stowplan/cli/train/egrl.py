@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,6 @@ from stowplan.errors import InputError, UsageError
 if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
     from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
-    from stowplan.models.tier_placement.plan import Plan
     from stowplan.models.tier_placement.problem import Problem
 
 #: What the policy learns from demonstrations by, where nothing else is set.
@@ -97,11 +96,8 @@ class _Training(Training["Trainer"]):
     def made_with(self) -> dict[str, Any]:
         return {} if self.resume else {"noise": self.noise or 0.0}
 
-    def weights(self, policy: Path) -> tuple[EgrlConfig, Any]:
-        from stowplan.learned_guidance.tier_placement.egrl.checkpoint import load_policy
-
-        content, actor = load_policy(policy)
-        return content.config, actor.row.detach().numpy()
+    def weights(self, network: Any) -> Any:
+        return network.row.detach().numpy()
 
     def new(self, problems: list[Any], config: EgrlConfig) -> Trainer:
         if (self.demonstrations or self.demonstrate is not None) and not config.learner:
@@ -111,12 +107,6 @@ class _Training(Training["Trainer"]):
     def check_trainer(self, trainer: Trainer) -> None:
         if self.policy is not None and not trainer.has_network:
             raise UsageError("--policy: found chromosomes alone, expected a learner or graph networks in the population")
-
-    def learn_from(self, trainer: Trainer, index: int, plan: Plan) -> None:
-        trainer.demonstrate(index, plan)
-
-    def best_plans(self, trainer: Trainer) -> Iterator[Plan | None]:
-        return (network.plan() for network in trainer.networks)
 
     def figures(self, trainer: Trainer) -> dict[str, Any]:
         return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,12 +11,11 @@ import typer
 from stowplan.cli.options import option
 from stowplan.cli.train import Training, command
 from stowplan.deadline import Deadline
-from stowplan.errors import InputError, UsageError
+from stowplan.errors import UsageError
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-    from stowplan.models.memory_mapping.plan import Plan
     from stowplan.models.memory_mapping.problem import Problem
 
 #: What local search from a demonstration takes, of the time of solving.
@@ -32,6 +30,7 @@ class _Training(Training["Trainer"]):
     KIND = ("memory mapping", "a compiled program")
     INPUTS = ("target", "capacity", "cost_model")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "training_steps", "training steps"
+    NETWORK = ("network",)
 
     programs: Annotated[
         list[Path],
@@ -103,23 +102,6 @@ class _Training(Training["Trainer"]):
     def made_with(self) -> dict[str, Any]:
         return {"device": self.device}
 
-    def new(self, problems: list[Any], config: TrainingConfig) -> Trainer:
-        if self.start_from is None:
-            return super().new(problems, config)
-        from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
-
-        return Policy.load(self.start_from).trainer(problems, config, seed=self.seed or 0, device=self.device)
-
-    def learn_from(self, trainer: Trainer, index: int, plan: Plan) -> None:
-        from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
-        from stowplan.models.memory_mapping.verify import verify
-
-        problem = trainer.programs[index].problem
-        found = verify(problem, plan)
-        if found.violations:
-            raise InputError(f"is no valid plan: {found.violations[0]}")
-        trainer.demonstrate(index, actions_of(problem, plan).actions)
-
     def learn_from_own(self, trainer: Trainer, index: int, limit: float, deadline: Deadline) -> None:
         """Find a plan, improve it by local search, and learn from the game that it is."""
         from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
@@ -134,12 +116,6 @@ class _Training(Training["Trainer"]):
             improved = improve_plan(game, plan, seed=seed, time_limit=limit, should_stop=deadline.stopper())
             if improved.actions is not None:
                 trainer.demonstrate(index, improved.actions)
-
-    def best_plans(self, trainer: Trainer) -> Iterator[Plan | None]:
-        from stowplan.learned_guidance.memory_mapping.muzero.play import Played
-
-        for program, best in zip(trainer.programs, trainer.best, strict=True):
-            yield None if best.actions is None else Played.of(program.game, best.actions).plan
 
     def figures(self, trainer: Trainer) -> dict[str, Any]:
         return {"training_steps": trainer.learner.steps, "games": trainer.games, "moves": trainer.moves}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,6 @@ from stowplan.errors import InputError, MissingDependencyError, UsageError, to_i
 if TYPE_CHECKING:
     from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
     from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
-    from stowplan.models.modulo_scheduling.plan import Plan
     from stowplan.models.modulo_scheduling.problem import Problem
 
 #: Seeds of generated graphs and of training differ by this, so that one does not repeat the other's draws.
@@ -34,7 +33,7 @@ class _Training(Training["Trainer"]):
     INPUTS = ("target", "rules", "fixed", "op_table")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "steps", "placements"
     CANDIDATES = "heuristic"
-    NETWORK = ("hidden", "layers", "heads", "lookahead")
+    NETWORK = ("hidden", "layers", "heads")
 
     graphs: Annotated[
         list[Path] | None,
@@ -43,10 +42,10 @@ class _Training(Training["Trainer"]):
     generate: Annotated[int, option("--generate", "N", "Train on N generated graphs besides; the seed decides which.")] = 0
     steps: Annotated[
         int | None,
-        option(
-            "--steps", "N", "Stop after this many placements (default 200000; 1000000 of --preset paper), time limit or not."
-        ),
+        option("--steps", "N", "Stop after this many placements (default 200000), time limit or not."),
     ] = None
+    preset: str | None = field(default=None, init=False)
+    """There is one."""
     first: Annotated[str | None, option("--first", "NAME", "What counts first: ii (the default) or latency.")] = None
     demonstrate: Annotated[
         float | None,
@@ -96,18 +95,6 @@ class _Training(Training["Trainer"]):
             raise UsageError(f"--first: found {self.first!r}, expected ii or latency")
         return config if self.first is None else config.changed(first=self.first)
 
-    def weights(self, policy: Path) -> tuple[PpoConfig, Any]:
-        from stowplan.learned_guidance.modulo_scheduling.ppo.config import load_policy
-
-        content, network = load_policy(policy)
-        return content.config, network.state_dict()
-
-    def learn_from(self, trainer: Trainer, index: int, plan: Plan) -> None:
-        trainer.demonstrate(index, plan)
-
-    def best_plans(self, trainer: Trainer) -> Iterator[Plan | None]:
-        return (trainer.plan(index) for index in range(len(trainer.problems)))
-
     def figures(self, trainer: Trainer) -> dict[str, Any]:
         return {
             "steps": trainer.steps,
@@ -119,7 +106,8 @@ class _Training(Training["Trainer"]):
         return f"{trainer.steps} placements in {trainer.episodes} mappings, {trainer.imitated} steps of imitation"
 
     def rows(self, trainer: Trainer) -> tuple[str, list[dict[str, Any]]]:
-        rows = zip(trainer.problems, trainer.curriculum.least, self.best_plans(trainer), strict=True)
+        plans = (trainer.plan(index) for index in range(len(trainer.problems)))
+        rows = zip(trainer.problems, trainer.curriculum.least, plans, strict=True)
         return "graphs", [
             {
                 "graph": problem.name,

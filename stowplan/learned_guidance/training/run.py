@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 from stowplan.arguments import number, whole
 from stowplan.errors import InputError
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.learned_guidance.training.checkpoint import FileFormat, Provenance
+from stowplan.learned_guidance.training.checkpoint import FileFormat, PolicyFormat, Provenance
 
 C = TypeVar("C")
 P = TypeVar("P")
@@ -91,7 +91,7 @@ class BaseTrainer(ABC, Generic[C, P]):
     """
 
     CHECKPOINT: ClassVar[FileFormat[Any]]
-    POLICY: ClassVar[FileFormat[Any]]
+    POLICY: ClassVar[PolicyFormat[Any, Any]]
     COLUMNS: ClassVar[tuple[str, ...]]
     """Of the training curve."""
 
@@ -131,6 +131,14 @@ class BaseTrainer(ABC, Generic[C, P]):
     @abstractmethod
     def progress(self) -> P | None:
         """What the ticks since the last report came to; None where there is nothing to report yet. Asked after each tick."""
+
+    @abstractmethod
+    def demonstrate(self, number: int, plan: Any) -> None:
+        """Learn from a plan of the problem of this number; InputError where it is none to learn from."""
+
+    @abstractmethod
+    def plan(self, number: int) -> Any:
+        """The best plan found of the problem of this number; None where there is none."""
 
     @abstractmethod
     def policy_values(self) -> dict[str, Any]:

@@ -31,9 +31,8 @@ from stowplan.models.modulo_scheduling.problem import Problem
 class Curriculum:
     """Shared by all environments of a run."""
 
-    def __init__(self, problems: Sequence[Problem], interval: str):
+    def __init__(self, problems: Sequence[Problem]):
         self.problems = tuple(problems)
-        self._rising = interval == "rising"
         self.least = [least_ii(problem) for problem in problems]
         self.next = list(self.least)
         """Initiation interval of the next episode of each problem."""
@@ -57,9 +56,8 @@ class Curriculum:
             self.open.remove(number)
 
     def end(self, number: int, plan: Plan | None, ii: int, most: int) -> None:
-        """An episode came to a plan, or failed."""
-        if self._rising:
-            self.next[number] = min(ii + 1, most) if plan is None else max(ii - 1, self.least[number])
+        """An episode came to a plan, or failed: the next one is at one interval less, or at one more."""
+        self.next[number] = min(ii + 1, most) if plan is None else max(ii - 1, self.least[number])
         if plan is not None and plan.objective < self.objectives[number]:
             self.objectives[number] = plan.objective
             self.best[number] = (plan.ii, list(plan.tiles), list(plan.slots))

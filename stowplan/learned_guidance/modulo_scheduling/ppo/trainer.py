@@ -28,7 +28,7 @@ from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import CHECKPOINT, POLICY, PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.lessons import Curriculum, Examples, Lesson, imitate, lessons, limits_of
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
-from stowplan.learned_guidance.modulo_scheduling.ppo.sb3 import BalancedBuffer, MapperPolicy, Watcher
+from stowplan.learned_guidance.modulo_scheduling.ppo.sb3 import MapperPolicy, Watcher
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import Column, Report, mean
@@ -111,7 +111,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(problems, config, seed=seed, clock=clock)
-        self.curriculum = Curriculum(self.problems, config.interval)
+        self.curriculum = Curriculum(self.problems)
         self.rounds = self.imitated = self.episodes = 0
         self._report: Progress | None = None
         environments = lessons(self.problems, config, self.curriculum)
@@ -144,9 +144,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
             vf_coef=config.value_weight,
             max_grad_norm=config.clip_norm,
             target_kl=config.most_divergence,
-            rollout_buffer_class=BalancedBuffer,
-            rollout_buffer_kwargs={"unsuccessful": config.unsuccessful},
-            policy_kwargs={"shape": config.shape},
+            policy_kwargs={"config": config},
             device="cpu",
         )
         model.set_logger(Logger(None, []))
@@ -162,11 +160,6 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
     def steps(self) -> int:
         """Placements so far."""
         return int(self.model.num_timesteps)
-
-    @property
-    def evaluations(self) -> int:
-        """Placements so far, in those of all instructions of the first problem."""
-        return -(-self.steps // max(1, len(self.problems[0].instructions)))
 
     @property
     def iteration(self) -> int:
@@ -271,7 +264,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
 
     def policy_values(self) -> dict[str, Any]:
         """Actor and critic."""
-        return checkpoint.network_values(self.network, self.network.shape)
+        return {"weights": checkpoint.plain_weights(self.network.state_dict())}
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next tick depends on."""

@@ -22,6 +22,7 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
     POLICY,
     pack_maps,
     pack_members,
+    policy_values,
     unpack_maps,
     unpack_members,
 )
@@ -151,7 +152,11 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             self._tally, self._reported = Tally(), self.generations
         return report
 
-    def demonstrate(self, number: int, found: Plan | Ints) -> None:
+    def plan(self, number: int) -> Plan | None:
+        """The best map of the network of this number as a plan; None where there is none."""
+        return self.networks[number].plan()
+
+    def demonstrate(self, number: int, plan: Plan | Ints) -> None:
         """Learn from a map of the network of this number that something else found; it counts as no evaluation.
 
         The learner's replay gets it with its reward, without noise, and with ``imitation`` the policy imitates it. The best map
@@ -159,7 +164,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
 
         Parameters
         ----------
-        found
+        plan
             A plan, or tiers ``[N, 2]`` of weights and outputs.
 
         Raises
@@ -172,7 +177,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         if not self.config.learner:
             raise UsageError("found a demonstration, expected a learner to learn from it")
         network = self.networks[number]
-        tiers = network.demonstration(found)
+        tiers = network.demonstration(plan)
         network.shown.append(tiers)
         self.replay.add(number, tiers, network.reward(tiers))
 
@@ -343,7 +348,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         actor = copy.deepcopy(self.learner.actor)
         with torch.no_grad():
             actor.row.copy_(torch.from_numpy(self.best_policy()))
-        return checkpoint.network_values(actor, actor.shape)
+        return policy_values(actor)
 
     @classmethod
     def made_with(cls, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,10 +18,10 @@ import torch
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.tier_placement.egrl import checkpoint, proposals
-from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY, load_policy
+from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.tier_placement.egrl.network import Shape
 from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
-from stowplan.learned_guidance.training.checkpoint import load, save
+from stowplan.learned_guidance.training.checkpoint import FILE_VERSION, load, load_policy, save
 from stowplan.learned_guidance.training.run import run
 from tests.learned_guidance.tier_placement.egrl.networks import other_digest, small_config, small_network
 
@@ -57,7 +57,7 @@ class Trap:
 
 def trap(_: bytes) -> bytes:
     stream = io.BytesIO()
-    torch.save({"format": POLICY.name, "version": 1, "config": Trap()}, stream)
+    torch.save({"format": POLICY.name, "version": FILE_VERSION, "config": Trap()}, stream)
     return stream.getvalue()
 
 
@@ -93,7 +93,7 @@ def test_bad_files_are_refused_in_one_line(
     path = tmp_path / "bad.pt"
     path.write_bytes(DAMAGE[name]((trained / f"{kind}.pt").read_bytes()))
     with pytest.raises(InputError) as caught:
-        load_policy(path) if kind == "policy" else Trainer.resume(path, NETWORKS)
+        load_policy(path, POLICY) if kind == "policy" else Trainer.resume(path, NETWORKS)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "trapped").exists()
@@ -101,11 +101,11 @@ def test_bad_files_are_refused_in_one_line(
 
 def test_one_kind_of_file_is_not_taken_for_the_other(trained: Path) -> None:
     with pytest.raises(InputError, match=f"expected '{POLICY.name}'"):
-        load_policy(trained / "checkpoint.pt")
+        load_policy(trained / "checkpoint.pt", POLICY)
     with pytest.raises(InputError, match=f"expected '{CHECKPOINT.name}'"):
         Trainer.resume(trained / "policy.pt", NETWORKS)
     with pytest.raises(InputError, match="cannot read"):
-        load_policy(trained / "missing.pt")
+        load_policy(trained / "missing.pt", POLICY)
 
 
 PARTS = (
@@ -172,7 +172,7 @@ def test_a_checkpoint_belongs_to_its_networks(trained: Path) -> None:
 
 
 def test_a_policy_knows_where_it_is_from(trained: Path) -> None:
-    content, actor = load_policy(trained / "policy.pt")
+    content, actor = load_policy(trained / "policy.pt", POLICY)
     found = content.provenance
     assert found.programs == ("small4", "small3")
     assert found.digests == tuple(problem.digest for problem in NETWORKS)
@@ -186,7 +186,7 @@ def test_a_policy_knows_where_it_is_from(trained: Path) -> None:
 
 
 def test_weights_of_another_network_are_refused(trained: Path, tmp_path: Path) -> None:
-    content, _ = load_policy(trained / "policy.pt")
+    content, _ = load_policy(trained / "policy.pt", POLICY)
     weights, shape = content.values["weights"], content.values["shape"]
     for name, values in (
         ("fewer", {"weights": dict([*weights.items()][:-1]), "shape": shape}),
@@ -197,7 +197,7 @@ def test_weights_of_another_network_are_refused(trained: Path, tmp_path: Path) -
     ):
         save(tmp_path / name, POLICY, content.config, content.provenance, values)
         with pytest.raises(InputError, match="weights do not fit"):
-            load_policy(tmp_path / name)
+            load_policy(tmp_path / name, POLICY)
 
 
 def test_members_and_maps_survive_being_packed() -> None:

@@ -16,12 +16,12 @@ import torch
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE
 from stowplan.learned_guidance.tier_placement.egrl import proposals
-from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, load_policy
+from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Member
 from stowplan.learned_guidance.tier_placement.egrl.progress import Progress
 from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer, restored
-from stowplan.learned_guidance.training.checkpoint import load
+from stowplan.learned_guidance.training.checkpoint import load, load_policy
 from stowplan.learned_guidance.training.curve import CurveFile
 from stowplan.learned_guidance.training.run import run
 from stowplan.models.tier_placement.plan import Plan
@@ -260,7 +260,7 @@ def test_one_population_of_graph_networks_learns_on_all() -> None:
 
 
 def member(fitness: float, is_chromosome: bool = False) -> Member:
-    encoding = Chromosome.random(2, 2, np.random.default_rng(0)) if is_chromosome else np.zeros(3, np.float32)
+    encoding = Chromosome.random(2, 2, np.random.default_rng(0), (0.1, 10.0)) if is_chromosome else np.zeros(3, np.float32)
     return Member(encoding, fitness)
 
 
@@ -318,7 +318,7 @@ def test_the_policy_is_the_graph_network_of_the_best_maps(tmp_path: Path) -> Non
         finished(trainer)
         before = content(trainer, tmp_path / "before")
         row = trainer.best_policy()
-        _, actor = load_policy(save_policy(trainer, tmp_path / "policy"))
+        _, actor = load_policy(save_policy(trainer, tmp_path / "policy"), POLICY)
         assert actor.row.detach().numpy().tobytes() == row.tobytes()
         rows = [member.encoding for member in trainer.members if not member.is_chromosome]
         rows += [trainer.learner.weights()] if trainer.config.learner else []
@@ -349,7 +349,7 @@ def test_demonstrations_are_learned_from_and_are_no_evaluations() -> None:
     compiler = network.chip.compiler
     trainer.demonstrate(0, network.chip.plan(compiler))
     assert [each.tolist() for each in network.shown] == [np.array(compiler[:2]).T.tolist()]
-    assert trainer.replay.count(0) == 1
+    assert trainer.replay.state_dict()["added"][0] == 1
     maps, rewards = trainer.replay.sample(0, 1, np.random.default_rng(0))
     assert (maps[0].tolist(), rewards.tolist()) == (network.shown[0].tolist(), [REWARD_SCALE])
     assert (trainer.evaluations, network.chip.evaluations, network.best.points) == (0, 0, [])
@@ -391,7 +391,7 @@ def test_maps_that_are_none_are_no_demonstrations(make: Callable[[Any], Any], me
     with pytest.raises(InputError, match=message):
         trainer.demonstrate(0, make(ONE[0]))
     assert not trainer.networks[0].shown
-    assert trainer.replay.count(0) == 0
+    assert trainer.replay.state_dict()["added"][0] == 0
 
 
 def test_without_a_learner_nothing_learns_from_demonstrations() -> None:
