@@ -58,7 +58,7 @@ def compilers(env: TierPlacementEnv) -> Any:
     "options",
     [
         {},
-        {"features": "chip", "reward": "rectified", "noise": 0.05},
+        {"features": "chip", "noise": 0.05},
         {"problem": problems(), "noise": 0.05},
         {"problem": draw, "layers": 24},
     ],
@@ -196,20 +196,6 @@ def test_the_compilers_map_earns_its_own_speed() -> None:
     assert info["plan"].objective_ps == Chip(env.problem).compiler_ps
 
 
-def test_rectified_proposals_earn_their_speed_where_asked() -> None:
-    problem = chain_with_features()
-    env = TierPlacementEnv(problem=problem, reward="rectified")
-    env.reset()
-    _, reward, _, _, info = env.step(np.ones(24, np.int64))
-    assert info["epsilon"] > 0
-    assert reward == pytest.approx(REWARD_SCALE * Chip(problem).compiler_ps / info["latency_ps"])
-    # The second is the run of the rectified map.
-    assert info["evaluations"] == 2
-    env.reset()
-    assert env.step(np.zeros(24, np.int64))[-1]["evaluations"] == 1
-    assert env.evaluations == 3
-
-
 def test_offsets_of_address_spaces_are_part_of_the_plan() -> None:
     problem = msgspec.structs.replace(chain(6, address_spaces=True), features=((1,) * 19,) * 6)
     env = TierPlacementEnv(problem=problem)
@@ -280,7 +266,6 @@ def test_any_problem_that_is_small_enough_can_be_asked_for(tmp_path: Path) -> No
     ("arguments", "message"),
     [
         ({"features": "all"}, "found features='all', expected one of 'paper', 'chip'"),
-        ({"reward": "ps"}, "found reward='ps', expected one of 'paper', 'rectified'"),
         ({"render_mode": "human"}, "found render_mode='human', expected one of None, 'ansi'"),
         ({"problem": []}, "found no problems"),
         ({"problem": 3}, "found a problem of type int, expected a tier-placement Problem or the path of its file"),
