@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks.lib.modulo_scheduling.flipped import flipped
-from stowplan.learned_guidance.modulo_scheduling.graphs import INSTRUCTIONS, generated
+from benchmarks.lib.modulo_scheduling.generated_graphs import INSTRUCTIONS, generated
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import POLICY, PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import IMITATIONS, Trainer
 from stowplan.learned_guidance.training.checkpoint import load_policy

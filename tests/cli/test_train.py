@@ -109,7 +109,20 @@ def test_help_names_the_steps_of_all_presets(cli: Cli) -> None:
 
 @pytest.mark.parametrize("search", ["gumbel", "puct"])
 def test_every_search_trains(cli: Cli, tmp_path: Path, problem: Path, search: str) -> None:
-    done = cli("train", "muzero", problem, "-o", tmp_path / "x.pt", "--search", search, "--steps", 2, "--seed", 1, *SMALL)
+    done = cli(
+        "train",
+        "muzero",
+        problem,
+        "-o",
+        tmp_path / "x.pt",
+        "--set",
+        f"search.method={search}",
+        "--steps",
+        2,
+        "--seed",
+        1,
+        *SMALL,
+    )
     assert done.code == 0, done
     assert "best R" in done.out
 
@@ -158,13 +171,12 @@ def test_a_time_limit_ends_training(cli: Cli, tmp_path: Path, problem: Path) -> 
 
 BAD = [
     (["--preset", "gpu"], "--preset"),
-    (["--search", "alpha"], "--search"),
-    (["--search", "none"], "--search"),
+    (["--set", "search.method=alpha"], "--set"),
     (["--device", "tpu"], "--device"),
     (["--set", "x=1"], "--set"),
     (["--set", "batch_size=0"], "batch_size"),
     (["--set", "network.map_patch=3"], "map_rows"),
-    (["--simulations", "0"], "simulations"),
+    (["--set", "search.simulations=0"], "simulations"),
     (["--resume"], "no checkpoint"),
     (["--time-limit", "-1"], "--time-limit"),
     (["--windows", "0"], "--windows"),

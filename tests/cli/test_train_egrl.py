@@ -47,7 +47,7 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
     small_network(3, seed=1).save(other)
     files = {name: tmp_path / name for name in ("checkpoint.pt", "policy.pt", "curve.csv")}
     done = cli(
-        "train", "egrl", problem, other, "-o", files["checkpoint.pt"], "--policy", files["policy.pt"], "--noise", 0.05,
+        "train", "egrl", problem, other, "-o", files["checkpoint.pt"], "--policy", files["policy.pt"], "--set", "noise=0.05",
         "--curve", files["curve.csv"], "--plans", tmp_path / "made" / "plans", "--evaluations", 20, "--json", *SMALL,
     )  # fmt: skip
     assert done.code == 0, done
@@ -55,7 +55,7 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
     assert (printed["outcome"], printed["evaluations"]) == ("steps_done", 20)
     content, _ = load_policy(files["policy.pt"], POLICY)
     assert content.digest == printed["policy_sha256"]
-    assert load(files["checkpoint.pt"], CHECKPOINT).values["noise"] == 0.05
+    assert load(files["checkpoint.pt"], CHECKPOINT).config.noise == 0.05
     with files["curve.csv"].open() as stream:
         rows = list(csv.DictReader(stream))
     assert rows[-1]["evaluations"] == "20"
@@ -164,7 +164,7 @@ def test_a_time_limit_ends_training(cli: Cli, tmp_path: Path, problem: Path) -> 
 BAD = [
     (["--preset", "gpu"], "--preset"),
     (["--method", "sac"], "--method"),
-    (["--noise", "1.5"], "--noise"),
+    (["--set", "noise=1.5"], "noise"),
     (["--set", "x=1"], "--set"),
     (["--set", "batch_size=0"], "batch_size"),
     (["--set", "batch_size=many"], "batch_size"),
@@ -224,7 +224,7 @@ def test_what_was_decided_cannot_be_changed_on_resuming(cli: Cli, tmp_path: Path
     small_network(3).save(other)
     base = ("train", "egrl", problem, "-o", output)
     assert cli(*base, "--evaluations", 5, "-q", *SMALL).code == 0
-    for option, value in (("--seed", 3), ("--noise", 0.1), ("--method", "ea"), ("--preset", "cpu"), ("--set", "depth=2")):
+    for option, value in (("--seed", 3), ("--method", "ea"), ("--preset", "cpu"), ("--set", "depth=2")):
         assert f"{option} cannot be changed" in error_line(cli(*base, "--resume", option, value))
     assert "--demonstrate cannot be changed" in error_line(cli(*base, "--resume", "--demonstrate", 1))
     assert "contradict" in error_line(cli(*base, "--resume", "--overwrite"))

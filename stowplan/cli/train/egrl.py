@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan import arguments
 from stowplan.cli.options import option
 from stowplan.cli.train import Training, command
 from stowplan.errors import InputError, UsageError
@@ -53,10 +52,6 @@ class _Training(Training["Trainer"]):
         str | None,
         option("--method", "NAME", "egrl (the default), ea (evolution alone), pg (policy gradient alone)."),
     ] = None
-    noise: Annotated[
-        float | None,
-        option("--noise", "PART", "Standard deviation of measurements, as a part of latency (default 0)."),
-    ] = None
     demonstrate: Annotated[
         float | None,
         option("--demonstrate", "SECONDS", "Solve each network exactly for so long, and learn from the plan."),
@@ -68,11 +63,7 @@ class _Training(Training["Trainer"]):
 
     @property
     def decided(self) -> dict[str, Any]:
-        return {"--method": self.method, "--noise": self.noise}
-
-    def check(self) -> None:
-        if self.noise is not None:
-            arguments.number("--noise {}", self.noise, 0.0, 1.0)
+        return {"--method": self.method}
 
     def check_problem(self, problem: Problem, others: Sequence[Problem]) -> None:
         from stowplan.hardware.nnp_i.compiler import compiler_map
@@ -91,10 +82,6 @@ class _Training(Training["Trainer"]):
         config = methods[self.method or "egrl"]()
         is_shown = bool(self.demonstrations) or self.demonstrate is not None
         return config.changed(imitation=IMITATION) if is_shown and not config.imitation else config
-
-    @property
-    def made_with(self) -> dict[str, Any]:
-        return {} if self.resume else {"noise": self.noise or 0.0}
 
     def weights(self, network: Any) -> Any:
         return network.row.detach().numpy()

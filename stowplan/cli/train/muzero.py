@@ -14,7 +14,6 @@ from stowplan.deadline import Deadline
 from stowplan.errors import UsageError
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
     from stowplan.models.memory_mapping.problem import Problem
 
@@ -44,8 +43,6 @@ class _Training(Training["Trainer"]):
             "Stop after this many training steps (default 20000; 1000000 of --preset paper), time limit or not.",
         ),
     ] = None
-    method: Annotated[str | None, option("--search", "NAME", "How moves are searched: gumbel or puct.")] = None
-    simulations: Annotated[int | None, option("--simulations", "N", "Simulations of the search for each move.")] = None
     device: Annotated[str, option("--device", "NAME", "Where the network is: cpu or cuda.")] = "cpu"
     demonstrate: Annotated[
         float | None,
@@ -59,10 +56,6 @@ class _Training(Training["Trainer"]):
     @property
     def sources(self) -> list[Path]:
         return self.programs
-
-    @property
-    def decided(self) -> dict[str, Any]:
-        return {"--search": self.method, "--simulations": self.simulations}
 
     def check(self) -> None:
         if self.device not in ("cpu", "cuda"):
@@ -88,15 +81,6 @@ class _Training(Training["Trainer"]):
         if not found:
             raise UsageError("--windows: hardly any window of these programs has something to gain")
         return found
-
-    def configured(self, config: TrainingConfig) -> TrainingConfig:
-        if self.method is not None:
-            if self.method not in ("gumbel", "puct"):
-                raise UsageError(f"--search: found {self.method!r}, expected gumbel or puct")
-            config = config.changed(search=config.search.changed(method=self.method))
-        if self.simulations is not None:
-            config = config.changed(search=config.search.changed(simulations=self.simulations))
-        return config
 
     @property
     def made_with(self) -> dict[str, Any]:

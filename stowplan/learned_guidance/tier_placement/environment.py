@@ -88,8 +88,6 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         self.action_space = gymnasium.spaces.MultiDiscrete(np.full(2 * self.layers, self.tiers))
         self.observation_space = self._observation_space()
         self._now: _Placed | None = None
-        self.evaluations = 0
-        """Of all episodes so far: what methods are compared by."""
         self._evaluation: Evaluation | None = None
         self._proposal = np.zeros((self.layers, 2), np.int64)
 
@@ -137,7 +135,6 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         self._proposal = np.zeros((self.layers, 2), np.int64)
         self._proposal[:count] = found.reshape(self.layers, 2)[:count] * now.mask[:count]
         self._evaluation = evaluation = now.chip.evaluate(*self._proposal[:count].T.tolist())
-        self.evaluations += 1
         info = {
             "epsilon": evaluation.epsilon,
             "latency_ps": evaluation.latency_ps,
@@ -152,10 +149,6 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         if self._evaluation is None:
             raise ValueError("nothing has been proposed: call step() first")
         return self._present().chip.plan(self._evaluation.map)
-
-    def graph(self) -> Any:
-        """The present problem's graph as PyTorch Geometric's ``Data``: ``x`` [N, F], ``edge_index`` [2, E]."""
-        return self._present().graph.data()
 
     def render(self) -> str | None:
         """The map that is executed, as ``render_mode`` asks; the compiler's before there is a proposal. None without a mode."""

@@ -91,7 +91,6 @@ class Content(Generic[C]):
     """The agent's own: weights, or its state."""
     digest: str
     """sha256 of the file."""
-    path: str | Path
 
 
 def save(path: str | Path, file_format: FileFormat[C], config: C, provenance: Provenance, values: dict[str, Any]) -> str:
@@ -144,7 +143,7 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
         provenance, values = _provenance(found), dict(found["values"])
     except (*DAMAGE, msgspec.MsgspecError) as error:
         raise InputError(f"damaged {name} file: {error}", source=path) from error
-    return Content(config, provenance, values, hashlib.sha256(data).hexdigest(), path)
+    return Content(config, provenance, values, hashlib.sha256(data).hexdigest())
 
 
 def format_of(path: str | Path) -> str:

@@ -152,11 +152,6 @@ class BaseTrainer(ABC, Generic[C, P]):
         """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
         self._began = self._clock() - float(state["seconds"])
 
-    @classmethod
-    def made_with(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of the constructor, beside configuration and seed, that the values of a checkpoint say."""
-        return {}
-
     def provenance(self) -> Provenance:
         """Where the network comes from."""
         return Provenance(
@@ -207,7 +202,7 @@ class BaseTrainer(ABC, Generic[C, P]):
             raise InputError(f"made with other problems ({names}), expected the same, in the same order", source=path)
         try:
             config = content.config.changed(**changes) if changes else content.config
-            trainer = cls(problems, config, seed=provenance.seed, **cls.made_with(content.values), **others)
+            trainer = cls(problems, config, seed=provenance.seed, **others)
             trainer.load_state_dict(content.values)
         except checkpoint.DAMAGE as error:
             raise InputError(f"damaged checkpoint: {error}", source=path) from error

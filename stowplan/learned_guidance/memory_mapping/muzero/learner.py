@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -142,8 +142,7 @@ class Learner:
             torch.manual_seed(seed)
             self.network = MMapNetwork(config.network).to(self.device)
         self.target = copy.deepcopy(self.network).requires_grad_(False).eval()
-        kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-        self.optimizer: Any = kind(self.network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
         self.steps = 0
 
     def load(self, weights: dict[str, Tensor]) -> None:

@@ -152,16 +152,14 @@ class Examples:
     def __len__(self) -> int:
         return len(self._plans)
 
-    def add(self, body: Body, ii: int, tiles: Sequence[int], slots: Sequence[int], digest: str | None = None) -> None:
+    def add(self, body: Body, ii: int, tiles: Sequence[int], slots: Sequence[int]) -> None:
         """The steps of a plan: its interval, and the tile and slot of each instruction.
 
         Raises
         ------
         InputError
-            ``digest``, where it is given, is another problem's; the plan breaks a rule, or does not fit the limits.
+            The plan breaks a rule, or does not fit the limits.
         """
-        if digest not in (None, body.problem.digest):
-            raise InputError(f"is a plan of another problem, expected one of {body.problem.name}")
         mapping = Mapping(body, ii)
         steps: list[tuple[Observation, int]] = []
         while mapping.current >= 0:

@@ -48,11 +48,11 @@ class Progress(Report):
     """Placements since the beginning."""
     episodes: int
     """Mappings since the beginning, complete or not."""
-    success: float
+    success: float = math.nan
     """Part of this round's mappings that were completed."""
-    mean_reward: float
+    mean_reward: float = math.nan
     """Of this round's mappings, as the paper's curve has it."""
-    mean_excess: float
+    mean_excess: float = math.nan
     """Initiation intervals of the completed ones above the least of the bounds."""
     imitation_loss: float = math.nan
     policy_loss: float = math.nan
@@ -177,11 +177,14 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
 
     def demonstrate(self, number: int, plan: Plan) -> None:
         """Imitate a plan of the problem of this number, before all else; InputError where it is no plan to follow."""
-        self._show(number, plan.ii, list(plan.tiles), list(plan.slots), plan)
+        problem = self.problems[number]
+        if plan.problem != problem.digest:
+            raise InputError(f"is a plan of another problem, expected one of {problem.name}")
+        self._show(number, plan.ii, list(plan.tiles), list(plan.slots))
 
-    def _show(self, number: int, ii: int, tiles: list[int], slots: list[int], plan: Plan | None = None) -> None:
+    def _show(self, number: int, ii: int, tiles: list[int], slots: list[int]) -> None:
         body = self._bodies.setdefault(number, Body(self.problems[number]))
-        self.examples.add(body, ii, tiles, slots, None if plan is None else plan.problem)
+        self.examples.add(body, ii, tiles, slots)
         self._shown.append((number, ii, tiles, slots))
 
     def tick(self, allowance: Allowance) -> None:
@@ -208,10 +211,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
             batch = self.examples.batch(config.imitation_batch, rng)
             losses.append(imitate(self.network, self.model.policy.optimizer, batch, config.clip_norm))
             self.imitated += 1
-        nothing = float("nan")
-        self._report = Progress(
-            self.iteration, self.seconds, self.steps, self.episodes, nothing, nothing, nothing, imitation_loss=mean(losses)
-        )
+        self._report = Progress(self.iteration, self.seconds, self.steps, self.episodes, imitation_loss=mean(losses))
 
     def _round(self) -> None:
         model, began = self.model, self._clock()

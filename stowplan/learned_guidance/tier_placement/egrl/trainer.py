@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,8 +48,6 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         Networks to learn on; each generation is of one of them, in turn.
     seed
         Of everything random.
-    noise
-        Standard deviation of the chip's measurements, relative to the latency.
     weights
         Of an actor of the same sizes, in one row: the learner begins with it, and one member of the population.
 
@@ -58,7 +56,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
     InputError
         A network without node features, networks on chips of unlike many tiers, or weights of other sizes.
     UsageError
-        The seed is none, or the noise is out of range.
+        The seed is none.
     """
 
     CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, Progress.columns()
@@ -69,13 +67,11 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         config: EgrlConfig,
         *,
         seed: int = 0,
-        noise: float = 0.0,
         weights: Floats | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(problems, config, seed=seed, clock=clock)
-        self.noise = noise
-        self.networks = [Network(problem, config, noise, seed + number) for number, problem in enumerate(problems)]
+        self.networks = [Network(problem, config, seed + number) for number, problem in enumerate(problems)]
         check_tiers(self.networks)
         self.learner = Learner(config, [network.graph for network in self.networks], seed)
         if weights is not None:
@@ -350,20 +346,12 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             actor.row.copy_(torch.from_numpy(self.best_policy()))
         return policy_values(actor)
 
-    @classmethod
-    def made_with(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The noise of measurements."""
-        if not 0.0 <= values["noise"] < 1.0:
-            raise ValueError(f"found noise {values['noise']}")
-        return {"noise": values["noise"]}
-
     def state_dict(self) -> dict[str, Any]:
         """All that the next tick depends on."""
         tally = self._tally
         return super().state_dict() | {
             "counters": [self.evaluations, self.generations, self._judged, self._last, self._reported],
             "due": self._due,
-            "noise": self.noise,
             "members": pack_members(self.members),
             "visitors": pack_members(self._visitors),
             "set_aside": [pack_members(members) for members in self._set_aside],

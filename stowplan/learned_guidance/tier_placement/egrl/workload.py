@@ -96,9 +96,9 @@ class Best:
 class Network:
     """A network to train on: its chip, its graph, and its best map."""
 
-    def __init__(self, problem: Problem, config: EgrlConfig, noise: float, seed: int):
+    def __init__(self, problem: Problem, config: EgrlConfig, seed: int):
         self.problem = problem
-        self.chip = Chip(problem, noise=noise, seed=seed)
+        self.chip = Chip(problem, noise=config.noise, seed=seed)
         self.graph = graph_of(problem, config.features)
         self.best = Best()
         self.shown: list[Ints] = []

@@ -38,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(folder: Path) -> Path:
-    trainer = Trainer(NETWORKS, small_config(evaluations=27), seed=0, noise=0.05)
+    trainer = Trainer(NETWORKS, small_config(evaluations=27, noise=0.05), seed=0)
     trainer.demonstrate(0, np.zeros((4, 2), np.int64))
     run(trainer, should_stop=lambda: trainer.evaluations >= 12)
     while not trainer.state_dict()["proposals"]:
@@ -109,7 +109,7 @@ def test_one_kind_of_file_is_not_taken_for_the_other(trained: Path) -> None:
 
 
 PARTS = (
-    "counters", "due", "seconds", "noise", "members", "visitors", "set_aside", "best_network", "asked", "proposals", "replay",
+    "counters", "due", "seconds", "members", "visitors", "set_aside", "best_network", "asked", "proposals", "replay",
     "learner", "generators", "networks", "tally",
 )  # fmt: skip
 
@@ -142,7 +142,6 @@ def test_a_checkpoint_that_lacks_a_part_is_damaged(trained: Path, tmp_path: Path
 
 
 WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "noise": lambda values: values.update(noise=2.0),
     "weights": lambda values: values["members"][0].update(weights=torch.zeros(3)),
     "chromosome": lambda values: values["members"][-1].update(prior=torch.zeros(4, 2, 2)),
     "chromosome of another network": lambda values: values["set_aside"].reverse(),
@@ -178,7 +177,7 @@ def test_a_policy_knows_where_it_is_from(trained: Path) -> None:
     assert found.digests == tuple(problem.digest for problem in NETWORKS)
     assert found.games >= 12
     assert found.moves > found.games
-    assert content.config == small_config(evaluations=27)
+    assert content.config == small_config(evaluations=27, noise=0.05)
     assert actor.shape.tiers == 3
     assert Shape(**content.values["shape"]).hidden == 8
     digest = save(trained / "again.pt", POLICY, content.config, found, content.values)

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.lib.modulo_scheduling.generated_graphs import generated, random_graph
 from stowplan.errors import InputError
 from stowplan.hardware.se import grid
-from stowplan.learned_guidance.modulo_scheduling.graphs import generated, random_graph
 from stowplan.models.modulo_scheduling.bounds import find_obstacle
 from stowplan.models.modulo_scheduling.structure import Structure
 
