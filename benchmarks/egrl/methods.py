@@ -160,7 +160,7 @@ def _train(run: Run, config: EgrlConfig) -> tuple[Record, Arrays]:
 
     torch.set_num_threads(1)
     began, began_at = time.process_time(), time.monotonic()
-    trainer = Trainer([run.problem], config, seed=run.seed, noise=run.noise)
+    trainer = Trainer([run.problem], config.changed(noise=run.noise), seed=run.seed)
     network = trainer.networks[0]
     meter = Meter(network.chip)
     network.chip.evaluate_many = meter  # type: ignore[method-assign]

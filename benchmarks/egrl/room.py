@@ -127,10 +127,11 @@ def noisy(known: dict[str, Any], seeds: int) -> Iterator[tuple[str, Any]]:
                     continue
                 if method == "trained_on":
                     own = policy.config.changed(evaluations=EVALUATIONS)
-                    trainer = Trainer([problem], own, seed=seed, noise=NOISE, weights=weights)
+                    trainer = Trainer([problem], own.changed(noise=NOISE), seed=seed, weights=weights)
                     trainer.demonstrate(0, policy.place(problem))
                 else:
-                    trainer = Trainer([problem], config.evolution_only() if method == "EA" else config, seed=seed, noise=NOISE)
+                    own = config.evolution_only() if method == "EA" else config
+                    trainer = Trainer([problem], own.changed(noise=NOISE), seed=seed)
                 chip = trainer.networks[0].chip
                 meter = Meter(chip)
                 chip.evaluate_many = meter  # type: ignore[method-assign]

@@ -28,7 +28,7 @@ from stowplan.errors import InputError
 from stowplan.hardware.nnp_i import kernel
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.learned_guidance.tier_placement.decode import Decoder, Floats
-from stowplan.learned_guidance.tier_placement.egrl.checkpoint import POLICY
+from stowplan.learned_guidance.tier_placement.egrl.checkpoint import POLICY, policy_values
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
 from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
@@ -94,7 +94,7 @@ def train(arguments: argparse.Namespace) -> None:
         moves=0,
         seconds=round(time.monotonic() - began, 1),
     )
-    digest = checkpoint.save(arguments.output, POLICY, config, provenance, checkpoint.network_values(actor, shape))
+    digest = checkpoint.save(arguments.output, POLICY, config, provenance, policy_values(actor))
     print(f"{arguments.output}: {arguments.output.stat().st_size:,} bytes, sha256 {digest}")
 
 

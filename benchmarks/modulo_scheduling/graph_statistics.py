@@ -14,9 +14,9 @@ import numpy as np
 
 from benchmarks.lib.modulo_scheduling import kernels
 from benchmarks.lib.modulo_scheduling.collection import read_collection
+from benchmarks.lib.modulo_scheduling.generated_graphs import generated
 from stowplan.frontends.dfg import lower
 from stowplan.learned_guidance.modulo_scheduling.body import Body, topological_order
-from stowplan.learned_guidance.modulo_scheduling.graphs import generated
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.models.modulo_scheduling.problem import Problem

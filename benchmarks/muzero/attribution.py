@@ -171,7 +171,8 @@ def _trained(game: CompiledGame, seed: int, record: Record, *, weights: bool, le
         changes["updates_per_iteration"] = 0
     if weights:
         policy = _policy()
-        trainer = policy.trainer([game.problem], seed=seed, changes={**TUNING, **changes}, clock=clock)
+        config, known = policy.config.changed(**{**TUNING, **changes}), policy.model.network.state_dict()
+        trainer = Trainer([game.problem], config, seed=seed, weights=known, clock=clock)
     else:
         trainer = Trainer([game.problem], TrainingConfig.cpu(**changes), seed=seed, clock=clock)
     if play:

@@ -124,7 +124,7 @@ def table3(options: argparse.Namespace) -> None:
     policies = Policies(options.policy, options.seconds, options.players)
     players = policies.players()
     # Rows of another policy, or another limit, are not these.
-    folder = options.folder / f"{policies.policy.digest[:8]}-{options.seconds:g}s"
+    folder = options.folder / f"{policies.policy.file.digest[:8]}-{options.seconds:g}s"
     rows = speedups.measure_all(paths, plans, options.target, players, policies.trained_on, folder)
     print(speedups.markdown(rows, list(players)))
 

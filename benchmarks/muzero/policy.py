@@ -262,16 +262,13 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def without_training(policy: Any, seed: int) -> Any:
     """A policy of the same sizes with the weights that training begins with."""
-    from dataclasses import replace
-
     import torch
 
     from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
     from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 
     torch.manual_seed(seed)
-    weights = MMapNetwork(policy.config.network).state_dict()
-    return Policy(replace(policy.file, values={**policy.file.values, "weights": weights}))
+    return Policy(policy.file, MMapNetwork(policy.config.network))
 
 
 def save_policy(network: Any, arguments: argparse.Namespace, steps: int, seconds: float) -> None:

@@ -165,7 +165,8 @@ def player_of(method: str) -> Any:
     """Who plays ``uniform``, ``untrained``, ``ppo`` or ``NAME=FILE``."""
     import torch
 
-    from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, Shape
+    from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
+    from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
     from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
     from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
     from stowplan.portfolio.modulo_scheduling.learned import POLICY
@@ -175,7 +176,7 @@ def player_of(method: str) -> Any:
         return Uniform()
     if method == "untrained":
         torch.manual_seed(0)
-        return Policy(Network(Shape()))
+        return Policy(Network(PpoConfig(layers=3)))
     return Policy.load(POLICY.path if method == "ppo" else method.partition("=")[2])
 
 

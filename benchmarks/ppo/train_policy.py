@@ -15,9 +15,10 @@ import numpy as np
 import torch
 
 from benchmarks.lib.modulo_scheduling.flipped import flipped
-from stowplan.learned_guidance.modulo_scheduling.graphs import INSTRUCTIONS, generated
-from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig, load_policy
+from benchmarks.lib.modulo_scheduling.generated_graphs import INSTRUCTIONS, generated
+from stowplan.learned_guidance.modulo_scheduling.ppo.config import POLICY, PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import IMITATIONS, Trainer
+from stowplan.learned_guidance.training.checkpoint import load_policy
 from stowplan.learned_guidance.training.curve import CurveFile
 from stowplan.learned_guidance.training.run import run
 from stowplan.learned_guidance.training.settings import with_settings
@@ -77,7 +78,7 @@ def main() -> None:
     pairs = lesson(arguments.graphs, arguments.seed, arguments.evaluations, arguments.plans, tuple(arguments.instructions))
     found = sum(plan is not None for _, plan in pairs)
     print(f"{len(pairs)} graphs, {found} plans, {time.process_time() - began:.0f} s", flush=True)
-    weights = None if arguments.start is None else load_policy(arguments.start)[1].state_dict()
+    weights = None if arguments.start is None else load_policy(arguments.start, POLICY)[1].state_dict()
     trainer = Trainer([problem for problem, _ in pairs], config, seed=arguments.seed, weights=weights)
     if config.imitation_steps and arguments.evaluations:
         for number, (problem, plan) in enumerate(pairs):

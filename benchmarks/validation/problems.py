@@ -14,12 +14,11 @@ import numpy as np
 
 import stowplan
 from benchmarks.lib.memory_mapping.small_programs import small_programs, small_windows
-from benchmarks.lib.modulo_scheduling import kernels
+from benchmarks.lib.modulo_scheduling import generated_graphs, kernels
 from benchmarks.lib.places import EXAMPLES
 from benchmarks.lib.tier_placement import variants
 from stowplan.frontends.dfg import lower
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
-from stowplan.learned_guidance.modulo_scheduling import graphs
 from stowplan.models.modulo_scheduling.bounds import find_obstacle
 
 #: Of generated problems; policies were trained with others.
@@ -68,7 +67,7 @@ def loops() -> Iterator[Any]:
         yield stowplan.read(EXAMPLES / f"{name}.dfg.json", "se")
     chance = np.random.default_rng(SEED)
     for number in range(BODIES):
-        problem = graphs.generated(chance, instructions=INSTRUCTIONS)
+        problem = generated_graphs.generated(chance, instructions=INSTRUCTIONS)
         if find_obstacle(problem) is None and len(problem.instructions) <= INSTRUCTIONS[1]:
             yield msgspec.structs.replace(problem, name=f"generated {number}, {len(problem.instructions)} instructions")
 

@@ -19,6 +19,7 @@ from stowplan.errors import InputError
 from stowplan.models.document import Document
 
 P = TypeVar("P", bound=Document)
+M = TypeVar("M")
 
 #: A problem, the path of a problem file, several of them, or a function that draws a problem for each episode; None: a demo.
 Given: TypeAlias = "P | str | Path | Sequence[P | str | Path] | Callable[[np.random.Generator], P] | None"
@@ -41,6 +42,7 @@ class ProblemSource(Generic[P]):
 
     def __init__(self, given: Given[P], kind: type[P], title: str, demo: Callable[[], P]):
         self._kind, self._title = kind, title
+        self._made: dict[int, Any] = {}
         self.draw: Callable[[np.random.Generator], P] | None = None
         """Draws a problem for each episode."""
         self.problems: tuple[P, ...] = ()
@@ -76,6 +78,16 @@ class ProblemSource(Generic[P]):
         if not 0 <= wanted < len(self.problems):
             raise InputError(f"found problem {wanted}, expected a number below {len(self.problems)}")
         return int(wanted)
+
+    def made(self, options: Mapping[str, Any], rng: np.random.Generator, make: Callable[[P], M]) -> M:
+        """What is made of the next episode's problem; of those in :attr:`problems` it is kept."""
+        chosen = self.choose(options, rng)
+        if not isinstance(chosen, int):
+            return make(chosen)
+        if chosen not in self._made:
+            self._made[chosen] = make(self.problems[chosen])
+        made: M = self._made[chosen]
+        return made
 
     def read(self, source: object) -> P:
         """A problem, from its file where a path is given; InputError for anything else."""

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -101,17 +100,29 @@ def test_a_run_is_resumed_and_its_curve_goes_on(cli: Cli, tmp_path: Path, proble
     assert cli(*base, "--steps", 1, "--overwrite", *SMALL).out.startswith("1 training steps")
 
 
-@pytest.mark.parametrize(
-    ("agent", "config", "name"), [("muzero", TrainingConfig, "training_steps"), ("ppo", PpoConfig, "steps")]
-)
-def test_help_names_the_steps_of_both_presets(cli: Cli, agent: str, config: Any, name: str) -> None:
-    printed = " ".join(cli("train", agent, "--help").out.replace("│", " ").split())
-    assert f"(default {getattr(config.cpu(), name)}; {getattr(config.paper(), name)} of --preset paper)" in printed
+def test_help_names_the_steps_of_all_presets(cli: Cli) -> None:
+    own, paper = TrainingConfig.cpu().training_steps, TrainingConfig.paper().training_steps
+    for agent, steps in (("muzero", f"{own}; {paper} of --preset paper"), ("ppo", PpoConfig.cpu().steps)):
+        printed = " ".join(cli("train", agent, "--help").out.replace("│", " ").split())
+        assert f"(default {steps})" in printed
 
 
 @pytest.mark.parametrize("search", ["gumbel", "puct"])
 def test_every_search_trains(cli: Cli, tmp_path: Path, problem: Path, search: str) -> None:
-    done = cli("train", "muzero", problem, "-o", tmp_path / "x.pt", "--search", search, "--steps", 2, "--seed", 1, *SMALL)
+    done = cli(
+        "train",
+        "muzero",
+        problem,
+        "-o",
+        tmp_path / "x.pt",
+        "--set",
+        f"search.method={search}",
+        "--steps",
+        2,
+        "--seed",
+        1,
+        *SMALL,
+    )
     assert done.code == 0, done
     assert "best R" in done.out
 
@@ -160,13 +171,12 @@ def test_a_time_limit_ends_training(cli: Cli, tmp_path: Path, problem: Path) -> 
 
 BAD = [
     (["--preset", "gpu"], "--preset"),
-    (["--search", "alpha"], "--search"),
-    (["--search", "none"], "--search"),
+    (["--set", "search.method=alpha"], "--set"),
     (["--device", "tpu"], "--device"),
     (["--set", "x=1"], "--set"),
     (["--set", "batch_size=0"], "batch_size"),
     (["--set", "network.map_patch=3"], "map_rows"),
-    (["--simulations", "0"], "simulations"),
+    (["--set", "search.simulations=0"], "simulations"),
     (["--resume"], "no checkpoint"),
     (["--time-limit", "-1"], "--time-limit"),
     (["--windows", "0"], "--windows"),

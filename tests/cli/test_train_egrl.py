@@ -19,9 +19,9 @@ from tests.patience import HANG, wait_until
 pytest.importorskip("torch")
 
 from stowplan.hardware.nnp_i.chip import Chip
-from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, load_policy
+from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
-from stowplan.learned_guidance.training.checkpoint import load
+from stowplan.learned_guidance.training.checkpoint import load, load_policy
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.verify import verify
 from tests.cli.conftest import EXAMPLES, Cli, error_line
@@ -47,15 +47,15 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
     small_network(3, seed=1).save(other)
     files = {name: tmp_path / name for name in ("checkpoint.pt", "policy.pt", "curve.csv")}
     done = cli(
-        "train", "egrl", problem, other, "-o", files["checkpoint.pt"], "--policy", files["policy.pt"], "--noise", 0.05,
+        "train", "egrl", problem, other, "-o", files["checkpoint.pt"], "--policy", files["policy.pt"], "--set", "noise=0.05",
         "--curve", files["curve.csv"], "--plans", tmp_path / "made" / "plans", "--evaluations", 20, "--json", *SMALL,
     )  # fmt: skip
     assert done.code == 0, done
     printed = json.loads(done.out)
     assert (printed["outcome"], printed["evaluations"]) == ("steps_done", 20)
-    content, _ = load_policy(files["policy.pt"])
+    content, _ = load_policy(files["policy.pt"], POLICY)
     assert content.digest == printed["policy_sha256"]
-    assert load(files["checkpoint.pt"], CHECKPOINT).values["noise"] == 0.05
+    assert load(files["checkpoint.pt"], CHECKPOINT).config.noise == 0.05
     with files["curve.csv"].open() as stream:
         rows = list(csv.DictReader(stream))
     assert rows[-1]["evaluations"] == "20"
@@ -119,7 +119,7 @@ def test_every_method_trains(cli: Cli, tmp_path: Path, problem: Path, method: st
     printed = json.loads(done.out)
     assert (printed["training_steps"] > 0) == (method != "ea")
     assert (load(tmp_path / "x.pt", CHECKPOINT).config.population > 0) == (method != "pg")
-    load_policy(tmp_path / "policy.pt")
+    load_policy(tmp_path / "policy.pt", POLICY)
 
 
 def test_layer_files_are_read_as_solve_reads_them(cli: Cli, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_time_limit_ends_training(cli: Cli, tmp_path: Path, problem: Path) -> 
 BAD = [
     (["--preset", "gpu"], "--preset"),
     (["--method", "sac"], "--method"),
-    (["--noise", "1.5"], "--noise"),
+    (["--set", "noise=1.5"], "noise"),
     (["--set", "x=1"], "--set"),
     (["--set", "batch_size=0"], "batch_size"),
     (["--set", "batch_size=many"], "batch_size"),
@@ -224,7 +224,7 @@ def test_what_was_decided_cannot_be_changed_on_resuming(cli: Cli, tmp_path: Path
     small_network(3).save(other)
     base = ("train", "egrl", problem, "-o", output)
     assert cli(*base, "--evaluations", 5, "-q", *SMALL).code == 0
-    for option, value in (("--seed", 3), ("--noise", 0.1), ("--method", "ea"), ("--preset", "cpu"), ("--set", "depth=2")):
+    for option, value in (("--seed", 3), ("--method", "ea"), ("--preset", "cpu"), ("--set", "depth=2")):
         assert f"{option} cannot be changed" in error_line(cli(*base, "--resume", option, value))
     assert "--demonstrate cannot be changed" in error_line(cli(*base, "--resume", "--demonstrate", 1))
     assert "contradict" in error_line(cli(*base, "--resume", "--overwrite"))

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from stowplan.learned_guidance.memory_mapping.guide.network import NEVER, Graph
+from stowplan.learned_guidance.memory_mapping.guide.network import NEVER, Graph, Numpy
 
 
-class Torch:
-    """The network's :class:`~stowplan.learned_guidance.memory_mapping.guide.network.Library`; see there."""
+class Torch(Numpy):
+    """By torch."""
 
     def relu(self, x: Any) -> Any:
         """Of any shape."""

@@ -78,7 +78,20 @@ def _agent(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str
 
 def _self_play(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
     """The ``cpu`` preset by self-play alone: small network, 16 Gumbel simulations, nothing that the paper does not have."""
-    return _train(game, seed, seconds, settings, change=TrainingConfig.by_self_play_alone)
+
+    def change(config: TrainingConfig) -> TrainingConfig:
+        # No biases, local search, restarts, and imitation of the best games.
+        return config.changed(
+            warm_start_moves=0,
+            exploration_bias_fraction=0.0,
+            local_search_moves=0,
+            restart_fraction=0.0,
+            elite_games=0,
+            kept_fraction=0.0,
+            imitation=0.0,
+        )
+
+    return _train(game, seed, seconds, settings, change=change)
 
 
 def _paper(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:

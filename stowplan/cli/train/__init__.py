@@ -1,7 +1,7 @@
 """``stowplan train``: the frame that learned policies are trained in. Each agent has a module with a :class:`Training`.
 
-An agent's class says what its options are, how problems are read and plans learned from, and what is reported. Limits,
-resuming, files, progress, interrupts and exit codes are the frame's.
+An agent's class says what its options are, how problems are read, and what is reported. Limits, resuming, files, progress,
+interrupts and exit codes are the frame's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import inspect
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar, get_type_hints
@@ -38,9 +38,6 @@ DEMONSTRATING_SHARE, LEAST_SECONDS = 0.4, 0.2
 
 #: Seconds between two plain lines of progress.
 LINES_EVERY = 5.0
-
-#: Exit code of a limit that was over before anything was trained.
-NOTHING_WITHIN_LIMIT = 3
 
 _INTERRUPTS = """
 
@@ -126,17 +123,20 @@ class Training(ABC, Generic[T]):
         """Arguments of the trainer beside problems, configuration and seed; of one that is resumed, what no checkpoint says."""
         return {}
 
-    def weights(self, policy: Path) -> tuple[Any, Any]:
-        """Configuration of a policy, and its weights as the trainer takes them."""
-        raise NotImplementedError
+    def weights(self, network: Any) -> Any:
+        """Those of a policy's network, as the trainer takes them."""
+        return network.state_dict()
 
     def new(self, problems: list[Any], config: Any) -> T:
         """A trainer before its first tick, with the weights of a policy where one is named."""
+        from stowplan.learned_guidance.training.checkpoint import load_policy
+
         given = {"seed": self.seed or 0, **self.made_with}
         if self.start_from is None:
             return self._trainer_type(problems, config, **given)
-        theirs, given["weights"] = self.weights(self.start_from)
-        config = config.changed(**{name: getattr(theirs, name) for name in self.NETWORK})
+        content, network = load_policy(self.start_from, self._trainer_type.POLICY)
+        given["weights"] = self.weights(network)
+        config = config.changed(**{name: getattr(content.config, name) for name in self.NETWORK})
         try:
             return self._trainer_type(problems, config, **given)
         except InputError as error:
@@ -144,10 +144,6 @@ class Training(ABC, Generic[T]):
 
     def check_trainer(self, trainer: T) -> None:
         """Refuse what cannot work before anything is learned."""
-
-    @abstractmethod
-    def learn_from(self, trainer: T, index: int, plan: Any) -> None:
-        """Learn from a plan of the problem of this index; InputError where it is none to learn from."""
 
     def learn_from_own(self, trainer: T, index: int, limit: float, deadline: Deadline) -> None:
         """Find a plan of the problem of this index within so many seconds, and learn from it."""
@@ -157,13 +153,9 @@ class Training(ABC, Generic[T]):
         plan = solve(problem, time_limit=limit, candidates=self.CANDIDATES, seed=self.seed or 0, cancel=cancel).plan
         try:
             if plan is not None:
-                self.learn_from(trainer, index, plan)
+                trainer.demonstrate(index, plan)
         except InputError as error:
             note(f"stowplan: the plan found of {files.printable(problem.name)} {error}: it is not learned from")
-
-    @abstractmethod
-    def best_plans(self, trainer: T) -> Iterator[Any]:
-        """The best plan of each problem, or None."""
 
     @abstractmethod
     def figures(self, trainer: T) -> dict[str, Any]:
@@ -202,8 +194,8 @@ class Training(ABC, Generic[T]):
             over = time.monotonic()
             digest = None if self.policy is None else trainer.save_policy(self.policy)
         if self.plans is not None:
-            for index, plan in enumerate(self.best_plans(trainer)):
-                if plan is not None:
+            for index in range(len(trainer.problems)):
+                if (plan := trainer.plan(index)) is not None:
                     plan.save(self.plans / f"{index:03d}.plan.json")
         name, rows = self.rows(trainer)
         if self.as_json:
@@ -305,7 +297,7 @@ class Training(ABC, Generic[T]):
             try:
                 for index, digest in enumerate(digests):
                     if digest == plan.problem:
-                        self.learn_from(trainer, index, plan)
+                        trainer.demonstrate(index, plan)
             except InputError as error:
                 raise error.within(path) from error
         for index in range(len(digests)):
@@ -356,5 +348,6 @@ def command(training: type[Training[Any]]) -> Callable[..., None]:
             annotation=hints[each.name],
         )
         for each in dataclasses.fields(training)
+        if each.init
     ]
     return with_input_options(training.INPUTS)(with_parameters(run, parameters))

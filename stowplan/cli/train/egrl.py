@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan import arguments
 from stowplan.cli.options import option
 from stowplan.cli.train import Training, command
 from stowplan.errors import InputError, UsageError
@@ -17,7 +16,6 @@ from stowplan.errors import InputError, UsageError
 if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
     from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
-    from stowplan.models.tier_placement.plan import Plan
     from stowplan.models.tier_placement.problem import Problem
 
 #: What the policy learns from demonstrations by, where nothing else is set.
@@ -54,10 +52,6 @@ class _Training(Training["Trainer"]):
         str | None,
         option("--method", "NAME", "egrl (the default), ea (evolution alone), pg (policy gradient alone)."),
     ] = None
-    noise: Annotated[
-        float | None,
-        option("--noise", "PART", "Standard deviation of measurements, as a part of latency (default 0)."),
-    ] = None
     demonstrate: Annotated[
         float | None,
         option("--demonstrate", "SECONDS", "Solve each network exactly for so long, and learn from the plan."),
@@ -69,11 +63,7 @@ class _Training(Training["Trainer"]):
 
     @property
     def decided(self) -> dict[str, Any]:
-        return {"--method": self.method, "--noise": self.noise}
-
-    def check(self) -> None:
-        if self.noise is not None:
-            arguments.number("--noise {}", self.noise, 0.0, 1.0)
+        return {"--method": self.method}
 
     def check_problem(self, problem: Problem, others: Sequence[Problem]) -> None:
         from stowplan.hardware.nnp_i.compiler import compiler_map
@@ -93,15 +83,8 @@ class _Training(Training["Trainer"]):
         is_shown = bool(self.demonstrations) or self.demonstrate is not None
         return config.changed(imitation=IMITATION) if is_shown and not config.imitation else config
 
-    @property
-    def made_with(self) -> dict[str, Any]:
-        return {} if self.resume else {"noise": self.noise or 0.0}
-
-    def weights(self, policy: Path) -> tuple[EgrlConfig, Any]:
-        from stowplan.learned_guidance.tier_placement.egrl.checkpoint import load_policy
-
-        content, actor = load_policy(policy)
-        return content.config, actor.row.detach().numpy()
+    def weights(self, network: Any) -> Any:
+        return network.row.detach().numpy()
 
     def new(self, problems: list[Any], config: EgrlConfig) -> Trainer:
         if (self.demonstrations or self.demonstrate is not None) and not config.learner:
@@ -111,12 +94,6 @@ class _Training(Training["Trainer"]):
     def check_trainer(self, trainer: Trainer) -> None:
         if self.policy is not None and not trainer.has_network:
             raise UsageError("--policy: found chromosomes alone, expected a learner or graph networks in the population")
-
-    def learn_from(self, trainer: Trainer, index: int, plan: Plan) -> None:
-        trainer.demonstrate(index, plan)
-
-    def best_plans(self, trainer: Trainer) -> Iterator[Plan | None]:
-        return (network.plan() for network in trainer.networks)
 
     def figures(self, trainer: Trainer) -> dict[str, Any]:
         return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,12 +11,10 @@ import typer
 from stowplan.cli.options import option
 from stowplan.cli.train import Training, command
 from stowplan.deadline import Deadline
-from stowplan.errors import InputError, UsageError
+from stowplan.errors import UsageError
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-    from stowplan.models.memory_mapping.plan import Plan
     from stowplan.models.memory_mapping.problem import Problem
 
 #: What local search from a demonstration takes, of the time of solving.
@@ -32,6 +29,7 @@ class _Training(Training["Trainer"]):
     KIND = ("memory mapping", "a compiled program")
     INPUTS = ("target", "capacity", "cost_model")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "training_steps", "training steps"
+    NETWORK = ("network",)
 
     programs: Annotated[
         list[Path],
@@ -45,8 +43,6 @@ class _Training(Training["Trainer"]):
             "Stop after this many training steps (default 20000; 1000000 of --preset paper), time limit or not.",
         ),
     ] = None
-    method: Annotated[str | None, option("--search", "NAME", "How moves are searched: gumbel or puct.")] = None
-    simulations: Annotated[int | None, option("--simulations", "N", "Simulations of the search for each move.")] = None
     device: Annotated[str, option("--device", "NAME", "Where the network is: cpu or cuda.")] = "cpu"
     demonstrate: Annotated[
         float | None,
@@ -60,10 +56,6 @@ class _Training(Training["Trainer"]):
     @property
     def sources(self) -> list[Path]:
         return self.programs
-
-    @property
-    def decided(self) -> dict[str, Any]:
-        return {"--search": self.method, "--simulations": self.simulations}
 
     def check(self) -> None:
         if self.device not in ("cpu", "cuda"):
@@ -90,35 +82,9 @@ class _Training(Training["Trainer"]):
             raise UsageError("--windows: hardly any window of these programs has something to gain")
         return found
 
-    def configured(self, config: TrainingConfig) -> TrainingConfig:
-        if self.method is not None:
-            if self.method not in ("gumbel", "puct"):
-                raise UsageError(f"--search: found {self.method!r}, expected gumbel or puct")
-            config = config.changed(search=config.search.changed(method=self.method))
-        if self.simulations is not None:
-            config = config.changed(search=config.search.changed(simulations=self.simulations))
-        return config
-
     @property
     def made_with(self) -> dict[str, Any]:
         return {"device": self.device}
-
-    def new(self, problems: list[Any], config: TrainingConfig) -> Trainer:
-        if self.start_from is None:
-            return super().new(problems, config)
-        from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
-
-        return Policy.load(self.start_from).trainer(problems, config, seed=self.seed or 0, device=self.device)
-
-    def learn_from(self, trainer: Trainer, index: int, plan: Plan) -> None:
-        from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
-        from stowplan.models.memory_mapping.verify import verify
-
-        problem = trainer.programs[index].problem
-        found = verify(problem, plan)
-        if found.violations:
-            raise InputError(f"is no valid plan: {found.violations[0]}")
-        trainer.demonstrate(index, actions_of(problem, plan).actions)
 
     def learn_from_own(self, trainer: Trainer, index: int, limit: float, deadline: Deadline) -> None:
         """Find a plan, improve it by local search, and learn from the game that it is."""
@@ -134,12 +100,6 @@ class _Training(Training["Trainer"]):
             improved = improve_plan(game, plan, seed=seed, time_limit=limit, should_stop=deadline.stopper())
             if improved.actions is not None:
                 trainer.demonstrate(index, improved.actions)
-
-    def best_plans(self, trainer: Trainer) -> Iterator[Plan | None]:
-        from stowplan.learned_guidance.memory_mapping.muzero.play import Played
-
-        for program, best in zip(trainer.programs, trainer.best, strict=True):
-            yield None if best.actions is None else Played.of(program.game, best.actions).plan
 
     def figures(self, trainer: Trainer) -> dict[str, Any]:
         return {"training_steps": trainer.learner.steps, "games": trainer.games, "moves": trainer.moves}

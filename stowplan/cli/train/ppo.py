@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan import arguments
 from stowplan.cli.options import option
 from stowplan.cli.train import Training, command
-from stowplan.errors import InputError, MissingDependencyError, UsageError, to_install
+from stowplan.errors import InputError, MissingDependencyError, to_install
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
     from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
-    from stowplan.models.modulo_scheduling.plan import Plan
     from stowplan.models.modulo_scheduling.problem import Problem
-
-#: Seeds of generated graphs and of training differ by this, so that one does not repeat the other's draws.
-_APART = 1_000_003
 
 
 @dataclass(kw_only=True)
@@ -34,20 +28,18 @@ class _Training(Training["Trainer"]):
     INPUTS = ("target", "rules", "fixed", "op_table")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "steps", "placements"
     CANDIDATES = "heuristic"
-    NETWORK = ("hidden", "layers", "heads", "lookahead")
+    NETWORK = ("hidden", "layers", "heads")
 
     graphs: Annotated[
-        list[Path] | None,
+        list[Path],
         typer.Argument(metavar="GRAPH", help="Loop bodies (data-flow graphs or problem files), as 'solve' takes."),
-    ] = None
-    generate: Annotated[int, option("--generate", "N", "Train on N generated graphs besides; the seed decides which.")] = 0
+    ]
     steps: Annotated[
         int | None,
-        option(
-            "--steps", "N", "Stop after this many placements (default 200000; 1000000 of --preset paper), time limit or not."
-        ),
+        option("--steps", "N", "Stop after this many placements (default 200000), time limit or not."),
     ] = None
-    first: Annotated[str | None, option("--first", "NAME", "What counts first: ii (the default) or latency.")] = None
+    preset: str | None = field(default=None, init=False)
+    """There is one."""
     demonstrate: Annotated[
         float | None,
         option("--demonstrate", "SECONDS", "Map each graph by heuristics for so long, and imitate the plan."),
@@ -55,16 +47,9 @@ class _Training(Training["Trainer"]):
 
     @property
     def sources(self) -> list[Path]:
-        return self.graphs or []
-
-    @property
-    def decided(self) -> dict[str, Any]:
-        return {"--first": self.first}
+        return self.graphs
 
     def check(self) -> None:
-        arguments.whole("--generate {}", self.generate, 0)
-        if not self.graphs and not self.generate:
-            raise UsageError("found no graphs, expected some, or --generate N")
         if find_spec("torch") and find_spec("sb3_contrib") is None:
             raise MissingDependencyError(f"training a mapper needs sb3-contrib: {to_install('learned')}")
 
@@ -77,37 +62,6 @@ class _Training(Training["Trainer"]):
         if problem.rules.pass_through:
             raise InputError("found the rule pass_through, expected single links")
 
-    def learned_on(self, problems: list[Problem]) -> list[Problem]:
-        """With generated graphs; of a run that is resumed those that its checkpoint's seed decides."""
-        import numpy as np
-
-        from stowplan.hardware.se.machines import load_machine
-        from stowplan.learned_guidance.modulo_scheduling.graphs import generated
-        from stowplan.learned_guidance.training.checkpoint import provenance_of
-
-        seed = provenance_of(self.output).seed if self.resume else self.seed or 0
-        rng = np.random.default_rng(seed + _APART)
-        target = self.options.target
-        machine = load_machine(target) if target is not None and self.generate else None
-        return problems + [generated(rng, machine) for _ in range(self.generate)]
-
-    def configured(self, config: PpoConfig) -> PpoConfig:
-        if self.first not in (None, "ii", "latency"):
-            raise UsageError(f"--first: found {self.first!r}, expected ii or latency")
-        return config if self.first is None else config.changed(first=self.first)
-
-    def weights(self, policy: Path) -> tuple[PpoConfig, Any]:
-        from stowplan.learned_guidance.modulo_scheduling.ppo.config import load_policy
-
-        content, network = load_policy(policy)
-        return content.config, network.state_dict()
-
-    def learn_from(self, trainer: Trainer, index: int, plan: Plan) -> None:
-        trainer.demonstrate(index, plan)
-
-    def best_plans(self, trainer: Trainer) -> Iterator[Plan | None]:
-        return (trainer.plan(index) for index in range(len(trainer.problems)))
-
     def figures(self, trainer: Trainer) -> dict[str, Any]:
         return {
             "steps": trainer.steps,
@@ -119,7 +73,8 @@ class _Training(Training["Trainer"]):
         return f"{trainer.steps} placements in {trainer.episodes} mappings, {trainer.imitated} steps of imitation"
 
     def rows(self, trainer: Trainer) -> tuple[str, list[dict[str, Any]]]:
-        rows = zip(trainer.problems, trainer.curriculum.least, self.best_plans(trainer), strict=True)
+        plans = (trainer.plan(index) for index in range(len(trainer.problems)))
+        rows = zip(trainer.problems, trainer.curriculum.least, plans, strict=True)
         return "graphs", [
             {
                 "graph": problem.name,

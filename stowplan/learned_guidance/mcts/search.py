@@ -20,7 +20,6 @@ from stowplan.learned_guidance.mcts.tree import Floats, Ints, Rules, Tree
 from stowplan.learned_guidance.training.settings import Fraction, Hyperparameters, Range
 
 Method = Literal["puct", "gumbel"]
-Span = Literal["tree", "siblings"]
 
 
 class SearchConfig(Hyperparameters, frozen=True, kw_only=True):
@@ -35,11 +34,9 @@ class SearchConfig(Hyperparameters, frozen=True, kw_only=True):
     """Simulations where only one action is legal: nothing is to be chosen, and they make the value of the root better."""
     discount: Fraction = 0.9999
 
-    span: Span = "tree"
-    """What the difference of two values is measured by: the range of all values in the tree (both papers), or of those at the
-    node: its actions' and its own. Small rewards tell actions apart only relative to such a range."""
     min_span: Annotated[float, Range(1e-12)] = 1e-3
-    """That range is taken to be at least this, in units of values, lest noise decide where all actions are equal."""
+    """What the difference of two values is measured by is the range of all values in the tree (both papers), but at least this,
+    in units of values, lest noise decide where all actions are equal."""
 
     noise_alpha: Annotated[float, Range(1e-6)] = 0.03
     """PUCT, exploring: parameter of the Dirichlet noise over the root's legal actions."""
@@ -57,7 +54,7 @@ class SearchConfig(Hyperparameters, frozen=True, kw_only=True):
     """Gumbel, exploring: factor of the random part at the root."""
     c_visit: Annotated[float, Range(0.0)] = 50.0
     c_scale: Annotated[float, Range(0.0)] = 0.1
-    """Gumbel: sigma(q) = (c_visit + most visits of an action) * c_scale * q, with q in the range of ``span``."""
+    """Gumbel: sigma(q) = (c_visit + most visits of an action) * c_scale * q, with q in the range of values."""
 
 
 Bools = npt.NDArray[np.bool_]
@@ -271,7 +268,6 @@ def _mix_in_noise(tree: Tree, uniform: Floats, legal: Bools, config: SearchConfi
 def _rules(config: SearchConfig) -> Rules:
     return Rules(
         is_gumbel=config.method == "gumbel",
-        by_siblings=config.span == "siblings",
         min_span=float(config.min_span),
         c_init=float(config.c_init),
         c_base=float(config.c_base),

@@ -23,7 +23,6 @@ class Rules(NamedTuple):
     """Settings that the way down depends on; ``config.py`` says what they are."""
 
     is_gumbel: bool
-    by_siblings: bool
     min_span: float
     c_init: float
     c_base: float
@@ -241,13 +240,11 @@ def _low_and_span(tree: Tree, rules: Rules, game: int, node: int) -> tuple[float
     for action in range(len(visits)):
         count += visits[action]
         mean += total[action]
-    low = high = mean / count
+    low = mean / count
     for action in range(len(visits)):
         if visits[action]:
-            q = total[action] / visits[action]
-            low, high = min(low, q), max(high, q)
-    span = high - low if rules.by_siblings else tree.high[game] - tree.low[game]
-    return low, max(span, rules.min_span)
+            low = min(low, total[action] / visits[action])
+    return low, max(tree.high[game] - tree.low[game], rules.min_span)
 
 
 @njit

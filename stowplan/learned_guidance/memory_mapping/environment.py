@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, SupportsFloat, SupportsInt, TypeAlias, cast, get_args
 
 import gymnasium
@@ -18,37 +18,7 @@ from stowplan.learned_guidance.memory_mapping.observation.observer import Observ
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 
-Picture = npt.NDArray[np.uint8]
-
-#: Pixels of a picture: memory above, a gap, the copy channel below.
-HEIGHT, WIDTH, CHANNEL_HEIGHT, GAP = 256, 512, 24, 4
-
-_BACKGROUND, _EMPTY, _NOW = (255, 255, 255), (235, 235, 235), (200, 30, 30)
-_COPY_IN, _COPY_OUT = (40, 110, 200), (230, 130, 30)
-
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-
-
-def as_pixels(problem: Problem, residencies: Sequence[Residency], copies: Sequence[Copy], now: int | None = None) -> Picture:
-    """The memory map and the copy channel as RGB, shape (HEIGHT + GAP + CHANNEL_HEIGHT, WIDTH, 3).
-
-    Time runs to the right, offsets upwards; each tensor has a colour of its own. In the channel, below, copies in are blue and
-    copies out orange. A red line marks step ``now``.
-    """
-    picture = np.full((HEIGHT + GAP + CHANNEL_HEIGHT, WIDTH, 3), _BACKGROUND, dtype=np.uint8)
-    memory, channel = picture[:HEIGHT], picture[HEIGHT + GAP :]
-    memory[:] = _EMPTY
-    channel[:] = _EMPTY
-    for item in residencies:
-        top = item.offset + problem.tensors[item.tensor].size
-        # Row 0 is the top of the picture, and of memory.
-        rows = _span(problem.capacity - top, problem.capacity - item.offset, problem.capacity, HEIGHT)
-        memory[rows, _span(item.start, item.end, problem.horizon, WIDTH)] = _colour(item.tensor)
-    for copy in copies:
-        channel[:, _span(copy.start, copy.end, problem.horizon, WIDTH)] = _COPY_IN if copy.direction == "in" else _COPY_OUT
-    if now is not None and now < problem.horizon:
-        picture[:, _span(now, now, problem.horizon, WIDTH)] = _NOW
-    return picture
 
 
 def as_text(
@@ -60,7 +30,10 @@ def as_text(
     rows: int = 16,
     columns: int = 72,
 ) -> str:
-    """The same in characters: a letter for each tensor, ``>`` for copies in, ``<`` for copies out, ``^`` under step ``now``."""
+    """The memory map and the copy channel in characters; time runs to the right, offsets upwards.
+
+    A letter for each tensor, ``>`` for copies in, ``<`` for copies out, ``^`` under step ``now``.
+    """
     if 0 < problem.horizon < columns:
         # Whole characters for each step.
         columns -= columns % problem.horizon
@@ -87,17 +60,8 @@ def _span(start: int, end: int, length: int, cells: int) -> slice:
     return slice(first, max(first + 1, -(-end * cells // length)))
 
 
-def _colour(number: int) -> tuple[int, int, int]:
-    """A colour for a tensor: hues a golden angle apart, so that neighbours in number differ."""
-    hue = number * 0.61803 % 1.0
-    red, green, blue = (
-        120 + round(110 * max(0.0, min(1.0, abs((hue + shift) % 1.0 * 6 - 3) - 1))) for shift in (0, 2 / 3, 1 / 3)
-    )
-    return red, green, blue
-
-
-RewardUnit = Literal["normalised", "greedy", "ps"]
-OnIllegal = Literal["replace", "lose", "raise"]
+RewardUnit = Literal["normalised", "ps"]
+OnIllegal = Literal["replace", "raise"]
 
 Observation: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -128,19 +92,17 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
     drop_backup
         Where no action is left, go back instead of losing the game (section 4.3.2).
     reward_unit
-        ``"normalised"``: rewards sum to the normalised return, 1 where all is fast. ``"greedy"``: to the return in units of the
-        greedy game's, as the observations count. ``"ps"``: to the picoseconds saved.
+        ``"normalised"``: rewards sum to the normalised return, 1 where all is fast. ``"ps"``: to the picoseconds saved.
     on_illegal
         What an action outside the mask does. ``"replace"``: Drop is played instead, or where that is not legal either, NoCopy,
-        or else Copy. ``"lose"``: the episode ends, and its last reward takes back all before. ``"raise"``: InvalidAction, and
-        nothing changes.
+        or else Copy. ``"raise"``: InvalidAction, and nothing changes.
     observation
         How much of a state is shown: numbers of buffers, sizes of the memory map and so on.
     render_mode
-        ``"rgb_array"`` or ``"ansi"``: the memory map and the copy channel.
+        ``"ansi"``: the memory map and the copy channel.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 8}  # noqa: RUF012 (Gymnasium's own way)
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 8}  # noqa: RUF012 (Gymnasium's own way)
 
     def __init__(
         self,
@@ -162,13 +124,10 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         self.action_space = gymnasium.spaces.Discrete(len(Action))
         self._config = ObservationConfig() if observation is None else observation
         self.observation_space = _observation_space(self._config)
-        # Games are made when first played: making one takes longer than playing it.
-        self._observers: list[Observer | None] = [None] * len(self.problems)
         self._observer: Observer | None = None
         self._state: CompiledState | None = None
         self._mask = np.zeros(len(Action), np.bool_)
         self._is_over = True
-        self._is_forfeited = False
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -191,9 +150,10 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
             ``{"problem": ...}`` plays this episode on that problem: a number in the environment's list, a problem or a path.
         """
         super().reset(seed=seed)
-        self._observer = self._choose(options or {})
+        # Games are made when first played: making one takes longer than playing it.
+        self._observer = self._source.made(options or {}, self.np_random, self._new_game)
         self._state = self._observer.game.reset()
-        self._is_over = self._is_forfeited = False
+        self._is_over = False
         # A program without uses has no moves, but an episode has a step: a Drop that does nothing.
         self._mask = np.array([False, False, True]) if self._state.is_over else self._state.legal
         return self._observation(), self._info(is_illegal=False)
@@ -209,14 +169,10 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         is_illegal = not self._mask[chosen]
         if is_illegal and self.on_illegal == "raise":
             raise gymnasium.error.InvalidAction(f"{Action(chosen).name} is not legal in move {state.position}")
-        if is_illegal and self.on_illegal == "lose":
-            self._is_forfeited, reward_ps = True, -state.return_ps
-            self._mask = np.zeros_like(self._mask)
-        else:
-            if not state.is_over:
-                reward_ps = state.step(self._most_cautious() if is_illegal else chosen)
-            self._mask = state.legal
-        self._is_over = self._is_forfeited or state.is_over
+        if not state.is_over:
+            cautious = next(action for action in _MOST_CAUTIOUS if self._mask[action])
+            reward_ps = state.step(cautious if is_illegal else chosen)
+        self._mask, self._is_over = state.legal, state.is_over
         return self._observation(), reward_ps / self._unit_ps(), self._is_over, False, self._info(is_illegal=is_illegal)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
@@ -226,28 +182,19 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
 
     def plan(self) -> Plan:
         """The plan of a game that is over; ValueError before. A lost game's plan keeps everything in slow memory."""
-        if self._is_forfeited:
-            problem = self.problem
-            return Plan(problem=problem.digest, objective_ps=problem.all_slow_ps, program=problem.name, target=problem.target)
         return self._playing().plan()
 
-    def render(self) -> Picture | str | None:
+    def render(self) -> str | None:
         """The memory map and the copy channel so far, as ``render_mode`` asks; None without one."""
         state = self._playing()
         now = None if state.is_over else state.game.moves[state.position].start
-        if self.render_mode == "rgb_array":
-            return as_pixels(self.problem, state.residencies, state.copies, now)
-        if self.render_mode == "ansi":
-            return self._heading() + as_text(self.problem, state.residencies, state.copies, now)
-        return None
+        if self.render_mode != "ansi":
+            return None
+        return self._heading() + as_text(self.problem, state.residencies, state.copies, now)
 
     def _heading(self) -> str:
         state, problem = self._playing(), self.problem
-        earned = (
-            "lost"
-            if self._is_forfeited or state.is_lost
-            else f"R {problem.normalised_return(problem.all_slow_ps - state.return_ps):.3f}"
-        )
+        earned = "lost" if state.is_lost else f"R {problem.normalised_return(problem.all_slow_ps - state.return_ps):.3f}"
         moves = f"{problem.name}: move {state.position} of {len(state.game.moves)}, {earned}"
         if self._is_over or state.is_over:
             return f"{moves}, over\n"
@@ -261,28 +208,15 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
             raise gymnasium.error.ResetNeeded("no game has begun: call reset() first")
         return self._state
 
-    def _choose(self, options: Mapping[str, Any]) -> Observer:
-        """The next episode's game, with its observer."""
-        chosen = self._source.choose(options, self.np_random)
-        if isinstance(chosen, Problem):
-            return self._new_game(chosen)
-        observer = self._observers[chosen]
-        if observer is None:
-            observer = self._observers[chosen] = self._new_game(self.problems[chosen])
-        return observer
-
     def _new_game(self, problem: Problem) -> Observer:
         game = CompiledGame(problem, strict_copy_windows=self.strict_copy_windows, drop_backup=self.drop_backup)
         return Observer(game, self._config)
-
-    def _most_cautious(self) -> Action:
-        return next(action for action in _MOST_CAUTIOUS if self._mask[action])
 
     def _observation(self) -> Observation:
         """What is seen now; all zero once the game is over, when there is nothing left to decide."""
         observer, state = self._observer, self._playing()
         seen = empty_observations(self._config, 1)
-        if observer is not None and not state.is_over and not self._is_forfeited:
+        if observer is not None and not state.is_over:
             observer.observe(state, seen, 0)
         result = {KEYS.get(name, name): array[0] for name, array in seen._asdict().items()}
         for array in result.values():
@@ -294,8 +228,6 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         """Picoseconds that a reward of 1 stands for."""
         if self.reward_unit == "ps":
             return 1
-        if self.reward_unit == "greedy":
-            return self._playing().game.unit_ps
         # Where fast memory saves nothing, parts of the whole latency.
         span = self.problem.all_slow_ps - self.problem.floor_ps
         return span if span > 0 else max(1, self.problem.all_slow_ps)
@@ -304,7 +236,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         state = self._playing()
         info = {
             "action_mask": self._mask.astype(np.int8),
-            "return_ps": 0 if self._is_forfeited else state.return_ps,
+            "return_ps": state.return_ps,
             "resets": state.resets,
             "illegal": is_illegal,
         }
@@ -312,7 +244,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
             plan = self.plan()
             info["plan"], info["objective_ps"] = plan, plan.objective_ps
             info["normalised_return"] = self.problem.normalised_return(plan.objective_ps)
-            info["lost"] = self._is_forfeited or state.is_lost
+            info["lost"] = state.is_lost
         return info
 
 

@@ -22,7 +22,6 @@ from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
 First = Literal["ii", "latency"]
-Interval = Literal["rising", "least"]
 Shaping = Literal["none", "placed"]
 
 #: Iterations whose cycles the reward counts.
@@ -50,8 +49,8 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         A problem, the path of a problem file, or several of them, of which each episode draws one; or a function that draws a
         problem for each episode. Without any, the distance kernel.
     ii
-        Initiation interval (II) of the episodes: ``"rising"`` begins at the least that the bounds leave, is one more after an
-        episode of the problem that failed, one less after one that did not; ``"least"`` stays; or a number.
+        Initiation interval (II) of the episodes. Without it, it begins at the least that the bounds leave, is one more after an
+        episode of the problem that failed, one less after one that did not.
     first
         What counts first: cycles between iterations (``"ii"``), or those of one (``"latency"``).
     iterations
@@ -80,7 +79,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         self,
         problem: Given[Problem] = None,
         *,
-        ii: Interval | int = "rising",
+        ii: int | None = None,
         first: First = "ii",
         iterations: int = ITERATIONS,
         shaping: Shaping = "none",
@@ -88,13 +87,11 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         limits: Limits | None = None,
         render_mode: str | None = None,
     ):
-        if not isinstance(ii, int):
-            check_choice("ii", ii, get_args(Interval))
         check_choice("first", first, get_args(First))
         check_choice("shaping", shaping, get_args(Shaping))
         check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         self._source = ProblemSource(problem, Problem, "modulo-scheduling", demo_problem)
-        self.ii = whole("ii {}", ii, 1) if isinstance(ii, int) else ii
+        self.ii = None if ii is None else whole("ii {}", ii, 1)
         self.first, self.iterations = first, whole("iterations {}", iterations, 1)
         self.shaping, self.look_ahead, self.render_mode = shaping, look_ahead, render_mode
         problems = self._source.problems
@@ -113,12 +110,10 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
             self._goal(each)
         self._mapping: Mapping | None = None
         self._ended = False
-        self.evaluations = 0
-        """Of all episodes so far, complete or not: what methods are compared by."""
 
     def _most_ii(self, problem: Problem) -> int:
         depth = problem.machine.spoke_depth
-        return min(depth, self.ii if isinstance(self.ii, int) else least_ii(problem) + SLACK)
+        return min(depth, least_ii(problem) + SLACK if self.ii is None else self.ii)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -189,12 +184,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         while self._mapping.stuck:
             # Nothing that is placed is to blame: this II is none for this problem.
             wanted += 1
-            if (
-                ii is not None
-                or fixed
-                or isinstance(self.ii, int)
-                or wanted > min(self.limits.slots, problem.machine.spoke_depth)
-            ):
+            if ii is not None or fixed or self.ii is not None or wanted > min(self.limits.slots, problem.machine.spoke_depth):
                 return wanted - 1
             goal.least = wanted
             self._mapping = Mapping(goal.body, wanted, look_ahead=self.look_ahead)
@@ -232,7 +222,6 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         self._ended = failed or mapping.current < 0
         if self._ended:
             info["failed"] = failed
-            self.evaluations += 1
             self._next_ii[goal.key] = mapping.ii + 1 if failed else mapping.ii - 1
         return self._observation(), reward, self._ended, False, info
 
@@ -273,10 +262,10 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         return found
 
     def _interval(self, goal: _Goal) -> int:
-        if isinstance(self.ii, int):
+        if self.ii is not None:
             return self.ii
         most = min(self.limits.slots, goal.body.problem.machine.spoke_depth)
-        return goal.least if self.ii == "least" else min(max(goal.least, self._next_ii[goal.key]), most)
+        return min(max(goal.least, self._next_ii[goal.key]), most)
 
     def _cost(self, goal: _Goal, ii: int, makespan: int) -> float:
         """Cycles of all iterations, over those with an iteration as short as its critical path."""

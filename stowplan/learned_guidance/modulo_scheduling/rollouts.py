@@ -10,12 +10,6 @@ import numpy as np
 
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 
-
-def never() -> bool:
-    """Do not stop."""
-    return False
-
-
 #: Says of mappings that go on (in which something is left to place, and can be placed) the tile and slot of what is next.
 Choice: TypeAlias = Callable[[Sequence[Mapping]], Sequence[tuple[int, int]]]
 
@@ -38,7 +32,7 @@ class Player(ABC):
         *,
         temperature: float = 1.0,
         resample: bool = False,
-        stop: Callable[[], bool] = never,
+        stop: Callable[[], bool] = lambda: False,
     ) -> list[Mapping]:
         """Place until each mapping is complete or stuck.
 

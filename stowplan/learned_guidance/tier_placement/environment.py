@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import Any, Literal, NamedTuple, SupportsFloat, TypeAlias, cast, get_args
+from typing import Any, NamedTuple, SupportsFloat, TypeAlias, cast, get_args
 
 import gymnasium
 import numpy as np
@@ -16,8 +16,6 @@ from stowplan.learned_guidance.environments import Given, ProblemSource, check_c
 from stowplan.learned_guidance.tier_placement.graph import BOUND, FeatureSet, Graph, columns, graph_of
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-
-Reward = Literal["paper", "rectified"]
 
 Observation: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -37,6 +35,8 @@ class _Placed(NamedTuple):
 class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
     """A network on a simulated chip; an episode is one step, the proposal of a whole memory map.
 
+    The reward is that of algorithm 1 of Khadka et al., times 5.
+
     Actions are 2N numbers of tiers: entries ``2 i`` and ``2 i + 1`` are those of the weights and of the output of layer i.
 
     Parameters
@@ -46,9 +46,6 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         problem for each episode. Without any, a small generated network.
     features
         Node features: ``"paper"``, or ``"chip"``, which say something of the chip too.
-    reward
-        ``"paper"``: that of algorithm 1 of Khadka et al., times 5. ``"rectified"``: 5 times the speedup of the map that the
-        compiler makes of the proposal, whatever it had to change.
     noise
         Standard deviation of measurements, relative to the latency.
     layers, edges, tiers
@@ -70,7 +67,6 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         problem: Given[Problem] = None,
         *,
         features: FeatureSet = "paper",
-        reward: Reward = "paper",
         noise: float = 0.0,
         layers: int | None = None,
         edges: int | None = None,
@@ -78,10 +74,9 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         render_mode: str | None = None,
     ):
         check_choice("features", features, get_args(FeatureSet))
-        check_choice("reward", reward, get_args(Reward))
         check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         self._source = ProblemSource(problem, Problem, "tier-placement", demo_problem)
-        self.features, self.reward, self.noise, self.render_mode = features, reward, noise, render_mode
+        self.features, self.noise, self.render_mode = features, noise, render_mode
         if self._source.draw is not None and layers is None:
             raise InputError("found a function that draws problems, expected layers=, the most that one has, beside it")
         problems = self._source.problems
@@ -92,11 +87,7 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
             self._check(each)
         self.action_space = gymnasium.spaces.MultiDiscrete(np.full(2 * self.layers, self.tiers))
         self.observation_space = self._observation_space()
-        # Chips are made when first used: the compiler's map takes a while.
-        self._placed: list[_Placed | None] = [None] * len(problems)
         self._now: _Placed | None = None
-        self.evaluations = 0
-        """Of all episodes so far: what methods are compared by."""
         self._evaluation: Evaluation | None = None
         self._proposal = np.zeros((self.layers, 2), np.int64)
 
@@ -121,7 +112,8 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
             ``{"problem": ...}`` places this one: a number in the environment's list, a problem or a path.
         """
         super().reset(seed=seed)
-        self._now = self._choose(options or {})
+        # Chips are made when first used: the compiler's map takes a while.
+        self._now = self._source.made(options or {}, self.np_random, self._place)
         if self.noise:
             self._now.chip.reseed(int(self.np_random.integers(2**63)))
         self._evaluation = None
@@ -142,33 +134,21 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         count = len(now.problem.layers)
         self._proposal = np.zeros((self.layers, 2), np.int64)
         self._proposal[:count] = found.reshape(self.layers, 2)[:count] * now.mask[:count]
-        before = now.chip.evaluations
-        evaluation = now.chip.evaluate(*self._proposal[:count].T.tolist())
-        reward = evaluation.reward
-        if self.reward == "rectified" and evaluation.measured_ps is None:
-            reward = now.chip.evaluate(*evaluation.map[:2]).reward
-        self._evaluation = evaluation
-        spent = now.chip.evaluations - before
-        self.evaluations += spent
+        self._evaluation = evaluation = now.chip.evaluate(*self._proposal[:count].T.tolist())
         info = {
             "epsilon": evaluation.epsilon,
             "latency_ps": evaluation.latency_ps,
             "measured_ps": evaluation.measured_ps,
             "speedup": evaluation.speedup,
             "plan": self.plan(),
-            "evaluations": spent,
         }
-        return self._observation(), reward, True, False, info
+        return self._observation(), evaluation.reward, True, False, info
 
     def plan(self) -> Plan:
         """The plan that the compiler made of the proposal; ValueError before there is one."""
         if self._evaluation is None:
             raise ValueError("nothing has been proposed: call step() first")
         return self._present().chip.plan(self._evaluation.map)
-
-    def graph(self) -> Any:
-        """The present problem's graph as PyTorch Geometric's ``Data``: ``x`` [N, F], ``edge_index`` [2, E]."""
-        return self._present().graph.data()
 
     def render(self) -> str | None:
         """The map that is executed, as ``render_mode`` asks; the compiler's before there is a proposal. None without a mode."""
@@ -197,16 +177,6 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
             raise gymnasium.error.ResetNeeded("no episode has begun: call reset() first")
         return self._now
 
-    def _choose(self, options: dict[str, Any]) -> _Placed:
-        chosen = self._source.choose(options, self.np_random)
-        if isinstance(chosen, Problem):
-            self._check(chosen)
-            return self._place(chosen)
-        placed = self._placed[chosen]
-        if placed is None:
-            placed = self._placed[chosen] = self._place(self.problems[chosen])
-        return placed
-
     def _check(self, problem: Problem) -> None:
         """InputError where a problem is not of these spaces."""
         for what, found, room in (
@@ -219,6 +189,7 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
             raise InputError(f"found {len(problem.tiers)} tiers in {problem.name or 'a problem'}, expected {self.tiers}")
 
     def _place(self, problem: Problem) -> _Placed:
+        self._check(problem)
         graph = graph_of(problem, self.features)
         mask = np.zeros((self.layers, 2), np.int8)
         mask[: len(problem.layers), 0] = graph.has_weights

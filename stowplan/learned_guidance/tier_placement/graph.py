@@ -6,7 +6,7 @@ Khadka et al., ICLR 2021, appendix A; ``docs/reference/tier-placement.md``, sect
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,6 @@ from stowplan.errors import InputError, UsageError
 from stowplan.hardware.network import OPS
 from stowplan.hardware.nnp_i.problem import FEATURES
 from stowplan.models.tier_placement.problem import Problem
-
-if TYPE_CHECKING:
-    from torch_geometric.data import Data
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -63,13 +60,6 @@ class Graph:
     has_weights: npt.NDArray[np.bool_]
     """[N] Layers whose weights are to be placed."""
     tiers: int
-
-    def data(self) -> Data:
-        """As PyTorch Geometric takes it: ``x`` [N, F], ``edge_index`` [2, E]."""
-        import torch
-        from torch_geometric.data import Data
-
-        return Data(x=torch.from_numpy(self.features), edge_index=torch.from_numpy(self.edges))
 
 
 def graph_of(problem: Problem, features: FeatureSet = "paper") -> Graph:

@@ -12,7 +12,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -28,8 +28,10 @@ from stowplan.errors import InputError, StowplanError, brief
 from stowplan.version import VERSION
 
 C = TypeVar("C")
-S = TypeVar("S")
 N = TypeVar("N", bound=nn.Module)
+
+#: Version of the files of all agents. An earlier one is refused: what its configuration asks for may be no more.
+FILE_VERSION = 5
 
 #: What a damaged file makes of an agent that is told to go on from it.
 DAMAGE = (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError)
@@ -42,9 +44,14 @@ class FileFormat(Generic[C]):
     name: str
     config: type[C]
     """What msgspec reads the configuration as."""
-    version: int
-    hint: str = ""
-    """What to do with a file of another version."""
+
+
+@dataclass(frozen=True)
+class PolicyFormat(FileFormat[C], Generic[C, N]):
+    """A kind of policy file: a network by itself, to play with."""
+
+    network: Callable[[Content[C]], N]
+    """Makes a network of the sizes that a file states."""
 
 
 def _versions() -> dict[str, str]:
@@ -84,7 +91,6 @@ class Content(Generic[C]):
     """The agent's own: weights, or its state."""
     digest: str
     """sha256 of the file."""
-    path: str | Path
 
 
 def save(path: str | Path, file_format: FileFormat[C], config: C, provenance: Provenance, values: dict[str, Any]) -> str:
@@ -101,7 +107,7 @@ def save(path: str | Path, file_format: FileFormat[C], config: C, provenance: Pr
         If the file cannot be written.
     """
     stream = io.BytesIO()
-    head = {"format": file_format.name, "version": file_format.version}
+    head = {"format": file_format.name, "version": FILE_VERSION}
     described = {"config": _json(config), "provenance": _json(provenance)}
     torch.save({**head, **described, "values": values}, stream)
     files.write_atomic(path, stream.getvalue())
@@ -127,9 +133,8 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
     if not isinstance(found, dict) or found.get("format") != name:
         raise InputError(f"found format {_format(found)!r}, expected {name!r}", source=path, place="format")
     version: Any = found.get("version")
-    if version != file_format.version:
-        hint = f" ({file_format.hint})" if file_format.hint else ""
-        raise InputError(f"found version {version!r}, expected {file_format.version}{hint}", source=path, place="version")
+    if version != FILE_VERSION:
+        raise InputError(f"found version {version!r}, expected {FILE_VERSION} (train it anew)", source=path, place="version")
     try:
         config = msgspec.json.decode(found.get("config", ""), type=file_format.config)
     except (msgspec.MsgspecError, StowplanError, TypeError, UnicodeError, RecursionError) as error:
@@ -138,7 +143,7 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
         provenance, values = _provenance(found), dict(found["values"])
     except (*DAMAGE, msgspec.MsgspecError) as error:
         raise InputError(f"damaged {name} file: {error}", source=path) from error
-    return Content(config, provenance, values, hashlib.sha256(data).hexdigest(), path)
+    return Content(config, provenance, values, hashlib.sha256(data).hexdigest())
 
 
 def format_of(path: str | Path) -> str:
@@ -187,13 +192,8 @@ def plain_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
 
 
-def network_values(network: nn.Module, shape: Any) -> dict[str, Any]:
-    """What a policy file holds: a network's weights, and the dataclass of its sizes."""
-    return {"weights": plain_weights(network.state_dict()), "shape": asdict(shape)}
-
-
-def load_network(path: str | Path, file_format: FileFormat[C], shape: type[S], make: Callable[[S], N]) -> tuple[Content[C], N]:
-    """A policy file, and the network in it, as :func:`network_values` has it.
+def load_policy(path: str | Path, file_format: PolicyFormat[C, N]) -> tuple[Content[C], N]:
+    """A policy file, and the network in it: its values have the ``weights``.
 
     Raises
     ------
@@ -202,11 +202,11 @@ def load_network(path: str | Path, file_format: FileFormat[C], shape: type[S], m
     """
     content = load(path, file_format)
     try:
-        sizes = msgspec.convert(content.values["shape"], shape)
+        # Sizes that no memory holds are an error as the network is made.
         with torch.random.fork_rng(devices=[]):
-            network = make(sizes)
+            network = file_format.network(content)
         network.load_state_dict(content.values["weights"])
-    except (*DAMAGE, LookupError, ArithmeticError, msgspec.MsgspecError) as error:
+    except (*DAMAGE, LookupError, ArithmeticError, MemoryError, msgspec.MsgspecError) as error:
         raise InputError(f"its weights do not fit its network: {brief(str(error), 160)}", source=path) from error
     return content, network
 

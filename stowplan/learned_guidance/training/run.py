@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 from stowplan.arguments import number, whole
 from stowplan.errors import InputError
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.learned_guidance.training.checkpoint import FileFormat, Provenance
+from stowplan.learned_guidance.training.checkpoint import FileFormat, PolicyFormat, Provenance
 
 C = TypeVar("C")
 P = TypeVar("P")
@@ -91,7 +91,7 @@ class BaseTrainer(ABC, Generic[C, P]):
     """
 
     CHECKPOINT: ClassVar[FileFormat[Any]]
-    POLICY: ClassVar[FileFormat[Any]]
+    POLICY: ClassVar[PolicyFormat[Any, Any]]
     COLUMNS: ClassVar[tuple[str, ...]]
     """Of the training curve."""
 
@@ -133,6 +133,14 @@ class BaseTrainer(ABC, Generic[C, P]):
         """What the ticks since the last report came to; None where there is nothing to report yet. Asked after each tick."""
 
     @abstractmethod
+    def demonstrate(self, number: int, plan: Any) -> None:
+        """Learn from a plan of the problem of this number; InputError where it is none to learn from."""
+
+    @abstractmethod
+    def plan(self, number: int) -> Any:
+        """The best plan found of the problem of this number; None where there is none."""
+
+    @abstractmethod
     def policy_values(self) -> dict[str, Any]:
         """What a policy file holds: the network by itself."""
 
@@ -143,11 +151,6 @@ class BaseTrainer(ABC, Generic[C, P]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
         self._began = self._clock() - float(state["seconds"])
-
-    @classmethod
-    def made_with(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of the constructor, beside configuration and seed, that the values of a checkpoint say."""
-        return {}
 
     def provenance(self) -> Provenance:
         """Where the network comes from."""
@@ -199,7 +202,7 @@ class BaseTrainer(ABC, Generic[C, P]):
             raise InputError(f"made with other problems ({names}), expected the same, in the same order", source=path)
         try:
             config = content.config.changed(**changes) if changes else content.config
-            trainer = cls(problems, config, seed=provenance.seed, **cls.made_with(content.values), **others)
+            trainer = cls(problems, config, seed=provenance.seed, **others)
             trainer.load_state_dict(content.values)
         except checkpoint.DAMAGE as error:
             raise InputError(f"damaged checkpoint: {error}", source=path) from error

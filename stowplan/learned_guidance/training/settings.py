@@ -27,8 +27,9 @@ class Range:
         return f"{self.least} or more" if self.most == math.inf else f"{self.least} to {self.most}"
 
 
-#: A number from 0 to 1.
+#: A number from 0 to 1; a number of things, one or more.
 Fraction = Annotated[float, Range(0, 1)]
+Size = Annotated[int, Range(1)]
 
 
 class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -193,8 +192,7 @@ def _decisions(problem: Problem, game: Game, known: Plan | None) -> FastOrSlow |
 def _untrained(policy: Policy) -> Policy:
     from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
 
-    weights = MMapNetwork(policy.config.network).state_dict()
-    return type(policy)(replace(policy.file, values={**policy.file.values, "weights": weights}))
+    return type(policy)(policy.file, MMapNetwork(policy.config.network))
 
 
 ADAPTER = Adapter(

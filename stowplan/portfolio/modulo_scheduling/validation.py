@@ -231,7 +231,7 @@ ADAPTER = Adapter(
     source=POLICY,
     format="stowplan.ppo.policy",
     player=PpoPlayer,
-    untrained=lambda policy: type(policy)(type(policy.network)(policy.network.shape), policy.file),
+    untrained=lambda policy: type(policy)(type(policy.network)(policy.network.config), policy.file),
     decisions=_decisions,
     episodes="mappings",
 )

@@ -119,8 +119,7 @@ class PlainSearch:
 
     def bounds(self, node):
         here = [node.mean] + [edge.q for edge in node.edges.values() if edge.visits]
-        values = here if self.config.span == "siblings" else self.seen
-        return min(here), max(max(values) - min(values), self.config.min_span)
+        return min(here), max(max(self.seen) - min(self.seen), self.config.min_span)
 
     def by_puct(self, node):
         low, span = self.bounds(node)
@@ -182,13 +181,12 @@ def random_legal(rng, batch):
     return legal
 
 
-@pytest.mark.parametrize("span", ["tree", "siblings"])
 @pytest.mark.parametrize("simulations", [1, 7, 60])
 @pytest.mark.parametrize("seed", range(4))
-def test_puct_equals_a_plain_search(seed, simulations, span):
+def test_puct_equals_a_plain_search(seed, simulations):
     rng, batch = np.random.default_rng(seed), 12
     model, legal, states = TableModel(seed), random_legal(rng, batch), rng.integers(300, size=batch)
-    config = PUCT.changed(simulations=simulations, forced_simulations=simulations, span=span)
+    config = PUCT.changed(simulations=simulations, forced_simulations=simulations)
     result = search(model, states, legal, config, rng, explore=False)
     for game in range(batch):
         root = PlainSearch(model, states[game], legal[game], config).root
@@ -203,13 +201,12 @@ def test_puct_equals_a_plain_search(seed, simulations, span):
         assert result.value[game] == pytest.approx(mean, abs=1e-12)
 
 
-@pytest.mark.parametrize("span", ["tree", "siblings"])
 @pytest.mark.parametrize(("simulations", "max_considered"), [(1, 3), (2, 2), (3, 3), (16, 3), (17, 2), (60, 3), (20, 1)])
 @pytest.mark.parametrize("seed", range(3))
-def test_gumbel_equals_a_plain_search(seed, simulations, max_considered, span):
+def test_gumbel_equals_a_plain_search(seed, simulations, max_considered):
     rng, batch = np.random.default_rng(seed), 12
     model, legal, states = TableModel(seed), random_legal(rng, batch), rng.integers(300, size=batch)
-    config = GUMBEL.changed(simulations=simulations, forced_simulations=simulations, max_considered=max_considered, span=span)
+    config = GUMBEL.changed(simulations=simulations, forced_simulations=simulations, max_considered=max_considered)
     drawn = -np.log(-np.log(np.random.default_rng(seed).random((batch, 7))[:, :3]))
     result = search(model, states, legal, config, np.random.default_rng(seed), explore=True)
     for game in range(batch):
@@ -316,11 +313,10 @@ def test_actions_are_drawn_by_visits_and_temperature():
 
 
 @pytest.mark.parametrize("config", [PUCT, GUMBEL], ids=["puct", "gumbel"])
-@pytest.mark.parametrize("span", ["tree", "siblings"])
-def test_where_all_is_equal_nothing_is_preferred(config, span):
+def test_where_all_is_equal_nothing_is_preferred(config):
     model = TableModel(0, reward_scale=0)
     model.logits[:], model.value[:] = 0, 1
-    config = config.changed(simulations=31, discount=1.0, span=span)
+    config = config.changed(simulations=31, discount=1.0)
     result = search(model, np.arange(4), np.ones((4, 3), bool), config, np.random.default_rng(0), explore=False)
     if config.method == "puct":
         assert (np.ptp(result.visits, axis=1) <= 1).all()
@@ -451,7 +447,6 @@ def test_bad_calls_are_refused():
     ("field", "value"),
     [
         ("method", "uct"),
-        ("span", "node"),
         ("simulations", 0),
         ("discount", 1.1),
         ("min_span", 0),

@@ -71,7 +71,7 @@ def play(env: Any, rng: random.Random, manner: str = "masked", **reset_arguments
 # Gymnasium's rules
 
 
-@pytest.mark.parametrize("options", [{}, {"on_illegal": "lose"}, {"reward_unit": "ps", "drop_backup": False}])
+@pytest.mark.parametrize("options", [{}, {"reward_unit": "ps", "drop_backup": False}])
 def test_the_checker_of_gymnasium_has_nothing_to_say(options: dict[str, Any]) -> None:
     check_env(gymnasium.make(MMAP_GAME, **options).unwrapped)
 
@@ -235,13 +235,6 @@ def test_keys_are_fit_for_names_of_torch_modules() -> None:
     assert len(torch.nn.ModuleDict({key: torch.nn.Identity() for key in keys})) == len(keys) == 7
 
 
-def test_rewards_in_units_of_the_greedy_game() -> None:
-    problem = demo_problem()
-    env = MMapGameEnv(problem, reward_unit="greedy")
-    rewards, info = play(env, random.Random(0))
-    assert sum(rewards) == pytest.approx(info["return_ps"] / CompiledGame(problem).unit_ps)
-
-
 def test_normalised_rewards_sum_to_the_normalised_return() -> None:
     rng = random.Random("normalised")
     for _ in range(30):
@@ -272,17 +265,6 @@ def test_an_illegal_action_is_replaced_by_the_most_cautious() -> None:
     for action in (COPY, COPY):
         _, reward, terminated, _, info = env.step(action)
     assert (info["illegal"], terminated, info["return_ps"]) == (False, True, 100)
-
-
-def test_an_illegal_action_may_lose_the_game() -> None:
-    env = MMapGameEnv(tight(), reward_unit="ps", on_illegal="lose")
-    env.reset()
-    assert env.step(COPY)[1] == 100.0
-    observation, reward, terminated, _, info = env.step(NOCOPY)
-    assert (reward, terminated, info["illegal"], info["lost"], info["return_ps"]) == (-100.0, True, True, True, 0)
-    assert verify(tight(), info["plan"]).ok
-    assert info["plan"].objective_ps == tight().all_slow_ps
-    assert not observation["action_mask"].any()
 
 
 def test_an_illegal_action_may_be_refused() -> None:
@@ -319,7 +301,7 @@ def test_order_is_enforced() -> None:
         ({"problem": 3}, "type int"),
         ({"problem": [b"x"]}, "type bytes"),
         ({"problem": "nowhere.json"}, "nowhere.json"),
-        ({"reward_unit": "s"}, "found reward_unit='s', expected one of 'normalised', 'greedy', 'ps'"),
+        ({"reward_unit": "s"}, "found reward_unit='s', expected one of 'normalised', 'ps'"),
         ({"on_illegal": "ignore"}, "found on_illegal='ignore'"),
         ({"render_mode": "human"}, "found render_mode='human'"),
     ],
@@ -395,29 +377,6 @@ def test_the_text_shows_memory_channel_and_move() -> None:
     assert lines[18] == "        " + " " * 3 * wide + "^"
     env.step(DROP)
     assert str(env.render()).startswith("test: move 2 of 2, R 0.500, over\n")
-
-
-def test_pixels_show_memory_and_channel() -> None:
-    problem = program(["", "", "a", ">b"], {"a": 2, "b": 2}, inputs="a", capacity=4)
-    env = MMapGameEnv(problem, render_mode="rgb_array")
-    env.reset()
-    before = env.render()
-    assert isinstance(before, np.ndarray)
-    env.step(COPY)
-    after = env.render()
-    assert isinstance(after, np.ndarray)
-    assert after.shape == before.shape
-    rows, columns = np.nonzero((before != after).any(axis=2)[:256])
-    cursor = {256, 384}
-    # Tensor a: lower half of memory, steps 1 and 2 of 4.
-    assert rows[~np.isin(columns, list(cursor))].min() == 128
-    assert set(columns) - cursor == set(range(128, 384)) - cursor
-    changed = np.unique(np.nonzero((before != after).any(axis=2)[260:])[1])
-    assert set(changed) - cursor == set(range(128, 256))
-    assert len({tuple(pixel) for pixel in after.reshape(-1, 3)}) == 5
-    env.step(DROP)
-    env.reset()
-    assert (env.render() == before).all()
 
 
 def test_no_picture_without_a_mode() -> None:

@@ -139,17 +139,6 @@ def test_the_paper_sees_no_capacities_and_the_chip_does() -> None:
     assert (graph_of(problem, "chip").features != graph_of(more, "chip").features).any()
 
 
-def test_as_pytorch_geometric_takes_it() -> None:
-    pytest.importorskip("torch_geometric")
-    graph = graph_of(read("resnet50"), "chip")
-    data = graph.data()
-    data.validate()
-    assert data.is_undirected()
-    assert (data.num_nodes, data.num_node_features) == graph.features.shape
-    assert (data.x.numpy() == graph.features).all()
-    assert (data.edge_index.numpy() == graph.edges).all()
-
-
 def test_errors() -> None:
     with pytest.raises(UsageError, match="found features 'all', expected one of paper, chip"):
         graph_of(small(), "all")  # type: ignore[arg-type]

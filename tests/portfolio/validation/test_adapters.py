@@ -165,12 +165,13 @@ def test_pinned_instructions_and_what_they_leave() -> None:
 
 def test_a_mapper_plays_by_seed_and_its_plans_are_valid() -> None:
     torch = pytest.importorskip("torch")
-    from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, Shape
+    from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
+    from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
     from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    player = PpoPlayer(Policy(Network(Shape(hidden=8, layers=1, heads=2))))
+    player = PpoPlayer(Policy(Network(PpoConfig(hidden=8, layers=1, heads=2))))
     problem = lower(kernels.distance())
     likeliest = player.likeliest(problem, never)
     assert likeliest is not None

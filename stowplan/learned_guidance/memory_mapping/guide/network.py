@@ -9,7 +9,7 @@ are scores of being fast and of being kept, and from these the values of all acc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,22 +77,6 @@ ROWS = 1024
 #: Multiplications of a matrix product that OpenBLAS does in one thread. Its threads wait for each other by spinning, which on a
 #: busy machine takes twice the processor time.
 ONE_THREAD = 200_000
-
-
-class Library(Protocol):
-    """What the network asks of numpy or torch."""
-
-    def relu(self, x: Any) -> Any: ...  # noqa: D102
-    def sigmoid(self, x: Any) -> Any: ...  # noqa: D102
-    def softplus(self, x: Any) -> Any: ...  # noqa: D102
-    def log1p(self, x: Any) -> Any: ...  # noqa: D102
-    def normalised(self, x: Any) -> Any: ...  # noqa: D102
-    def joined(self, parts: list[Any]) -> Any: ...  # noqa: D102
-    def sums(self, values: Any, index: Any, size: int) -> Any: ...  # noqa: D102
-    def cumulated(self, values: Any) -> Any: ...  # noqa: D102
-    def single(self, values: Any) -> Any: ...  # noqa: D102
-    def product(self, rows: Any, weight: Any) -> Any: ...  # noqa: D102
-    def by_rows(self, function: Callable[[slice], Any], total: int) -> Any: ...  # noqa: D102
 
 
 class Graph(NamedTuple):
@@ -196,7 +180,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return found
 
 
-def scores(weights: Mapping[str, Any], graph: Graph, library: Library) -> tuple[Any, Any]:
+def scores(weights: Mapping[str, Any], graph: Graph, library: Numpy) -> tuple[Any, Any]:
     """Scores of being fast and being kept, each of shape ``[accesses]``."""
     lib = library
 
@@ -242,13 +226,13 @@ def scores(weights: Mapping[str, Any], graph: Graph, library: Library) -> tuple[
     return fast, keep
 
 
-def values(weights: Mapping[str, Any], graph: Graph, library: Library) -> tuple[Any, Any]:
+def values(weights: Mapping[str, Any], graph: Graph, library: Numpy) -> tuple[Any, Any]:
     """Probabilities of being fast and of being kept, each of shape ``[accesses]``."""
     fast, keep = scores(weights, graph, library)
     return marginals(fast, keep, graph.glued, graph.positions, library.softplus, library.sigmoid)
 
 
-def _spanned(library: Library, amounts: Any, start: Any, end: Any, steps: int) -> Any:
+def _spanned(library: Numpy, amounts: Any, start: Any, end: Any, steps: int) -> Any:
     """Logarithms of what the amounts, each over the steps ``[start, end)``, come to at each step; shape ``[T, columns]``."""
     change = library.sums(amounts, start, steps) - library.sums(amounts, end, steps)
     total = library.single(library.cumulated(change)[1:])
@@ -256,7 +240,7 @@ def _spanned(library: Library, amounts: Any, start: Any, end: Any, steps: int) -
 
 
 class Numpy:
-    """The network's :class:`Library` without torch."""
+    """What the network asks of a library of arrays, by NumPy; a subclass may do it by another."""
 
     def relu(self, x: Any) -> Any:
         """Of any shape."""

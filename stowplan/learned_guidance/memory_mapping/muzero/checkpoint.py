@@ -12,13 +12,12 @@ from torch import Tensor
 
 from stowplan.learned_guidance.memory_mapping.game.best import Best, Point
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
-from stowplan.learned_guidance.training.checkpoint import FileFormat
+from stowplan.learned_guidance.training.checkpoint import FileFormat, PolicyFormat
 
-POLICY = FileFormat("stowplan.mmap_muzero.policy", TrainingConfig, version=4)
-CHECKPOINT = FileFormat(
-    "stowplan.mmap_muzero.checkpoint", TrainingConfig, version=4, hint="train anew, or from a policy by --from"
-)
+POLICY = PolicyFormat("stowplan.mmap_muzero.policy", TrainingConfig, lambda content: MMapNetwork(content.config.network))
+CHECKPOINT = FileFormat("stowplan.mmap_muzero.checkpoint", TrainingConfig)
 
 
 def pack_games(games: Sequence[Trajectory]) -> dict[str, Any]:

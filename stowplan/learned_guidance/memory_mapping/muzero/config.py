@@ -7,85 +7,88 @@ of section 4.3.1 and figure 4, where these state them. ``docs/reference/mmap-muz
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
-from stowplan.errors import UsageError
+from stowplan.errors import InputError, UsageError
 from stowplan.learned_guidance.mcts.search import SearchConfig
 from stowplan.learned_guidance.memory_mapping.game.game import Placing
-from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig, require, require_positive
-from stowplan.learned_guidance.training.settings import Fraction, Hyperparameters, Range
+from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig
+from stowplan.learned_guidance.training.settings import Fraction, Hyperparameters, Range, Size
 
 #: Residual blocks of the encoder, and of the dynamics, at most.
 MOST_BLOCKS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkConfig:
+def _require(holds: bool, place: str, message: str) -> None:
+    if not holds:
+        raise InputError(message, place=place)
+
+
+class NetworkConfig(Hyperparameters, frozen=True, kw_only=True):
     """Sizes of the network's parts; all linear layers but the last ones are followed by a layer norm and a ReLU."""
 
-    observation: ObservationConfig = field(default_factory=ObservationConfig)
-    hidden: int = 128
+    observation: ObservationConfig = msgspec.field(default_factory=ObservationConfig)
+    hidden: Size = 128
     """Entries of a hidden state."""
 
     # The encoder's parts, each ending in a vector of ``*_features``.
-    id_embedding: int = 8
+    id_embedding: Size = 8
     """Entries of the embeddings of a tensor id and of an alias id."""
-    buffer_features: int = 32
+    buffer_features: Size = 32
     """For each of the buffers described."""
-    map_patch: int = 8
+    map_patch: Size = 8
     """The memory map's first layer reads patches of so many rows and columns, side by side."""
     map_stages: tuple[tuple[int, int], ...] = ((16, 1), (24, 1))
     """Stages of the ResNet as (channels, residual blocks); each but the first halves rows and columns."""
-    map_bottleneck: int = 8
+    map_bottleneck: Size = 8
     """Channels left when the last stage's cells are laid out as one vector."""
-    map_features: int = 64
-    profile_patch: int = 16
-    profile_channels: int = 8
-    profile_features: int = 32
-    supply_patch: int = 4
-    supply_channels: int = 16
-    supply_features: int = 32
-    summary_features: int = 64
+    map_features: Size = 64
+    profile_patch: Size = 16
+    profile_channels: Size = 8
+    profile_features: Size = 32
+    supply_patch: Size = 4
+    supply_channels: Size = 16
+    supply_features: Size = 32
+    summary_features: Size = 64
     """Action features and global features together."""
     encoder_layers: tuple[int, ...] = (128,)
     """Widths of the MLP over all parts, before its last layer, which has ``hidden``."""
 
     # Dynamics and heads.
-    dynamics_blocks: int = 1
+    dynamics_blocks: Annotated[int, Range(1, MOST_BLOCKS)] = 1
     """Residual blocks of two layers, ``dynamics_width`` wide inside."""
-    dynamics_width: int = 160
+    dynamics_width: Size = 160
     head_layers: tuple[int, ...] = (48,)
     """Widths of each head's layers before its last."""
-    value_bins: int = 61
-    value_limit: float = 8.0
+    value_bins: Size = 61
+    value_limit: Annotated[float, Range(1e-6)] = 8.0
     """In units of the game's ``unit_ps``."""
-    reward_bins: int = 61
-    reward_limit: float = 4.0
+    reward_bins: Size = 61
+    reward_limit: Annotated[float, Range(1e-6)] = 4.0
 
     def __post_init__(self) -> None:
-        require_positive(self)
-        require(bool(self.map_stages), "map_stages", "found none, expected at least one stage")
+        super().__post_init__()
+        blocks = sum(stage[1] for stage in self.map_stages)
+        _require(bool(self.map_stages), "map_stages", "found none, expected at least one stage")
+        for stage in self.map_stages:
+            _require(min(stage) >= 1, "map_stages", f"found {stage}, expected channels and blocks of at least 1")
+        # Blocks are made one by one, so that a file could ask for hours of them.
+        _require(blocks <= MOST_BLOCKS, "map_stages", f"found {blocks} blocks, expected at most {MOST_BLOCKS}")
         for name in ("encoder_layers", "head_layers"):
             widths = getattr(self, name)
-            require(all(width >= 1 for width in widths), name, f"found {widths}, expected widths of at least 1")
-        for stage in self.map_stages:
-            require(min(stage) >= 1, "map_stages", f"found {stage}, expected channels and blocks of at least 1")
-        # Blocks are made one by one, so that a file could ask for hours of them.
-        in_map = sum(stage[1] for stage in self.map_stages)
-        for name, blocks in (("map_stages", in_map), ("dynamics_blocks", self.dynamics_blocks)):
-            require(blocks <= MOST_BLOCKS, name, f"found {blocks} blocks, expected at most {MOST_BLOCKS}")
+            _require(all(width >= 1 for width in widths), name, f"found {widths}, expected widths of at least 1")
         seen = self.observation
         reach = self.map_patch << (len(self.map_stages) - 1)
-        for name, size, patch in (
-            ("map_rows", seen.map_rows, reach),
-            ("map_columns", seen.map_columns, reach),
-            ("profile_bins", seen.profile_bins, self.profile_patch),
-            ("supply_slots", seen.supply_slots, self.supply_patch),
+        for name, patch in (
+            ("map_rows", reach),
+            ("map_columns", reach),
+            ("profile_bins", self.profile_patch),
+            ("supply_slots", self.supply_patch),
         ):
-            require(size % patch == 0, f"observation.{name}", f"found {size}, expected a multiple of {patch}")
+            size = getattr(seen, name)
+            _require(size % patch == 0, f"observation.{name}", f"found {size}, expected a multiple of {patch}")
 
     @classmethod
     def cpu(cls) -> NetworkConfig:
@@ -184,7 +187,6 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
 
     # Optimisation
     batch_size: Annotated[int, Range(1)] = 512
-    optimizer: Literal["adam", "adamw"] = "adam"
     learning_rate: Annotated[float, Range(0.0)] = 2e-4
     weight_decay: Annotated[float, Range(0.0)] = 1e-4
     gradient_clip: Annotated[float, Range(0.0)] = 5.0
@@ -229,18 +231,6 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
             "learning_rate": 1e-3,
         }
         return cls(**{**preset, **changes})
-
-    def by_self_play_alone(self) -> TrainingConfig:
-        """The same without what the paper does not have: biases, local search, restarts, and imitation of the best games."""
-        return self.changed(
-            warm_start_moves=0,
-            exploration_bias_fraction=0.0,
-            local_search_moves=0,
-            restart_fraction=0.0,
-            elite_games=0,
-            kept_fraction=0.0,
-            imitation=0.0,
-        )
 
     def temperature(self, step: int) -> float:
         """Temperature of self-play after so many training steps."""

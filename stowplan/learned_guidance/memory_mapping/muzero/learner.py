@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from stowplan.learned_guidance.mcts.search import Model, search
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledState
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, to_tensors
 from stowplan.learned_guidance.memory_mapping.muzero.replay import F32, Sample
@@ -62,7 +61,10 @@ def make_batch(
     full = rng.random(size) < config.full_return_fraction
     # Spread over the batch, so that newest and kept games have equal parts.
     is_reanalysed = rng.random(size) < config.reanalyse_fraction
-    fresh = _Fresh(config, (unroll + 1) * int(is_reanalysed.sum()))
+    observations = empty_observations(config.network.observation, (unroll + 1) * int(is_reanalysed.sum()))
+    # Of the positions to search anew, all at once: legal actions; rows and steps.
+    legal: list[NDArray[np.bool_]] = []
+    places: list[tuple[int, int]] = []
     for row, (game, position) in enumerate(zip(sample.trajectories, sample.positions.tolist(), strict=True)):
         _fill(batch, row, sample, config, bool(full[row]))
         program_game = programs[game.program]
@@ -73,8 +75,14 @@ def make_batch(
             for step in range(min(unroll + 1, len(game) - position)):
                 if step:
                     state.step(int(game.actions[position + step - 1]))
-                fresh.add(program_game, state, row, step)
-    fresh.search(batch, model, rng)
+                program_game.observer.observe(state, observations, len(places))
+                legal.append(state.legal)
+                places.append((row, step))
+    if places:
+        seen = first_rows(observations, len(places))
+        searched = search(model, seen, np.array(legal), config.reanalyse_search(), rng, explore=False)
+        rows, steps = np.array(places).T
+        batch.policy[rows, steps], batch.values[rows, steps] = searched.policy, searched.value
     _imitate(batch, sample, config)
     return batch
 
@@ -101,33 +109,6 @@ def _imitate(batch: Batch, sample: Sample, config: TrainingConfig) -> None:
         return
     rows, steps = np.nonzero((sample.slots < 0)[:, None] & (batch.played >= 0))
     batch.policy[rows, steps, batch.played[rows, steps]] += np.float32(config.imitation)
-
-
-class _Fresh:
-    """Positions to search anew, all at once."""
-
-    def __init__(self, config: TrainingConfig, capacity: int):
-        self._config = config
-        self._observations = empty_observations(config.network.observation, capacity)
-        self._legal: list[NDArray[np.bool_]] = []
-        self._places: list[tuple[int, int]] = []
-
-    def add(self, program_game: ProgramGame, state: CompiledState, row: int, step: int) -> None:
-        """Search this state for row ``row``, unrolled ``step`` steps."""
-        program_game.observer.observe(state, self._observations, len(self._places))
-        self._legal.append(state.legal.copy())
-        self._places.append((row, step))
-
-    def search(self, batch: Batch, model: Model, rng: np.random.Generator) -> None:
-        """Put the targets of the searches into the batch."""
-        count = len(self._places)
-        if count == 0:
-            return
-        observations = first_rows(self._observations, count)
-        found = search(model, observations, np.array(self._legal), self._config.reanalyse_search(), rng, explore=False)
-        rows, steps = np.array(self._places).T
-        batch.policy[rows, steps] = found.policy
-        batch.values[rows, steps] = found.value
 
 
 class Losses(NamedTuple):
@@ -161,8 +142,7 @@ class Learner:
             torch.manual_seed(seed)
             self.network = MMapNetwork(config.network).to(self.device)
         self.target = copy.deepcopy(self.network).requires_grad_(False).eval()
-        kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-        self.optimizer: Any = kind(self.network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
         self.steps = 0
 
     def load(self, weights: dict[str, Tensor]) -> None:
@@ -174,31 +154,29 @@ class Learner:
         """Train on a batch; the losses and |value - target| of each sample."""
         config = self.config
         self.network.train()
-        tensors = _Tensors(batch, self.device)
-        unroll = tensors.actions.shape[1]
+        actions, rewards, values, policy, weights = (
+            torch.from_numpy(array).to(self.device)
+            for array in (batch.actions, batch.rewards, batch.values, batch.policy, batch.weights)
+        )
+        unroll = actions.shape[1]
         hidden, policy_logits, value_logits = self.network.initial(to_tensors(batch.observations, self.device))
-        errors = (self.network.value_support.mean(value_logits.detach()) - tensors.values[:, 0]).abs()
+        value_support, reward_support = self.network.value_support, self.network.reward_support
+        errors = (value_support.mean(value_logits.detach()) - values[:, 0]).abs()
         log_policy = functional.log_softmax(policy_logits.detach(), dim=1)
         entropy = -(log_policy.exp() * log_policy).sum(dim=1).mean()
-        policy_loss = _cross_entropy(tensors.policy[:, 0], policy_logits)
-        value_loss = self._categorical(self.network.value_support, value_logits, tensors.values[:, 0])
+        policy_loss = _cross_entropy(policy[:, 0], policy_logits)
+        value_loss = _categorical(value_support, value_logits, values[:, 0])
         reward_loss = torch.zeros_like(value_loss)
         for step in range(unroll):
             # The dynamics of each step get half of the gradient, so that what reaches the first state does not grow with the
             # number of steps.
             hidden = _halved(hidden)
-            hidden, reward_logits, policy_logits, value_logits = self.network.recurrent(hidden, tensors.actions[:, step])
+            hidden, reward_logits, policy_logits, value_logits = self.network.recurrent(hidden, actions[:, step])
             share = 1.0 / unroll
-            policy_loss = policy_loss + share * _cross_entropy(tensors.policy[:, step + 1], policy_logits)
-            value_loss = value_loss + share * self._categorical(
-                self.network.value_support, value_logits, tensors.values[:, step + 1]
-            )
-            reward_loss = reward_loss + share * self._categorical(
-                self.network.reward_support, reward_logits, tensors.rewards[:, step]
-            )
-        policy_mean, value_mean, reward_mean = (
-            (tensors.weights * loss).mean() for loss in (policy_loss, value_loss, reward_loss)
-        )
+            policy_loss = policy_loss + share * _cross_entropy(policy[:, step + 1], policy_logits)
+            value_loss = value_loss + share * _categorical(value_support, value_logits, values[:, step + 1])
+            reward_loss = reward_loss + share * _categorical(reward_support, reward_logits, rewards[:, step])
+        policy_mean, value_mean, reward_mean = ((weights * loss).mean() for loss in (policy_loss, value_loss, reward_loss))
         total = config.policy_weight * policy_mean + config.value_weight * value_mean + config.reward_weight * reward_mean
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(total)
@@ -210,28 +188,14 @@ class Learner:
         means = torch.stack([total.detach(), policy_mean, value_mean, reward_mean, norm, entropy, errors.mean()])
         return Losses(*means.tolist()), np.asarray(errors.cpu().numpy(), np.float32)
 
-    @staticmethod
-    def _categorical(support: Support, logits: Tensor, targets: Tensor) -> Tensor:
-        return _cross_entropy(support.two_hot(targets), logits)
-
-
-class _Tensors:
-    """A batch, but for its observations, on the device."""
-
-    def __init__(self, batch: Batch, device: torch.device):
-        def moved(array: Any) -> Tensor:
-            return torch.from_numpy(array).to(device)
-
-        self.actions = moved(batch.actions)
-        self.rewards = moved(batch.rewards)
-        self.values = moved(batch.values)
-        self.policy = moved(batch.policy)
-        self.weights = moved(batch.weights)
-
 
 def _cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
     """(S,) Losses of rows whose targets (S, C) sum to their weights; 0 for a row of zeros."""
     return -(targets * functional.log_softmax(logits, dim=1)).sum(dim=1)
+
+
+def _categorical(support: Support, logits: Tensor, targets: Tensor) -> Tensor:
+    return _cross_entropy(support.two_hot(targets), logits)
 
 
 def _halved(x: Tensor) -> Tensor:

@@ -207,24 +207,21 @@ class TorchModel:
     def __init__(self, network: MMapNetwork):
         self.network = network
         self.device = next(network.parameters()).device
-        self._value_atoms = network.value_support.atoms.to(self.device)
-        self._reward_atoms = network.reward_support.atoms.to(self.device)
 
     @torch.inference_mode()
     def initial(self, observations: Observations) -> tuple[Tensor, Floats, Floats]:
         """Hidden states (B, H), logits of the policy (B, 3), and values (B,) in units."""
         hidden, policy, value = self.network.initial(to_tensors(observations, self.device))
-        found = self._to_numpy(policy, torch.softmax(value, 1) @ self._value_atoms)
-        return hidden, found[:, :3], found[:, 3]
+        told = self._to_numpy(policy, self.network.value_support.mean(value))
+        return hidden, told[:, :3], told[:, 3]
 
     @torch.inference_mode()
     def recurrent(self, hidden: Tensor, actions: NDArray[np.int64]) -> tuple[Tensor, Floats, Floats, Floats]:
         """Hidden states, rewards (B,), logits of the policy (B, 3), and values (B,) after the actions (B,)."""
         hidden, reward, policy, value = self.network.recurrent(hidden, torch.from_numpy(actions).to(self.device))
-        found = self._to_numpy(
-            policy, torch.softmax(value, 1) @ self._value_atoms, torch.softmax(reward, 1) @ self._reward_atoms
-        )
-        return hidden, found[:, 4], found[:, :3], found[:, 3]
+        means = self.network.value_support.mean(value), self.network.reward_support.mean(reward)
+        told = self._to_numpy(policy, *means)
+        return hidden, told[:, 4], told[:, :3], told[:, 3]
 
     def _to_numpy(self, *parts: Tensor) -> Any:
         return torch.column_stack(parts).cpu().numpy()

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import search
 from stowplan.learned_guidance.memory_mapping.game.game import Placing
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, as_f32, first_rows
-from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
-from stowplan.learned_guidance.training import checkpoint
+from stowplan.learned_guidance.training.checkpoint import Content, load_policy
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -45,13 +42,6 @@ class Played:
 
     Moves that Drop-backup took back have none."""
 
-    @classmethod
-    def of(cls, game: CompiledGame, actions: NDArray[np.int8]) -> Played:
-        """The whole game of these actions."""
-        state = game.reset()
-        state.play(actions)
-        return cls(actions, state.return_ps, state.plan())
-
 
 class Policy:
     """A trained network, ready to play any program.
@@ -59,32 +49,20 @@ class Policy:
     Parameters
     ----------
     file
-        Configuration, weights and provenance; :meth:`load` reads them.
+        Configuration and provenance.
+    network
+        The network; :meth:`load` reads both.
     device
         ``"cpu"`` or ``"cuda"``.
-
-    Raises
-    ------
-    InputError
-        If the weights do not fit the network of the configuration.
     """
 
-    def __init__(self, file: checkpoint.Content[TrainingConfig], device: str = "cpu"):
-        self.config = file.config
-        self.file = file
-        try:
-            # Sizes that no memory holds are an error as the network is made.
-            self._network = MMapNetwork(file.config.network)
-            self._network.load_state_dict(file.values["weights"])
-        except (KeyError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError, MemoryError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise InputError(f"the weights do not fit the network: {reason}") from error
-        self._network.to(device).eval()
-        self.model = TorchModel(self._network)
+    def __init__(self, file: Content[TrainingConfig], network: MMapNetwork, device: str = "cpu"):
+        self.config, self.file = file.config, file
+        self.model = TorchModel(network.to(device).eval())
         """The network as tree search asks it."""
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "cpu") -> Policy:
+    def load(cls, path: str | Path, device: str = "cpu") -> Self:
         """Read a policy file.
 
         Parameters
@@ -95,18 +73,9 @@ class Policy:
         Raises
         ------
         InputError
-            It is no policy file, damaged, or of another version.
+            It is no policy file, damaged, or of another version, or its weights do not fit its sizes.
         """
-        file = checkpoint.load(path, POLICY)
-        try:
-            return cls(file, device)
-        except InputError as error:
-            raise error.within(path) from error
-
-    @property
-    def digest(self) -> str:
-        """sha256 of the policy file, for the provenance of a result."""
-        return self.file.digest
+        return cls(*load_policy(path, POLICY), device)
 
     def rollout(self, problem: Problem | CompiledGame, *, should_stop: Stop | None = None) -> Played | None:
         """One game of the likeliest legal actions; None where it was stopped."""
@@ -245,14 +214,11 @@ class Policy:
 
         return self._play([game] * count, found, should_stop)
 
-    def _play(
-        self, games: Sequence[ProgramGame], choose: Chooser, should_stop: Stop | None, states: list[CompiledState] | None = None
-    ) -> list[Played]:
-        count = len(games)
-        states = [each.game.reset() for each in games] if states is None else states
+    def _play(self, games: Sequence[ProgramGame], choose: Chooser, should_stop: Stop | None) -> list[Played]:
+        states = [program_game.game.reset() for program_game in games]
         played: list[list[int]] = [[] for _ in states]
         estimates: list[dict[int, tuple[float, int]]] = [{} for _ in states]
-        observations = empty_observations(self.config.network.observation, count)
+        observations = empty_observations(self.config.network.observation, len(games))
         while going := [number for number, state in enumerate(states) if not state.is_over]:
             if should_stop is not None and should_stop():
                 return []
@@ -271,31 +237,3 @@ class Policy:
             Played(np.array(moves, np.int8), state.return_ps, state.plan(), tuple((at, *each) for at, each in known.items()))
             for state, moves, known in zip(states, played, estimates, strict=True)
         ]
-
-    def trainer(
-        self,
-        problems: Sequence[Problem],
-        config: TrainingConfig | None = None,
-        *,
-        seed: int = 0,
-        device: str = "cpu",
-        changes: dict[str, Any] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> Trainer:
-        """A trainer that begins with this policy's weights.
-
-        Parameters
-        ----------
-        config
-            How to train; None as the policy was trained. The network's sizes are always the policy's.
-        changes
-            Fields of the training configuration to change.
-
-        Raises
-        ------
-        InputError
-            If a program has no moves.
-        """
-        config = (config or self.config).changed(**{**(changes or {}), "network": self.config.network})
-        weights = self.file.values["weights"]
-        return Trainer(problems, config, seed=seed, device=device, weights=weights, clock=clock)

@@ -171,12 +171,19 @@ class Replay:
         if not kept and not newest:
             raise ValueError("no games to learn from")
         count = 0 if not kept else size if not newest else round(self._config.kept_fraction * size)
-        recent = self._sample_recent(size - count, mass, rng)
-        return _joined(recent, _sample_kept(count, kept, rng))
+        own, games = size - count, list[Trajectory]()
+        positions, slots, weights = np.empty(size, np.int64), np.full(size, -1, np.int64), np.ones(size, np.float32)
+        if own:
+            positions[:own], slots[:own], weights[:own] = self._draw_recent(own, mass, rng)
+            games = [self.recent[slot] for slot in slots[:own]]
+        if count:
+            chosen = [kept[number] for number in rng.integers(len(kept), size=count)]
+            positions[own:] = [rng.integers(game.first, len(game)) for game in chosen]
+            games += chosen
+        return Sample(games, positions, slots, weights)
 
-    def _sample_recent(self, size: int, mass: F64, rng: np.random.Generator) -> Sample:
-        if size == 0:
-            return _nothing()
+    def _draw_recent(self, size: int, mass: F64, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64], F64]:
+        """Positions, slots and importance weights of so many of the newest games."""
         slots = _draw(mass, rng.random(size))
         positions, weights = np.empty(size, np.int64), np.empty(size)
         points, total = rng.random(size), mass.sum()
@@ -188,7 +195,7 @@ class Replay:
             weights[row] = total / (entries * powers[positions[row]])
         weights **= self._config.importance_exponent
         weights /= weights.max()
-        return Sample([self.recent[slot] for slot in slots], positions, slots, weights.astype(np.float32))
+        return positions, slots, weights
 
     def update(self, sample: Sample, errors: F32) -> None:
         """Priorities anew from |predicted value - target| of a batch, shape (S,)."""
@@ -213,24 +220,3 @@ def _draw(mass: F64, points: F64) -> NDArray[np.int64]:
     # A point next to 1 may be rounded up to the end.
     last = int(np.flatnonzero(mass)[-1])
     return np.asarray(np.minimum(found, last), np.int64)
-
-
-def _sample_kept(size: int, kept: list[Trajectory], rng: np.random.Generator) -> Sample:
-    if size == 0:
-        return _nothing()
-    chosen = [kept[number] for number in rng.integers(len(kept), size=size)]
-    positions = np.array([rng.integers(game.first, len(game)) for game in chosen], np.int64)
-    return Sample(chosen, positions, np.full(size, -1, np.int64), np.ones(size, np.float32))
-
-
-def _nothing() -> Sample:
-    return Sample([], np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
-
-
-def _joined(one: Sample, other: Sample) -> Sample:
-    return Sample(
-        one.trajectories + other.trajectories,
-        np.concatenate((one.positions, other.positions)),
-        np.concatenate((one.slots, other.slots)),
-        np.concatenate((one.weights, other.weights)),
-    )

@@ -14,7 +14,9 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.game.best import Best
+from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import (
     CHECKPOINT,
@@ -41,7 +43,9 @@ from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import Column, Report, Tally, mean
 from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
+from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.verify import verify
 
 
 @dataclass(frozen=True)
@@ -159,9 +163,32 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         """Whether the configured training steps are done."""
         return self.learner.steps >= self.config.training_steps
 
-    def demonstrate(self, program: int, actions: Sequence[int] | NDArray[np.integer[Any]]) -> None:
-        """Learn from a game that was played elsewhere; ValueError where it is not a whole game of legal actions."""
-        self._remember(program, np.array(actions, np.int8), is_demonstration=True)
+    def demonstrate(self, number: int, plan: Plan | Sequence[int] | NDArray[np.integer[Any]]) -> None:
+        """Learn from a plan, or from a game that was played elsewhere.
+
+        Raises
+        ------
+        InputError
+            It is no valid plan.
+        ValueError
+            It is not a whole game of legal actions.
+        """
+        if isinstance(plan, Plan):
+            problem = self.programs[number].problem
+            violations = verify(problem, plan).violations
+            if violations:
+                raise InputError(f"is no valid plan: {violations[0]}")
+            plan = actions_of(problem, plan).actions
+        self._remember(number, np.array(plan, np.int8), is_demonstration=True)
+
+    def plan(self, number: int) -> Plan | None:
+        """Of the best game of the program of this number; None where there is none."""
+        actions = self.best[number].actions
+        if actions is None:
+            return None
+        state = self.programs[number].game.reset()
+        state.play(actions)
+        return state.plan()
 
     def tick(self, allowance: Allowance | None = None) -> None:
         """One move of all games, or one training step; at the very beginning, one warm-start episode.

@@ -7,60 +7,36 @@ steps, *ratio* a logarithm of a ratio (see ``kernel.py``).
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import Bytes2D, Bytes3D, Singles2D, Singles3D
-from stowplan.errors import InputError
+from stowplan.learned_guidance.training.settings import Hyperparameters, Range, Size
 
 
-def require(holds: bool, place: str, message: str) -> None:
-    """InputError at a field where something does not hold."""
-    if not holds:
-        raise InputError(message, place=place)
-
-
-def require_positive(config: Any, zero_allowed: frozenset[str] = frozenset()) -> None:
-    """InputError where a number of a configuration is not positive, or not 0 where that is allowed."""
-    for each in fields(config):
-        value = getattr(config, each.name)
-        if isinstance(value, float):
-            require(0 < value < math.inf, each.name, f"found {value}, expected a positive number")
-        elif isinstance(value, int) and not isinstance(value, bool):
-            least = 0 if each.name in zero_allowed else 1
-            require(value >= least, each.name, f"found {value}, expected at least {least}")
-
-
-@dataclass(frozen=True, slots=True)
-class ObservationConfig:
+class ObservationConfig(Hyperparameters, frozen=True, kw_only=True):
     """What of a state is shown to the network."""
 
-    future_buffers: int = 5
+    future_buffers: Annotated[int, Range(0)] = 5
     """Buffers to be decided after the present one that are described as it is (k)."""
-    same_tensor_buffers: int = 5
+    same_tensor_buffers: Annotated[int, Range(0)] = 5
     """Later buffers of the present one's tensor that are described (l)."""
-    id_buckets: int = 128
+    id_buckets: Annotated[int, Range(2)] = 128
     """Tensor and alias ids are told apart modulo this less one; 0 stands for none."""
-    map_rows: int = 128
+    map_rows: Size = 128
     """Rows of the memory map: each an equal part of fast memory."""
-    map_columns: int = 128
+    map_columns: Size = 128
     """Columns of the memory map: logical time, the target time at the first step of column ``map_columns // 2``."""
-    steps_per_column: int = 1
+    steps_per_column: Size = 1
     binary_map: bool = False
     """A cell tells only whether any of it is occupied (the paper's image), not which part of it."""
-    profile_bins: int = 1024
+    profile_bins: Size = 1024
     """Parts of fast memory whose occupancy at the target time is shown."""
-    supply_slots: int = 64
+    supply_slots: Size = 64
     """Slots of the supply profile; the target time's is number ``supply_slots // 2``."""
-
-    def __post_init__(self) -> None:
-        require_positive(self, frozenset({"future_buffers", "same_tensor_buffers"}))
-        require(self.id_buckets >= 2, "id_buckets", f"found {self.id_buckets}, expected at least 2")
 
     @property
     def buffers(self) -> int:

@@ -1,14 +1,12 @@
-"""Everything that decides how the PPO mapper is trained: values for processors, the paper's reading, ablations; its files."""
+"""Everything that decides how the PPO mapper is trained, with values for processors; and the formats of its files."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, Shape
-from stowplan.learned_guidance.training import checkpoint
-from stowplan.learned_guidance.training.checkpoint import Content, FileFormat
+from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
+from stowplan.learned_guidance.training.checkpoint import FileFormat, PolicyFormat
 from stowplan.learned_guidance.training.settings import Fraction, Hyperparameters, Range
 
 
@@ -23,8 +21,6 @@ class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
     layers: Annotated[int, Range(0)] = 2
     """Rounds of messages of the graph network; 0 leaves it out."""
     heads: Annotated[int, Range(1)] = 4
-    lookahead: bool = True
-    """Whether the network sees what a tile would leave to neighbours that are not placed."""
 
     # Episodes
     first: Literal["ii", "latency"] = "ii"
@@ -33,15 +29,11 @@ class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
     """What placements earn beside the reward; ``placed``: a mapping that fails earns the part of it that is placed."""
     iterations: Annotated[int, Range(1)] = 100
     """Iterations of the loop body whose cycles are the reward."""
-    interval: Literal["rising", "least"] = "rising"
-    """Initiation interval of episodes: one more after a mapping that failed, one less after one that did not; or the least."""
 
     # Samples
     environments: Annotated[int, Range(1)] = 16
     rollout_steps: Annotated[int, Range(2)] = 128
     """Placements in each environment before an update."""
-    unsuccessful: Annotated[float | None, Range(0.0)] = None
-    """Samples of mappings that failed, at most, for each of those that did not: the paper's balancing. None keeps all."""
 
     # Updates
     batch_size: Annotated[int, Range(2)] = 512
@@ -70,36 +62,11 @@ class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
             most = self.environments * self.rollout_steps
             raise UsageError(f"training: batch_size is {self.batch_size}, expected {most} at most, what a round collects")
 
-    @property
-    def shape(self) -> Shape:
-        """Of the network."""
-        return Shape(hidden=self.hidden, layers=self.layers, heads=self.heads, lookahead=self.lookahead)
-
     @classmethod
     def cpu(cls, **changes: Any) -> PpoConfig:
         """Values for processors."""
         return cls(**changes)
 
-    @classmethod
-    def paper(cls, **changes: Any) -> PpoConfig:
-        """What the paper describes: no look-ahead, no imitation, balanced samples. It states no sizes and no rates."""
-        values: dict[str, Any] = {
-            "lookahead": False,
-            "imitation_steps": 0,
-            "unsuccessful": 1.0,
-            "interval": "least",
-            "shaping": "none",
-            "iterations": 1,
-            "steps": 1_000_000,
-            **changes,
-        }
-        return cls(**values)
 
-
-POLICY = FileFormat("stowplan.ppo.policy", PpoConfig, version=2)
-CHECKPOINT = FileFormat("stowplan.ppo.checkpoint", PpoConfig, version=2)
-
-
-def load_policy(path: str | Path) -> tuple[Content[PpoConfig], Network]:
-    """A policy file, and the network in it; InputError as of :func:`checkpoint.load_network`."""
-    return checkpoint.load_network(path, POLICY, Shape, Network)
+POLICY = PolicyFormat("stowplan.ppo.policy", PpoConfig, lambda content: Network(content.config))
+CHECKPOINT = FileFormat("stowplan.ppo.checkpoint", PpoConfig)

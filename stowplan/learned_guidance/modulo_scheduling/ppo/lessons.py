@@ -31,9 +31,8 @@ from stowplan.models.modulo_scheduling.problem import Problem
 class Curriculum:
     """Shared by all environments of a run."""
 
-    def __init__(self, problems: Sequence[Problem], interval: str):
+    def __init__(self, problems: Sequence[Problem]):
         self.problems = tuple(problems)
-        self._rising = interval == "rising"
         self.least = [least_ii(problem) for problem in problems]
         self.next = list(self.least)
         """Initiation interval of the next episode of each problem."""
@@ -57,9 +56,8 @@ class Curriculum:
             self.open.remove(number)
 
     def end(self, number: int, plan: Plan | None, ii: int, most: int) -> None:
-        """An episode came to a plan, or failed."""
-        if self._rising:
-            self.next[number] = min(ii + 1, most) if plan is None else max(ii - 1, self.least[number])
+        """An episode came to a plan, or failed: the next one is at one interval less, or at one more."""
+        self.next[number] = min(ii + 1, most) if plan is None else max(ii - 1, self.least[number])
         if plan is not None and plan.objective < self.objectives[number]:
             self.objectives[number] = plan.objective
             self.best[number] = (plan.ii, list(plan.tiles), list(plan.slots))
@@ -154,16 +152,14 @@ class Examples:
     def __len__(self) -> int:
         return len(self._plans)
 
-    def add(self, body: Body, ii: int, tiles: Sequence[int], slots: Sequence[int], digest: str | None = None) -> None:
+    def add(self, body: Body, ii: int, tiles: Sequence[int], slots: Sequence[int]) -> None:
         """The steps of a plan: its interval, and the tile and slot of each instruction.
 
         Raises
         ------
         InputError
-            ``digest``, where it is given, is another problem's; the plan breaks a rule, or does not fit the limits.
+            The plan breaks a rule, or does not fit the limits.
         """
-        if digest not in (None, body.problem.digest):
-            raise InputError(f"is a plan of another problem, expected one of {body.problem.name}")
         mapping = Mapping(body, ii)
         steps: list[tuple[Observation, int]] = []
         while mapping.current >= 0:

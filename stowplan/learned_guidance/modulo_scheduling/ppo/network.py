@@ -9,22 +9,18 @@ Observations are those of :func:`stowplan.learned_guidance.modulo_scheduling.obs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stowplan.learned_guidance.modulo_scheduling.observation import (
-    ENDLESS,
-    GLOBAL_FEATURES,
-    LOOKAHEAD,
-    STATE_FEATURES,
-    TILE_FEATURES,
-)
+from stowplan.learned_guidance.modulo_scheduling.observation import GLOBAL_FEATURES, STATE_FEATURES, TILE_FEATURES
 from stowplan.learned_guidance.modulo_scheduling.view import EDGE_FEATURES, NODE_FEATURES
 from stowplan.learned_guidance.nn import Dense
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 
 #: Columns of a slot: wait behind the tile's first legal one, in intervals and in clocks, whether it is that one, its wait in
 #: all, what recurrences leave behind it, and whether that is less than nothing.
@@ -32,18 +28,6 @@ SLOT_FEATURES = 6
 
 #: Score of what is no tile or slot.
 _NEVER = -1e9
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of a network, and what is left out."""
-
-    hidden: int = 48
-    layers: int = 3
-    """Rounds of messages along the edges; 0 leaves the graph network out."""
-    heads: int = 4
-    lookahead: bool = True
-    """Whether the columns of tiles that look ahead are seen."""
 
 
 class MessageLayer(nn.Module):
@@ -73,10 +57,10 @@ def _sum(values: Tensor, place: Tensor, count: int) -> Tensor:
 class GraphNetwork(nn.Module):
     """Embeddings of the nodes of a loop body."""
 
-    def __init__(self, shape: Shape):
+    def __init__(self, config: PpoConfig):
         super().__init__()
-        self.first = Dense(NODE_FEATURES, shape.hidden)
-        self.layers = nn.ModuleList(MessageLayer(shape.hidden) for _ in range(shape.layers))
+        self.first = Dense(NODE_FEATURES, config.hidden)
+        self.layers = nn.ModuleList(MessageLayer(config.hidden) for _ in range(config.layers))
 
     def forward(self, nodes: Tensor, edges: Tensor, features: Tensor, sizes: Tensor) -> Tensor:
         """[G, N, F], [G, E, 2], [G, E, F] and [G, 4] to embeddings [G, N, H], zero for padded nodes."""
@@ -96,13 +80,13 @@ class GraphNetwork(nn.Module):
 
 
 class Network(nn.Module):
-    """Actor and critic; they share all but their heads."""
+    """Actor and critic; they share all but their heads. Sizes are the configuration's."""
 
-    def __init__(self, shape: Shape):
+    def __init__(self, config: PpoConfig):
         super().__init__()
-        self.shape = shape
-        hidden, heads = shape.hidden, shape.heads
-        self.graph = GraphNetwork(shape)
+        self.config = config
+        hidden, heads = config.hidden, config.heads
+        self.graph = GraphNetwork(config)
         self.query = nn.Linear(hidden + GLOBAL_FEATURES, hidden)
         self.key = nn.Linear(hidden + STATE_FEATURES, hidden)
         self.value = nn.Linear(hidden + STATE_FEATURES, hidden)
@@ -149,8 +133,6 @@ class Network(nn.Module):
         nodes = self.embed(observation) if embedded is None else embedded
         batch, count, hidden = nodes.shape
         tiles = observation["tiles"]
-        if not self.shape.lookahead:
-            tiles = torch.cat([tiles[..., :LOOKAHEAD], torch.zeros_like(tiles[..., LOOKAHEAD:])], dim=-1)
         width, sizes, whole = tiles.shape[1], observation["sizes"].long(), observation["globals"]
         ii = sizes[:, 3]
         is_node = torch.arange(count, device=nodes.device) < sizes[:, :1]
@@ -159,7 +141,7 @@ class Network(nn.Module):
 
         # Attention from the node to place over all nodes.
         informed = torch.cat([nodes, observation["states"]], dim=2)
-        heads = self.shape.heads
+        heads = self.config.heads
         values = self.value(informed)
         query = self.query(torch.cat([current, whole], dim=1)).view(batch, heads, -1)
         keys = self.key(informed).view(batch, count, heads, -1)
@@ -202,7 +184,7 @@ class Network(nn.Module):
         batch, tile, slot = legal.nonzero(as_tuple=True)
         waits, intervals = wait[batch, tile, slot].float(), ii[batch]
         behind = waits - first[batch, tile, 0]
-        left = slack[batch, tile] - behind if self.shape.lookahead else torch.full_like(behind, ENDLESS)
+        left = slack[batch, tile] - behind
         columns = torch.stack(
             [
                 behind / intervals,

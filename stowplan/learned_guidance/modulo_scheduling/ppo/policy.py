@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from stowplan.learned_guidance.modulo_scheduling.observation import Observation, observe
-from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig, load_policy
+from stowplan.learned_guidance.modulo_scheduling.ppo.config import POLICY, PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, as_tensors
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Choice, Player
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.learned_guidance.modulo_scheduling.view import Limits
-from stowplan.learned_guidance.training.checkpoint import Content
+from stowplan.learned_guidance.training.checkpoint import Content, load_policy
 
 #: Mappings that one forward pass takes.
 BATCH = 128
@@ -50,13 +50,8 @@ class Policy(Player):
         InputError
             It is no policy file, damaged, or of another version, or its weights do not fit its sizes.
         """
-        content, network = load_policy(path)
+        content, network = load_policy(path, POLICY)
         return cls(network, content)
-
-    @property
-    def digest(self) -> str | None:
-        """sha256 of the policy file, for the provenance of a result."""
-        return None if self.file is None else self.file.digest
 
     def choice(self, mappings: Sequence[Mapping], rng: np.random.Generator, temperature: float) -> Choice:
         """The network's places; every graph is looked at once for all steps."""

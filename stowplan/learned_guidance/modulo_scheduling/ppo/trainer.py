@@ -28,7 +28,7 @@ from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import CHECKPOINT, POLICY, PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.lessons import Curriculum, Examples, Lesson, imitate, lessons, limits_of
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
-from stowplan.learned_guidance.modulo_scheduling.ppo.sb3 import BalancedBuffer, MapperPolicy, Watcher
+from stowplan.learned_guidance.modulo_scheduling.ppo.sb3 import MapperPolicy, Watcher
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import Column, Report, mean
@@ -48,11 +48,11 @@ class Progress(Report):
     """Placements since the beginning."""
     episodes: int
     """Mappings since the beginning, complete or not."""
-    success: float
+    success: float = math.nan
     """Part of this round's mappings that were completed."""
-    mean_reward: float
+    mean_reward: float = math.nan
     """Of this round's mappings, as the paper's curve has it."""
-    mean_excess: float
+    mean_excess: float = math.nan
     """Initiation intervals of the completed ones above the least of the bounds."""
     imitation_loss: float = math.nan
     policy_loss: float = math.nan
@@ -111,7 +111,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(problems, config, seed=seed, clock=clock)
-        self.curriculum = Curriculum(self.problems, config.interval)
+        self.curriculum = Curriculum(self.problems)
         self.rounds = self.imitated = self.episodes = 0
         self._report: Progress | None = None
         environments = lessons(self.problems, config, self.curriculum)
@@ -144,9 +144,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
             vf_coef=config.value_weight,
             max_grad_norm=config.clip_norm,
             target_kl=config.most_divergence,
-            rollout_buffer_class=BalancedBuffer,
-            rollout_buffer_kwargs={"unsuccessful": config.unsuccessful},
-            policy_kwargs={"shape": config.shape},
+            policy_kwargs={"config": config},
             device="cpu",
         )
         model.set_logger(Logger(None, []))
@@ -164,11 +162,6 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         return int(self.model.num_timesteps)
 
     @property
-    def evaluations(self) -> int:
-        """Placements so far, in those of all instructions of the first problem."""
-        return -(-self.steps // max(1, len(self.problems[0].instructions)))
-
-    @property
     def iteration(self) -> int:
         """Reports so far, those of earlier runs included."""
         return self.rounds + self.imitated // IMITATIONS
@@ -184,11 +177,14 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
 
     def demonstrate(self, number: int, plan: Plan) -> None:
         """Imitate a plan of the problem of this number, before all else; InputError where it is no plan to follow."""
-        self._show(number, plan.ii, list(plan.tiles), list(plan.slots), plan)
+        problem = self.problems[number]
+        if plan.problem != problem.digest:
+            raise InputError(f"is a plan of another problem, expected one of {problem.name}")
+        self._show(number, plan.ii, list(plan.tiles), list(plan.slots))
 
-    def _show(self, number: int, ii: int, tiles: list[int], slots: list[int], plan: Plan | None = None) -> None:
+    def _show(self, number: int, ii: int, tiles: list[int], slots: list[int]) -> None:
         body = self._bodies.setdefault(number, Body(self.problems[number]))
-        self.examples.add(body, ii, tiles, slots, None if plan is None else plan.problem)
+        self.examples.add(body, ii, tiles, slots)
         self._shown.append((number, ii, tiles, slots))
 
     def tick(self, allowance: Allowance) -> None:
@@ -215,10 +211,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
             batch = self.examples.batch(config.imitation_batch, rng)
             losses.append(imitate(self.network, self.model.policy.optimizer, batch, config.clip_norm))
             self.imitated += 1
-        nothing = float("nan")
-        self._report = Progress(
-            self.iteration, self.seconds, self.steps, self.episodes, nothing, nothing, nothing, imitation_loss=mean(losses)
-        )
+        self._report = Progress(self.iteration, self.seconds, self.steps, self.episodes, imitation_loss=mean(losses))
 
     def _round(self) -> None:
         model, began = self.model, self._clock()
@@ -271,7 +264,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
 
     def policy_values(self) -> dict[str, Any]:
         """Actor and critic."""
-        return checkpoint.network_values(self.network, self.network.shape)
+        return {"weights": checkpoint.plain_weights(self.network.state_dict())}
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next tick depends on."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -14,18 +15,19 @@ from torch import Tensor
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
 from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Member
-from stowplan.learned_guidance.training import checkpoint
-from stowplan.learned_guidance.training.checkpoint import Content, FileFormat
+from stowplan.learned_guidance.training.checkpoint import FileFormat, PolicyFormat, plain_weights
 
 Ints = npt.NDArray[np.int64]
 
-POLICY = FileFormat("stowplan.egrl.policy", EgrlConfig, version=1)
-CHECKPOINT = FileFormat("stowplan.egrl.checkpoint", EgrlConfig, version=1)
+POLICY = PolicyFormat(
+    "stowplan.egrl.policy", EgrlConfig, lambda content: Actor(msgspec.convert(content.values["shape"], Shape))
+)
+CHECKPOINT = FileFormat("stowplan.egrl.checkpoint", EgrlConfig)
 
 
-def load_policy(path: str | Path) -> tuple[Content[EgrlConfig], Actor]:
-    """A policy file, and the network in it; InputError as of :func:`checkpoint.load_network`."""
-    return checkpoint.load_network(path, POLICY, Shape, Actor)
+def policy_values(actor: Actor) -> dict[str, Any]:
+    """What a policy file holds: weights, and the network's sizes."""
+    return {"weights": plain_weights(actor.state_dict()), "shape": asdict(actor.shape)}
 
 
 def pack_members(members: Sequence[Member]) -> list[dict[str, Any]]:

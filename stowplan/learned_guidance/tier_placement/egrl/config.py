@@ -20,6 +20,8 @@ class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
     """Training ends after so many evaluations of the chip, cumulative over the population and the learner's rollouts."""
     features: FeatureSet = "chip"
     """What policies see of a layer."""
+    noise: Annotated[float, Range(0.0, 0.99)] = 0.0
+    """Standard deviation of the chip's measurements, relative to the latency."""
 
     # Networks
     hidden: Annotated[int, Range(1)] = 32

@@ -11,12 +11,12 @@ from torch.nn import functional
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.tier_placement.decode import Decoder
-from stowplan.learned_guidance.tier_placement.egrl.checkpoint import load_policy
+from stowplan.learned_guidance.tier_placement.egrl.checkpoint import POLICY
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Inputs
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor
 from stowplan.learned_guidance.tier_placement.graph import Graph, graph_of
-from stowplan.learned_guidance.training.checkpoint import Content
+from stowplan.learned_guidance.training.checkpoint import Content, load_policy
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -48,12 +48,7 @@ class Policy:
         InputError
             It is no policy file, damaged, or of another version, or its weights do not fit its sizes.
         """
-        return cls(*load_policy(path))
-
-    @property
-    def digest(self) -> str:
-        """sha256 of the policy file, for the provenance of a result."""
-        return self.file.digest
+        return cls(*load_policy(path, POLICY))
 
     def posterior(self, problem: Problem) -> Floats:
         """Probabilities of tiers ``[N, 2, T]``, for the weights and for the output of each layer: one forward pass.

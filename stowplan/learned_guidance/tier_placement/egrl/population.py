@@ -19,8 +19,8 @@ from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-#: Temperatures of a new chromosome, evenly; and the priors', from 0 to this.
-TEMPERATURES, PRIORS = (0.1, 10.0), 1.0
+#: Priors of a new chromosome, evenly from 0 to this.
+PRIORS = 1.0
 
 #: What a mutation multiplies by: mean and standard deviation of priors, and of temperatures.
 PRIOR_CHANGE, TEMPERATURE_CHANGE = (1.0, 0.1), (0.95, 0.1)
@@ -36,9 +36,7 @@ class Chromosome:
     """[N, 2]"""
 
     @classmethod
-    def random(
-        cls, layers: int, tiers: int, rng: np.random.Generator, temperatures: tuple[float, float] = TEMPERATURES
-    ) -> Chromosome:
+    def random(cls, layers: int, tiers: int, rng: np.random.Generator, temperatures: tuple[float, float]) -> Chromosome:
         """Priors and temperatures drawn evenly."""
         return cls(
             prior=rng.uniform(0.0, PRIORS, (layers, 2, tiers)).astype(np.float32),

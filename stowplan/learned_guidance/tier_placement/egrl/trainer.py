@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
     POLICY,
     pack_maps,
     pack_members,
+    policy_values,
     unpack_maps,
     unpack_members,
 )
@@ -47,8 +48,6 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         Networks to learn on; each generation is of one of them, in turn.
     seed
         Of everything random.
-    noise
-        Standard deviation of the chip's measurements, relative to the latency.
     weights
         Of an actor of the same sizes, in one row: the learner begins with it, and one member of the population.
 
@@ -57,7 +56,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
     InputError
         A network without node features, networks on chips of unlike many tiers, or weights of other sizes.
     UsageError
-        The seed is none, or the noise is out of range.
+        The seed is none.
     """
 
     CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, Progress.columns()
@@ -68,13 +67,11 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         config: EgrlConfig,
         *,
         seed: int = 0,
-        noise: float = 0.0,
         weights: Floats | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(problems, config, seed=seed, clock=clock)
-        self.noise = noise
-        self.networks = [Network(problem, config, noise, seed + number) for number, problem in enumerate(problems)]
+        self.networks = [Network(problem, config, seed + number) for number, problem in enumerate(problems)]
         check_tiers(self.networks)
         self.learner = Learner(config, [network.graph for network in self.networks], seed)
         if weights is not None:
@@ -151,7 +148,11 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             self._tally, self._reported = Tally(), self.generations
         return report
 
-    def demonstrate(self, number: int, found: Plan | Ints) -> None:
+    def plan(self, number: int) -> Plan | None:
+        """The best map of the network of this number as a plan; None where there is none."""
+        return self.networks[number].plan()
+
+    def demonstrate(self, number: int, plan: Plan | Ints) -> None:
         """Learn from a map of the network of this number that something else found; it counts as no evaluation.
 
         The learner's replay gets it with its reward, without noise, and with ``imitation`` the policy imitates it. The best map
@@ -159,7 +160,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
 
         Parameters
         ----------
-        found
+        plan
             A plan, or tiers ``[N, 2]`` of weights and outputs.
 
         Raises
@@ -172,7 +173,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         if not self.config.learner:
             raise UsageError("found a demonstration, expected a learner to learn from it")
         network = self.networks[number]
-        tiers = network.demonstration(found)
+        tiers = network.demonstration(plan)
         network.shown.append(tiers)
         self.replay.add(number, tiers, network.reward(tiers))
 
@@ -343,14 +344,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         actor = copy.deepcopy(self.learner.actor)
         with torch.no_grad():
             actor.row.copy_(torch.from_numpy(self.best_policy()))
-        return checkpoint.network_values(actor, actor.shape)
-
-    @classmethod
-    def made_with(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The noise of measurements."""
-        if not 0.0 <= values["noise"] < 1.0:
-            raise ValueError(f"found noise {values['noise']}")
-        return {"noise": values["noise"]}
+        return policy_values(actor)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next tick depends on."""
@@ -358,7 +352,6 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         return super().state_dict() | {
             "counters": [self.evaluations, self.generations, self._judged, self._last, self._reported],
             "due": self._due,
-            "noise": self.noise,
             "members": pack_members(self.members),
             "visitors": pack_members(self._visitors),
             "set_aside": [pack_members(members) for members in self._set_aside],

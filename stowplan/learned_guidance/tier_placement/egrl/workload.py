@@ -37,55 +37,44 @@ class Replay:
 
     def __init__(self, layers: list[int], size: int):
         self._room = max(1, size // len(layers))
-        self._maps = [np.zeros((0, count, 2), np.int8) for count in layers]
-        self._rewards = [np.zeros(0, np.float32) for _ in layers]
+        self._layers = layers
+        # Of each network rings of as many places, a byte for each tier of a map.
+        self._maps: list[list[npt.NDArray[np.int8]]] = [[] for _ in layers]
+        self._rewards: list[list[float]] = [[] for _ in layers]
         self._added = [0] * len(layers)
-
-    def count(self, network: int) -> int:
-        """Maps of a network that are kept."""
-        return min(self._added[network], self._room)
 
     def add(self, network: int, tiers: Ints, reward: float) -> None:
         """Keep a map ``[N, 2]``."""
         place = self._added[network] % self._room
-        if place >= len(self._rewards[network]):
-            grown = min(self._room, max(256, 2 * len(self._rewards[network])))
-            self._maps[network] = _grown(self._maps[network], grown)
-            self._rewards[network] = _grown(self._rewards[network], grown)
-        self._maps[network][place] = tiers
-        self._rewards[network][place] = reward
+        # The next place of a ring that is not full yet, or the one of the oldest map.
+        self._maps[network][place : place + 1] = [tiers.astype(np.int8)]
+        self._rewards[network][place : place + 1] = [reward]
         self._added[network] += 1
 
     def sample(self, network: int, size: int, rng: np.random.Generator) -> tuple[Ints, npt.NDArray[np.float32]]:
         """Maps ``[size, N, 2]`` and rewards ``[size]``, drawn evenly."""
-        drawn = rng.integers(self.count(network), size=size)
-        return self._maps[network][drawn].astype(np.int64), self._rewards[network][drawn]
+        drawn = rng.integers(len(self._rewards[network]), size=size).tolist()
+        maps = np.array([self._maps[network][place] for place in drawn], np.int64)
+        return maps, np.array([self._rewards[network][place] for place in drawn], np.float32)
 
     def state_dict(self) -> dict[str, Any]:
         """All of it, as plain values and tensors."""
-        counts = [self.count(network) for network in range(len(self._added))]
+        maps = [np.array(kept, np.int8).reshape(-1, count, 2) for kept, count in zip(self._maps, self._layers, strict=True)]
         return {
             "added": list(self._added),
-            "maps": [torch.from_numpy(each[:count].copy()) for each, count in zip(self._maps, counts, strict=True)],
-            "rewards": [torch.from_numpy(each[:count].copy()) for each, count in zip(self._rewards, counts, strict=True)],
+            "maps": [torch.from_numpy(kept) for kept in maps],
+            "rewards": [torch.tensor(kept, dtype=torch.float32) for kept in self._rewards],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from such a state; ValueError where it is another replay's."""
-        added = [int(each) for each in state["added"]]
-        maps = [each.numpy().copy() for each in state["maps"]]
-        rewards = [each.numpy().copy() for each in state["rewards"]]
-        for count, mine, found, values in zip(added, self._maps, maps, rewards, strict=True):
-            kept = min(count, self._room)
-            if found.shape != (kept, *mine.shape[1:]) or values.shape != (kept,):
-                raise ValueError(f"found maps of shape {found.shape}, expected {(kept, *mine.shape[1:])}")
-        self._added, self._maps, self._rewards = added, maps, rewards
-
-
-def _grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    grown = np.zeros((size, *array.shape[1:]), array.dtype)
-    grown[: len(array)] = array
-    return grown
+        added = [int(count) for count in state["added"]]
+        maps, rewards = [kept.numpy() for kept in state["maps"]], [kept.tolist() for kept in state["rewards"]]
+        for count, layers, found, values in zip(added, self._layers, maps, rewards, strict=True):
+            expected = (min(count, self._room), layers, 2)
+            if found.shape != expected or len(values) != len(found):
+                raise ValueError(f"found maps of shape {found.shape}, expected {expected}")
+        self._added, self._maps, self._rewards = added, [[*kept.astype(np.int8)] for kept in maps], rewards
 
 
 @dataclass
@@ -107,9 +96,9 @@ class Best:
 class Network:
     """A network to train on: its chip, its graph, and its best map."""
 
-    def __init__(self, problem: Problem, config: EgrlConfig, noise: float, seed: int):
+    def __init__(self, problem: Problem, config: EgrlConfig, seed: int):
         self.problem = problem
-        self.chip = Chip(problem, noise=noise, seed=seed)
+        self.chip = Chip(problem, noise=config.noise, seed=seed)
         self.graph = graph_of(problem, config.features)
         self.best = Best()
         self.shown: list[Ints] = []

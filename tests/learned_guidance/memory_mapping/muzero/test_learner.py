@@ -170,11 +170,6 @@ def test_the_target_network_follows_at_its_interval() -> None:
     assert same == [False, False, True, False, False, True]
 
 
-def test_both_optimisers_are_there() -> None:
-    for name in ("adam", "adamw"):
-        assert type(Learner(small_config(optimizer=name), 0).optimizer).__name__.lower() == name
-
-
 def test_equal_seeds_give_equal_weights_and_leave_the_global_generator_alone() -> None:
     torch.manual_seed(5)
     before = torch.random.get_rng_state()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -118,11 +117,5 @@ def test_playing_stops_when_told_to(policy: Policy) -> None:
     assert policy.rollout(problem, should_stop=stop_after(1000)) is not None
 
 
-def test_training_on_begins_with_the_policy_s_weights(policy: Policy) -> None:
-    weights = policy.trainer([small_program()]).learner.network.state_dict()
-    assert all((weights[name] == weight).all() for name, weight in policy.file.values["weights"].items())
-
-
-def test_a_policy_file_says_what_it_is(policy: Policy, tmp_path: Path) -> None:
-    assert policy.digest == policy.file.digest
+def test_a_policy_file_says_what_it_is(policy: Policy) -> None:
     assert policy.file.provenance.training_steps == 30

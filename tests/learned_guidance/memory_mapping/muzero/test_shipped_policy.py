@@ -41,4 +41,4 @@ def test_it_says_where_it_is_from(policy: Policy) -> None:
     provenance = policy.file.provenance
     assert len(provenance.programs) == len(provenance.digests) > 100
     assert provenance.training_steps > 0
-    assert len(policy.digest) == 64
+    assert len(policy.file.digest) == 64

@@ -251,7 +251,7 @@ def test_the_paper_s_hyperparameters_are_those_of_table_6() -> None:
     assert (config.discount, config.search.simulations, config.search.method) == (0.9999, 400, "puct")
     assert (config.initial_temperature, config.final_temperature, config.temperature_decay_steps) == (1.0, 0.2, 400_000)
     assert (config.search.noise_fraction, config.search.noise_alpha) == (0.25, 0.03)
-    assert (config.training_steps, config.optimizer, config.batch_size) == (1_000_000, "adam", 512)
+    assert (config.training_steps, config.batch_size) == (1_000_000, 512)
     assert (config.learning_rate, config.weight_decay) == (2e-4, 1e-4)
     assert (config.replay_size, config.reanalyse_fraction) == (20_000, 0.5)
 
@@ -280,7 +280,7 @@ def test_configurations_survive_being_written_down(tmp_path: Path) -> None:
         {"learning_rate": float("nan")},
         {"learning_rate": float("inf")},
         {"discount": True},
-        {"optimizer": "sgd"},
+        {"placing": "highest"},
         {"search": "gumbel"},
     ],
 )
@@ -312,9 +312,9 @@ def test_impossible_values_are_refused(changes: dict[str, float]) -> None:
 
 
 def test_settings_by_name() -> None:
-    config = with_settings(small_config(), ["batch_size=7", "search.simulations=3", "network.hidden=12", "optimizer=adamw"])
+    config = with_settings(small_config(), ["batch_size=7", "search.simulations=3", "network.hidden=12", "placing=two_ended"])
     assert (config.batch_size, config.search.simulations) == (7, 3)
-    assert (config.network.hidden, config.optimizer) == (12, "adamw")
+    assert (config.network.hidden, config.placing) == (12, "two_ended")
     assert with_settings(small_config(), ["td_steps=null"]).td_steps is None
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.lib.memory_mapping.plain_game import PlainGame, State
-from stowplan.errors import InputError
+from stowplan.errors import UsageError
 from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
@@ -369,9 +369,9 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ValueError, match="the game is over"):
         observer.observe(state, out, 0)
     for name in ("map_rows", "profile_bins", "supply_slots", "steps_per_column"):
-        with pytest.raises(InputError, match=f"{name}: found 0, expected at least 1"):
+        with pytest.raises(UsageError, match=f"{name} is 0, expected 1 or more"):
             ObservationConfig(**{name: 0})
-    with pytest.raises(InputError, match="id_buckets: found 1, expected at least 2"):
+    with pytest.raises(UsageError, match="id_buckets is 1, expected 2 or more"):
         ObservationConfig(id_buckets=1)
 
 

@@ -18,10 +18,10 @@ import torch
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.tier_placement.egrl import checkpoint, proposals
-from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY, load_policy
+from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.tier_placement.egrl.network import Shape
 from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
-from stowplan.learned_guidance.training.checkpoint import load, save
+from stowplan.learned_guidance.training.checkpoint import FILE_VERSION, load, load_policy, save
 from stowplan.learned_guidance.training.run import run
 from tests.learned_guidance.tier_placement.egrl.networks import other_digest, small_config, small_network
 
@@ -38,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(folder: Path) -> Path:
-    trainer = Trainer(NETWORKS, small_config(evaluations=27), seed=0, noise=0.05)
+    trainer = Trainer(NETWORKS, small_config(evaluations=27, noise=0.05), seed=0)
     trainer.demonstrate(0, np.zeros((4, 2), np.int64))
     run(trainer, should_stop=lambda: trainer.evaluations >= 12)
     while not trainer.state_dict()["proposals"]:
@@ -57,7 +57,7 @@ class Trap:
 
 def trap(_: bytes) -> bytes:
     stream = io.BytesIO()
-    torch.save({"format": POLICY.name, "version": 1, "config": Trap()}, stream)
+    torch.save({"format": POLICY.name, "version": FILE_VERSION, "config": Trap()}, stream)
     return stream.getvalue()
 
 
@@ -93,7 +93,7 @@ def test_bad_files_are_refused_in_one_line(
     path = tmp_path / "bad.pt"
     path.write_bytes(DAMAGE[name]((trained / f"{kind}.pt").read_bytes()))
     with pytest.raises(InputError) as caught:
-        load_policy(path) if kind == "policy" else Trainer.resume(path, NETWORKS)
+        load_policy(path, POLICY) if kind == "policy" else Trainer.resume(path, NETWORKS)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "trapped").exists()
@@ -101,15 +101,15 @@ def test_bad_files_are_refused_in_one_line(
 
 def test_one_kind_of_file_is_not_taken_for_the_other(trained: Path) -> None:
     with pytest.raises(InputError, match=f"expected '{POLICY.name}'"):
-        load_policy(trained / "checkpoint.pt")
+        load_policy(trained / "checkpoint.pt", POLICY)
     with pytest.raises(InputError, match=f"expected '{CHECKPOINT.name}'"):
         Trainer.resume(trained / "policy.pt", NETWORKS)
     with pytest.raises(InputError, match="cannot read"):
-        load_policy(trained / "missing.pt")
+        load_policy(trained / "missing.pt", POLICY)
 
 
 PARTS = (
-    "counters", "due", "seconds", "noise", "members", "visitors", "set_aside", "best_network", "asked", "proposals", "replay",
+    "counters", "due", "seconds", "members", "visitors", "set_aside", "best_network", "asked", "proposals", "replay",
     "learner", "generators", "networks", "tally",
 )  # fmt: skip
 
@@ -142,7 +142,6 @@ def test_a_checkpoint_that_lacks_a_part_is_damaged(trained: Path, tmp_path: Path
 
 
 WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "noise": lambda values: values.update(noise=2.0),
     "weights": lambda values: values["members"][0].update(weights=torch.zeros(3)),
     "chromosome": lambda values: values["members"][-1].update(prior=torch.zeros(4, 2, 2)),
     "chromosome of another network": lambda values: values["set_aside"].reverse(),
@@ -172,13 +171,13 @@ def test_a_checkpoint_belongs_to_its_networks(trained: Path) -> None:
 
 
 def test_a_policy_knows_where_it_is_from(trained: Path) -> None:
-    content, actor = load_policy(trained / "policy.pt")
+    content, actor = load_policy(trained / "policy.pt", POLICY)
     found = content.provenance
     assert found.programs == ("small4", "small3")
     assert found.digests == tuple(problem.digest for problem in NETWORKS)
     assert found.games >= 12
     assert found.moves > found.games
-    assert content.config == small_config(evaluations=27)
+    assert content.config == small_config(evaluations=27, noise=0.05)
     assert actor.shape.tiers == 3
     assert Shape(**content.values["shape"]).hidden == 8
     digest = save(trained / "again.pt", POLICY, content.config, found, content.values)
@@ -186,7 +185,7 @@ def test_a_policy_knows_where_it_is_from(trained: Path) -> None:
 
 
 def test_weights_of_another_network_are_refused(trained: Path, tmp_path: Path) -> None:
-    content, _ = load_policy(trained / "policy.pt")
+    content, _ = load_policy(trained / "policy.pt", POLICY)
     weights, shape = content.values["weights"], content.values["shape"]
     for name, values in (
         ("fewer", {"weights": dict([*weights.items()][:-1]), "shape": shape}),
@@ -197,7 +196,7 @@ def test_weights_of_another_network_are_refused(trained: Path, tmp_path: Path) -
     ):
         save(tmp_path / name, POLICY, content.config, content.provenance, values)
         with pytest.raises(InputError, match="weights do not fit"):
-            load_policy(tmp_path / name)
+            load_policy(tmp_path / name, POLICY)
 
 
 def test_members_and_maps_survive_being_packed() -> None:

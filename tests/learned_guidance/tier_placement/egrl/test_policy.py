@@ -50,7 +50,7 @@ def test_offsets_where_tiers_are_address_spaces(policy: Policy) -> None:
 def test_the_digest_is_the_files(policy: Policy, path: Path) -> None:
     import hashlib
 
-    assert policy.digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert policy.file.digest == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_what_it_was_not_trained_for(policy: Policy) -> None:

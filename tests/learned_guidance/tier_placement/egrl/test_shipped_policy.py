@@ -51,4 +51,4 @@ def test_it_says_where_it_is_from(policy: Policy) -> None:
     provenance = policy.file.provenance
     assert provenance.programs == ("2000 generated networks of seed 1",)
     assert provenance.training_steps > 0
-    assert len(policy.digest) == 64
+    assert len(policy.file.digest) == 64

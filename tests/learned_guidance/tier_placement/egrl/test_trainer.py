@@ -16,12 +16,12 @@ import torch
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE
 from stowplan.learned_guidance.tier_placement.egrl import proposals
-from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, load_policy
+from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Member
 from stowplan.learned_guidance.tier_placement.egrl.progress import Progress
 from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer, restored
-from stowplan.learned_guidance.training.checkpoint import load
+from stowplan.learned_guidance.training.checkpoint import load, load_policy
 from stowplan.learned_guidance.training.curve import CurveFile
 from stowplan.learned_guidance.training.run import run
 from stowplan.models.tier_placement.plan import Plan
@@ -104,9 +104,9 @@ PAPER = {
 def test_a_run_may_stop_at_any_tick(tmp_path: Path, problems: list[Any], changes: dict[str, Any]) -> None:
     """With noise, so that the chip's generator counts."""
     changes = {"evaluations": 45, **changes}
-    straight = Trainer(problems, small_config(**changes), seed=3, noise=0.05)
+    straight = Trainer(problems, small_config(**changes, noise=0.05), seed=3)
     straight.demonstrate(0, np.zeros((5, 2), np.int64)) if straight.config.learner else None
-    stopping = Trainer(problems, small_config(**changes), seed=3, noise=0.05)
+    stopping = Trainer(problems, small_config(**changes, noise=0.05), seed=3)
     stopping.demonstrate(0, np.zeros((5, 2), np.int64)) if stopping.config.learner else None
 
     expected, found = finished(straight), []
@@ -132,10 +132,10 @@ def test_a_run_that_is_given_more_is_the_run_that_had_it_all_along(
 ) -> None:
     """Whatever the first limit cuts a generation at."""
     monkeypatch.setattr(proposals, "NODES_AT_ONCE", 10)
-    straight = Trainer(problems, small_config(evaluations=25), seed=5, noise=0.05)
+    straight = Trainer(problems, small_config(evaluations=25, noise=0.05), seed=5)
     finished(straight)
     for first in (1, 17):
-        trainer = Trainer(problems, small_config(evaluations=first), seed=5, noise=0.05)
+        trainer = Trainer(problems, small_config(evaluations=first, noise=0.05), seed=5)
         reports = finished(trainer)
         assert reports[-1].evaluations == trainer.evaluations == first
         trainer.save(tmp_path / "part")
@@ -260,7 +260,7 @@ def test_one_population_of_graph_networks_learns_on_all() -> None:
 
 
 def member(fitness: float, is_chromosome: bool = False) -> Member:
-    encoding = Chromosome.random(2, 2, np.random.default_rng(0)) if is_chromosome else np.zeros(3, np.float32)
+    encoding = Chromosome.random(2, 2, np.random.default_rng(0), (0.1, 10.0)) if is_chromosome else np.zeros(3, np.float32)
     return Member(encoding, fitness)
 
 
@@ -277,7 +277,7 @@ def test_encodings_keep_their_numbers() -> None:
 
 
 def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
-    first, second, other = (Trainer(ONE, small_config(evaluations=20), seed=seed, noise=0.05) for seed in (4, 4, 5))
+    first, second, other = (Trainer(ONE, small_config(evaluations=20, noise=0.05), seed=seed) for seed in (4, 4, 5))
     for trainer in (first, second, other):
         finished(trainer)
     assert_equal(content(first, tmp_path / "first"), content(second, tmp_path / "second"))
@@ -286,7 +286,7 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
 
 def test_the_best_map_is_a_verified_plan_and_making_it_counts_nothing(tmp_path: Path) -> None:
     for problem in (small_network(6), small_network(6, address_spaces=True)):
-        trainer = Trainer([problem], small_config(evaluations=30), seed=0, noise=0.05)
+        trainer = Trainer([problem], small_config(evaluations=30, noise=0.05), seed=0)
         run(trainer, max_reports=3)
         network = trainer.networks[0]
         before = content(trainer, tmp_path / "before")
@@ -314,11 +314,11 @@ def test_a_policy_begins_another_run(tmp_path: Path) -> None:
 
 def test_the_policy_is_the_graph_network_of_the_best_maps(tmp_path: Path) -> None:
     for changes in ({}, {"learner": False, "imitation": 0.0}, {"population": 0}):
-        trainer = Trainer(SEVERAL, small_config(evaluations=30, **changes), seed=0, noise=0.05)
+        trainer = Trainer(SEVERAL, small_config(evaluations=30, **changes, noise=0.05), seed=0)
         finished(trainer)
         before = content(trainer, tmp_path / "before")
         row = trainer.best_policy()
-        _, actor = load_policy(save_policy(trainer, tmp_path / "policy"))
+        _, actor = load_policy(save_policy(trainer, tmp_path / "policy"), POLICY)
         assert actor.row.detach().numpy().tobytes() == row.tobytes()
         rows = [member.encoding for member in trainer.members if not member.is_chromosome]
         rows += [trainer.learner.weights()] if trainer.config.learner else []
@@ -349,7 +349,7 @@ def test_demonstrations_are_learned_from_and_are_no_evaluations() -> None:
     compiler = network.chip.compiler
     trainer.demonstrate(0, network.chip.plan(compiler))
     assert [each.tolist() for each in network.shown] == [np.array(compiler[:2]).T.tolist()]
-    assert trainer.replay.count(0) == 1
+    assert trainer.replay.state_dict()["added"][0] == 1
     maps, rewards = trainer.replay.sample(0, 1, np.random.default_rng(0))
     assert (maps[0].tolist(), rewards.tolist()) == (network.shown[0].tolist(), [REWARD_SCALE])
     assert (trainer.evaluations, network.chip.evaluations, network.best.points) == (0, 0, [])
@@ -391,7 +391,7 @@ def test_maps_that_are_none_are_no_demonstrations(make: Callable[[Any], Any], me
     with pytest.raises(InputError, match=message):
         trainer.demonstrate(0, make(ONE[0]))
     assert not trainer.networks[0].shown
-    assert trainer.replay.count(0) == 0
+    assert trainer.replay.state_dict()["added"][0] == 0
 
 
 def test_without_a_learner_nothing_learns_from_demonstrations() -> None:
@@ -409,7 +409,7 @@ def test_networks_that_cannot_be_learned_on_together_are_refused() -> None:
     with pytest.raises(InputError, match="unlike tiers: 3 for small5, 2 for small4"):
         Trainer([*ONE, small_network(4, tiers=2)], small_config())
     with pytest.raises(UsageError, match="noise"):
-        Trainer(ONE, small_config(), noise=1.5)
+        small_config(noise=1.5)
 
 
 def test_the_paper_s_hyperparameters_are_those_of_table_2() -> None:

@@ -6,11 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.lib.modulo_scheduling.generated_graphs import generated, random_graph
 from stowplan.errors import InputError
 from stowplan.hardware.se import grid
-from stowplan.learned_guidance.modulo_scheduling.graphs import generated, random_graph
 from stowplan.models.modulo_scheduling.bounds import find_obstacle
-from stowplan.models.modulo_scheduling.problem import Rules
 from stowplan.models.modulo_scheduling.structure import Structure
 
 
@@ -30,16 +29,10 @@ def test_generated_graphs_are_like_real_ones() -> None:
 
 
 def test_generated_graphs_are_the_same_for_the_same_generator() -> None:
-    one, two = (generated(np.random.default_rng(7), grid(3, 3), instructions=20, rules=Rules(max_delay=1)) for _ in range(2))
+    one, two = (generated(np.random.default_rng(7), grid(3, 3), instructions=20) for _ in range(2))
     assert one.digest == two.digest
-    assert (one.machine.tiles, one.rules.max_delay) == (9, 1)
+    assert one.machine.tiles == 9
     assert len(random_graph(np.random.default_rng(1), 30).instructions) == 30
-
-
-def test_variables_can_be_asked_for() -> None:
-    chance = np.random.default_rng(0)
-    assert not any(generated(chance, instructions=12, variables=False).variables for _ in range(10))
-    assert all(random_graph(chance, 12, variables=True).variables for _ in range(10))
 
 
 def test_what_cannot_be_mapped_is_refused() -> None:

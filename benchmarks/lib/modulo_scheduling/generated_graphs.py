@@ -18,7 +18,7 @@ from stowplan.frontends.dfg import Dfg, lower
 from stowplan.hardware.se.reference import OPERATIONS
 from stowplan.models.modulo_scheduling.bounds import find_obstacle
 from stowplan.models.modulo_scheduling.machine import Machine
-from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem, Rules, Variable
+from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem, Variable
 
 #: Instructions of a generated graph, before relays; sizes are spread evenly over their logarithm.
 INSTRUCTIONS = 6, 64
@@ -48,14 +48,8 @@ _OPS = {count: [name for name in names if name in OPERATIONS] for count, names i
 ))}  # fmt: skip
 
 
-def random_graph(rng: np.random.Generator, instructions: int, *, variables: bool | None = None) -> Dfg:
-    """A loop body of so many instructions.
-
-    Parameters
-    ----------
-    variables
-        Whether some instructions share tile-memory variables; None: in half of the graphs.
-    """
+def random_graph(rng: np.random.Generator, instructions: int) -> Dfg:
+    """A loop body of so many instructions."""
     count = whole("instructions {}", instructions, 1)
     sources, unread, recent = rng.uniform(*SOURCES), rng.uniform(*UNREAD), rng.uniform(*RECENT)
     window = int(rng.integers(3, 4 + max(3, 2 * math.isqrt(count))))
@@ -77,13 +71,12 @@ def random_graph(rng: np.random.Generator, instructions: int, *, variables: bool
     named: list[list[Operand]] = [
         [Operand(instruction=f"i{source}", distance=distance) for source, distance in own] for own in operands
     ]
-    shared = rng.random() < VARIABLES if variables is None else variables
-    found = _share(rng, named) if shared else ()
+    shared = _share(rng, named) if rng.random() < VARIABLES else ()
     made = []
     for number, each in enumerate(named):
         ops = _OPS[min(len(each), max(_OPS))]
         made.append(Instruction(id=f"i{number}", op=ops[int(rng.integers(len(ops)))], operands=tuple(each)))
-    return Dfg(f"generated {count}", tuple(made), found)
+    return Dfg(f"generated {count}", tuple(made), shared)
 
 
 def _source(
@@ -153,12 +146,7 @@ def _share(rng: np.random.Generator, operands: list[list[Operand]]) -> tuple[Var
 
 
 def generated(
-    rng: np.random.Generator,
-    machine: Machine | None = None,
-    *,
-    instructions: int | tuple[int, int] = INSTRUCTIONS,
-    variables: bool | None = None,
-    rules: Rules | None = None,
+    rng: np.random.Generator, machine: Machine | None = None, *, instructions: int | tuple[int, int] = INSTRUCTIONS
 ) -> Problem:
     """A problem of a random loop body on a machine; one that shows an obstacle at once is drawn again.
 
@@ -168,8 +156,6 @@ def generated(
         The Streaming Engine where None.
     instructions
         Before relays: a number, or the least and the most.
-    variables
-        As of :func:`random_graph`.
 
     Raises
     ------
@@ -181,7 +167,7 @@ def generated(
     whole("instructions {}", high, low)
     for _ in range(100):
         count = round(math.exp(rng.uniform(math.log(low), math.log(high))))
-        problem = lower(random_graph(rng, count, variables=variables), machine, rules=rules, inputs="instructions")
+        problem = lower(random_graph(rng, count), machine, inputs="instructions")
         obstacle = find_obstacle(problem)
         if obstacle is None:
             return problem
