@@ -12,7 +12,7 @@ from stowplan.backends.xla.steer import ALL_SLOW, Steer, values_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
 from stowplan.frontends.hlo import HloModule, read_module
-from stowplan.frontends.hlo.placed import placed_instructions, sign_steps
+from stowplan.frontends.hlo.placed import sign_steps
 from stowplan.frontends.hlo.shape import index_text
 from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts, shipped
 from stowplan.hardware.program import Program
@@ -91,8 +91,6 @@ class Evidence:
         """The first trial with nothing in fast memory, where there is one."""
         self.parameters = _parameters(module, self.program)
         """Tensors that are given to the program; constants are not among them."""
-        self.operands = _operands(module, self.program)
-        """Number of the operand by which a step, by its name, reads a tensor."""
         self.deadline = Deadline()
         """When to stop looking for what to try next."""
         self.costs = SignatureCosts(self.signatures, self.table, predictor or shipped(target.predictor))
@@ -272,19 +270,6 @@ class Evidence:
     def names(self, tensors: Iterable[int]) -> frozenset[str]:
         """XLA's names of all values of some tensors."""
         return frozenset(name for tensor in tensors for name in self.values[tensor])
-
-
-def _operands(module: HloModule, program: Program) -> dict[tuple[str, int], int]:
-    """Tuples are left out: their parts are no operands by themselves."""
-    placed, found = placed_instructions(module), dict[tuple[str, int], int]()
-    for step in program.steps:
-        path, _, name = step.name.rpartition("/")
-        at = placed.get(name)
-        for number, operand in enumerate(at.instruction.operands if at is not None else ()):
-            tensor = program.value_tensor.get(f"{path}/{operand}" if path else operand, program.value_tensor.get(operand))
-            if tensor is not None:
-                found.setdefault((step.name, tensor), number)
-    return found
 
 
 def _parameters(module: HloModule, program: Program) -> set[int]:

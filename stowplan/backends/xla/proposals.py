@@ -13,8 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from stowplan.backends.xla.evidence import Evidence, Move, Trial
-from stowplan.backends.xla.planning import planned, planned_prefetches
-from stowplan.backends.xla.steer import DEFAULT, OVERLAP_OPTION, RETRIES_OPTION, SLICES_OPTION, Steer
+from stowplan.backends.xla.planning import planned
+from stowplan.backends.xla.steer import DEFAULT, OVERLAP_OPTION, SLICES_OPTION, Steer
 from stowplan.hardware.targets import SteerName
 
 #: Moves of one correction: few at a time, since each changes what XLA does with all that follow.
@@ -144,11 +144,6 @@ def _worth(evidence: Evidence) -> float:
     return evidence.all_slow.score.total / evidence.trials[0].score.total if evidence.all_slow is not None else 0.0
 
 
-def retries(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with more tries for values that do not fit at first."""
-    yield Proposal("retries", trial.steer.with_option(RETRIES_OPTION, "20"))
-
-
 def preloads(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with another input in fast memory before the program starts: those that save most cycles there."""
     gains = []
@@ -160,15 +155,6 @@ def preloads(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterato
     for gain, name in sorted(gains, reverse=True)[:MOST_PRELOADS]:
         if gain >= _LEAST_GAIN * trial.score.total:
             yield Proposal("preload", msgspec.structs.replace(trial.steer, preload=name), gain)
-
-
-def prefetches(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with copies that begin when those of a plan do, where it waits for copies."""
-    if not waits(trial):
-        return
-    found = planned_prefetches(evidence, planned(evidence, "signatures", chance, trial))
-    if found:
-        yield Proposal("prefetch", msgspec.structs.replace(trial.steer, prefetches=found))
 
 
 def overlaps(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
@@ -272,10 +258,8 @@ WAYS = (
     WayOfSteering("plan", plans, "order", 0.2),
     WayOfSteering("fit", fitted, "capacity", 0.28),
     WayOfSteering("correct", corrections, "order", 0.346),
-    WayOfSteering("retries", retries, "retries", 0.1),
     WayOfSteering("explore", explorations, "order", 0.1),
     WayOfSteering("preload", preloads, "preload", 0.38),
-    WayOfSteering("prefetch", prefetches, "prefetch", 0.15),
     WayOfSteering("return", returns, "order", 0.1),
     WayOfSteering("perturb", perturbations, "order", 0.3),
     WayOfSteering("draw", draws, "order", 0.3),

@@ -66,7 +66,6 @@ def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("stowplan.backends.xla.run.planned", planned)
     monkeypatch.setattr("stowplan.backends.xla.proposals.planned", planned)
-    monkeypatch.setattr("stowplan.backends.xla.proposals.planned_prefetches", lambda *rest: frozenset())
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from stowplan.backends.xla import CompileError, Compiler, by_name, of_function, tune_workload
 from stowplan.backends.xla.score import Judge, judged_program
-from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT, OVERLAP_OPTION, Prefetch, Steer
+from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT, OVERLAP_OPTION, Steer
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.workload import PACKAGES
 from stowplan.errors import UsageError
@@ -90,8 +90,7 @@ def test_options_do_what_they_say(folder: Path, tmp_path: Path, monkeypatch: pyt
         cycles = [sum(step.cycles or 0 for step in read_program(each.module_path).steps) for each in (default, slow, ordered)]
         assert 0 < cycles[0] < cycles[1]
         assert cycles[2] > 0
-        everything = Steer(preload="x.1", prefetches=frozenset([Prefetch(names[-1], 1, "x.1")])).compiler_options()
-        assert not compiler.compile(everything).error
+        assert not compiler.compile(Steer(preload="x.1").compiler_options()).error
         assert "No such compile option: 'xla_nope'" in compiler.compile({"xla_nope": True}).error
         assert OVERLAP_OPTION in compiler.compile({OVERLAP_OPTION: "much"}).error
         assert "has no field named" in compiler.compile({"xla_tpu_msa_sort_order_overrides": "nonsense{}"}).error
