@@ -76,7 +76,7 @@ FAMILIES = {
 def workload(name: str, corpus: Path | None) -> Workload:
     place = "benchmarks.lib.tpu_programs:make" if corpus is None else "benchmarks.xla.workloads:make"
     path = [str(ROOT)] if corpus is None else [str(ROOT), str(corpus / "dump")]
-    return by_name(place, factory=True, factory_arguments=[name], search_path=path, name=name)
+    return by_name(f"{place}({name})", search_path=path, name=name)
 
 
 def family(name: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stowplan import files
 from stowplan.backends.xla.child import Option
-from stowplan.backends.xla.steer import CAPACITY_OPTION, SCOPED_OPTION, as_flags
+from stowplan.backends.xla.steer import CAPACITY_OPTION, SCOPED_OPTION
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import brief
 from stowplan.report.boxes import assign_colours
@@ -173,15 +173,14 @@ def _options(tuning: Tuning) -> Section:
     intro = "" if tuning.best else f"<p>Your own and no others: {_NOTHING_BETTER}.</p>\n"
     python = "compiler_options = {\n" + "".join(f"    {name!r}: {value!r},\n" for name, value in chosen.items()) + "}"
     rows = [(name, _brief(value) + " KiB" * (name in (CAPACITY_OPTION, SCOPED_OPTION))) for name, value in chosen.items()]
-    flags = as_flags(chosen)
-    too_long = " Linux takes no variable as long as these." if len(flags.encode()) > _LONGEST_VARIABLE else ""
+    too_long = " Linux takes no variable as long as these." if len(tuning.flags.encode()) > _LONGEST_VARIABLE else ""
     return Section(
         "Options to set",
         f"{intro}{table('Options of the compiler', ('Option:n', 'Value:n'), rows)}\n"
         "<p>In Python, <code>jax.jit(f).lower(*shapes).compile(compiler_options=compiler_options)</code>. The flags are for "
         "the environment variable <code>LIBTPU_INIT_ARGS</code>, and hold for all that the process compiles."
         f"{too_long}</p>\n"
-        f"{_folded('Python', python)}{_folded('Flags', flags)}",
+        f"{_folded('Python', python)}{_folded('Flags', tuning.flags)}",
     )
 
 

@@ -143,7 +143,7 @@ def test_a_program_that_does_not_fit(folder: Path) -> None:
 
 
 def test_a_factory(folder: Path) -> None:
-    workload = by_name("functions_of_mine:make", factory=True, factory_arguments=["128"], search_path=[str(folder)])
+    workload = by_name("functions_of_mine:make(128)", search_path=[str(folder)])
     tuning = tune_workload(workload, compiles=1)
     assert tuning.default.cycles > 0
 
@@ -207,10 +207,10 @@ def test_shard_map_with_a_donated_argument(folder: Path, tmp_path: Path) -> None
 
 
 def test_a_factory_gets_the_mesh(folder: Path) -> None:
-    given = {"factory": True, "search_path": [str(folder)]}
-    with Compiler(by_name("functions_of_mine:make_sharded", mesh="data=2", **given), target="tpu-v6e") as compiler:
+    place, search = "functions_of_mine:make_sharded()", [str(folder)]
+    with Compiler(by_name(place, mesh="data=2", search_path=search), target="tpu-v6e") as compiler:
         assert "num_partitions=2" in text_of(compiler.compile({}))
-    crowded = by_name("functions_of_mine:make_sharded", mesh="data=16", **given)
+    crowded = by_name(place, mesh="data=16", search_path=search)
     with Compiler(crowded, target="tpu-v6e") as compiler, pytest.raises(UsageError, match="v6e:2x2: found mesh data=16 of 16"):
         compiler.start()
 
