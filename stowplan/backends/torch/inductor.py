@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
+from stowplan.backends.search import SearchOptions, solve_with
 from stowplan.backends.torch.entry import require
 from stowplan.log import LOGGER
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.operator_order.kind import KIND
-from stowplan.portfolio.solve import solve
 
 
 class OrderReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,14 +52,7 @@ class _Order:
         began = time.monotonic()
         problem = problem_of(nodes, set(V.graph.get_output_names()))
         given = KIND.initial(problem)["given"]
-        options = self.options
-        found = solve(
-            problem,
-            time_limit=options.time_limit,
-            deterministic=options.deterministic,
-            seed=options.seed,
-            workers=options.workers,
-        )
+        found = solve_with(self.options, problem)
         best = given if found.plan is None or found.plan.objective >= given.objective else found.plan
         self.reports.append(
             OrderReport(
@@ -123,9 +116,7 @@ def problem_of(nodes: Sequence[Any], outputs: set[str]) -> Problem:
 
 
 @contextlib.contextmanager
-def inductor_order(
-    time_limit: float = 10.0, *, deterministic: bool = False, seed: int = 0, workers: int = 2
-) -> Iterator[list[OrderReport]]:
+def inductor_order(time_limit: float = 10.0, **search: Unpack[SearchOptions]) -> Iterator[list[OrderReport]]:
     """What Inductor compiles inside runs in the order of least peak by its own estimate, one of ours among those it tries.
 
     Nothing is taken from its caches meanwhile: they do not know of the order.
@@ -134,8 +125,8 @@ def inductor_order(
     ----------
     time_limit
         Seconds for each graph.
-    deterministic, seed, workers
-        As :func:`stowplan.solve` takes them.
+    search
+        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
 
     Yields
     ------
@@ -149,7 +140,7 @@ def inductor_order(
     UsageError
         An argument of a wrong type or out of range.
     """
-    options = check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
+    options = check_options(Options(time_limit=time_limit, **search))
     require()
     from torch._inductor import config, memory
 
