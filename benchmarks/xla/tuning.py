@@ -27,7 +27,9 @@ from unittest.mock import patch
 from benchmarks.lib import tpu_programs
 from benchmarks.lib.places import ROOT
 from benchmarks.lib.tables import table
+from stowplan.backends.xla import bandit
 from stowplan.backends.xla import run as tuning_run
+from stowplan.backends.xla.budget import PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
@@ -36,7 +38,6 @@ from stowplan.backends.xla.loop import tune_workload
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS as WAYS_OF_STEERING
 from stowplan.backends.xla.proposals import draws
-from stowplan.backends.xla.run import PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import DEFAULT, SLICES_OPTION, Steer
 from stowplan.backends.xla.workload import Workload, by_name
@@ -135,7 +136,7 @@ def by_lot_alone() -> Iterator[None]:
 @contextmanager
 def flags_first() -> Iterator[None]:
     """The loop where nothing that steers are expected to save comes before flags."""
-    with patch.object(tuning_run, "_STEERS_KEPT", 0.0):
+    with patch.object(bandit, "STEERS_KEPT", 0.0):
         yield
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stowplan.arguments import number, whole
+from stowplan.backends.xla.budget import Budget
 from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.compiler import COMPILE_LIMIT, MEMORY_LIMIT, Compiler
 from stowplan.backends.xla.dumps import DUMPED
@@ -138,8 +139,7 @@ def tune_workload(
     taken = sorted({*STEERED, *DUMPED} & {*(compiler_options or {})})
     if taken:
         raise UsageError(f"found compiler option {taken[0]}, expected another: tuning sets it")
-    deadline = Deadline(time_limit, cancel)
-    found = load_target(target)
+    machine = load_target(target)
     with Compiler(
         workload,
         target=target,
@@ -148,9 +148,9 @@ def tune_workload(
         memory_limit=memory_limit,
         options=compiler_options,
     ) as compiler:
-        run = Run(compiler, found, deadline, compiles, random.Random(seed), on_progress, jobs or jobs_that_fit())
-        run.all(table, predictor, shipped() if experience is None else experience)
-        return run.result()
+        budget = Budget(compiles, Deadline(time_limit, cancel), jobs or jobs_that_fit())
+        run = Run(compiler, machine, budget, random.Random(seed), on_progress, table, predictor)
+        return run.tune(shipped() if experience is None else experience)
 
 
 def jobs_that_fit() -> int:

@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 from stowplan.backends.xla import planning, tune_workload
+from stowplan.backends.xla.budget import BATCH, PREVIEWS_OF_A_COMPILE, Budget
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Move
 from stowplan.backends.xla.loop import COMPILES
 from stowplan.backends.xla.process import CompileError
-from stowplan.backends.xla.proposals import fitted, overlaps, preloads, tightened
-from stowplan.backends.xla.run import PREVIEWS_OF_A_COMPILE, Run
+from stowplan.backends.xla.proposals import Proposal, fitted, overlaps, preloads, tightened
+from stowplan.backends.xla.run import Run
 from stowplan.backends.xla.score import CompiledModule, Judge, Score
-from stowplan.backends.xla.search import BATCH
 from stowplan.backends.xla.steer import (
     ALL_SLOW,
     ASSIGNMENT_OPTION,
@@ -359,8 +359,8 @@ def test_kernels_with_another_scoped_limit_are_another_program(fake: Fake, tmp_p
     tuning = tune_workload(WORKLOAD, target="tpu-v5e", compiles=1, folder=tmp_path)
     compiled = tuning.compiled(tmp_path, 0)
     with Compiler(WORKLOAD, target="tpu-v5e", folder=tmp_path) as compiler:
-        run = Run(compiler, load_target("tpu-v5e"), Deadline(), 4, random.Random(0), None)
-        run._add("default", DEFAULT, compiled)
+        run = Run(compiler, load_target("tpu-v5e"), Budget(4, Deadline()), random.Random(0))
+        run._add(Proposal("default", DEFAULT), compiled)
         plain, same, other = (
             run._program_of(DEFAULT.with_flags(flags), compiled) for flags in ({}, {"xla_idle": True}, {SCOPED_OPTION: "8192"})
         )
