@@ -315,10 +315,11 @@ class Run:
     def _add(self, proposal: Proposal, compiled: Compiled | CompileError | TimeLimitError) -> Trial | None:
         """Take a result, or the reason why there is none, into trials and evidence."""
         steer, trial, score = proposal.steer, None, Score(0, 0)
-        error = compiled.error if isinstance(compiled, Compiled) else str(compiled)
-        if isinstance(compiled, Compiled) and not error:
+        made = compiled if isinstance(compiled, Compiled) else None
+        error = str(compiled) if made is None else made.error
+        if made is not None and not error:
             try:
-                trial = self._program_of(steer, compiled).add(steer, compiled)
+                trial = self._program_of(steer, made).add(steer, made)
                 score = trial.score
             except InputError as unreadable:
                 if not self._trials:
@@ -339,10 +340,8 @@ class Run:
             expected_gain=round(proposal.gain / base, 6) if base else 0.0,
             previews=self._budget.previewed,
             error=brief(error),
-            processor_seconds=compiled.record.processor_seconds if isinstance(compiled, Compiled) else 0.0,
-            result=f"{compiled.folder.parent.name}/{compiled.folder.name}"
-            if isinstance(compiled, Compiled) and not error
-            else "",
+            processor_seconds=0.0 if made is None else made.record.processor_seconds,
+            result="" if error or made is None else f"{made.folder.parent.name}/{made.folder.name}",
         )
         self._trials.append((record, steer))
         self._budget.compiled += 1
