@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.backends.xla import workload
 from stowplan.backends.xla.tuning import Tuning
 from stowplan.cli import tune_xla
 from stowplan.hardware.costs.signatures import LatencyTable
@@ -133,7 +132,7 @@ def test_bad_input(
 
 
 def test_without_the_extra(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     missing = "jax and jaxlib and libtpu, not installed here: pip install '.[xla]' in a clone of stowplan"
     assert error_line(cli(*TOY)) == f"stowplan: compiling for XLA needs {missing}"
 

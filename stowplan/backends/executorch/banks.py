@@ -15,9 +15,10 @@ import msgspec
 
 from stowplan.arguments import whole
 from stowplan.backends.executorch import arenas, check
-from stowplan.backends.executorch.arenas import Tensor, UnsupportedError
+from stowplan.backends.executorch.arenas import Tensor
 from stowplan.backends.executorch.control_flow import Graph, assign, flatten, is_program, read
-from stowplan.backends.executorch.planning import complaint, pass_with, reason, require, warn
+from stowplan.backends.executorch.planning import NEEDED, complaint, pass_with
+from stowplan.backends.fallback import UnsupportedError, reason, require, warn
 from stowplan.backends.search import SearchOptions, solve_with
 from stowplan.errors import InputError, UsageError
 from stowplan.models.banked_packing.plan import Plan
@@ -329,7 +330,7 @@ def banked_memory_planning_pass(
 
 
 def _stock(target: Any) -> Callable[..., Any]:
-    require()
+    require(*NEEDED)
     from executorch.exir.banked_memory_planning import BankedGreedy
 
     found: Callable[..., Any] = BankedGreedy(target)

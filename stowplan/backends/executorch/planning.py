@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,10 +13,10 @@ from typing import Any, Unpack
 import msgspec
 
 from stowplan.backends.executorch import arenas, check
-from stowplan.backends.executorch.arenas import Arena, UnsupportedError
+from stowplan.backends.executorch.arenas import Arena
 from stowplan.backends.executorch.control_flow import Graph, assign, flatten, is_program, read
+from stowplan.backends.fallback import UnsupportedError, reason, require, warn
 from stowplan.backends.search import SearchOptions, solve_with
-from stowplan.errors import MissingDependencyError, brief, to_install
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
@@ -26,16 +24,11 @@ from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 
+#: What is asked of :func:`~stowplan.backends.fallback.require`.
+NEEDED = ("planning for ExecuTorch", ("executorch",), "executorch")
+
 #: Version of executorch whose memory planning this back end was written and tested for: its first two numbers.
 VERSION = "1.5"
-
-
-def require() -> None:
-    """Raise MissingDependencyError, naming the extra that brings it, where executorch is not installed."""
-    if importlib.util.find_spec("executorch") is None:
-        raise MissingDependencyError(
-            f"planning for ExecuTorch needs executorch, not installed here: {to_install('executorch')}"
-        )
 
 
 def complaint() -> str:
@@ -45,10 +38,6 @@ def complaint() -> str:
     except importlib.metadata.PackageNotFoundError:
         return f"found an executorch without a version, expected {VERSION}"
     return "" if found.split(".")[:2] == VERSION.split(".") else f"found executorch {found}, expected {VERSION}"
-
-
-class PlanningWarning(UserWarning):
-    """A graph was planned by executorch's own planner; says why."""
 
 
 class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +179,7 @@ def memory_planning_algorithm(time_limit: float = 10.0, **search: Unpack[SearchO
 
     Each arena is packed to the least height; an arena that is not smaller than greedy's stays as greedy has it, and one that
     greedy packs to its load costs nothing. Everything is verified before it is handed over. A graph that cannot be planned
-    keeps greedy's plan, with a :class:`PlanningWarning`.
+    keeps greedy's plan, with a :class:`~stowplan.backends.fallback.PlanningWarning`.
 
     Parameters
     ----------
@@ -231,7 +220,7 @@ def memory_planning_pass(time_limit: float = 10.0, **others: Any) -> Any:
 
 def pass_with(make: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """Executorch's ``MemoryPlanningPass`` with one algorithm alone, which takes what it knows of the arguments given."""
-    require()
+    require(*NEEDED)
     search = {name: value for name, value in given.items() if name in SearchOptions.__annotations__}
     others = {name: value for name, value in given.items() if name not in search}
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
@@ -240,18 +229,8 @@ def pass_with(make: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     return MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([make(**search)]), **others)
 
 
-def warn(text: str) -> None:
-    """Say in one line that a plan is executorch's own, and why."""
-    warnings.warn(brief(text), PlanningWarning, stacklevel=3)
-
-
-def reason(error: Exception) -> str:
-    """Why something of a graph is not supported, for people; of an error that nobody expected, its type as well."""
-    return str(error) if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {error}"
-
-
 def _installed_greedy() -> Callable[..., Any]:
-    require()
+    require(*NEEDED)
     from executorch.exir.memory_planning import greedy
 
     found: Callable[..., Any] = greedy

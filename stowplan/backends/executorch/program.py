@@ -15,8 +15,10 @@ import msgspec
 
 from stowplan import files
 from stowplan.backends.emit import FORMATS, check_form
-from stowplan.backends.executorch.planning import ArenaReport, MemoryPlanningAlgorithm, complaint, require
-from stowplan.backends.executorch.reorder import OrderReport, ReorderPass
+from stowplan.backends.executorch.planning import NEEDED, ArenaReport, MemoryPlanningAlgorithm, complaint
+from stowplan.backends.executorch.reorder import ReorderPass
+from stowplan.backends.fallback import require
+from stowplan.backends.orders import OrderReport
 from stowplan.backends.search import SearchOptions
 from stowplan.errors import UsageError
 from stowplan.models.document import Arena, OffsetRow, OffsetTable
@@ -73,7 +75,7 @@ def plan(
     UsageError
         An argument of a wrong type or out of range, or a memory planning pass that is not executorch's.
     """
-    require()
+    require(*NEEDED)
     from executorch.exir import ExecutorchBackendConfig
 
     options = check_options(Options(time_limit=time_limit, **search))

@@ -12,11 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
-import msgspec
-
-from stowplan.backends.executorch.arenas import UnsupportedError, round_up
-from stowplan.backends.executorch.planning import reason, warn
-from stowplan.backends.search import SearchOptions, solve_with
+from stowplan.backends.executorch.arenas import round_up
+from stowplan.backends.fallback import UnsupportedError, reason, warn
+from stowplan.backends.orders import OrderReport, ordered
+from stowplan.backends.search import SearchOptions
 from stowplan.frontends.torch_program import (
     RANDOM,
     EffectOrder,
@@ -30,29 +29,9 @@ from stowplan.frontends.torch_program import (
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.operator_order.kind import KIND
 
 #: Bytes that executorch aligns tensors to.
 ALIGNMENT = 16
-
-
-class OrderReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one graph. Peaks are the most bytes of activations that live while an operator runs."""
-
-    operators: int
-    given: int
-    """Peak in the order that the graph had."""
-    peak: int
-    bound: int
-    """No order has a lower peak."""
-    moved: bool
-    """Whether the graph has another order now."""
-    seconds: float
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether no order has a lower peak."""
-        return self.peak <= self.bound
 
 
 @dataclass
@@ -77,25 +56,12 @@ class ReorderPass:
     def _reorder(self, graph_module: Any) -> bool:
         began = time.monotonic()
         reader = GraphReader(graph_module.graph)
-        problem = reader.problem
-        given = KIND.initial(problem)["given"]
-        found = solve_with(self.options, problem)
-        moved = found.plan is not None and found.plan.objective < given.objective
-        if moved:
-            reader.apply(found.plan.order)
+        plan, report = ordered(reader.problem, self.options, began)
+        if report.moved:
+            reader.apply(plan.order)
             graph_module.recompile()
-        peak = found.plan.objective if moved else given.objective
-        self.reports.append(
-            OrderReport(
-                operators=len(problem.ops),
-                given=given.objective,
-                peak=peak,
-                bound=min(peak, found.bound or 0),
-                moved=moved,
-                seconds=round(time.monotonic() - began, 3),
-            )
-        )
-        return moved
+        self.reports.append(report)
+        return report.moved
 
 
 class GraphReader:

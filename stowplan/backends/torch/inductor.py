@@ -7,27 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
 
-import msgspec
-
-from stowplan.backends.search import SearchOptions, solve_with
-from stowplan.backends.torch.entry import require
+from stowplan.backends.fallback import require
+from stowplan.backends.orders import OrderReport, ordered
+from stowplan.backends.search import SearchOptions
+from stowplan.backends.torch.entry import NEEDED
 from stowplan.log import LOGGER
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.operator_order.kind import KIND
-
-
-class OrderReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one graph of Inductor's scheduler. Peaks are bytes."""
-
-    nodes: int
-    given: int
-    """Peak in the order that Inductor had."""
-    peak: int
-    bound: int
-    """No order has a lower peak."""
-    seconds: float
 
 
 class _Order:
@@ -51,19 +38,9 @@ class _Order:
 
         began = time.monotonic()
         problem = problem_of(nodes, set(V.graph.get_output_names()))
-        given = KIND.initial(problem)["given"]
-        found = solve_with(self.options, problem)
-        best = given if found.plan is None or found.plan.objective >= given.objective else found.plan
-        self.reports.append(
-            OrderReport(
-                nodes=len(nodes),
-                given=given.objective,
-                peak=best.objective,
-                bound=min(best.objective, found.bound or 0),
-                seconds=round(time.monotonic() - began, 3),
-            )
-        )
-        return [nodes[each] for each in best.order]
+        plan, report = ordered(problem, self.options, began)
+        self.reports.append(report)
+        return [nodes[number] for number in plan.order]
 
 
 def problem_of(nodes: Sequence[Any], outputs: set[str]) -> Problem:
@@ -141,7 +118,7 @@ def inductor_order(time_limit: float = 10.0, **search: Unpack[SearchOptions]) ->
         An argument of a wrong type or out of range.
     """
     options = check_options(Options(time_limit=time_limit, **search))
-    require()
+    require(*NEEDED)
     from torch._inductor import config, memory
 
     method = _Order(options)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import importlib.metadata
-import importlib.util
 import os
 import re
 import sys
@@ -16,8 +15,9 @@ from typing import Any
 
 import msgspec
 
+from stowplan.backends.fallback import require
 from stowplan.backends.xla.sharding import MeshAxes, Partition, dumps, one_mesh, partition_of, read_mesh, read_partitions
-from stowplan.errors import MissingDependencyError, UsageError, to_install
+from stowplan.errors import UsageError
 
 #: Packages of the extra ``xla`` that compile; what a result is made by.
 PACKAGES = ("jax", "jaxlib", "libtpu")
@@ -34,11 +34,7 @@ def versions() -> dict[str, str]:
     MissingDependencyError
         Naming what is missing and the extra that brings it.
     """
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingDependencyError(
-            f"compiling for XLA needs {' and '.join(missing)}, not installed here: {to_install('xla')}"
-        )
+    require("compiling for XLA", PACKAGES, "xla")
     installed = {name: importlib.metadata.version(name) for name in PACKAGES}
     return installed | {name: os.environ[name] for name in FLAGS if os.environ.get(name, "").strip()}
 
@@ -186,10 +182,7 @@ def of_function(
         A function that cannot be sent to another process, an argument that is no array, or shardings over several meshes.
     """
     versions()
-    if importlib.util.find_spec("cloudpickle") is None:
-        raise MissingDependencyError(
-            f"sending a function to the compiling process needs cloudpickle, not installed here: {to_install('xla')}"
-        )
+    require("sending a function to the compiling process", ("cloudpickle",), "xla")
     shapes, mesh = shapes_of(arguments)
     try:
         pickled, met = dumps((function, shapes, out_shardings))
