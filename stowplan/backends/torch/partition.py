@@ -19,7 +19,7 @@ from stowplan.backends.torch.checkpoints import separated
 from stowplan.backends.torch.costs import SIZES, whole
 from stowplan.backends.torch.errors import MemoryLimitError
 from stowplan.backends.torch.halves import split
-from stowplan.backends.torch.planning import Choice, GraphReport, Settings, choose
+from stowplan.backends.torch.planning import Choice, Chooser, GraphReport, Settings
 from stowplan.backends.torch.reader import read, sequence_of
 from stowplan.models.rematerialization.structure import build
 
@@ -93,16 +93,16 @@ class Partitioner(CustomPartitionerFn):
         modules = stock.partition(gm, joint_inputs, kwargs)
         stock_seconds = time.monotonic() - before
         key, limit = self._share()
-        choice: Choice = choose(
+        chooser = Chooser(
             found,
             limit,
             self.settings,
             sequence_of(found, [each.graph for each in modules]),
             lambda should_stop: stock.plans(gm, found, joint_inputs, kwargs, should_stop=should_stop),
-            keep_own=kwargs.get("compiler") == "inductor",
-            began=began,
-            stock_seconds=stock_seconds,
+            stock_seconds,
+            began,
         )
+        choice = chooser.choose(keep_own=kwargs.get("compiler") == "inductor")
         if not choice.is_stock:
             modules = split(
                 module,

@@ -12,7 +12,7 @@ from typing import Any
 from stowplan.arguments import number, whole
 from stowplan.backends.xla.budget import Budget
 from stowplan.backends.xla.child import Option
-from stowplan.backends.xla.compiler import COMPILE_LIMIT, MEMORY_LIMIT, Compiler
+from stowplan.backends.xla.compiler import COMPILE_LIMIT, Compiler
 from stowplan.backends.xla.dumps import DUMPED
 from stowplan.backends.xla.experience import Experience, shipped
 from stowplan.backends.xla.run import Run
@@ -79,7 +79,6 @@ def tune_workload(
     seed: int = 0,
     jobs: int = 1,
     compile_limit: float = COMPILE_LIMIT,
-    memory_limit: int = MEMORY_LIMIT,
     table: LatencyTable | None = None,
     predictor: Predictor | None = None,
     experience: Experience | None = None,
@@ -105,8 +104,8 @@ def tune_workload(
         Of what is chosen by lot.
     jobs
         Compiles side by side; 0 for as many as cores and memory allow. Trials depend on it: the next ones are chosen together.
-    compile_limit, memory_limit
-        Seconds and bytes that one compile may take.
+    compile_limit
+        Seconds that one compile may take.
     table, predictor
         Cycles known beforehand, and what predicts others; nothing, and the one of the package, where None.
     experience
@@ -145,7 +144,6 @@ def tune_workload(
         target=target,
         folder=folder,
         compile_limit=compile_limit,
-        memory_limit=memory_limit,
         options=compiler_options,
     ) as compiler:
         budget = Budget(compiles, Deadline(time_limit, cancel), jobs or jobs_that_fit())

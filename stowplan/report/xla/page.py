@@ -17,7 +17,6 @@ from stowplan.report.boxes import assign_colours
 from stowplan.report.colours import PALETTE
 from stowplan.report.curves import BASELINE, INCUMBENT
 from stowplan.report.inline import legend_html, plot_html
-from stowplan.report.memory_mapping.layout import TimeAxis
 from stowplan.report.memory_mapping.presenter import layouts_section
 from stowplan.report.page import Details, Section, cards_list, code_box, facts_list, table, warnings_box, whole_page
 from stowplan.report.scene import Axis, Dot, Line, Mark, Panel, Plot, Style, Text, level, patches, steps
@@ -44,7 +43,7 @@ _WORST = 1.5
 _RIM, _REFUSED = Style(fill="ink", name="rim"), Style(stroke="stall", width=5, dash=(4, 3), name="refused")
 
 
-def save_tuning_report(path: str | Path, tuning: Tuning, folder: str | Path, *, time: TimeAxis = "steps") -> None:
+def save_tuning_report(path: str | Path, tuning: Tuning, folder: str | Path) -> None:
     """Write the page about a tuning; the same tuning gives the same bytes.
 
     Parameters
@@ -55,21 +54,19 @@ def save_tuning_report(path: str | Path, tuning: Tuning, folder: str | Path, *, 
         What it is about.
     folder
         Of results that it was run with: those of XLA's default and of the best must be there.
-    time
-        Axis of the layouts: logical steps, or simulated time.
 
     Raises
     ------
     InputError
         If a result is not there, cannot be read or is another than the tuning's, or the page cannot be written.
     """
-    text = render_tuning_report(tuning, folder, time=time)
+    text = render_tuning_report(tuning, folder)
     files.write_atomic(path, text.encode("utf-8", errors="replace"))
 
 
-def render_tuning_report(tuning: Tuning, folder: str | Path, *, time: TimeAxis = "steps") -> str:
+def render_tuning_report(tuning: Tuning, folder: str | Path) -> str:
     """Text of the page that :func:`save_tuning_report` writes."""
-    comparison = read_comparison(tuning, folder, time)
+    comparison = read_comparison(tuning, folder)
     colours = assign_colours(layout.boxes for _, layout in comparison.layouts)
     details = Details()
     changes = compare_trials(comparison) if comparison.same_program else Changes(())
