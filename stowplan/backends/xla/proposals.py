@@ -1,7 +1,6 @@
 """Steers worth a compile: each way of finding one looks at the evidence so far and proposes the next.
 
-Values that fast memory harms go last, values that a plan of ours keeps go first, and small corrections of the best steer so far
-move what its own cycles blame.
+A plan of ours says what goes first and what last; small corrections of the best steer so far move what its own cycles blame.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import msgspec
 
 from stowplan.backends.xla.evidence import Evidence, Move, Trial
 from stowplan.backends.xla.planning import planned
-from stowplan.backends.xla.steer import DEFAULT, OVERLAP_OPTION, SLICES_OPTION, Steer
+from stowplan.backends.xla.steer import OVERLAP_OPTION, SLICES_OPTION, Steer
 from stowplan.hardware.targets import SteerName
 
 #: Moves of one correction: few at a time, since each changes what XLA does with all that follow.
@@ -59,23 +58,13 @@ class Proposal(NamedTuple):
 Way = Callable[[Evidence, Trial, random.Random], Iterator[Proposal]]
 
 
-def harm_last(evidence: Evidence, planned: Trial, all_slow: Trial) -> Steer:
-    """To the back goes what fast memory harms: tensors whose steps are slower with XLA's plan than with none."""
-    return planned.steer.moved(last=evidence.names(evidence.harmful(planned.assignment, all_slow.assignment)))
-
-
-def plan_first(evidence: Evidence, fast: set[int]) -> Steer:
-    """To the front goes what a plan keeps in fast memory for some of its uses."""
-    return DEFAULT.moved(first=evidence.names(fast))
-
-
 def plans(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """A plan under everything measured so far, from the incumbent's on: what XLA keeps and the plan does not goes last.
 
     Other forms put to the front what the plan keeps and XLA does not, or all that it keeps, and to the back all that it does
     not keep.
     """
-    fast = planned(evidence, "signatures", chance, trial).tensors
+    fast = planned(evidence, chance, trial).tensors
     front = msgspec.structs.replace(trial.steer, first=evidence.names(fast), last=frozenset(), preload="")
     unwanted = evidence.fast_tensors(trial.assignment) - fast
     yield Proposal("plan", trial.steer.moved(last=evidence.names(unwanted)))
@@ -116,7 +105,7 @@ def fitted(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[
     for share in _FITS:
         part = min(round(share * trial.score.fast_bytes), evidence.capacity) >> 10 << 10
         if part >= _LEAST_CAPACITY and part not in tried:
-            fast = planned(evidence, "signatures", chance, trial, part).tensors
+            fast = planned(evidence, chance, trial, part).tensors
             yield Proposal("fit", _towards(evidence, trial, fast).within(part))
 
 

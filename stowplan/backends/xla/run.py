@@ -1,4 +1,4 @@
-"""One run: the opening, then compile, learn what the compile cost, and steer again, until the budget is spent."""
+"""One run: compile XLA's default, learn what the compile cost, and steer again, until the budget is spent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Experience, Improvement
 from stowplan.backends.xla.flags import BETWEEN, UNSEEN, between, flags_of
-from stowplan.backends.xla.planning import planned
 from stowplan.backends.xla.process import CompileError
-from stowplan.backends.xla.proposals import WAYS, Proposal, Way, harm_last, plan_first
+from stowplan.backends.xla.proposals import WAYS, Proposal, Way
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.search import Search
 from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, SCOPED_OPTION, Flags, Steer
@@ -77,7 +76,7 @@ class Run:
         self._notes: list[str] = []
 
     def tune(self, experience: Experience) -> Tuning:
-        """The opening, then the loop.
+        """The default, where fast memory may harm all in slow memory, then the loop.
 
         Raises
         ------
@@ -91,7 +90,10 @@ class Run:
         assert default is not None, "a first result that cannot be read is an error"
         self._notes += default.score.notes()
         try:
-            stop = self._loop(default, self._open(default, experience))
+            if self._chip.harm and self._budget.left >= 1:
+                self._try([Proposal("all_slow", ALL_SLOW)])
+            self._find_flags(default, experience)
+            stop = self._loop(default)
         except (CompileError, InputError, TimeLimitError) as error:
             # What was found before is not lost by it.
             stop = "failed"
@@ -115,29 +117,12 @@ class Run:
             notes=tuple(self._notes),
         )
 
-    # ------------------------------------------------------------------------------------------------------- opening and loop
-
-    def _open(self, default: Trial, experience: Experience) -> list[Proposal]:
-        """Where fast memory may harm, what comes first; then flags that are worth a try."""
-        given: list[Proposal] = []
-        evidence = self._programs[()].evidence
-        if self._chip.harm and self._budget.left >= 1:
-            (all_slow,) = self._try([Proposal("all_slow", ALL_SLOW)])
-            if all_slow is not None:
-                given.append(Proposal("harm_last", harm_last(evidence, default, all_slow)))
-        if self._chip.harm and self._budget.left >= 1:
-            fast = planned(evidence, "table", self._chance).tensors
-            given.append(Proposal("plan_first", plan_first(evidence, fast)))
-        self._find_flags(default, experience)
-        return given
-
-    def _loop(self, default: Trial, given: list[Proposal]) -> str:
-        """Compile what promises most, again and again, ``given`` among the first previews; why it stopped."""
+    def _loop(self, default: Trial) -> str:
+        """Compile what promises most, again and again; why it stopped."""
         while self._budget.is_open:
             before = self._incumbent.score.total
-            chosen = self._chosen(given)
+            chosen = self._chosen()
             promises = self._promise([proposal for _, proposal in chosen])
-            given = []
             if not promises and (reason := self._why_nothing):
                 self._notes.append(f"nothing to gain here: {reason}")
                 return "nothing_to_gain"
@@ -201,7 +186,7 @@ class Run:
             expected = saved + _SAVED_BETWEEN
             self._bandit.add(BETWEEN, FlagToTry(options, Improvement(expected, expected), expected))
 
-    def _chosen(self, given: list[Proposal]) -> list[tuple[Arm, Proposal]]:
+    def _chosen(self) -> list[tuple[Arm, Proposal]]:
         """What to compile next, side by side: flags, each once, and the best of the previews made now and before."""
         best, count = self._best_program, self._budget.side_by_side
         now = best.evidence.incumbent.score.total
@@ -212,7 +197,7 @@ class Run:
             if len(chosen) == count:
                 break
             if arm is self._bandit.steering:
-                proposals, least = self._steered(best, given), _LEAST_GAIN
+                proposals, least = self._steered(best), _LEAST_GAIN
             else:
                 proposals, least = self._flagged(arm, best, is_alone=arm in first)[:1], _LEAST_OF_A_FLAG
             likely = [(arm, proposal) for proposal in proposals if proposal.gain >= least * now]
@@ -228,10 +213,10 @@ class Run:
         alone = [trial.score.total for trial in evidence.trials if trial.steer == DEFAULT.with_flags(dict(trial.steer.flags))]
         return (min(alone, default=default) - evidence.incumbent.score.total) / default
 
-    def _steered(self, best: Search, given: list[Proposal]) -> list[Proposal]:
+    def _steered(self, best: Search) -> list[Proposal]:
         """The best previews of the best program; where even more of them promise nothing, those of which least is known."""
         now = best.evidence.incumbent.score.total
-        best.preview(self._budget.previews_of_a_round, self._make_previews, given)
+        best.preview(self._budget.previews_of_a_round, self._make_previews)
         if not self._bandit.flags and not self._promise(best.worth_compiling(now)[:1]):
             best.preview(min(_MORE, self._budget.previews), self._make_previews)
         proposals = best.worth_compiling(now)

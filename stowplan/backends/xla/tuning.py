@@ -26,7 +26,7 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """One compile, as it is reported."""
 
     way: str
-    """How its steer was found: default, all_slow, harm_last, plan_first, or a way of the loop."""
+    """How its steer was found: default, all_slow, a flag, or a way of the loop."""
     first: int
     last: int
     """Values moved to the front and to the back of XLA's order."""
