@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.lib.torch_models import MODELS
 from stowplan.backends.executorch import memory_planning_pass
-from stowplan.backends.executorch.planning import PlanningWarning
+from stowplan.backends.fallback import PlanningWarning
 from stowplan.portfolio.packing import quick
 
 

@@ -38,7 +38,7 @@ class Parameters:
 
 
 def make(name: str) -> Any:
-    """Function, arguments and donated positions of a program, as ``--factory`` takes them."""
+    """Function, arguments and donated positions of a program, as ``tune-xla`` takes them of a call."""
     return _PROGRAMS[name]()
 
 

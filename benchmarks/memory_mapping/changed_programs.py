@@ -111,9 +111,7 @@ def _compile(name: str, search: list[str], later: Path) -> None:
     from stowplan.backends.xla.steer import DEFAULT
     from stowplan.backends.xla.workload import by_name
 
-    job = by_name(
-        "benchmarks.memory_mapping.changed_programs:make", factory=True, factory_arguments=[name], search_path=search, name=name
-    )
+    job = by_name(f"benchmarks.memory_mapping.changed_programs:make({name})", search_path=search, name=name)
     with Compiler(job, compile_limit=3600) as compiler:
         compiled = compiler.compile(DEFAULT.compiler_options())
         if compiled.error:

@@ -76,7 +76,7 @@ def compiled(name: str, time_limit: float) -> list[Row]:
         method = min(theirs, key=lambda each: theirs[each])
         rows.append(
             Row(
-                *(name, half, report.nodes, theirs["baseline"], theirs[method], method.removeprefix("topological_sort_")),
+                *(name, half, report.operators, theirs["baseline"], theirs[method], method.removeprefix("topological_sort_")),
                 *(estimates["stowplan"], report.peak <= report.bound, report.seconds),
             )
         )

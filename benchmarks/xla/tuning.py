@@ -27,7 +27,9 @@ from unittest.mock import patch
 from benchmarks.lib import tpu_programs
 from benchmarks.lib.places import ROOT
 from benchmarks.lib.tables import table
+from stowplan.backends.xla import bandit
 from stowplan.backends.xla import run as tuning_run
+from stowplan.backends.xla.budget import PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
@@ -36,7 +38,6 @@ from stowplan.backends.xla.loop import tune_workload
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS as WAYS_OF_STEERING
 from stowplan.backends.xla.proposals import draws
-from stowplan.backends.xla.run import PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import DEFAULT, SLICES_OPTION, Steer
 from stowplan.backends.xla.workload import Workload, by_name
@@ -76,7 +77,7 @@ FAMILIES = {
 def workload(name: str, corpus: Path | None) -> Workload:
     place = "benchmarks.lib.tpu_programs:make" if corpus is None else "benchmarks.xla.workloads:make"
     path = [str(ROOT)] if corpus is None else [str(ROOT), str(corpus / "dump")]
-    return by_name(place, factory=True, factory_arguments=[name], search_path=path, name=name)
+    return by_name(f"{place}({name})", search_path=path, name=name)
 
 
 def family(name: str) -> str:
@@ -135,7 +136,7 @@ def by_lot_alone() -> Iterator[None]:
 @contextmanager
 def flags_first() -> Iterator[None]:
     """The loop where nothing that steers are expected to save comes before flags."""
-    with patch.object(tuning_run, "_STEERS_KEPT", 0.0):
+    with patch.object(bandit, "STEERS_KEPT", 0.0):
         yield
 
 

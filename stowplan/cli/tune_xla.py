@@ -6,7 +6,7 @@ import contextlib
 import re
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,7 +37,9 @@ def tune_xla_command(
     function: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:FUNCTION", help="JAX function, not jitted; the module is also looked for in this folder."
+            metavar="MODULE:FUNCTION",
+            help="JAX function, not jitted; the module is also looked for in this folder. A call, 'MODULE:MAKE(TEXT,...)', "
+            "returns function, arguments and donated positions.",
         ),
     ],
     shapes: Annotated[
@@ -46,17 +48,11 @@ def tune_xla_command(
     arguments: Annotated[
         str, option("--arguments", "MODULE:NAME", "The arguments, as a tuple or a function that returns one.")
     ] = "",
-    factory: Annotated[
-        bool, option("--factory", "", "FUNCTION is called first and returns function, arguments and donated positions.")
-    ] = False,
-    factory_arguments: Annotated[
-        list[str] | None, option("--factory-argument", "TEXT", "With --factory: what it is called with; again and again.")
-    ] = None,
     donate: Annotated[
         list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; again and again.")
     ] = None,
     mesh: Annotated[
-        str, option("--mesh", "AXES", "Devices to compile for, e.g. data=2,model=2; a factory gets the mesh.")
+        str, option("--mesh", "AXES", "Devices to compile for, e.g. data=2,model=2; what makes the function gets the mesh.")
     ] = "",
     partition: Annotated[
         str, option("--partition", "AXES", "Axes of each of --shapes, - for none, and of results: 'data,- -,model -> data'.")
@@ -77,16 +73,13 @@ def tune_xla_command(
     options: Annotated[
         list[str] | None, option("--option", "NAME=VALUE", "Compiler option of your own for every compile; again and again.")
     ] = None,
-    options_out: Annotated[
+    output: Annotated[
         list[Path] | None,
         option(
-            "--options-out",
+            "-o --output",
             "FILE",
-            f"Write the options to set: .json for compiler_options, any other name for {_VARIABLE}; again and again.",
+            f"Write all trials and the best options here, as JSON, or, to any other name, {_VARIABLE}; again and again.",
         ),
-    ] = None,
-    output: Annotated[
-        Path | None, option("-o --output", "FILE", "Write all trials and the best options here, as JSON.")
     ] = None,
     report: Report = None,
     as_json: Annotated[bool, option("--json", "", "Print the whole result as JSON.")] = False,
@@ -98,9 +91,8 @@ def tune_xla_command(
     needed. XLA's default is one of the candidates: the result is never worse. Needs jax and libtpu, the extra 'xla'.
     """
     own = _read_options(options or ())
-    if factory_arguments and not factory:
-        raise UsageError("--factory-argument needs --factory")
-    check_outputs((output, report, *(options_out or ())), inputs=(table,))
+    written = output or []
+    check_outputs((report, *written), inputs=(table,))
     if folder is not None:
         check_folder(folder)
     from stowplan.backends.xla import by_name, tune_workload
@@ -111,8 +103,6 @@ def tune_xla_command(
         [shape for text in shapes or () for shape in re.split(r"(?<=\])[\s;,]*(?=\w)", text.strip())],
         arguments=arguments,
         donated=donate or (),
-        factory=factory,
-        factory_arguments=factory_arguments or (),
         mesh=mesh,
         partition=partition,
     )
@@ -142,14 +132,12 @@ def tune_xla_command(
             if cancel.is_set():
                 raise typer.Exit(INTERRUPTED) from None
             raise
-        if output is not None:
-            tuning.save(output)
-        for path in options_out or ():
-            files.write_atomic(path, _options_file(path, tuning.compiler_options))
+        for path in written:
+            files.write_atomic(path, files.encode(tuning) if path.suffix == ".json" else f"{tuning.flags}\n".encode())
         if as_json:
-            say_json(msgspec.to_builtins(tuning) | {"gain": tuning.gain, "flags": _flags(tuning)})
+            say_json(msgspec.to_builtins(tuning) | {"gain": tuning.gain, "flags": tuning.flags})
         else:
-            say("\n".join((tuning.summary(), *_how_to_set(tuning, options_out or ()))))
+            say("\n".join((tuning.summary(), *_how_to_set(tuning, written))))
         if report is not None and folder is not None:
             # Last, for it is what takes longest, and what may fail.
             from stowplan.report.xla.page import save_tuning_report
@@ -173,34 +161,20 @@ def _read_options(texts: Sequence[str]) -> dict[str, Option]:
     return found
 
 
-def _flags(tuning: Tuning) -> str:
-    from stowplan.backends.xla import as_flags
-
-    return as_flags(tuning.compiler_options)
-
-
-def _options_file(path: Path, options: Mapping[str, Option]) -> bytes:
-    from stowplan.backends.xla import as_flags
-
-    return files.encode(dict(options)) if path.suffix == ".json" else f"{as_flags(options)}\n".encode()
-
-
 def _how_to_set(tuning: Tuning, written: Sequence[Path]) -> list[str]:
     """What to do with the options, in both forms."""
     if not tuning.compiler_options:
         return ["  options    none: XLA's default was the best"]
     lines = []
-    as_dictionary, flags = repr(tuning.compiler_options), _flags(tuning)
+    as_dictionary, flags = repr(tuning.compiler_options), tuning.flags
     in_json = next((files.printable(path) for path in written if path.suffix == ".json"), None)
     in_text = next((files.printable(path) for path in written if path.suffix != ".json"), None)
     if in_json is not None:
-        lines.append(f"  options    lowered.compile(compiler_options=json.load(open({in_json!r})))")
+        lines.append(f"  options    lowered.compile(compiler_options=json.load(open({in_json!r}))['compiler_options'])")
     elif len(as_dictionary) <= _MOST_SHOWN:
         lines.append(f"  options    lowered.compile(compiler_options={as_dictionary})")
     else:
-        lines.append(
-            f"  options    {len(as_dictionary):,} characters: --options-out FILE.json writes them for compiler_options"
-        )
+        lines.append(f"  options    {len(as_dictionary):,} characters: -o FILE.json writes them for compiler_options")
     if len(_VARIABLE) + len(flags.encode()) + 2 > _LONGEST_VARIABLE:
         lines.append(f"  flags      {len(flags):,} characters: too long for {_VARIABLE}, only compiler_options takes them")
     elif in_text is not None:
@@ -208,5 +182,5 @@ def _how_to_set(tuning: Tuning, written: Sequence[Path]) -> list[str]:
     elif len(flags) <= _MOST_SHOWN:
         lines.append(f"  flags      {_VARIABLE}={shlex.quote(flags)}")
     else:
-        lines.append(f"  flags      {len(flags):,} characters: --options-out FILE.flags writes them for {_VARIABLE}")
+        lines.append(f"  flags      {len(flags):,} characters: -o FILE.flags writes them for {_VARIABLE}")
     return lines

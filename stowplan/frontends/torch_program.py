@@ -6,7 +6,7 @@ Torch is imported when a model or program is read, never before.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from stowplan.errors import InputError, MissingDependencyError, first_line, to_install
@@ -58,6 +58,10 @@ def stored_inputs(program: Any) -> set[str]:
         *getattr(signature, "inputs_to_lifted_tensor_constants", {}),
         *getattr(signature, "inputs_to_lifted_custom_objs", {}),
     }
+
+
+#: Stands among the keys of storages for the state of random numbers, which operators that draw some write over.
+RANDOM = -1
 
 
 def static_shape(tensor: Any, place: str) -> tuple[int, ...]:
@@ -194,6 +198,36 @@ def tensors_of(value: Any) -> list[Any]:
 def storage_key(tensor: Any) -> int:
     """What two tensors have in common that share a storage, while both are held."""
     return int(tensor.untyped_storage()._cdata)
+
+
+class EffectOrder:
+    """Who touches what is written over does so before, or after, as in the graph.
+
+    Attributes
+    ----------
+    precedences
+        Pairs of operators, the first of which runs before the second.
+    overwritten
+        Keys of storages that were written over.
+    """
+
+    def __init__(self) -> None:
+        self.precedences: dict[tuple[int, int], None] = {}
+        self.overwritten: set[int] = set()
+        self._touching: dict[int, list[int]] = {}
+        """Operators that touched a storage from the last that wrote over it."""
+
+    def add(self, number: int, touched: Iterable[int], overwritten: Collection[int]) -> None:
+        """The next operator of the graph, with the keys of what it touches, and of what it writes over among them."""
+        for key in touched:
+            others = self._touching.setdefault(key, [])
+            if key in overwritten:
+                self.precedences.update(((other, number), None) for other in others)
+                others.clear()
+                self.overwritten.add(key)
+            elif key in self.overwritten:
+                self.precedences[others[0], number] = None
+            others.append(number)
 
 
 def is_random(node: Any) -> bool:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.backends.xla import workload
 from stowplan.backends.xla.tuning import Tuning
 from stowplan.cli import tune_xla
 from stowplan.hardware.costs.signatures import LatencyTable
@@ -28,23 +27,22 @@ TOY = ("tune-xla", "fake:toy", "--shapes", "f32[256,1024] f32[256,1024]")
 
 def test_from_the_function_to_the_options(cli: Cli, fake: xla.Fake, tmp_path: Path) -> None:
     LatencyTable().save(tmp_path / "known.json")
-    names = [tmp_path / name for name in ("tuning.json", "options.json", "options.flags")]
-    outputs = ("-o", names[0], "--options-out", names[1], "--options-out", names[2])
+    names = [tmp_path / name for name in ("tuning.json", "options.flags")]
+    outputs = ("-o", names[0], "--output", names[1])
     done = cli(*TOY, "--option", "--xla_own=7", "--folder", tmp_path / "kept", "--table", tmp_path / "known.json", *outputs)
     assert done.code == 0, done.err
     tuning = Tuning.load(names[0])
     assert (tuning.name, tuning.gain) == ("toy", 1 - 4100 / 4500)
     assert tuning.compiler_options["xla_own"] == "7"
-    assert json.loads(names[1].read_text()) == tuning.compiler_options
-    assert dict(flag[2:].split("=", 1) for flag in shlex.split(names[2].read_text())) == tuning.compiler_options
+    assert dict(flag[2:].split("=", 1) for flag in shlex.split(names[1].read_text())) == tuning.compiler_options
     progress = done.err.splitlines()
     assert len(progress) == len(tuning.trials)
     assert progress[0].endswith("1/10 default: 4,500 cycles; best 0")
     assert progress[-1].endswith("best +8.9%")
     lines = done.out.splitlines()
     assert lines[0] == "toy on tpu-v4: 8.9% fewer cycles than by XLA's default"
-    assert lines[-2] == f"  options    lowered.compile(compiler_options=json.load(open({str(names[1])!r})))"
-    assert lines[-1] == f'  flags      LIBTPU_INIT_ARGS="$(cat {shlex.quote(str(names[2]))})"'
+    assert lines[-2] == f"  options    lowered.compile(compiler_options=json.load(open({str(names[0])!r}))['compiler_options'])"
+    assert lines[-1] == f'  flags      LIBTPU_INIT_ARGS="$(cat {shlex.quote(str(names[1]))})"'
     # A second run compiles nothing, says the same, and needs no file.
     again = cli(*TOY, "--option", "xla_own=7", "--folder", tmp_path / "kept", "-q")
     assert (again.code, again.err) == (0, "")
@@ -53,7 +51,7 @@ def test_from_the_function_to_the_options(cli: Cli, fake: xla.Fake, tmp_path: Pa
     options, flags = again.out.splitlines()[-2:]
     assert options == f"  options    lowered.compile(compiler_options={tuning.compiler_options})"
     (value,) = shlex.split(flags.removeprefix("  flags      LIBTPU_INIT_ARGS="))
-    assert value == names[2].read_text().rstrip("\n")
+    assert value == names[1].read_text().rstrip("\n")
 
 
 def test_a_mesh(cli: Cli, fake: xla.Fake) -> None:
@@ -83,8 +81,8 @@ def test_the_whole_result(cli: Cli, fake: xla.Fake) -> None:
 def test_long_options_are_for_a_file(cli: Cli, fake: xla.Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_xla, "_MOST_SHOWN", 100)
     *_, options, flags = cli(*TOY, "-q").out.splitlines()
-    assert options.endswith("characters: --options-out FILE.json writes them for compiler_options")
-    assert flags.endswith("characters: --options-out FILE.flags writes them for LIBTPU_INIT_ARGS")
+    assert options.endswith("characters: -o FILE.json writes them for compiler_options")
+    assert flags.endswith("characters: -o FILE.flags writes them for LIBTPU_INIT_ARGS")
     monkeypatch.setattr(tune_xla, "_LONGEST_VARIABLE", 100)
     assert cli(*TOY, "-q").out.endswith("too long for LIBTPU_INIT_ARGS, only compiler_options takes them\n")
 
@@ -103,13 +101,12 @@ def test_long_options_are_for_a_file(cli: Cli, fake: xla.Fake, monkeypatch: pyte
         (("fake:toy", "--option", "a=1", "--option", "--a=2"), "found option a twice"),
         (("fake:toy", "--shapes", "f32[2"), "found shape 'f32[2', expected a type and dimensions"),
         (("fake:toy", "--shapes", "f32[2] q7[3]"), "found shape 'q7[3]' of an unknown type"),
-        (("fake:toy", "--factory-argument", "x"), "--factory-argument needs --factory"),
         (("fake:toy", "--mesh", "4"), "found mesh '4', expected names and sizes of axes"),
         (("fake:toy", "--partition", "-"), "found a partition and no mesh"),
         (("fake:toy", "--mesh", "d=4", "--partition", "-,d"), "found partitions of 1 arguments, expected one for each of 0"),
         (("fake:crowded", "--mesh", "d=8"), "crowded on v4:2x2x1: found a mesh of [8], expected fewer"),
         (
-            ("fake:toy", "--factory", "--arguments", "m:a"),
+            ("fake:toy()", "--arguments", "m:a"),
             "found more than one of shapes, arguments and a factory, expected one way to say the arguments",
         ),
         (("fake:toy", "--target", "teaching"), "found target 'teaching', expected one that XLA compiles for: tpu-7x, tpu-v4, "),
@@ -118,9 +115,8 @@ def test_long_options_are_for_a_file(cli: Cli, fake: xla.Fake, monkeypatch: pyte
         (("fake:toy", "--compile-limit", "0"), "found a limit of 0.0 s for one compile"),
         (("fake:toy", "--table", "none.json"), "none.json: cannot read"),
         (("fake:toy", "-o", "no/such.json"), "no/such.json: cannot write: there is no folder"),
-        (("fake:toy", "--options-out", "no/such.json"), "no/such.json: cannot write: there is no folder"),
         (("fake:toy", "--report", "no/such.html"), "no/such.html: cannot write: there is no folder"),
-        (("fake:toy", "-o", "x", "--options-out", "x"), "x: is to be written twice"),
+        (("fake:toy", "-o", "x", "-o", "x"), "x: is to be written twice"),
         (("fake:toy", "--folder", "file/below"), "file/below: cannot write into it"),
     ],
 )
@@ -136,7 +132,7 @@ def test_bad_input(
 
 
 def test_without_the_extra(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     missing = "jax and jaxlib and libtpu, not installed here: pip install '.[xla]' in a clone of stowplan"
     assert error_line(cli(*TOY)) == f"stowplan: compiling for XLA needs {missing}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from stowplan.backends.fallback import PlanningWarning
 from stowplan.lazy import lazy_names, listed
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from stowplan.backends.executorch.banks import banked_memory_planning_pass as banked_memory_planning_pass
     from stowplan.backends.executorch.banks import banked_planning_algorithm as banked_planning_algorithm
     from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm as MemoryPlanningAlgorithm
-    from stowplan.backends.executorch.planning import PlanningWarning as PlanningWarning
     from stowplan.backends.executorch.planning import memory_planning_algorithm as memory_planning_algorithm
     from stowplan.backends.executorch.planning import memory_planning_pass as memory_planning_pass
     from stowplan.backends.executorch.program import Planned as Planned
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "banks": ["BankedPlanningAlgorithm", "banked_memory_planning_pass", "banked_planning_algorithm"],
-    "planning": ["MemoryPlanningAlgorithm", "PlanningWarning", "memory_planning_algorithm", "memory_planning_pass"],
+    "planning": ["MemoryPlanningAlgorithm", "memory_planning_algorithm", "memory_planning_pass"],
     "program": ["Planned", "offset_table", "plan", "write_offsets"],
     "reorder": ["ReorderPass", "reorder_pass"],
 }
 
-__all__ = [*chain.from_iterable(_PLACES.values())]
+__all__ = ["PlanningWarning", *chain.from_iterable(_PLACES.values())]
 
 __getattr__ = lazy_names(__name__, _PLACES)
 __dir__ = listed(globals())

@@ -14,12 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stowplan.errors import StowplanError
+from stowplan.backends.fallback import UnsupportedError
 from stowplan.models.packing.problem import Buffer, Problem
-
-
-class UnsupportedError(StowplanError):
-    """A graph that this back end does not plan: executorch's own planner has to."""
 
 
 @dataclass(eq=False)

@@ -8,15 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
 
 import msgspec
 
 from stowplan.arguments import whole
 from stowplan.backends.executorch import arenas, check
-from stowplan.backends.executorch.arenas import Tensor, UnsupportedError
+from stowplan.backends.executorch.arenas import Tensor
 from stowplan.backends.executorch.control_flow import Graph, assign, flatten, is_program, read
-from stowplan.backends.executorch.planning import complaint, pass_with, reason, require, solve_with, warn
+from stowplan.backends.executorch.planning import NEEDED, complaint, pass_with
+from stowplan.backends.fallback import UnsupportedError, reason, require, warn
+from stowplan.backends.search import SearchOptions, solve_with
 from stowplan.errors import InputError, UsageError
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
@@ -270,9 +273,7 @@ def banked_planning_algorithm(
     costs: Mapping[str, int] | None = None,
     *,
     time_limit: float = 10.0,
-    deterministic: bool = False,
-    seed: int = 0,
-    workers: int = 2,
+    **search: Unpack[SearchOptions],
 ) -> BankedPlanningAlgorithm:
     """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite``, which must be the only one there.
 
@@ -287,8 +288,8 @@ def banked_planning_algorithm(
         :data:`RATIO` times the one before. With two banks the plan does not depend on it.
     time_limit
         Seconds for each graph.
-    deterministic, seed, workers
-        As :func:`stowplan.solve` takes them.
+    search
+        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
 
     Raises
     ------
@@ -302,26 +303,19 @@ def banked_planning_algorithm(
         )
     given = {name: RATIO**at for at, name in enumerate(names)} if costs is None else costs
     chosen = tuple(whole(f"the cost {{}} of {name}", given[name], 0) for name in names)
-    options = check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
-    return BankedPlanningAlgorithm(target, options, chosen)
+    return BankedPlanningAlgorithm(target, check_options(Options(time_limit=time_limit, **search)), chosen)
 
 
 def banked_memory_planning_pass(
-    target: Any,
-    costs: Mapping[str, int] | None = None,
-    *,
-    time_limit: float = 10.0,
-    deterministic: bool = False,
-    seed: int = 0,
-    workers: int = 2,
-    **others: Any,
+    target: Any, costs: Mapping[str, int] | None = None, *, time_limit: float = 10.0, **others: Any
 ) -> Any:
     """A ``MemoryPlanningPass`` with :func:`banked_planning_algorithm`, in place of executorch's function of the same name.
 
     Parameters
     ----------
     others
-        As executorch's ``MemoryPlanningPass`` takes them, but for ``share_mutable_buffers``.
+        As :func:`banked_planning_algorithm` takes them, or executorch's ``MemoryPlanningPass``, but for
+        ``share_mutable_buffers``.
 
     Raises
     ------
@@ -330,17 +324,13 @@ def banked_memory_planning_pass(
     UsageError
         State that methods share: executorch keeps it in arena 2, whatever the map says.
     """
-    require()
     if others.get("share_mutable_buffers"):
         raise UsageError("found share_mutable_buffers with banks, expected it off: executorch keeps such state in arena 2")
-    algorithm = banked_planning_algorithm(
-        target, costs, time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers
-    )
-    return pass_with(algorithm, **others)
+    return pass_with(partial(banked_planning_algorithm, target, costs, time_limit=time_limit), others)
 
 
 def _stock(target: Any) -> Callable[..., Any]:
-    require()
+    require(*NEEDED)
     from executorch.exir.banked_memory_planning import BankedGreedy
 
     found: Callable[..., Any] = BankedGreedy(target)

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stowplan.backends.executorch.arenas import Place, Tensor, UnsupportedError, places
+from stowplan.backends.executorch.arenas import Place, Tensor, places
+from stowplan.backends.fallback import UnsupportedError
 
 #: The operators that are modelled, and which of their arguments a body is given in slices; without slices, results move.
 MODELLED = {"cond": None, "map_impl": 1, "scan": 2}

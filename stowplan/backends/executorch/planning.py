@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
 
 import msgspec
 
 from stowplan.backends.executorch import arenas, check
-from stowplan.backends.executorch.arenas import Arena, UnsupportedError
+from stowplan.backends.executorch.arenas import Arena
 from stowplan.backends.executorch.control_flow import Graph, assign, flatten, is_program, read
-from stowplan.errors import MissingDependencyError, brief, to_install
+from stowplan.backends.fallback import UnsupportedError, reason, require, warn
+from stowplan.backends.search import SearchOptions, solve_with
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
-from stowplan.portfolio.solve import solve
-from stowplan.result import Result
+
+#: What is asked of :func:`~stowplan.backends.fallback.require`.
+NEEDED = ("planning for ExecuTorch", ("executorch",), "executorch")
 
 #: Version of executorch whose memory planning this back end was written and tested for: its first two numbers.
 VERSION = "1.5"
-
-
-def require() -> None:
-    """Raise MissingDependencyError, naming the extra that brings it, where executorch is not installed."""
-    if importlib.util.find_spec("executorch") is None:
-        raise MissingDependencyError(
-            f"planning for ExecuTorch needs executorch, not installed here: {to_install('executorch')}"
-        )
 
 
 def complaint() -> str:
@@ -45,10 +38,6 @@ def complaint() -> str:
     except importlib.metadata.PackageNotFoundError:
         return f"found an executorch without a version, expected {VERSION}"
     return "" if found.split(".")[:2] == VERSION.split(".") else f"found executorch {found}, expected {VERSION}"
-
-
-class PlanningWarning(UserWarning):
-    """A graph was planned by executorch's own planner; says why."""
 
 
 class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,21 +174,19 @@ class MemoryPlanningAlgorithm:
         )
 
 
-def memory_planning_algorithm(
-    time_limit: float = 10.0, *, deterministic: bool = False, seed: int = 0, workers: int = 2
-) -> MemoryPlanningAlgorithm:
+def memory_planning_algorithm(time_limit: float = 10.0, **search: Unpack[SearchOptions]) -> MemoryPlanningAlgorithm:
     """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite``.
 
     Each arena is packed to the least height; an arena that is not smaller than greedy's stays as greedy has it, and one that
     greedy packs to its load costs nothing. Everything is verified before it is handed over. A graph that cannot be planned
-    keeps greedy's plan, with a :class:`PlanningWarning`.
+    keeps greedy's plan, with a :class:`~stowplan.backends.fallback.PlanningWarning`.
 
     Parameters
     ----------
     time_limit
         Seconds for each arena of each graph; most take far less.
-    deterministic, seed, workers
-        As :func:`stowplan.solve` takes them.
+    search
+        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
 
     Returns
     -------
@@ -211,62 +198,39 @@ def memory_planning_algorithm(
     UsageError
         An argument of a wrong type or out of range.
     """
-    return MemoryPlanningAlgorithm(
-        check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
-    )
+    return MemoryPlanningAlgorithm(check_options(Options(time_limit=time_limit, **search)))
 
 
-def memory_planning_pass(
-    time_limit: float = 10.0, *, deterministic: bool = False, seed: int = 0, workers: int = 2, **others: Any
-) -> Any:
+def memory_planning_pass(time_limit: float = 10.0, **others: Any) -> Any:
     """A ``MemoryPlanningPass`` with :func:`memory_planning_algorithm`, for executorch's ``ExecutorchBackendConfig``.
 
     Parameters
     ----------
     others
-        As executorch's ``MemoryPlanningPass`` takes them: ``alloc_graph_input``, ``share_mutable_buffers`` and so on.
+        As :func:`memory_planning_algorithm` takes them, or executorch's ``MemoryPlanningPass``: ``alloc_graph_input``,
+        ``share_mutable_buffers`` and so on.
 
     Raises
     ------
     MissingDependencyError
         Without executorch.
     """
-    require()
-    return pass_with(memory_planning_algorithm(time_limit, deterministic=deterministic, seed=seed, workers=workers), **others)
+    return pass_with(partial(memory_planning_algorithm, time_limit), others)
 
 
-def pass_with(algorithm: Callable[..., Any], **others: Any) -> Any:
-    """Executorch's ``MemoryPlanningPass`` with one algorithm alone."""
+def pass_with(make: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """Executorch's ``MemoryPlanningPass`` with one algorithm alone, which takes what it knows of the arguments given."""
+    require(*NEEDED)
+    search = {name: value for name, value in given.items() if name in SearchOptions.__annotations__}
+    others = {name: value for name, value in given.items() if name not in search}
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
     from executorch.exir.passes import MemoryPlanningPass
 
-    return MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([algorithm]), **others)
-
-
-def warn(text: str) -> None:
-    """Say in one line that a plan is executorch's own, and why."""
-    warnings.warn(brief(text), PlanningWarning, stacklevel=3)
-
-
-def reason(error: Exception) -> str:
-    """Why something of a graph is not supported, for people; of an error that nobody expected, its type as well."""
-    return str(error) if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {error}"
-
-
-def solve_with(options: Options, problem: Any, plans: Mapping[str, Any] | None = None) -> Result:
-    """:func:`stowplan.solve` under the options of an algorithm or a pass, with the plans at hand."""
-    return solve(
-        problem,
-        time_limit=options.time_limit,
-        deterministic=options.deterministic,
-        seed=options.seed,
-        workers=options.workers,
-        plans=plans,
-    )
+    return MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([make(**search)]), **others)
 
 
 def _installed_greedy() -> Callable[..., Any]:
-    require()
+    require(*NEEDED)
     from executorch.exir.memory_planning import greedy
 
     found: Callable[..., Any] = greedy

@@ -9,14 +9,17 @@ import copy
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
 from stowplan import files
 from stowplan.backends.emit import FORMATS, check_form
-from stowplan.backends.executorch.planning import ArenaReport, MemoryPlanningAlgorithm, complaint, require
-from stowplan.backends.executorch.reorder import OrderReport, ReorderPass
+from stowplan.backends.executorch.planning import NEEDED, ArenaReport, MemoryPlanningAlgorithm, complaint
+from stowplan.backends.executorch.reorder import ReorderPass
+from stowplan.backends.fallback import require
+from stowplan.backends.orders import OrderReport
+from stowplan.backends.search import SearchOptions
 from stowplan.errors import UsageError
 from stowplan.models.document import Arena, OffsetRow, OffsetTable
 from stowplan.portfolio.arguments import check_options
@@ -42,14 +45,7 @@ class Planned:
 
 
 def plan(
-    edge: Any,
-    config: Any = None,
-    *,
-    order: bool = True,
-    time_limit: float = 10.0,
-    deterministic: bool = False,
-    seed: int = 0,
-    workers: int = 2,
+    edge: Any, config: Any = None, *, order: bool = True, time_limit: float = 10.0, **search: Unpack[SearchOptions]
 ) -> Planned:
     """Order the operators of an edge program and plan its memory; in place of ``edge.to_executorch(config)``.
 
@@ -64,8 +60,8 @@ def plan(
         Whether operators may be moved. Where they were, the program is planned in its own order as well; the smaller is kept.
     time_limit
         Seconds for each order, and for each arena.
-    deterministic, seed, workers
-        As :func:`stowplan.solve` takes them.
+    search
+        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
 
     Returns
     -------
@@ -79,10 +75,10 @@ def plan(
     UsageError
         An argument of a wrong type or out of range, or a memory planning pass that is not executorch's.
     """
-    require()
+    require(*NEEDED)
     from executorch.exir import ExecutorchBackendConfig
 
-    options = check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
+    options = check_options(Options(time_limit=time_limit, **search))
     base = ExecutorchBackendConfig() if config is None else config
     if not order or complaint():
         return _planned(edge, base, options, order=False)

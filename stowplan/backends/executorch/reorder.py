@@ -8,41 +8,30 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
-import msgspec
-
-from stowplan.backends.executorch.arenas import UnsupportedError, round_up
-from stowplan.backends.executorch.planning import reason, solve_with, warn
-from stowplan.frontends.torch_program import FakeRun, arguments, is_written, leaves, storage_key, tensors_of
+from stowplan.backends.executorch.arenas import round_up
+from stowplan.backends.fallback import UnsupportedError, reason, warn
+from stowplan.backends.orders import OrderReport, ordered
+from stowplan.backends.search import SearchOptions
+from stowplan.frontends.torch_program import (
+    RANDOM,
+    EffectOrder,
+    FakeRun,
+    arguments,
+    is_written,
+    leaves,
+    storage_key,
+    tensors_of,
+)
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.operator_order.kind import KIND
 
 #: Bytes that executorch aligns tensors to.
 ALIGNMENT = 16
-
-
-class OrderReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one graph. Peaks are the most bytes of activations that live while an operator runs."""
-
-    operators: int
-    given: int
-    """Peak in the order that the graph had."""
-    peak: int
-    bound: int
-    """No order has a lower peak."""
-    moved: bool
-    """Whether the graph has another order now."""
-    seconds: float
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether no order has a lower peak."""
-        return self.peak <= self.bound
 
 
 @dataclass
@@ -67,25 +56,12 @@ class ReorderPass:
     def _reorder(self, graph_module: Any) -> bool:
         began = time.monotonic()
         reader = GraphReader(graph_module.graph)
-        problem = reader.problem
-        given = KIND.initial(problem)["given"]
-        found = solve_with(self.options, problem)
-        moved = found.plan is not None and found.plan.objective < given.objective
-        if moved:
-            reader.apply(found.plan.order)
+        plan, report = ordered(reader.problem, self.options, began)
+        if report.moved:
+            reader.apply(plan.order)
             graph_module.recompile()
-        peak = found.plan.objective if moved else given.objective
-        self.reports.append(
-            OrderReport(
-                operators=len(problem.ops),
-                given=given.objective,
-                peak=peak,
-                bound=min(peak, found.bound or 0),
-                moved=moved,
-                seconds=round(time.monotonic() - began, 3),
-            )
-        )
-        return moved
+        self.reports.append(report)
+        return report.moved
 
 
 class GraphReader:
@@ -166,33 +142,23 @@ class GraphReader:
             ops=tuple(ops),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            precedences=tuple(dict.fromkeys(self._precedences(number_of))),
+            precedences=self._precedences(number_of),
             name="executorch",
         )
 
-    def _precedences(self, number_of: dict[Any, int]) -> Iterator[tuple[int, int]]:
-        last_random: int | None = None
-        written: dict[int, int] = {}
-        touching: dict[int, list[int]] = {}
+    def _precedences(self, number_of: dict[Any, int]) -> tuple[tuple[int, int], ...]:
+        order = EffectOrder()
         for node, number in number_of.items():
             for used in node.all_input_nodes:
                 producer = _whole(used)
                 # Values without tensors, sizes for example, have to be there as well.
                 if producer in number_of:
-                    yield number_of[producer], number
-            written_now = self._storages_of(given for argument, given in arguments(node) if is_written(argument))
-            for storage in self._storages_of(node.all_input_nodes):
-                if storage in written:
-                    yield written[storage], number
-                if storage in written_now:
-                    yield from ((other, number) for other in touching.get(storage, ()) if other != number)
-                    written[storage] = number
-                    touching[storage] = []
-                touching.setdefault(storage, []).append(number)
-            if _is_random(node):
-                if last_random is not None:
-                    yield last_random, number
-                last_random = number
+                    order.precedences[number_of[producer], number] = None
+            drawn = dict.fromkeys([RANDOM] if _is_random(node) else [])
+            touched = self._storages_of(node.all_input_nodes) | drawn
+            written = self._storages_of(given for argument, given in arguments(node) if is_written(argument)) | drawn
+            order.add(number, touched, written)
+        return tuple(order.precedences)
 
     def _numbers_of(self, node: Any) -> list[int]:
         values = map(id, tensors_of(self._run.values[node]))
@@ -217,15 +183,15 @@ class GraphReader:
         return [*range(first, len(self._tensors))]
 
 
-def reorder_pass(time_limit: float = 10.0, *, deterministic: bool = False, seed: int = 0, workers: int = 2) -> ReorderPass:
+def reorder_pass(time_limit: float = 10.0, **search: Unpack[SearchOptions]) -> ReorderPass:
     """A pass for executorch's ``ExecutorchBackendConfig(passes=[...])`` that orders operators for the least peak of live bytes.
 
     Parameters
     ----------
     time_limit
         Seconds for each graph.
-    deterministic, seed, workers
-        As :func:`stowplan.solve` takes them.
+    search
+        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
 
     Returns
     -------
@@ -237,7 +203,7 @@ def reorder_pass(time_limit: float = 10.0, *, deterministic: bool = False, seed:
     UsageError
         An argument of a wrong type or out of range.
     """
-    return ReorderPass(check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers)))
+    return ReorderPass(check_options(Options(time_limit=time_limit, **search)))
 
 
 def _is_getitem(node: Any) -> bool:

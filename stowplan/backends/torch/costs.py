@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import flop_counter
 
-from stowplan.backends.torch.errors import UnsupportedError
+from stowplan.backends.fallback import UnsupportedError
 from stowplan.frontends.torch_program import tensors_of
 
 #: Floating-point operations that run while a byte moves, by the type of device; else element-wise operators would cost nothing.

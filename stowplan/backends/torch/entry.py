@@ -6,13 +6,12 @@ Importing it loads no torch.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stowplan.arguments import flag, size, whole
-from stowplan.backends.torch.errors import UnsupportedError
-from stowplan.errors import MissingDependencyError, UsageError, to_install
+from stowplan.backends.fallback import UnsupportedError, require, warn
+from stowplan.errors import UsageError
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 
@@ -20,21 +19,8 @@ if TYPE_CHECKING:
     from stowplan.backends.torch.partition import Partitioner
 
 
-def require() -> None:
-    """Raise MissingDependencyError, naming the extra that brings it, where torch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        raise MissingDependencyError(f"planning for torch needs torch, not installed here: {to_install('learned')}")
-
-
-def to_bytes(memory: int | str, what: str = "a memory limit", least: int = 1) -> int:
-    """A number of bytes, or text such as ``"4 GiB"`` or ``"500 MB"``.
-
-    Raises
-    ------
-    UsageError
-        Anything else, or fewer bytes than ``least``.
-    """
-    return size(f"{what} of {{}}", memory, least)
+#: What is asked of :func:`~stowplan.backends.fallback.require`.
+NEEDED = ("planning for torch", ("torch",), "learned")
 
 
 def partitioner(
@@ -81,10 +67,10 @@ def partitioner(
     UsageError
         An argument of a wrong type or out of range.
     """
-    require()
+    require(*NEEDED)
     options = check_options(Options(time_limit=time_limit, workers=workers, seed=seed))
-    limit, graphs = to_bytes(memory), whole("{} graphs", graphs, 1)
-    beside = to_bytes(outside, "an outside", 0)
+    limit, graphs = size("a memory limit of {}", memory, 1), whole("{} graphs", graphs, 1)
+    beside = size("an outside of {}", outside, 0)
     if beside >= limit:
         raise UsageError(f"found an outside of {beside} bytes, expected less than the memory limit of {limit}")
     from stowplan.backends.torch.partition import Partitioner
@@ -148,8 +134,6 @@ def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Cal
         return compiler(graph_module, example_inputs, **others)
 
     def compile_graph(graph_module: Any, example_inputs: Any, **others: Any) -> Any:
-        from stowplan.backends.torch.partition import warn
-
         try:
             compiled = compile_halves(graph_module, example_inputs, **others)
         except UnsupportedError as error:

@@ -5,10 +5,6 @@ from __future__ import annotations
 from stowplan.errors import StowplanError
 
 
-class UnsupportedError(StowplanError):
-    """A graph that no plan can be made for; the partitioner warns and keeps torch's own."""
-
-
 class MemoryLimitError(StowplanError):
     """No plan, or no step, is within the memory limit; says the least that was reached, and what is proven.
 
@@ -21,7 +17,3 @@ class MemoryLimitError(StowplanError):
     def __init__(self, message: str, limit: int, least: int, bound: int):
         super().__init__(message)
         self.limit, self.least, self.bound = limit, least, bound
-
-
-class PlanningWarning(UserWarning):
-    """A graph does not run within its limit, or as it was planned here; says why."""

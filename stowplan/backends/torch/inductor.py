@@ -5,29 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
-import msgspec
-
-from stowplan.backends.torch.entry import require
+from stowplan.backends.fallback import require
+from stowplan.backends.orders import OrderReport, ordered
+from stowplan.backends.search import SearchOptions
+from stowplan.backends.torch.entry import NEEDED
 from stowplan.log import LOGGER
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.operator_order.kind import KIND
-from stowplan.portfolio.solve import solve
-
-
-class OrderReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one graph of Inductor's scheduler. Peaks are bytes."""
-
-    nodes: int
-    given: int
-    """Peak in the order that Inductor had."""
-    peak: int
-    bound: int
-    """No order has a lower peak."""
-    seconds: float
 
 
 class _Order:
@@ -51,26 +38,9 @@ class _Order:
 
         began = time.monotonic()
         problem = problem_of(nodes, set(V.graph.get_output_names()))
-        given = KIND.initial(problem)["given"]
-        options = self.options
-        found = solve(
-            problem,
-            time_limit=options.time_limit,
-            deterministic=options.deterministic,
-            seed=options.seed,
-            workers=options.workers,
-        )
-        best = given if found.plan is None or found.plan.objective >= given.objective else found.plan
-        self.reports.append(
-            OrderReport(
-                nodes=len(nodes),
-                given=given.objective,
-                peak=best.objective,
-                bound=min(best.objective, found.bound or 0),
-                seconds=round(time.monotonic() - began, 3),
-            )
-        )
-        return [nodes[each] for each in best.order]
+        plan, report = ordered(problem, self.options, began)
+        self.reports.append(report)
+        return [nodes[number] for number in plan.order]
 
 
 def problem_of(nodes: Sequence[Any], outputs: set[str]) -> Problem:
@@ -123,9 +93,7 @@ def problem_of(nodes: Sequence[Any], outputs: set[str]) -> Problem:
 
 
 @contextlib.contextmanager
-def inductor_order(
-    time_limit: float = 10.0, *, deterministic: bool = False, seed: int = 0, workers: int = 2
-) -> Iterator[list[OrderReport]]:
+def inductor_order(time_limit: float = 10.0, **search: Unpack[SearchOptions]) -> Iterator[list[OrderReport]]:
     """What Inductor compiles inside runs in the order of least peak by its own estimate, one of ours among those it tries.
 
     Nothing is taken from its caches meanwhile: they do not know of the order.
@@ -134,8 +102,8 @@ def inductor_order(
     ----------
     time_limit
         Seconds for each graph.
-    deterministic, seed, workers
-        As :func:`stowplan.solve` takes them.
+    search
+        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
 
     Yields
     ------
@@ -149,8 +117,8 @@ def inductor_order(
     UsageError
         An argument of a wrong type or out of range.
     """
-    options = check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
-    require()
+    options = check_options(Options(time_limit=time_limit, **search))
+    require(*NEEDED)
     from torch._inductor import config, memory
 
     method = _Order(options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-import warnings
 from contextvars import copy_context
 from typing import Any
 
@@ -14,14 +13,14 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import CompileContext
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
+from stowplan.backends.fallback import reason, warn
 from stowplan.backends.torch import stock
 from stowplan.backends.torch.checkpoints import separated
 from stowplan.backends.torch.costs import SIZES, whole
-from stowplan.backends.torch.errors import MemoryLimitError, PlanningWarning, UnsupportedError
+from stowplan.backends.torch.errors import MemoryLimitError
 from stowplan.backends.torch.halves import split
-from stowplan.backends.torch.planning import Choice, GraphReport, Settings, choose
+from stowplan.backends.torch.planning import Choice, Chooser, GraphReport, Settings
 from stowplan.backends.torch.reader import read, sequence_of
-from stowplan.errors import brief
 from stowplan.models.rematerialization.structure import build
 
 #: Versions of torch that the tests of this back end passed with.
@@ -80,7 +79,7 @@ class Partitioner(CustomPartitionerFn):
                 raise
             why = str(error)
         except Exception as error:  # whatever is wrong with this graph, torch has a plan for it
-            why = str(error) if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {error}"
+            why = reason(error)
         modules, instead = stock.handed_over(gm, joint_inputs, kwargs)
         warn(f"{why}: {instead}")
         return modules
@@ -94,16 +93,16 @@ class Partitioner(CustomPartitionerFn):
         modules = stock.partition(gm, joint_inputs, kwargs)
         stock_seconds = time.monotonic() - before
         key, limit = self._share()
-        choice: Choice = choose(
+        chooser = Chooser(
             found,
             limit,
             self.settings,
             sequence_of(found, [each.graph for each in modules]),
             lambda should_stop: stock.plans(gm, found, joint_inputs, kwargs, should_stop=should_stop),
-            keep_own=kwargs.get("compiler") == "inductor",
-            began=began,
-            stock_seconds=stock_seconds,
+            stock_seconds,
+            began,
         )
+        choice = chooser.choose(keep_own=kwargs.get("compiler") == "inductor")
         if not choice.is_stock:
             modules = split(
                 module,
@@ -174,8 +173,3 @@ def prepared(gm: Any, separate: bool = True) -> Any:
         partitioners.cleanup_recompute_tags(module, is_default_partition=False)
         module.graph = separated(module.graph)
     return module
-
-
-def warn(text: str) -> None:
-    """Say in one line what is not as it was asked for, and what is done instead."""
-    warnings.warn(brief(text), PlanningWarning, stacklevel=4)

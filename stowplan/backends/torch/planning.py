@@ -88,59 +88,55 @@ class Choice(msgspec.Struct, frozen=True):
     """Whether torch's own modules at the budget that is set are this plan."""
 
 
-def choose(
-    found: Reading,
-    limit: int,
-    settings: Settings,
-    own: Sequence[int] | None,
-    others: Callable[[Callable[[], bool]], Iterator[stock.Stock]],
-    keep_own: bool = False,
-    began: float | None = None,
-    stock_seconds: float = 0.0,
-) -> Choice:
-    """The plan that adds least within a limit.
+class Chooser:
+    """Seeks the plan that adds least within a limit.
 
     Parameters
     ----------
+    found
+        The joint graph.
     limit
         Bytes.
     own
         Runs of torch's own plan at the budget that is set.
     others
         Its plans at other budgets, as long as what it is given says that there is time.
-    keep_own
-        Whether torch's own plan stays where it is within the limit.
-    began
-        When the time limit began, by ``time.monotonic``; now by default.
     stock_seconds
         That each of torch's plans takes.
-
-    Raises
-    ------
-    MemoryLimitError
-        No plan was found; says whether it is proven that there is none.
+    began
+        When the time limit began, by ``time.monotonic``.
     """
-    chooser = _Chooser(found, limit, settings, own, time.monotonic() if began is None else began)
-    chooser.stock_seconds = stock_seconds
-    return chooser.choose(others, keep_own)
 
-
-class _Chooser:
-    def __init__(self, found: Reading, limit: int, settings: Settings, own: Sequence[int] | None, began: float):
-        self.began = began
+    def __init__(
+        self,
+        found: Reading,
+        limit: int,
+        settings: Settings,
+        own: Sequence[int] | None,
+        others: Callable[[Callable[[], bool]], Iterator[stock.Stock]],
+        stock_seconds: float,
+        began: float,
+    ):
         self.found, self.limit, self.settings = found, limit, settings
+        self.others, self.stock_seconds, self.began = others, stock_seconds, began
         self.free: Structure = build(found.problem)
         self.own = None if own is None else self.free.made(own)
         if self.own is not None and not verify(self.free.problem, self.own).ok:
             self.own = None
         self.plans: dict[str, Plan] = {}
         self.insertion = Insertion(self.free)
-        self.stock_seconds = 0.0
         self.least = self.free.made(self.free.order).peak
         """Bytes of the least peak reached, and what no plan is below."""
         self.bound = bounds.load_bound(self.free)
 
-    def choose(self, others: Callable[[Callable[[], bool]], Iterator[stock.Stock]], keep_own: bool) -> Choice:
+    def choose(self, keep_own: bool) -> Choice:
+        """The plan; with ``keep_own`` torch's own stays where it is within the limit.
+
+        Raises
+        ------
+        MemoryLimitError
+            No plan was found; says whether it is proven that there is none.
+        """
         if self.own is not None:
             if keep_own and self.own.peak <= self.limit:
                 return self._choice(self.own, "stock", 0)
@@ -150,13 +146,13 @@ class _Chooser:
         if self.own is not None:
             self._offer("stock", self.own.sequence)
         if self._best() is None or self._best_plan().objective:
-            self._look_around(others)
+            self._look_around()
         best = self._best()
         if best is not None and self.plans[best].objective == 0:
             return self._choice(self.plans[best], best, 0)
         return self._search()
 
-    def _look_around(self, others: Callable[[Callable[[], bool]], Iterator[stock.Stock]]) -> None:
+    def _look_around(self) -> None:
         """What costs little time: simulations of two orders, runs added, and torch's plans at other budgets."""
         own = self._own_orders()
         orders = [self.free.order, *own]
@@ -176,7 +172,7 @@ class _Chooser:
             self._reached(peaks.lowered(self.free, own, lambda: time.monotonic() >= until, self.limit))
         until = time.monotonic() + STOCK_SHARE * self._left()
         # Another plan of torch's takes as long as the one at hand did.
-        for each in others(lambda: time.monotonic() + self.stock_seconds >= until):
+        for each in self.others(lambda: time.monotonic() + self.stock_seconds >= until):
             self._offer(f"stock at {each.budget}", each.sequence)
 
     def _simulated(self, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> float:

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from stowplan.backends.fallback import UnsupportedError
 from stowplan.backends.torch import costs
-from stowplan.backends.torch.errors import UnsupportedError
 from stowplan.frontends.torch_program import arguments, is_random, is_written, schema_of, tensors_of, warn_of_unknown
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 

@@ -24,9 +24,10 @@ from torch.utils import _python_dispatch as modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from stowplan.backends.fallback import warn
 from stowplan.backends.torch.errors import MemoryLimitError
 from stowplan.backends.torch.measure import Storages
-from stowplan.backends.torch.partition import Partitioner, warn
+from stowplan.backends.torch.partition import Partitioner
 
 #: How many calls of a kind are counted: of two steps at least, since an optimizer makes its state at the end of the first.
 COUNTED = 8

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._functorch import config, partitioners
 
-from stowplan.backends.torch.errors import UnsupportedError
+from stowplan.backends.fallback import UnsupportedError
 from stowplan.backends.torch.reader import Reading, is_mutable, sequence_of
 from stowplan.frontends.torch_program import is_random
 

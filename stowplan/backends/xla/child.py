@@ -268,7 +268,7 @@ def _load(workload: Workload, devices: Any, mesh: Any) -> tuple[Any, Any, tuple[
         return function, arguments, workload.donated, outputs
     found, given = _attribute(workload.reference), {} if mesh is None else {"mesh": mesh}
     donated, arguments = workload.donated, workload.shapes
-    if workload.factory:
+    if workload.factory_arguments is not None:
         found, arguments, named = found(*workload.factory_arguments, **given)
         donated = tuple(donated or ((named,) if isinstance(named, int) else named))
     elif workload.arguments:

@@ -12,9 +12,9 @@ from stowplan.backends.xla.steer import ALL_SLOW, Steer, values_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
 from stowplan.frontends.hlo import HloModule, read_module
-from stowplan.frontends.hlo.placed import placed_instructions, sign_steps
+from stowplan.frontends.hlo.placed import sign_steps
 from stowplan.frontends.hlo.shape import index_text
-from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts, shipped
+from stowplan.hardware.costs.signatures import Assignment, LatencyTable, Predictor, SignatureCosts, shipped
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import Target
 
@@ -91,8 +91,6 @@ class Evidence:
         """The first trial with nothing in fast memory, where there is one."""
         self.parameters = _parameters(module, self.program)
         """Tensors that are given to the program; constants are not among them."""
-        self.operands = _operands(module, self.program)
-        """Number of the operand by which a step, by its name, reads a tensor."""
         self.deadline = Deadline()
         """When to stop looking for what to try next."""
         self.costs = SignatureCosts(self.signatures, self.table, predictor or shipped(target.predictor))
@@ -246,45 +244,9 @@ class Evidence:
             now += step.weight * (placement.cycles or 0) if placement is not None else 0
         return {tensor: moment / max(now, 1.0) for tensor, moment in first.items()}
 
-    def harmful(self, planned: Assignment, all_slow: Assignment) -> dict[int, float]:
-        """Tensors that a plan would do better without: cycles that their places in fast memory cost, all runs.
-
-        The difference of a step between the two compiles is divided among the tensors that it finds in fast memory by the
-        bytes it moves.
-        """
-        effect: dict[int, float] = {}
-        for step in self.program.steps:
-            signature = self.signatures.get(step.name)
-            now, slow = planned.steps.get(step.name), all_slow.steps.get(step.name)
-            if signature is None or now is None or slow is None or now.cycles is None or slow.cycles is None:
-                continue
-            fast = [
-                (step.uses[leaf.use].tensor, leaf.moved)
-                for bit, leaf in enumerate(signature.leaves)
-                if leaf.use != NO_USE and now.pattern >> bit & 1
-            ]
-            total = sum(size for _, size in fast)
-            for tensor, size in fast:
-                share = size / total if total else 1 / len(fast)
-                effect[tensor] = effect.get(tensor, 0.0) + step.weight * (now.cycles - slow.cycles) * share
-        return {tensor: cycles for tensor, cycles in sorted(effect.items()) if cycles > 0}
-
     def names(self, tensors: Iterable[int]) -> frozenset[str]:
         """XLA's names of all values of some tensors."""
         return frozenset(name for tensor in tensors for name in self.values[tensor])
-
-
-def _operands(module: HloModule, program: Program) -> dict[tuple[str, int], int]:
-    """Tuples are left out: their parts are no operands by themselves."""
-    placed, found = placed_instructions(module), dict[tuple[str, int], int]()
-    for step in program.steps:
-        path, _, name = step.name.rpartition("/")
-        at = placed.get(name)
-        for number, operand in enumerate(at.instruction.operands if at is not None else ()):
-            tensor = program.value_tensor.get(f"{path}/{operand}" if path else operand, program.value_tensor.get(operand))
-            if tensor is not None:
-                found.setdefault((step.name, tensor), number)
-    return found
 
 
 def _parameters(module: HloModule, program: Program) -> set[int]:

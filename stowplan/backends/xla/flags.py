@@ -7,12 +7,9 @@ for which steers are found anew. Which of them act on a chip is a property of it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from stowplan.backends.xla.child import Option
-from stowplan.backends.xla.experience import Improvement
 from stowplan.backends.xla.steer import SCOPED_OPTION
-from stowplan.backends.xla.store import Compiled
 from stowplan.hardware.targets import FlagName, XlaChip
 
 #: A scoped limit halfway between XLA's own and one that lost little or won: it may be better than both.
@@ -21,18 +18,6 @@ BETWEEN = "scoped_between"
 #: Flags whose preview shows only what they cost: a larger scoped limit leaves less memory to assign, and what kernels of larger
 #: tiles save is not seen.
 UNSEEN = frozenset({"scoped_double"})
-
-
-class FlagToTry(NamedTuple):
-    """A flag that may be tried."""
-
-    options: Mapping[str, Option]
-    expected: Improvement
-    """What it saves of the default's cycles by itself."""
-    promised: float
-    """What its preview says of that."""
-    preview: Compiled | None = None
-    """That of the flag alone, where it has been made."""
 
 
 def flags_of(chip: XlaChip) -> dict[str, Mapping[str, Option]]:

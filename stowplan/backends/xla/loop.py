@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from stowplan.arguments import number, whole
+from stowplan.backends.xla.budget import Budget
 from stowplan.backends.xla.child import Option
-from stowplan.backends.xla.compiler import COMPILE_LIMIT, MEMORY_LIMIT, Compiler
+from stowplan.backends.xla.compiler import COMPILE_LIMIT, Compiler
 from stowplan.backends.xla.dumps import DUMPED
 from stowplan.backends.xla.experience import Experience, shipped
 from stowplan.backends.xla.run import Run
@@ -78,7 +79,6 @@ def tune_workload(
     seed: int = 0,
     jobs: int = 1,
     compile_limit: float = COMPILE_LIMIT,
-    memory_limit: int = MEMORY_LIMIT,
     table: LatencyTable | None = None,
     predictor: Predictor | None = None,
     experience: Experience | None = None,
@@ -104,8 +104,8 @@ def tune_workload(
         Of what is chosen by lot.
     jobs
         Compiles side by side; 0 for as many as cores and memory allow. Trials depend on it: the next ones are chosen together.
-    compile_limit, memory_limit
-        Seconds and bytes that one compile may take.
+    compile_limit
+        Seconds that one compile may take.
     table, predictor
         Cycles known beforehand, and what predicts others; nothing, and the one of the package, where None.
     experience
@@ -138,19 +138,17 @@ def tune_workload(
     taken = sorted({*STEERED, *DUMPED} & {*(compiler_options or {})})
     if taken:
         raise UsageError(f"found compiler option {taken[0]}, expected another: tuning sets it")
-    deadline = Deadline(time_limit, cancel)
-    found = load_target(target)
+    machine = load_target(target)
     with Compiler(
         workload,
         target=target,
         folder=folder,
         compile_limit=compile_limit,
-        memory_limit=memory_limit,
         options=compiler_options,
     ) as compiler:
-        run = Run(compiler, found, deadline, compiles, random.Random(seed), on_progress, jobs or jobs_that_fit())
-        run.all(table, predictor, shipped() if experience is None else experience)
-        return run.result()
+        budget = Budget(compiles, Deadline(time_limit, cancel), jobs or jobs_that_fit())
+        run = Run(compiler, machine, budget, random.Random(seed), on_progress, table, predictor)
+        return run.tune(shipped() if experience is None else experience)
 
 
 def jobs_that_fit() -> int:

@@ -35,60 +35,16 @@ class AbortError(CompileError):
 
 
 class CompilingProcess:
-    """A compiling process with its limits; it is ended by whatever goes wrong."""
+    """A compiling process, the pipes to it, and its limits; it is ended by whatever goes wrong."""
 
     def __init__(self, command: tuple[str, ...], accelerator: str, memory_limit: int, compile_limit: float, name: str):
-        self._child: _Child | None = _Child(command, accelerator)
         self._memory_limit = memory_limit
         self._compile_limit = compile_limit
         self._name = name
         self.resident = 0
         """Most memory that it has had, bytes."""
-
-    @property
-    def is_alive(self) -> bool:
+        self.is_alive = True
         """Whether it can be asked."""
-        return self._child is not None
-
-    def ask(self, request: Request, deadline: Deadline) -> Answer:
-        """Its answer to a request.
-
-        Raises
-        ------
-        TimeLimitError
-            It took longer than one compile may take, or than the deadline allows.
-        CompileError
-            It used more memory than it may, or died.
-        """
-        if self._child is None:
-            raise CompileError(f"{self._name}: the compiling process has ended")
-        limit = deadline.within(self._compile_limit)
-        try:
-            self._child.send(request)
-            answer = self._child.receive(limit, self._memory_limit)
-        except BaseException:
-            self.end()
-            raise
-        if answer is None:
-            self.end()
-            if deadline.expired:
-                raise TimeLimitError(f"{self._name}: the time was over before XLA had finished")
-            raise TimeLimitError(f"{self._name}: XLA took longer than the {self._compile_limit:g} s of one compile")
-        if isinstance(answer, Done):
-            self.resident = answer.resident_bytes
-        return answer
-
-    def end(self) -> None:
-        """Kill it, whatever it does."""
-        if self._child is not None:
-            self._child.kill()
-            self._child = None
-
-
-class _Child:
-    """A compiling process and the pipes to it."""
-
-    def __init__(self, command: tuple[str, ...], accelerator: str):
         request_end, self._requests = os.pipe()
         self._answers, answer_end = os.pipe()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
@@ -119,14 +75,42 @@ class _Child:
             os.close(answer_end)
         self._buffer = b""
 
-    def send(self, request: Request) -> None:
-        """Hand over a request; one to a dead process is answered by :meth:`receive`."""
+    def ask(self, request: Request, deadline: Deadline) -> Answer:
+        """Its answer to a request.
+
+        Raises
+        ------
+        TimeLimitError
+            It took longer than one compile may take, or than the deadline allows.
+        CompileError
+            It used more memory than it may, or died.
+        """
+        if not self.is_alive:
+            raise CompileError(f"{self._name}: the compiling process has ended")
+        limit = deadline.within(self._compile_limit)
+        try:
+            self._send(request)
+            answer = self._receive(limit)
+        except BaseException:
+            self.end()
+            raise
+        if answer is None:
+            self.end()
+            if deadline.expired:
+                raise TimeLimitError(f"{self._name}: the time was over before XLA had finished")
+            raise TimeLimitError(f"{self._name}: XLA took longer than the {self._compile_limit:g} s of one compile")
+        if isinstance(answer, Done):
+            self.resident = answer.resident_bytes
+        return answer
+
+    def _send(self, request: Request) -> None:
+        """Hand over a request; one to a dead process is answered by :meth:`_receive`."""
         data = memoryview(msgspec.json.encode(request) + b"\n")
         with contextlib.suppress(BrokenPipeError):
             while data:
                 data = data[os.write(self._requests, data) :]
 
-    def receive(self, limit: Deadline, memory_limit: int) -> Answer | None:
+    def _receive(self, limit: Deadline) -> Answer | None:
         """The answer; None when the limit is over first."""
         while b"\n" not in self._buffer:
             if limit.expired:
@@ -137,8 +121,8 @@ class _Child:
                 if not data:
                     raise self._ended()
                 self._buffer += data
-            elif resident(self._process.pid) > memory_limit:
-                raise CompileError(f"the compiling process used more than {memory_limit / (1 << 30):.3g} GiB")
+            elif resident(self._process.pid) > self._memory_limit:
+                raise CompileError(f"the compiling process used more than {self._memory_limit / (1 << 30):.3g} GiB")
         line, _, self._buffer = self._buffer.partition(b"\n")
         answer: Answer = msgspec.json.decode(line, type=Answer)
         return answer
@@ -153,11 +137,14 @@ class _Child:
             return AbortError(f"libtpu ended: {check[0]}")
         return CompileError(f"the compiling process ended: {words[-2000:] or f'exit status {self._process.returncode}'}")
 
-    def kill(self) -> None:
-        """End it, whatever it does."""
+    def end(self) -> None:
+        """Kill it, whatever it does."""
+        if not self.is_alive:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self.is_alive = False
         for descriptor in (self._requests, self._answers):
             os.close(descriptor)
         self._said.close()

@@ -1,7 +1,6 @@
 """Steers worth a compile: each way of finding one looks at the evidence so far and proposes the next.
 
-Values that fast memory harms go last, values that a plan of ours keeps go first, and small corrections of the best steer so far
-move what its own cycles blame.
+A plan of ours says what goes first and what last; small corrections of the best steer so far move what its own cycles blame.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from stowplan.backends.xla.evidence import Evidence, Move, Trial
-from stowplan.backends.xla.planning import planned, planned_prefetches
-from stowplan.backends.xla.steer import DEFAULT, OVERLAP_OPTION, RETRIES_OPTION, SLICES_OPTION, Steer
+from stowplan.backends.xla.planning import planned
+from stowplan.backends.xla.steer import OVERLAP_OPTION, SLICES_OPTION, Steer
 from stowplan.hardware.targets import SteerName
 
 #: Moves of one correction: few at a time, since each changes what XLA does with all that follow.
@@ -59,23 +58,13 @@ class Proposal(NamedTuple):
 Way = Callable[[Evidence, Trial, random.Random], Iterator[Proposal]]
 
 
-def harm_last(evidence: Evidence, planned: Trial, all_slow: Trial) -> Steer:
-    """To the back goes what fast memory harms: tensors whose steps are slower with XLA's plan than with none."""
-    return planned.steer.moved(last=evidence.names(evidence.harmful(planned.assignment, all_slow.assignment)))
-
-
-def plan_first(evidence: Evidence, fast: set[int]) -> Steer:
-    """To the front goes what a plan keeps in fast memory for some of its uses."""
-    return DEFAULT.moved(first=evidence.names(fast))
-
-
 def plans(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """A plan under everything measured so far, from the incumbent's on: what XLA keeps and the plan does not goes last.
 
     Other forms put to the front what the plan keeps and XLA does not, or all that it keeps, and to the back all that it does
     not keep.
     """
-    fast = planned(evidence, "signatures", chance, trial).tensors
+    fast = planned(evidence, chance, trial).tensors
     front = msgspec.structs.replace(trial.steer, first=evidence.names(fast), last=frozenset(), preload="")
     unwanted = evidence.fast_tensors(trial.assignment) - fast
     yield Proposal("plan", trial.steer.moved(last=evidence.names(unwanted)))
@@ -116,7 +105,7 @@ def fitted(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[
     for share in _FITS:
         part = min(round(share * trial.score.fast_bytes), evidence.capacity) >> 10 << 10
         if part >= _LEAST_CAPACITY and part not in tried:
-            fast = planned(evidence, "signatures", chance, trial, part).tensors
+            fast = planned(evidence, chance, trial, part).tensors
             yield Proposal("fit", _towards(evidence, trial, fast).within(part))
 
 
@@ -144,11 +133,6 @@ def _worth(evidence: Evidence) -> float:
     return evidence.all_slow.score.total / evidence.trials[0].score.total if evidence.all_slow is not None else 0.0
 
 
-def retries(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with more tries for values that do not fit at first."""
-    yield Proposal("retries", trial.steer.with_option(RETRIES_OPTION, "20"))
-
-
 def preloads(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with another input in fast memory before the program starts: those that save most cycles there."""
     gains = []
@@ -160,15 +144,6 @@ def preloads(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterato
     for gain, name in sorted(gains, reverse=True)[:MOST_PRELOADS]:
         if gain >= _LEAST_GAIN * trial.score.total:
             yield Proposal("preload", msgspec.structs.replace(trial.steer, preload=name), gain)
-
-
-def prefetches(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with copies that begin when those of a plan do, where it waits for copies."""
-    if not waits(trial):
-        return
-    found = planned_prefetches(evidence, planned(evidence, "signatures", chance, trial))
-    if found:
-        yield Proposal("prefetch", msgspec.structs.replace(trial.steer, prefetches=found))
 
 
 def overlaps(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
@@ -272,10 +247,8 @@ WAYS = (
     WayOfSteering("plan", plans, "order", 0.2),
     WayOfSteering("fit", fitted, "capacity", 0.28),
     WayOfSteering("correct", corrections, "order", 0.346),
-    WayOfSteering("retries", retries, "retries", 0.1),
     WayOfSteering("explore", explorations, "order", 0.1),
     WayOfSteering("preload", preloads, "preload", 0.38),
-    WayOfSteering("prefetch", prefetches, "prefetch", 0.15),
     WayOfSteering("return", returns, "order", 0.1),
     WayOfSteering("perturb", perturbations, "order", 0.3),
     WayOfSteering("draw", draws, "order", 0.3),

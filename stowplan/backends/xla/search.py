@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import islice
 
+from stowplan.backends.xla.bandit import Arm, by_promise
+from stowplan.backends.xla.budget import BATCH
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.proposals import Proposal, Way
 from stowplan.backends.xla.steer import Steer
 from stowplan.backends.xla.store import Compiled
-
-#: Previews that are chosen together: the next ones begin from the best of them.
-BATCH = 4
 
 #: Steers that one way proposes for a batch.
 _FORMS = 2
@@ -22,33 +19,8 @@ _FORMS = 2
 #: Previews that are predicted anew when a compile has shown more.
 _AGAIN = 16
 
-#: How many tries what a way is worth before anything is known of it counts for.
-PRIOR_TRIES = 2.0
-#: Weight of what is not known of a way against what is, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).
-_CURIOSITY = 0.35
-
 #: Makes previews of some steers, in their order.
 Previewer = Callable[[Sequence[Steer]], list[Compiled]]
-
-
-@dataclass(eq=False)
-class Arm:
-    """Something to try again and again, and what it has been worth."""
-
-    name: str
-    wins: float
-    tries: float = PRIOR_TRIES
-
-    def index(self, total: float) -> float:
-        """What it promises, of ``total`` tries of all arms."""
-        return self.wins / self.tries + _CURIOSITY * math.sqrt(math.log(max(total, 2.0)) / self.tries)
-
-
-def by_promise(arms: Iterable[Arm]) -> list[Arm]:
-    """Arms, those that promise most first."""
-    known = [*arms]
-    total = sum(arm.tries for arm in known)
-    return sorted(known, key=lambda arm: -arm.index(total))
 
 
 class Search:

@@ -2,7 +2,7 @@
 
 XLA assigns values to fast memory one by one, in an order of its own. ``xla_tpu_msa_sort_order_overrides`` moves values to the
 front or the back of that order. It forbids and forces nothing: a value moved to the back still gets what place is left.
-``xla_tpu_preferred_prefetch_overrides`` says after which instruction a copy to fast memory had best begin.
+``xla_tpu_preferred_prefetch_overrides`` says how early values of some size are fetched.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ CAPACITY_OPTION = "xla_tpu_max_cmem_used_by_memory_space_assignment"
 #: KiB of fast memory that kernels keep for themselves; the assignment has what is left.
 SCOPED_OPTION = "xla_tpu_scoped_vmem_limit_kib"
 
-#: How often the assignment tries again where a value does not fit.
-RETRIES_OPTION = "xla_msa_max_retries"
-
 #: For how many times its own time a copy had best run beside the program. The larger, the earlier it begins.
 OVERLAP_OPTION = "xla_msa_preferred_overlap_to_async_copy_ratio"
 
@@ -45,7 +42,6 @@ STEERED = (
     PREFETCH_OPTION,
     ASSIGNMENT_OPTION,
     CAPACITY_OPTION,
-    RETRIES_OPTION,
     OVERLAP_OPTION,
     SLICES_OPTION,
 )
@@ -58,14 +54,6 @@ _SPECIAL = re.compile(r"[.+*?()|\[\]{}$]|(?P<not_alone>[\\^])")
 Flags = tuple[tuple[str, Option], ...]
 
 
-class Prefetch(msgspec.Struct, frozen=True, order=True):
-    """A copy to fast memory: which operand of which instruction it is for, and which instruction it begins after."""
-
-    user: str
-    operand: int
-    after: str
-
-
 class Steer(msgspec.Struct, frozen=True):
     """Values in XLA's names, ``"fusion.5"`` or ``"fusion.5{1}"``, and the compiler's other options."""
 
@@ -75,8 +63,6 @@ class Steer(msgspec.Struct, frozen=True):
     """Assigned after all others; a value that is in both is moved to the front."""
     options: tuple[tuple[str, Option], ...] = ()
     """Options besides the order and the prefetches, sorted."""
-    prefetches: frozenset[Prefetch] = frozenset()
-    """Copies whose beginning is said; at most one for an operand."""
     flags: Flags = ()
     """Options that change the program before its memory-space assignment, sorted: names of values hold among equal flags."""
     eager: tuple[int, float] = (0, 0.0)
@@ -89,7 +75,7 @@ class Steer(msgspec.Struct, frozen=True):
         """What ``jax``'s ``lowered.compile(compiler_options=...)`` takes; equal steers give equal options."""
         texts = {
             ORDER_OPTION: order_overrides(self.first, self.last - self.first, self.preload),
-            PREFETCH_OPTION: prefetch_overrides(self.prefetches) + eagerness_override(*self.eager),
+            PREFETCH_OPTION: eagerness_override(*self.eager),
         }
         return dict(self.flags) | dict(self.options) | {name: text for name, text in texts.items() if text}
 
@@ -101,7 +87,7 @@ class Steer(msgspec.Struct, frozen=True):
 
     def without_names(self) -> Steer:
         """This steer without what it says of single values, for a program that has others."""
-        return msgspec.structs.replace(self, first=frozenset(), last=frozenset(), prefetches=frozenset(), preload="")
+        return msgspec.structs.replace(self, first=frozenset(), last=frozenset(), preload="")
 
     def with_flags(self, flags: Mapping[str, Option]) -> Steer:
         """This steer with some flags set, for another program: without what it says of single values."""
@@ -131,7 +117,7 @@ class Steer(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         """A few words for people; empty for XLA's own plan."""
         options = dict(self.options)
-        retries, last = options.get(RETRIES_OPTION), self.last - self.first
+        last = self.last - self.first
         flags = [f"{name.removeprefix('xla_')}={str(value).lower()}" for name, value in self.flags]
         parts = (
             *flags,
@@ -139,10 +125,8 @@ class Steer(msgspec.Struct, frozen=True):
             f"{len(self.first)} first" if self.first else "",
             f"{len(last)} last" if last else "",
             f"{self.capacity / (1 << 20):g} MiB" if self.capacity is not None else "",
-            f"{retries} retries" if retries is not None else "",
             f"overlap {self.overlap:g}" if self.overlap is not None else "",
             f"{self.preload} preloaded" if self.preload else "",
-            f"{len(self.prefetches)} prefetches" if self.prefetches else "",
             f"eagerness {self.eager[1]:g} from {self.eager[0] >> 10} KiB" if self.eager[0] else "",
             "no slices" if SLICES_OPTION in options else "",
         )
@@ -179,18 +163,6 @@ def order_overrides(first: Iterable[str], last: Iterable[str], preload: str = ""
                 f'overrides{{hlo_position_matcher{{instruction_name_regex:"{regex}"{tuple_index}}}override_options{{{words}}}'
             )
     return "".join(entries)
-
-
-def prefetch_overrides(prefetches: Iterable[Prefetch]) -> str:
-    """The text proto that says after which instruction copies had best begin; empty where there are none.
-
-    XLA ends its process where it names an instruction that is not in the schedule.
-    """
-    return "".join(
-        f'overrides{{hlo_operand_filter{{instruction_name_regex:"{_quoted(each.user)}" operand_number:{each.operand}}}'
-        f'override_options{{after_instruction{{instruction_name_regex:"{_quoted(each.after)}"}}}}}}'
-        for each in sorted(prefetches)
-    )
 
 
 def eagerness_override(size: int, eagerness: float) -> str:

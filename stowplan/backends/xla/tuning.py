@@ -8,6 +8,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.backends.xla.child import Option
+from stowplan.backends.xla.steer import as_flags
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError, brief
 
@@ -25,7 +26,7 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """One compile, as it is reported."""
 
     way: str
-    """How its steer was found: default, all_slow, harm_last, plan_first, or a way of the loop."""
+    """How its steer was found: default, all_slow, a flag, or a way of the loop."""
     first: int
     last: int
     """Values moved to the front and to the back of XLA's order."""
@@ -107,6 +108,11 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def disagrees(self) -> bool:
         """Whether what copies count decides more than a twentieth of the default's cycles."""
         return abs(self.gain - self.gain_as_estimated) > _DISAGREEMENT
+
+    @property
+    def flags(self) -> str:
+        """The options for ``LIBTPU_INIT_ARGS``."""
+        return as_flags(self.compiler_options)
 
     def gain_of(self, trial: TrialRecord) -> float:
         """Share of the default's cycles and stalls that a trial saves; negative where it is worse."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import importlib.metadata
-import importlib.util
 import os
 import re
 import sys
@@ -16,8 +15,9 @@ from typing import Any
 
 import msgspec
 
+from stowplan.backends.fallback import require
 from stowplan.backends.xla.sharding import MeshAxes, Partition, dumps, one_mesh, partition_of, read_mesh, read_partitions
-from stowplan.errors import MissingDependencyError, UsageError, to_install
+from stowplan.errors import UsageError
 
 #: Packages of the extra ``xla`` that compile; what a result is made by.
 PACKAGES = ("jax", "jaxlib", "libtpu")
@@ -34,11 +34,7 @@ def versions() -> dict[str, str]:
     MissingDependencyError
         Naming what is missing and the extra that brings it.
     """
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingDependencyError(
-            f"compiling for XLA needs {' and '.join(missing)}, not installed here: {to_install('xla')}"
-        )
+    require("compiling for XLA", PACKAGES, "xla")
     installed = {name: importlib.metadata.version(name) for name in PACKAGES}
     return installed | {name: os.environ[name] for name in FLAGS if os.environ.get(name, "").strip()}
 
@@ -74,10 +70,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """For people and file names."""
     reference: str = ""
     """``module:attribute`` of the function, or of what makes it."""
-    factory: bool = False
-    """Whether ``reference`` makes the function: called with ``factory_arguments``, and with ``mesh`` where one is given, it
-    returns (function, arguments, donated)."""
-    factory_arguments: tuple[str, ...] = ()
+    factory_arguments: tuple[str, ...] | None = None
+    """Where ``reference`` makes the function: called with these, and with ``mesh`` where one is given, it returns (function,
+    arguments, donated)."""
     shapes: tuple[ArrayShape, ...] = ()
     """Arguments of the function, where they are plain arrays."""
     arguments: str = ""
@@ -102,8 +97,6 @@ def by_name(
     *,
     arguments: str = "",
     donated: Sequence[int] = (),
-    factory: bool = False,
-    factory_arguments: Sequence[str] = (),
     mesh: str = "",
     partition: str = "",
     search_path: Sequence[str] = (),
@@ -114,15 +107,14 @@ def by_name(
     Parameters
     ----------
     reference
-        ``module:function``; the module is looked for in the current folder, too.
+        ``module:function``; the module is looked for in the current folder, too. A call, ``module:make(a,b)`` or
+        ``module:make()``, makes the function: it is given these texts, and returns function, arguments and donated positions.
     shapes
         Arguments, as ``f32[32,128]``; a type alone with ``[]`` is a scalar.
     arguments
         ``module:name`` of a tuple of arguments, instead of ``shapes``; any tree of things with a shape and a dtype.
     donated
         Positions of donated arguments.
-    factory, factory_arguments
-        ``reference`` is called with these strings and returns function, arguments and donated positions.
     mesh
         Axes of the devices to compile for, as ``data=2,model=2``; one device where empty. The function finds the mesh in its
         context, and a factory gets it as ``mesh``.
@@ -135,10 +127,13 @@ def by_name(
     UsageError
         A reference, shape, mesh or partition that cannot be read, or arguments given twice.
     """
-    for each in (reference, arguments):
-        if each and not re.fullmatch(r"[\w.]+:[\w.]+", each):
-            raise UsageError(f"found {each!r}, expected MODULE:NAME, for example my_module:step")
-    if bool(shapes) + bool(arguments) + factory > 1:
+    call = re.fullmatch(r"(?P<place>[^()]*)\((?P<texts>[^()]*)\)", reference)
+    texts = None if call is None else tuple(re.findall(r"[^\s,]+", call["texts"]))
+    place = reference if call is None else call["place"]
+    for text in (place, arguments):
+        if text and not re.fullmatch(r"[\w.]+:[\w.]+", text):
+            raise UsageError(f"found {text!r}, expected MODULE:NAME, for example my_module:step")
+    if bool(shapes) + bool(arguments) + (texts is not None) > 1:
         raise UsageError("found more than one of shapes, arguments and a factory, expected one way to say the arguments")
     inputs, outputs = read_partitions(partition)
     if partition and not mesh:
@@ -146,10 +141,9 @@ def by_name(
     if partition and len(inputs) != len(shapes):
         raise UsageError(f"found partitions of {len(inputs)} arguments, expected one for each of {len(shapes)} shapes")
     return Workload(
-        name=name or re.sub(r"\W+", "_", "_".join((reference.rpartition(":")[2], *factory_arguments))),
-        reference=reference,
-        factory=factory,
-        factory_arguments=tuple(factory_arguments),
+        name=name or re.sub(r"\W+", "_", "_".join((place.rpartition(":")[2], *(texts or ())))),
+        reference=place,
+        factory_arguments=texts,
         shapes=tuple(
             msgspec.structs.replace(read_shape(each), partition=inputs[number] if partition else None)
             for number, each in enumerate(shapes)
@@ -188,10 +182,7 @@ def of_function(
         A function that cannot be sent to another process, an argument that is no array, or shardings over several meshes.
     """
     versions()
-    if importlib.util.find_spec("cloudpickle") is None:
-        raise MissingDependencyError(
-            f"sending a function to the compiling process needs cloudpickle, not installed here: {to_install('xla')}"
-        )
+    require("sending a function to the compiling process", ("cloudpickle",), "xla")
     shapes, mesh = shapes_of(arguments)
     try:
         pickled, met = dumps((function, shapes, out_shardings))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from stowplan.frontends.operator_order.torch_higher_order import (
     expect_modelled,
 )
 from stowplan.frontends.torch_program import (
+    RANDOM,
+    EffectOrder,
     FakeRun,
     arguments,
     import_torch,
@@ -79,8 +81,8 @@ def problem_of_exported(program: Any, *, name: str = "program") -> Problem:
     return _Reader(program.graph_module, stored_inputs(program), changed).problem(name)
 
 
-#: Stand among the keys of storages for the state of random numbers, which operators that draw some write over; and for none.
-_RANDOM, _NO_TENSOR = -1, -2
+#: Stands among the keys of storages for none.
+_NO_TENSOR = -2
 
 
 class _Reader:
@@ -110,10 +112,7 @@ class _Reader:
         """The tensor that has the bytes of a storage, None where they are stored."""
         self._makers: dict[Any, set[int]] = {}
         """Operators behind a value that is no tensor."""
-        self._touching: dict[int, list[int]] = {}
-        """Operators that touched a storage from the last that wrote over it."""
-        self._overwritten: set[int] = set()
-        self._precedences: dict[tuple[int, int], None] = {}
+        self._order = EffectOrder()
 
     def problem(self, name: str) -> Problem:
         """The problem."""
@@ -130,7 +129,7 @@ class _Reader:
             ops=tuple(self._ops),
             inputs=tuple(each for node in given for each in self._of(node)),
             outputs=tuple(dict.fromkeys(each for node in (*last.all_input_nodes, *kept) for each in self._of(node))),
-            precedences=tuple(self._precedences),
+            precedences=tuple(self._order.precedences),
         )
 
     def _inside(self, module: Any, place: str) -> Inside:
@@ -141,10 +140,10 @@ class _Reader:
             raise InputError("found a graph that writes over what it is given, expected none", place=place)
         (last,) = (node for node in module.graph.nodes if node.op == "output")
         sizes = [_storage_bytes(each) for each in leaves(inner._run.taken(last.args[0]))]
-        return Inside(structure.peak(stable_order(structure)), sizes, _RANDOM in inner._overwritten)
+        return Inside(structure.peak(stable_order(structure)), sizes, RANDOM in inner._order.overwritten)
 
     def _is_overwritten(self, node: Any) -> bool:
-        return any(storage_key(each) in self._overwritten for each in tensors_of(self._run.values[node]))
+        return any(storage_key(each) in self._order.overwritten for each in tensors_of(self._run.values[node]))
 
     def _of(self, node: Any) -> list[int]:
         return [each for each in self._numbers.get(node, ()) if each is not None]
@@ -197,8 +196,8 @@ class _Reader:
         nested = NESTED.get(str(node.target)) if is_higher_order(node) else None
         graphs = [self._inside(run.values[used], place) for used in node.all_input_nodes if nested and used.op == "get_attr"]
         if is_random(node) or any(each.is_random for each in graphs):
-            touched[_RANDOM] = None
-            overwritten.add(_RANDOM)
+            touched[RANDOM] = None
+            overwritten.add(RANDOM)
         number, known = len(self._ops), len(self._tensors)
         self._make(node, name, value, [each.results for each in graphs] or copied_storages(node, run.taken(node.args)))
         writes = list(dict.fromkeys(each for each in self._of(node) if each >= known))
@@ -210,21 +209,9 @@ class _Reader:
             return
         pairs = self._in_place(node, run, known)
         self._ops.append(Op(id=name, reads=tuple(reads), writes=tuple(writes), in_place=pairs, kind=str(node.target)))
-        self._precedences.update(((maker, number), None) for maker in sorted(self._makers[node]))
+        self._order.precedences.update(((maker, number), None) for maker in sorted(self._makers[node]))
         self._makers[node] = set() if tensors_of(value) else {number}
-        self._order(number, touched, overwritten)
-
-    def _order(self, number: int, touched: Iterable[int], overwritten: set[int]) -> None:
-        """Who touches what is written over does so before, or after, as in the graph."""
-        for key in touched:
-            others = self._touching.setdefault(key, [])
-            if key in overwritten:
-                self._precedences.update(((other, number), None) for other in others)
-                others.clear()
-                self._overwritten.add(key)
-            elif key in self._overwritten:
-                self._precedences[others[0], number] = None
-            others.append(number)
+        self._order.add(number, touched, overwritten)
 
     def _in_place(self, node: Any, run: FakeRun, known: int) -> tuple[tuple[int, int], ...]:
         """A result of an element-wise operator may take the bytes of an operand that lies in memory as it does."""

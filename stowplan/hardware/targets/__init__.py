@@ -75,7 +75,7 @@ class Roofline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 #: Ways of steering that act on some chip and may be idle on another.
-SteerName = Literal["order", "preload", "overlap", "retries", "prefetch", "eagerness", "capacity", "slices"]
+SteerName = Literal["order", "preload", "overlap", "eagerness", "capacity", "slices"]
 
 #: Flags that change the program before its memory-space assignment.
 FlagName = Literal["scoped_half", "scoped_double", "no_conv_input_fusion", "scavenge", "bundle_aware"]

@@ -16,7 +16,7 @@ from stowplan.hardware.costs.signatures import Assignment, StepSignature
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import Target, load_target
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.report.memory_mapping.layout import Layout, TimeAxis, build_layout
+from stowplan.report.memory_mapping.layout import Layout, build_layout
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def in_words(way: str) -> str:
     return way.replace("_", " ")
 
 
-def read_comparison(tuning: Tuning, folder: str | Path, time: TimeAxis = "steps") -> Comparison:
+def read_comparison(tuning: Tuning, folder: str | Path) -> Comparison:
     """Read the results of two trials from the folder of results that the tuning was run with.
 
     Raises
@@ -88,7 +88,7 @@ def read_comparison(tuning: Tuning, folder: str | Path, time: TimeAxis = "steps"
     module = read_module(compiled.program_path)
     program = judged_program(module)
     signatures, judge = sign_steps(module, program), Judge(program, load_target(tuning.target))
-    trials = [_played("XLA's default", tuning.default, compiled, judge, signatures, time)]
+    trials = [_played("XLA's default", tuning.default, compiled, judge, signatures)]
     same = True
     if tuning.best:
         best, made = tuning.trials[tuning.best], tuning.compiled(folder, tuning.best)
@@ -99,7 +99,7 @@ def read_comparison(tuning: Tuning, folder: str | Path, time: TimeAxis = "steps"
             other = read_module(made.program_path)
             own = Judge(judged_program(other), judge.target)
             known = sign_steps(other, own.program)
-        trials.append(_played(label, best, made, own, known, time))
+        trials.append(_played(label, best, made, own, known))
     return Comparison(program, signatures, judge.target, tuple(trials), compiled.record, same)
 
 
@@ -109,7 +109,6 @@ def _played(
     compiled: Compiled,
     judge: Judge,
     signatures: Mapping[str, StepSignature],
-    time: TimeAxis,
 ) -> PlayedTrial:
     """As the judge plays it: every step lasts as long as the compiler says."""
     found = judge.read(compiled)
@@ -131,7 +130,7 @@ def _played(
             target=judge.target.name,
         )
         notes = ("everything in slow memory",)
-    layout = build_layout(judge.problem, plan, time, judge.play(plan, found))
+    layout = build_layout(judge.problem, plan, "steps", judge.play(plan, found))
     return PlayedTrial(
         label, record, steps, read_assignment(found.module, signatures, fast_space=judge.target.fast_space), layout, notes
     )

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from stowplan import files
 from stowplan.backends.xla.child import Option
-from stowplan.backends.xla.steer import CAPACITY_OPTION, SCOPED_OPTION, as_flags
+from stowplan.backends.xla.steer import CAPACITY_OPTION, SCOPED_OPTION
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import brief
 from stowplan.report.boxes import assign_colours
 from stowplan.report.colours import PALETTE
 from stowplan.report.curves import BASELINE, INCUMBENT
 from stowplan.report.inline import legend_html, plot_html
-from stowplan.report.memory_mapping.layout import TimeAxis
 from stowplan.report.memory_mapping.presenter import layouts_section
 from stowplan.report.page import Details, Section, cards_list, code_box, facts_list, table, warnings_box, whole_page
 from stowplan.report.scene import Axis, Dot, Line, Mark, Panel, Plot, Style, Text, level, patches, steps
@@ -44,7 +43,7 @@ _WORST = 1.5
 _RIM, _REFUSED = Style(fill="ink", name="rim"), Style(stroke="stall", width=5, dash=(4, 3), name="refused")
 
 
-def save_tuning_report(path: str | Path, tuning: Tuning, folder: str | Path, *, time: TimeAxis = "steps") -> None:
+def save_tuning_report(path: str | Path, tuning: Tuning, folder: str | Path) -> None:
     """Write the page about a tuning; the same tuning gives the same bytes.
 
     Parameters
@@ -55,21 +54,19 @@ def save_tuning_report(path: str | Path, tuning: Tuning, folder: str | Path, *, 
         What it is about.
     folder
         Of results that it was run with: those of XLA's default and of the best must be there.
-    time
-        Axis of the layouts: logical steps, or simulated time.
 
     Raises
     ------
     InputError
         If a result is not there, cannot be read or is another than the tuning's, or the page cannot be written.
     """
-    text = render_tuning_report(tuning, folder, time=time)
+    text = render_tuning_report(tuning, folder)
     files.write_atomic(path, text.encode("utf-8", errors="replace"))
 
 
-def render_tuning_report(tuning: Tuning, folder: str | Path, *, time: TimeAxis = "steps") -> str:
+def render_tuning_report(tuning: Tuning, folder: str | Path) -> str:
     """Text of the page that :func:`save_tuning_report` writes."""
-    comparison = read_comparison(tuning, folder, time)
+    comparison = read_comparison(tuning, folder)
     colours = assign_colours(layout.boxes for _, layout in comparison.layouts)
     details = Details()
     changes = compare_trials(comparison) if comparison.same_program else Changes(())
@@ -173,15 +170,14 @@ def _options(tuning: Tuning) -> Section:
     intro = "" if tuning.best else f"<p>Your own and no others: {_NOTHING_BETTER}.</p>\n"
     python = "compiler_options = {\n" + "".join(f"    {name!r}: {value!r},\n" for name, value in chosen.items()) + "}"
     rows = [(name, _brief(value) + " KiB" * (name in (CAPACITY_OPTION, SCOPED_OPTION))) for name, value in chosen.items()]
-    flags = as_flags(chosen)
-    too_long = " Linux takes no variable as long as these." if len(flags.encode()) > _LONGEST_VARIABLE else ""
+    too_long = " Linux takes no variable as long as these." if len(tuning.flags.encode()) > _LONGEST_VARIABLE else ""
     return Section(
         "Options to set",
         f"{intro}{table('Options of the compiler', ('Option:n', 'Value:n'), rows)}\n"
         "<p>In Python, <code>jax.jit(f).lower(*shapes).compile(compiler_options=compiler_options)</code>. The flags are for "
         "the environment variable <code>LIBTPU_INIT_ARGS</code>, and hold for all that the process compiles."
         f"{too_long}</p>\n"
-        f"{_folded('Python', python)}{_folded('Flags', flags)}",
+        f"{_folded('Python', python)}{_folded('Flags', tuning.flags)}",
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from stowplan.backends.executorch import planning
 from stowplan.backends.executorch.banks import BankedPlanningAlgorithm, banked_planning_algorithm
-from stowplan.backends.executorch.planning import PlanningWarning
+from stowplan.backends.fallback import PlanningWarning
 from stowplan.errors import InputError, UsageError
 from stowplan.portfolio.context import Options
 from tests.backends.executorch.specs import Placed, Result, Spec, graph

@@ -12,7 +12,8 @@ import pytest
 
 from stowplan.backends.executorch import check
 from stowplan.backends.executorch.control_flow import read
-from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm, PlanningWarning
+from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm
+from stowplan.backends.fallback import PlanningWarning
 from stowplan.portfolio.context import Options
 from tests.backends.executorch.specs import Node, Spec, stack
 from tests.patience import HANG

@@ -180,7 +180,7 @@ def test_results_of_branches() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.filterwarnings("ignore::stowplan.backends.executorch.planning.PlanningWarning")
+@pytest.mark.filterwarnings("ignore::stowplan.backends.fallback.PlanningWarning")
 def test_random_programs_of_branches_and_loops(seed: int) -> None:
     """Also in another order, with inputs and outputs of the caller, and in banks."""
     from executorch.exir.banked_memory_planning import Bank, TargetMemoryMap

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from stowplan.backends.executorch import arenas, check, planning
-from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm, PlanningWarning, memory_planning_algorithm
+from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm, memory_planning_algorithm
+from stowplan.backends.fallback import PlanningWarning
 from stowplan.errors import UsageError
 from stowplan.portfolio.context import Options
 from tests.backends.executorch.specs import Spec, alone, graph, random_specs, stack

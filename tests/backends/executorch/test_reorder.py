@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stowplan.backends.executorch.planning import PlanningWarning
 from stowplan.backends.executorch.reorder import GraphReader, ReorderPass, reorder_pass
+from stowplan.backends.fallback import PlanningWarning
 from stowplan.errors import UsageError
 from stowplan.models.operator_order.verify import verify
 from stowplan.portfolio.context import Options

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from stowplan.backends.fallback import UnsupportedError
 from stowplan.backends.torch import PlanningWarning, backend
-from stowplan.backends.torch.errors import UnsupportedError
 from tests.backends.torch.training import functional, nn, torch
 
 WIDTH = 16

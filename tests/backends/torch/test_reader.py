@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stowplan.backends.torch.errors import UnsupportedError
+from stowplan.backends.fallback import UnsupportedError
 from stowplan.backends.torch.reader import read
 from stowplan.log import UnmodelledWarning
 from stowplan.models.rematerialization.structure import build

@@ -21,14 +21,6 @@ def test_importing_it_loads_no_torch() -> None:
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowplan.backends.torch.entry.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"pip install '\.\[learned\]'"):
         entry.backend("4 GiB")
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("4 GiB", 4 << 30), ("1.5 MB", 1_500_000), ("300kb", 300_000), ("12", 12), (7, 7), (" 2 TiB ", 2 << 40)],
-)
-def test_memory_is_bytes_or_text(text: int | str, size: int) -> None:
-    assert entry.to_bytes(text) == size

@@ -64,9 +64,7 @@ def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
         tensors = {number for number, tensor in enumerate(evidence.program.tensors) if tensor.name in ("a", "b")}
         return SimpleNamespace(tensors=tensors)
 
-    monkeypatch.setattr("stowplan.backends.xla.run.planned", planned)
     monkeypatch.setattr("stowplan.backends.xla.proposals.planned", planned)
-    monkeypatch.setattr("stowplan.backends.xla.proposals.planned_prefetches", lambda *rest: frozenset())
 
 
 @pytest.fixture

@@ -20,12 +20,11 @@ from pathlib import Path
 ORDER = "xla_tpu_msa_sort_order_overrides"
 ENABLE = "xla_msa_enable"
 CAPACITY = "xla_tpu_max_cmem_used_by_memory_space_assignment"
-RETRIES = "xla_msa_max_retries"
 OVERLAP = "xla_msa_preferred_overlap_to_async_copy_ratio"
 #: A flag that makes another program, of a tenth fewer cycles.
 FLAG = "xla_flag"
 SCOPED = "xla_tpu_scoped_vmem_limit_kib"
-KNOWN = {ORDER, ENABLE, CAPACITY, RETRIES, OVERLAP, FLAG, "fake", "fake_seed", "xla_own"}
+KNOWN = {ORDER, ENABLE, CAPACITY, OVERLAP, FLAG, "fake", "fake_seed", "xla_own"}
 
 SIZE = 1 << 20
 SHAPE = "f32[256,1024]{1,0:T(8,128)}"

@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 from stowplan.backends.xla import planning, tune_workload
+from stowplan.backends.xla.budget import BATCH, PREVIEWS_OF_A_COMPILE, Budget
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Move
 from stowplan.backends.xla.loop import COMPILES
 from stowplan.backends.xla.process import CompileError
-from stowplan.backends.xla.proposals import fitted, overlaps, preloads, tightened
-from stowplan.backends.xla.run import PREVIEWS_OF_A_COMPILE, Run
+from stowplan.backends.xla.proposals import Proposal, fitted, overlaps, plans, preloads, tightened
+from stowplan.backends.xla.run import Run
 from stowplan.backends.xla.score import CompiledModule, Judge, Score
-from stowplan.backends.xla.search import BATCH
 from stowplan.backends.xla.steer import (
     ALL_SLOW,
     ASSIGNMENT_OPTION,
@@ -213,15 +213,15 @@ def test_the_summary(fake: Fake) -> None:
     tuning = tune_workload(WORKLOAD, compiles=1)
     trials = (
         tuning.default,
-        TrialRecord(way="harm_last", first=0, last=2, cycles=4000, stall_cycles=50),
+        TrialRecord(way="tighten", first=0, last=2, cycles=4000, stall_cycles=50),
         TrialRecord(way="plan", first=0, last=2, error="INTERNAL: " + "why " * 100),
     )
     text = msgspec.structs.replace(tuning, trials=trials, best=1, notes=("the disk is full",)).summary().splitlines()
     assert text[0] == "toy on tpu-v4: 10.0% fewer cycles than by XLA's default"
-    assert text[2] == "  best       4,000 cycles + 50 stalled  (harm_last, compile 2 of 3)"
+    assert text[2] == "  best       4,000 cycles + 50 stalled  (tighten, compile 2 of 3)"
     assert text[3] == "  copies     as XLA counts +10.0%, none counted +10.0%"
-    assert text[6] == "        2 *  harm_last  4,000 cycles + 50 stalled  +10.0%"
-    assert text[7].startswith("        3    plan       INTERNAL: why why")
+    assert text[6] == "        2 *  tighten  4,000 cycles + 50 stalled  +10.0%"
+    assert text[7].startswith("        3    plan     INTERNAL: why why")
     assert len(text[7]) < 130
     assert text[-1] == "  note       the disk is full"
     assert tuning.summary().splitlines()[0] == "toy on tpu-v4: nothing was better than XLA's default"
@@ -333,11 +333,10 @@ def test_plans_for_less_room(fake: Fake, tmp_path: Path, monkeypatch: pytest.Mon
 def test_plans_that_begin_from_what_xla_made(fake: Fake, tmp_path: Path) -> None:
     evidence = evidence_of(tune_workload(WORKLOAD, compiles=1, folder=tmp_path), tmp_path)
     default = evidence.trials[0]
-    for model in ("roofline", "table", "signatures"):
-        found = PLANNED(evidence, model, random.Random(0), default)
-        theirs = evidence.judge.plan(default.compiled, found.problem).plan
-        assert (found.problem.evictions, found.problem.prefetches) == ("between_steps", "sliced")
-        assert found.plan.objective_ps <= theirs.objective_ps
+    found = PLANNED(evidence, random.Random(0), default)
+    theirs = evidence.judge.plan(default.compiled, found.problem).plan
+    assert (found.problem.evictions, found.problem.prefetches) == ("between_steps", "sliced")
+    assert found.plan.objective_ps <= theirs.objective_ps
     within = evidence.judge.plan(default.compiled).plan
     assert evidence.judge.most_bytes(within) == default.score.fast_bytes == 3 << 20
     kept = {residency.tensor for residency in within.residencies}
@@ -359,8 +358,8 @@ def test_kernels_with_another_scoped_limit_are_another_program(fake: Fake, tmp_p
     tuning = tune_workload(WORKLOAD, target="tpu-v5e", compiles=1, folder=tmp_path)
     compiled = tuning.compiled(tmp_path, 0)
     with Compiler(WORKLOAD, target="tpu-v5e", folder=tmp_path) as compiler:
-        run = Run(compiler, load_target("tpu-v5e"), Deadline(), 4, random.Random(0), None)
-        run._add("default", DEFAULT, compiled)
+        run = Run(compiler, load_target("tpu-v5e"), Budget(4, Deadline()), random.Random(0))
+        run._add(Proposal("default", DEFAULT), compiled)
         plain, same, other = (
             run._program_of(DEFAULT.with_flags(flags), compiled) for flags in ({}, {"xla_idle": True}, {SCOPED_OPTION: "8192"})
         )
@@ -369,11 +368,14 @@ def test_kernels_with_another_scoped_limit_are_another_program(fake: Fake, tmp_p
     assert other.evidence.capacity - plain.evidence.capacity == 8 << 20
 
 
-def test_plans_of_the_real_heuristics(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowplan.backends.xla.run.planned", PLANNED)
-    tune_workload(WORKLOAD, compiles=4)
-    # What the plan keeps goes first.
-    assert "assign_first" in fake.previews[0][ORDER_OPTION]
+def test_plans_of_the_real_heuristics(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a plan keeps goes first, in one of the forms."""
+    monkeypatch.setattr("stowplan.backends.xla.proposals.planned", PLANNED)
+    evidence = evidence_of(tune_workload(WORKLOAD, compiles=2, folder=tmp_path), tmp_path)
+    kept = PLANNED(evidence, random.Random(0), evidence.incumbent).tensors
+    assert kept
+    proposed = [each.steer for each in plans(evidence, evidence.incumbent, random.Random(0))]
+    assert evidence.names(kept) in [steer.first for steer in proposed]
 
 
 def test_an_assignment_is_compiled_once(fake: Fake, tmp_path: Path) -> None:

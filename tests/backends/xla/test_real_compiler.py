@@ -11,7 +11,7 @@ import pytest
 
 from stowplan.backends.xla import CompileError, Compiler, by_name, of_function, tune_workload
 from stowplan.backends.xla.score import Judge, judged_program
-from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT, OVERLAP_OPTION, Prefetch, Steer
+from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT, OVERLAP_OPTION, Steer
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.workload import PACKAGES
 from stowplan.errors import UsageError
@@ -90,8 +90,7 @@ def test_options_do_what_they_say(folder: Path, tmp_path: Path, monkeypatch: pyt
         cycles = [sum(step.cycles or 0 for step in read_program(each.module_path).steps) for each in (default, slow, ordered)]
         assert 0 < cycles[0] < cycles[1]
         assert cycles[2] > 0
-        everything = Steer(preload="x.1", prefetches=frozenset([Prefetch(names[-1], 1, "x.1")])).compiler_options()
-        assert not compiler.compile(everything).error
+        assert not compiler.compile(Steer(preload="x.1").compiler_options()).error
         assert "No such compile option: 'xla_nope'" in compiler.compile({"xla_nope": True}).error
         assert OVERLAP_OPTION in compiler.compile({OVERLAP_OPTION: "much"}).error
         assert "has no field named" in compiler.compile({"xla_tpu_msa_sort_order_overrides": "nonsense{}"}).error
@@ -144,7 +143,7 @@ def test_a_program_that_does_not_fit(folder: Path) -> None:
 
 
 def test_a_factory(folder: Path) -> None:
-    workload = by_name("functions_of_mine:make", factory=True, factory_arguments=["128"], search_path=[str(folder)])
+    workload = by_name("functions_of_mine:make(128)", search_path=[str(folder)])
     tuning = tune_workload(workload, compiles=1)
     assert tuning.default.cycles > 0
 
@@ -208,10 +207,10 @@ def test_shard_map_with_a_donated_argument(folder: Path, tmp_path: Path) -> None
 
 
 def test_a_factory_gets_the_mesh(folder: Path) -> None:
-    given = {"factory": True, "search_path": [str(folder)]}
-    with Compiler(by_name("functions_of_mine:make_sharded", mesh="data=2", **given), target="tpu-v6e") as compiler:
+    place, search = "functions_of_mine:make_sharded()", [str(folder)]
+    with Compiler(by_name(place, mesh="data=2", search_path=search), target="tpu-v6e") as compiler:
         assert "num_partitions=2" in text_of(compiler.compile({}))
-    crowded = by_name("functions_of_mine:make_sharded", mesh="data=16", **given)
+    crowded = by_name(place, mesh="data=16", search_path=search)
     with Compiler(crowded, target="tpu-v6e") as compiler, pytest.raises(UsageError, match="v6e:2x2: found mesh data=16 of 16"):
         compiler.start()
 

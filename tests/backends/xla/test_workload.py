@@ -43,11 +43,12 @@ def test_by_name() -> None:
     assert (workload.name, workload.reference, workload.donated) == ("step", "pack.mod:step", (1,))
     assert workload.shapes == (ArrayShape("float32", (2,)), ArrayShape("int32", ()))
     assert workload.search_path == (os.path.abspath("here"), os.getcwd())
-    made = by_name("m:make", factory=True, factory_arguments=["resnet/50", "b=2"])
-    assert made.name == "make_resnet_50_b_2"
+    made = by_name("m:make(resnet/50, b=2)")
+    assert (made.name, made.reference, made.factory_arguments) == ("make_resnet_50_b_2", "m:make", ("resnet/50", "b=2"))
+    assert (workload.factory_arguments, by_name("m:make()").factory_arguments) == (None, ())
 
 
-@pytest.mark.parametrize("reference", ["step", "a:b:c", "a/b:c", ":f", "m:"])
+@pytest.mark.parametrize("reference", ["step", "a:b:c", "a/b:c", ":f", "m:", "m:f(", "m:f()()", "f()"])
 def test_what_is_no_reference(reference: str) -> None:
     with pytest.raises(UsageError, match="expected MODULE:NAME"):
         by_name(reference)
@@ -57,7 +58,7 @@ def test_arguments_are_said_once() -> None:
     with pytest.raises(UsageError, match="expected one way to say the arguments"):
         by_name("m:f", ["f32[]"], arguments="m:g")
     with pytest.raises(UsageError, match="expected one way to say the arguments"):
-        by_name("m:f", ["f32[]"], factory=True)
+        by_name("m:f()", ["f32[]"])
 
 
 def test_a_function_at_hand() -> None:

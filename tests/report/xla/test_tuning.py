@@ -187,10 +187,6 @@ def test_the_same_tuning_gives_the_same_bytes(run: Run) -> None:
     assert run.page() == run.page()
 
 
-def test_simulated_time(run: Run) -> None:
-    assert "simulated time" in render_tuning_report(run.tuning, run.folder, time="seconds")
-
-
 def test_names_and_messages_are_text(run: Run) -> None:
     trials = [msgspec.structs.replace(trial, way=HOSTILE) for trial in run.tuning.trials]
     refused = TrialRecord(way=HOSTILE, first=1, last=0, error=HOSTILE)

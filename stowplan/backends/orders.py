@@ -1,0 +1,49 @@
+"""An order of a framework's operators with the least peak of live bytes, beside the one that they had."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from stowplan.backends.search import solve_with
+from stowplan.models.operator_order.plan import Plan
+from stowplan.models.operator_order.problem import Problem
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.operator_order.kind import KIND
+
+
+class OrderReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one graph. Peaks are the most bytes that live while an operator runs, by the framework's own sizes."""
+
+    operators: int
+    given: int
+    """Peak in the order that the graph had."""
+    peak: int
+    bound: int
+    """No order has a lower peak."""
+    moved: bool
+    """Whether the graph has another order now."""
+    seconds: float
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no order has a lower peak."""
+        return self.peak <= self.bound
+
+
+def ordered(problem: Problem, options: Options, began: float) -> tuple[Plan, OrderReport]:
+    """The order of least peak, that given where none is lower; ``began`` by ``time.monotonic``."""
+    given = KIND.initial(problem)["given"]
+    found = solve_with(options, problem)
+    moved = found.plan is not None and found.plan.objective < given.objective
+    plan = found.plan if moved else given
+    report = OrderReport(
+        operators=len(problem.ops),
+        given=given.objective,
+        peak=plan.objective,
+        bound=min(plan.objective, found.bound or 0),
+        moved=moved,
+        seconds=round(time.monotonic() - began, 3),
+    )
+    return plan, report

@@ -1,0 +1,108 @@
+"""What to try next, by what it has been worth: a bandit over arms, and that between steers and flags."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stowplan.backends.xla.budget import ROUND
+from stowplan.backends.xla.child import Option
+from stowplan.backends.xla.experience import Improvement
+from stowplan.backends.xla.store import Compiled
+
+#: How many tries what an arm is worth before anything is known of it counts for.
+PRIOR_TRIES = 2.0
+#: Weight of what is not known of an arm against what is, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).
+_CURIOSITY = 0.35
+
+#: What the best preview, and a flag, are worth before anything is known of them: shares of compiles that were better than the
+#: incumbent.
+_STEERING_WORTH, _FLAG_WORTH = 0.6, 0.3
+#: How much more that is for a flag for each part of the default's cycles that its preview saves.
+_WORTH_OF_A_GAIN = 6.0
+#: Part of the default's cycles for which a flag comes before steers, by itself.
+_FIRST_GAIN = 0.005
+#: Part of what steers save that counts beside flags: it is lost where a flag wins later.
+STEERS_KEPT = 0.5
+
+
+@dataclass(eq=False)
+class Arm:
+    """Something to try again and again, and what it has been worth."""
+
+    name: str
+    wins: float
+    tries: float = PRIOR_TRIES
+
+    def index(self, total: float) -> float:
+        """What it promises, of ``total`` tries of all arms."""
+        return self.wins / self.tries + _CURIOSITY * math.sqrt(math.log(max(total, 2.0)) / self.tries)
+
+
+def by_promise(arms: Iterable[Arm]) -> list[Arm]:
+    """Arms, those that promise most first."""
+    known = [*arms]
+    total = sum(arm.tries for arm in known)
+    return sorted(known, key=lambda arm: -arm.index(total))
+
+
+class FlagToTry(NamedTuple):
+    """A flag that may be tried."""
+
+    options: Mapping[str, Option]
+    expected: Improvement
+    """What it saves of the default's cycles by itself."""
+    promised: float
+    """What its preview says of that."""
+    preview: Compiled | None = None
+    """That of the flag alone, where it has been made."""
+
+
+class Bandit:
+    """Steers of the best program, again and again, and flags, each once."""
+
+    def __init__(self) -> None:
+        self.steering = Arm("steer", PRIOR_TRIES * _STEERING_WORTH)
+        self.flags: dict[Arm, FlagToTry] = {}
+        """Those not tried yet."""
+        self.steers_save = 0.0
+        """What the first compile of a steer is expected to save of the default's cycles."""
+        self._steered = 0
+
+    def add(self, name: str, flag: FlagToTry, worth: float = 0.0) -> None:
+        """A flag that may be tried, worth more the more of the default's cycles it is expected to save."""
+        self.flags[Arm(name, PRIOR_TRIES * min(_FLAG_WORTH + _WORTH_OF_A_GAIN * worth, 1.0))] = flag
+
+    def learn(self, known: Mapping[str, tuple[float, float]]) -> None:
+        """Count wins and tries of earlier programs, by the names of the arms."""
+        for arm in (self.steering, *self.flags):
+            wins, tries = known.get(arm.name, (0.0, 0.0))
+            arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
+
+    def count(self, arm: Arm, is_better: bool) -> None:
+        """A compile of an arm, and whether it was better than all before."""
+        arm.tries += 1
+        arm.wins += is_better
+        self._steered += arm is self.steering
+
+    def first(self, saved: float) -> list[Arm]:
+        """What comes before all else: flags by themselves, which take no previews but their own, the best mean first.
+
+        Before them stand steers, where as much work is expected to save more by these. A flag by itself has to save more than
+        steers have ``saved`` already, as a part of the default's cycles.
+        """
+        flags = {arm: flag.expected for arm, flag in self.flags.items() if flag.expected.saved >= _FIRST_GAIN + saved}
+        first = sorted(flags, key=lambda arm: -flags[arm].mean)
+        steers_save = STEERS_KEPT / ROUND * self.steers_save / (1 + self._steered)
+        is_behind = any(expected.saved >= steers_save for expected in flags.values())
+        return first if is_behind or not first else [self.steering, *first]
+
+    def order(self, first: list[Arm], count: int) -> list[Arm]:
+        """Arms to choose ``count`` compiles from, ``first`` and then by promise.
+
+        Few at a time: each of them takes previews.
+        """
+        arms = [*first, *(arm for arm in by_promise([self.steering, *self.flags]) if arm not in first)]
+        return arms[: max(arms.index(self.steering), count) + 1]
