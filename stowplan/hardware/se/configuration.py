@@ -12,9 +12,6 @@ from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
-FORMAT = "stowplan.modulo_scheduling.configuration"
-VERSION = 1
-
 FEEDBACK, BASE, MEMORY, CONSTANT, RECEIVED = "feedback", "base", "memory", "constant", "received"
 
 
@@ -136,8 +133,8 @@ class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Clocks from the start of an iteration to its last result."""
     tiles: tuple[Tile, ...]
     flows: tuple[Flow, ...] = ()
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.modulo_scheduling.configuration"
+    version: int = 1
 
     def table(self) -> str:
         """The tables for people: one line for each slot of each tile that does something."""

@@ -16,9 +16,6 @@ from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.document import Document, expect, expect_unique
 
-FORMAT = "stowplan.bank_mapping.problem"
-VERSION = 1
-
 UNSPREAD = -1
 """Layout of a tensor that is in one bank."""
 
@@ -100,8 +97,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     """Cost of a byte moved to or from main memory."""
     name: str = ""
     target: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.bank_mapping.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         for field in ("banks", "copy_weight", "off_chip_weight"):

@@ -19,9 +19,6 @@ from stowplan.models.document import Document, expect, expect_range, expect_uniq
 from stowplan.models.packing.bounds import live_sets
 from stowplan.models.packing.problem import SizedLife
 
-FORMAT = "stowplan.banked_packing.problem"
-VERSION = 1
-
 #: Times, bytes and the cost of any plan stay below this in absolute value.
 LIMIT = 1 << 60
 
@@ -57,8 +54,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     buffers: tuple[Buffer, ...]
     banks: tuple[Bank, ...]
     name: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.banked_packing.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         names = {bank.name for bank in self.banks}

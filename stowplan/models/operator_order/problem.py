@@ -15,9 +15,6 @@ from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.document import Document, expect, expect_range, expect_unique
 
-FORMAT = "stowplan.operator_order.problem"
-VERSION = 1
-
 #: The sum of all sizes and alignments stays below this, so that sums of two fit in 64 bits.
 LIMIT = 1 << 61
 
@@ -62,8 +59,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     precedences: tuple[tuple[int, int], ...] = ()
     """Pairs of operators: the first runs before the second."""
     name: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.operator_order.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         _check_tensors(self.tensors)
