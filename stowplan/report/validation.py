@@ -135,20 +135,18 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
         exact = each.exact
         bound = _NOTHING if exact is None else "proven" if exact.is_proven else format_value(exact.bound, each.unit)
         shown = _NOTHING if exact is None or not exact.proof else format_value(exact.certified_bound, each.unit)
-        policy, control = each.policy, each.control
+        played = [
+            outcome
+            for way in (each.policy, each.control)
+            for outcome in ((None,) * 3 if way is None else (way.likeliest, way.best, way.searched))
+        ]
         rows.append(
             (
                 each.name,
                 format_value(None if exact is None else exact.objective, each.unit),
                 bound,
                 f"{shown} ({exact.proof})" if exact is not None and exact.proof else shown,
-                _outcome(None if policy is None else policy.likeliest, each.unit),
-                _outcome(None if policy is None else policy.best, each.unit),
-                _outcome(None if policy is None else policy.searched, each.unit),
-                _outcome(None if control is None else control.likeliest, each.unit),
-                _outcome(None if control is None else control.best, each.unit),
-                _outcome(None if control is None else control.searched, each.unit),
-                _outcome(each.baseline, each.unit),
+                *(_outcome(outcome, each.unit) for outcome in (*played, each.baseline)),
             )
         )
     ways = ("Best sample:r", "With search:r")

@@ -15,6 +15,7 @@ from stowplan.hardware.se.machines import streaming_engine
 from stowplan.hardware.se.reference import INVARIANT, STREAMED
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
+from stowplan.models.modulo_scheduling.structure import longest_ways
 from stowplan.result import Assumption
 
 
@@ -80,20 +81,13 @@ def _moved(operand: Operand, number: dict[str, int], target: int, reads_from: di
 
 def _heights(graph: Dfg, number: dict[str, int]) -> list[int]:
     """Instructions from each to the end of the iteration; 0 on and before cycles without a distance, an error elsewhere."""
-    needs = [[number[o.instruction] for o in each.operands if o.instruction and not o.distance] for each in graph.instructions]
-    height, waiting = [0] * len(needs), [0] * len(needs)
-    for sources in needs:
-        for source in sources:
-            waiting[source] += 1
-    ready = [at for at, count in enumerate(waiting) if not count]
-    while ready:
-        target = ready.pop()
-        for source in needs[target]:
-            height[source] = max(height[source], height[target] + 1)
-            waiting[source] -= 1
-            if not waiting[source]:
-                ready.append(source)
-    return height
+    needs = (
+        (reader, number[operand.instruction], 1)
+        for reader, instruction in enumerate(graph.instructions)
+        for operand in instruction.operands
+        if operand.instruction and not operand.distance
+    )
+    return longest_ways(needs, [0] * len(graph.instructions))
 
 
 def fuse_multiply_add(graph: Dfg) -> Dfg:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
@@ -28,6 +30,12 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Always empty: the banks are the problem's."""
     format: str = "stowplan.banked_packing.plan"
     version: int = 1
+
+
+def plan_of(problem: Problem, banks: Sequence[int], offsets: Sequence[int]) -> Plan:
+    """A plan with its cost."""
+    cost = sum(problem.cost(number, bank) for number, bank in enumerate(banks))
+    return Plan(problem=problem.digest, objective=cost, banks=tuple(banks), offsets=tuple(offsets))
 
 
 def _buffers(problem: Problem, plan: Plan) -> dict[int, Values]:

@@ -130,6 +130,10 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         """Bytes read and written of a buffer."""
         return self.buffers[buffer].size * self.buffers[buffer].uses
 
+    def cost(self, buffer: int, bank: int) -> int:
+        """What a buffer costs in a bank."""
+        return self.traffic(buffer) * self.banks[bank].cost
+
     @cached_property
     def digest(self) -> str:
         """Hex SHA-256 of what a plan depends on: everything but the name."""
@@ -147,8 +151,7 @@ class Overload:
 
 def floor(problem: Problem) -> int:
     """Cost with every buffer in the cheapest bank that it may be in: no plan is cheaper."""
-    costs = [[problem.banks[bank].cost for bank in banks] for banks in problem.allowed]
-    return sum(problem.traffic(number) * min(each, default=0) for number, each in enumerate(costs))
+    return sum(min((problem.cost(number, bank) for bank in banks), default=0) for number, banks in enumerate(problem.allowed))
 
 
 def moments(problem: Problem) -> list[list[int]]:

@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stowplan.models.operator_order.bounds import ancestors
+from stowplan.models.operator_order.bounds import ancestors, descendants
 from stowplan.models.rematerialization.structure import Structure
 
 #: Capacities add up to less than this, and this is more than any cut.
@@ -60,13 +60,7 @@ class Moments:
     @cached_property
     def after(self) -> list[int]:
         """[operators] those that it must have run before, as bits."""
-        ordering = self.structure.ordering
-        found = [0] * self.structure.ops
-        start, successors = ordering.succ_start.tolist(), ordering.succ.tolist()
-        for op in reversed(self.structure.order):
-            for each in successors[start[op] : start[op + 1]]:
-                found[op] |= found[each] | 1 << each
-        return found
+        return descendants(self.structure.ordering)
 
     def own_bytes(self, op: int) -> int:
         """What is live for the operator itself while it runs: what it writes, and what it reads and no result replaces."""

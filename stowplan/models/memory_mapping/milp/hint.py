@@ -10,7 +10,6 @@ brings in far more than the channels can copy.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,14 +18,12 @@ from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.copy_engine import copy_window, play, slices_of, step_durations
 from stowplan.models.memory_mapping.latency import MAX_HULL_USES, hull_bits, open_entries
+from stowplan.models.memory_mapping.milp.matrix import Formulation
 from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel, Terms
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from stowplan.models.memory_mapping.milp.matrix import Formulation
 
 
 def add_hint(formulation: Formulation, plan: Plan) -> FloatArray:

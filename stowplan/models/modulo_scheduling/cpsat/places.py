@@ -16,6 +16,7 @@ from ortools.sat.python import cp_model
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
+from stowplan.models.modulo_scheduling.differences import farthest
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.structure import Precedence, Structure, longest_ways, representatives, symmetries
 
@@ -217,9 +218,8 @@ class PlaceModel:
 
 def longest_way(structure: Structure) -> int:
     """Clocks that a value is on its way at most, nominal ones included."""
-    over_links = (clocks for row in structure.problem.hops for clocks in row if clocks is not None)
-    sent = (each.clocks for each in structure.precedences if each.clocks is not None)
-    return max((*over_links, *sent), default=0)
+    sent = (precedence.clocks for precedence in structure.precedences if precedence.clocks is not None)
+    return max([farthest(structure.problem), *sent])
 
 
 class LeastIIModel(PlaceModel):
