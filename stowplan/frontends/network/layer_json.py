@@ -15,6 +15,7 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError, naming
 from stowplan.hardware.network import Layer, Network, Operation
+from stowplan.models.document import expect
 
 FORMAT = "stowplan.layers"
 VERSION = 1
@@ -93,10 +94,8 @@ def decode_layers(data: bytes, source: str | Path | None = None) -> Network:
     """
     file = files.decode_json(data, _File, "a layer file", source)
     with naming(source):
-        if file.format != FORMAT:
-            raise InputError(f"found format {file.format!r}, expected {FORMAT!r}", place="format")
-        if file.version != VERSION:
-            raise InputError(f"found version {file.version!r}, expected {VERSION}", place="version")
+        expect(file.format == FORMAT, "format", f"format {file.format!r}", f"{FORMAT!r}")
+        expect(file.version == VERSION, "version", f"version {file.version!r}", f"{VERSION}")
         return _network(file, Path(source).name.split(".")[0] if source is not None else "network")
 
 
@@ -104,17 +103,14 @@ def _network(file: _File, fallback: str) -> Network:
     number: dict[int, int] = {}
     for index, node in enumerate(file.nodes):
         _check_bytes(node, f"nodes[{index}] ({node.name})")
-        if node.id in number:
-            raise InputError(f"found the id {node.id} twice, expected every id once", place=f"nodes[{index}] ({node.name})")
+        expect(node.id not in number, f"nodes[{index}] ({node.name})", f"the id {node.id} twice", "every id once")
         number[node.id] = index
     inputs: list[list[int]] = [[] for _ in file.nodes]
     seen: set[tuple[int, int]] = set()
     for index, (start, end) in enumerate(file.edges):
         for name in (start, end):
-            if name not in number:
-                raise InputError(f"found an edge to or from {name}, expected the id of a node", place=f"edges[{index}]")
-        if (start, end) in seen:
-            raise InputError(f"found the edge {start} -> {end} twice, expected every edge once", place=f"edges[{index}]")
+            expect(name in number, f"edges[{index}]", f"an edge to or from {name}", "the id of a node")
+        expect((start, end) not in seen, f"edges[{index}]", f"the edge {start} -> {end} twice", "every edge once")
         seen.add((start, end))
         inputs[number[end]].append(number[start])
     order = _order(file.nodes, inputs)

@@ -14,7 +14,7 @@ tolerances can make the bound weaker, never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,6 +75,20 @@ class MatrixModel:
     def row_name(self, row: int) -> str:
         """Name of a row; ``r0``, ``r1`` … where the model has none."""
         return self.row_names[row] if self.row_names else f"r{row}"
+
+    def one_sided(self) -> Iterator[tuple[str, list[tuple[int, float]], str, float]]:
+        """Rows as (name, terms, ``=`` or ``>=`` or ``<=``, side); a row with two sides comes twice."""
+        starts, columns, data = self.matrix.indptr.tolist(), self.matrix.indices.tolist(), self.matrix.data.tolist()
+        for row, (low, high) in enumerate(zip(self.row_lower.tolist(), self.row_upper.tolist(), strict=True)):
+            name, entries = self.row_name(row), slice(starts[row], starts[row + 1])
+            terms = list(zip(columns[entries], data[entries], strict=True))
+            if low == high:
+                yield name, terms, "=", low
+                continue
+            if np.isfinite(low):
+                yield name, terms, ">=", low
+            if np.isfinite(high):
+                yield f"{name}_upper" if np.isfinite(low) else name, terms, "<=", high
 
     def objective(self, values: FloatArray) -> float:
         """Objective of a point, offset included."""
