@@ -115,26 +115,26 @@ def _network(file: _File, fallback: str) -> Network:
         inputs[number[end]].append(number[start])
     order = _order(file.nodes, inputs)
     place = {index: position for position, index in enumerate(order)}
-    layers = tuple(_layer(file.nodes[index], tuple(sorted(place[each] for each in inputs[index]))) for index in order)
+    layers = tuple(_layer(file.nodes[index], tuple(sorted(place[source] for source in inputs[index]))) for index in order)
     return Network(name=file.name or fallback, layers=layers, notes=file.notes)
 
 
 def _order(nodes: tuple[_Node, ...], inputs: list[list[int]]) -> list[int]:
     """Indices of the nodes, inputs first, otherwise as they stand; raises InputError naming a cycle."""
     readers: list[list[int]] = [[] for _ in inputs]
-    missing = [len(each) for each in inputs]
+    missing = [len(sources) for sources in inputs]
     for index, sources in enumerate(inputs):
-        for each in sources:
-            readers[each].append(index)
+        for source in sources:
+            readers[source].append(index)
     ready = [index for index, count in enumerate(missing) if count == 0]
     order: list[int] = []
     while ready:
         index = heapq.heappop(ready)
         order.append(index)
-        for each in readers[index]:
-            missing[each] -= 1
-            if missing[each] == 0:
-                heapq.heappush(ready, each)
+        for reader in readers[index]:
+            missing[reader] -= 1
+            if missing[reader] == 0:
+                heapq.heappush(ready, reader)
     if len(order) < len(inputs):
         cycle = _cycle(inputs, missing)
         names = " -> ".join(f"{nodes[index].id} ({nodes[index].name})" for index in cycle)
@@ -150,7 +150,7 @@ def _cycle(inputs: list[list[int]], missing: list[int]) -> list[int]:
     while at not in visited:
         visited[at] = len(path)
         path.append(at)
-        at = next(each for each in inputs[at] if missing[each])
+        at = next(source for source in inputs[at] if missing[source])
     return [at, *reversed(path[visited[at] :])]
 
 

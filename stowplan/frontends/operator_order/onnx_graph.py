@@ -113,7 +113,7 @@ class _Reader:
         names.add(name)
         pairs: tuple[tuple[int, int], ...] = ()
         if kind in _IN_PLACE and writes and view is None:
-            same = [each for each in reads if self._size_of(each) == self._tensors[writes[0]].size]
+            same = [tensor for tensor in reads if self._size_of(tensor) == self._tensors[writes[0]].size]
             # The one that fewest others read.
             pairs = tuple((each, writes[0]) for each in sorted(same, key=self._readers_of)[:1])
         return Op(id=name, reads=tuple(reads), writes=writes, in_place=pairs, kind=kind)

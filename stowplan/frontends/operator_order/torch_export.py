@@ -173,7 +173,7 @@ class _Reader:
         """Take the operators of a graph that an operator runs once, as if they stood in its place."""
         module = run.values[node.args[inlined.graph]]
         inner = FakeRun(module, run.mode)
-        given = [each for each in module.graph.nodes if each.op == "placeholder"]
+        given = [node for node in module.graph.nodes if node.op == "placeholder"]
         for each, used in zip(given, node.args[inlined.operands :], strict=True):
             inner.values[each] = run.taken(used)
             self._numbers[each], self._makers[each] = self._numbers.get(used, [None]), self._makers.get(used, set())
@@ -189,21 +189,21 @@ class _Reader:
         reads = list(dict.fromkeys(each for used in node.all_input_nodes for each in self._of(used)))
         touched = dict.fromkeys(storage_key(each) for used in node.all_input_nodes for each in tensors_of(run.values[used]))
         targets = tensors_of([run.taken(given) for argument, given in arguments(node) if is_written(argument)])
-        before = [(storage_key(each), _storage_bytes(each)) for each in targets]
+        before = [(storage_key(target), _storage_bytes(target)) for target in targets]
         value = run.run(node)
-        if before != [(storage_key(each), _storage_bytes(each)) for each in targets]:
+        if before != [(storage_key(target), _storage_bytes(target)) for target in targets]:
             raise InputError(f"found {node.target}, which gives its argument other bytes, expected none that does", place=place)
         overwritten = {key for key, _ in before}
         nested = NESTED.get(str(node.target)) if is_higher_order(node) else None
         graphs = [self._inside(run.values[used], place) for used in node.all_input_nodes if nested and used.op == "get_attr"]
-        if is_random(node) or any(each.is_random for each in graphs):
+        if is_random(node) or any(graph.is_random for graph in graphs):
             touched[_RANDOM] = None
             overwritten.add(_RANDOM)
         number, known = len(self._ops), len(self._tensors)
-        self._make(node, name, value, [each.results for each in graphs] or copied_storages(node, run.taken(node.args)))
+        self._make(node, name, value, [graph.results for graph in graphs] or copied_storages(node, run.taken(node.args)))
         writes = list(dict.fromkeys(each for each in self._of(node) if each >= known))
         if nested:
-            own = sum(self._tensors[each].size for each in writes)
+            own = sum(self._tensors[tensor].size for tensor in writes)
             writes.append(len(self._tensors))
             self._tensors.append(Tensor(id=f"{name}.scratch", size=nested(node, graphs, own, leaves(value))))
         if not (reads or writes or overwritten):

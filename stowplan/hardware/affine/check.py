@@ -227,10 +227,10 @@ def _covers(boxes: list[_Box], shape: tuple[int, ...]) -> bool:
     """Whether boxes cover a whole array: cut along every side, no cell may be left."""
     # Parts of a concatenation differ in one dimension only: the others need no cuts.
     cuts = [sorted({0, size, *(side for box in boxes for side in box[dimension])}) for dimension, size in enumerate(shape)]
-    if prod(len(each) for each in cuts) > MAX_POINTS:
+    if prod(len(sides) for sides in cuts) > MAX_POINTS:
         return False
-    marks = np.zeros(tuple(len(each) - 1 for each in cuts), bool)
-    places = [{side: number for number, side in enumerate(each)} for each in cuts]
+    marks = np.zeros(tuple(len(sides) - 1 for sides in cuts), bool)
+    places = [{side: number for number, side in enumerate(sides)} for sides in cuts]
     for box in boxes:
         marks[tuple(slice(places[d][low], places[d][high]) for d, (low, high) in enumerate(box))] = True
     return bool(marks.all())

@@ -160,7 +160,7 @@ class Placer:
                 self._tiers[what][number], self._offsets[what][number] = tier, offset
                 return tier
         layer = self._problem.layers[number].name
-        free = ", ".join(f"{self._occupancy.free(at, *span)} in {each.name}" for at, each in enumerate(self._problem.tiers))
+        free = ", ".join(f"{self._occupancy.free(at, *span)} in {tier.name}" for at, tier in enumerate(self._problem.tiers))
         kind = "output" if what else "weights"
         raise InputError(f"no tier has room for the {size} bytes of its {kind}: free are {free}", place=f"layer {layer}")
 

@@ -149,7 +149,7 @@ class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=T
                     entry = tile.instructions[spoke.instruction]
                     what = f"{entry.id}: {entry.source_op or entry.op}"
                     master = spoke.master or ""
-                    operands = ", ".join(_describe(each, tile) for each in entry.inputs)
+                    operands = ", ".join(_describe(source, tile) for source in entry.inputs)
                     outputs = ", ".join([*spoke.outputs, *_sent(entry)])
                 passing = "; ".join(f"{each.input} passes to {', '.join(each.outputs)}" for each in spoke.forwards)
                 tail = "; ".join(part for part in (outputs, passing) if part)

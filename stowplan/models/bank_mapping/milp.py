@@ -193,7 +193,7 @@ class _Program(Program):
         for (tensor, _), each in self.own_columns.items():
             inputs.setdefault(tensor, []).append(each)
         for columns in inputs.values():
-            self.add_row([(each, 1.0) for each in columns], 1.0, 1.0)
+            self.add_row([(column, 1.0) for column in columns], 1.0, 1.0)
         for tensor, writers in enumerate(problem.writers):
             for number in writers[1:]:
                 operator = problem.operators[number]

@@ -53,8 +53,8 @@ def _operators(problem: Problem, plan: Plan) -> dict[int, Values]:
 
 def _copies(problem: Problem, plan: Plan) -> dict[BankCopy, Values]:
     return {
-        each: {"layout": problem.tensors[each.tensor].layout_name(each.layout), "before": problem.operators[each.before].name}
-        for each in plan.copies
+        copy: {"layout": problem.tensors[copy.tensor].layout_name(copy.layout), "before": problem.operators[copy.before].name}
+        for copy in plan.copies
     }
 
 

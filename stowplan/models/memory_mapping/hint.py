@@ -198,8 +198,8 @@ def _blamed(problem: Problem, plan: Plan, violation: Violation) -> int | None:
 def _without(problem: Problem, plan: Plan, tensors: set[int | None]) -> Plan:
     return msgspec.structs.replace(
         plan,
-        residencies=tuple(each for each in plan.residencies if each.tensor not in tensors),
-        copies=tuple(each for each in plan.copies if each.tensor not in tensors),
+        residencies=tuple(residency for residency in plan.residencies if residency.tensor not in tensors),
+        copies=tuple(copy for copy in plan.copies if copy.tensor not in tensors),
         fast_uses=tuple(use for use in plan.fast_uses if problem.tensor_of_use[use] not in tensors),
     )
 

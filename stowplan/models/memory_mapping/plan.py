@@ -153,13 +153,13 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
     """A row for each residency, in the plan's order; a tensor may have several. The plan is valid for the problem."""
     rows = (
         OffsetRow(
-            name=problem.tensors[each.tensor].name,
-            offset=each.offset,
-            size=problem.tensors[each.tensor].size,
+            name=problem.tensors[residency.tensor].name,
+            offset=residency.offset,
+            size=problem.tensors[residency.tensor].size,
             alignment=problem.alignment,
-            start=each.start,
-            end=each.end,
+            start=residency.start,
+            end=residency.end,
         )
-        for each in plan.residencies
+        for residency in plan.residencies
     )
     return make_table("memory_mapping", problem, plan, {"fast_memory": problem.capacity}, rows)

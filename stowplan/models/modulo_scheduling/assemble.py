@@ -34,7 +34,7 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Ma
             way = (hops[tiles[source]][tiles[target]] or 0) if sent is None else sent
             incoming[two].append((source, target, latency[source] + way - ii * distance))
             outgoing[one].add(two)
-    waiting = {each: len({component[source] for source, _, _ in incoming[each]}) for each in members}
+    waiting = {own: len({component[source] for source, _, _ in incoming[own]}) for own in members}
     # Clocks from the start of a component to the end of the loop body, roughly: cycles count by where values leave them.
     lag: dict[tuple[int, int], int] = defaultdict(int)
     for two, values in incoming.items():
@@ -171,7 +171,7 @@ def _has_room(structure: Structure, ii: int, tiles: Sequence[int], times: Sequen
         words[tiles[members[0]]] += each
     for buffer in structure.buffers:
         words[tiles[buffer.readers[0][0]]] += structure.words_of(buffer, ii, times)
-    return all(each <= machine.memories * machine.memory_depth for each in words.values())
+    return all(used <= machine.memories * machine.memory_depth for used in words.values())
 
 
 def make_plan(

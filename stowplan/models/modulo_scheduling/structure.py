@@ -122,7 +122,7 @@ class Structure:
             for name in instruction.variables:
                 users[name].append(number)
         shared = [*users.values(), *([reader for reader, _ in buffer.readers] for buffer in self.buffers)]
-        return self._together([(numbers[0], each) for numbers in shared for each in numbers[1:]])
+        return self._together([(numbers[0], number) for numbers in shared for number in numbers[1:]])
 
     @cached_property
     def members(self) -> list[list[int]]:
@@ -137,7 +137,7 @@ class Structure:
         """Words of tile memory that each group's variables take."""
         size = {variable.id: variable.words for variable in self.problem.variables}
         return [
-            sum(size[name] for name in {name for each in members for name in self.problem.instructions[each].variables})
+            sum(size[name] for name in {name for member in members for name in self.problem.instructions[member].variables})
             for members in self.members
         ]
 
@@ -306,8 +306,8 @@ def symmetries(problem: Problem) -> list[tuple[int, ...]]:
     """
     machine = problem.machine
     identity = tuple(range(machine.tiles))
-    kept = {frozenset(each.tiles) for each in problem.instructions if each.tiles is not None}
-    kept |= {frozenset(each.tiles) for each in machine.interfaces if each.tiles is not None}
+    kept = {frozenset(instruction.tiles) for instruction in problem.instructions if instruction.tiles is not None}
+    kept |= {frozenset(interface.tiles) for interface in machine.interfaces if interface.tiles is not None}
     bound = any(pin.tile is not None for pin in problem.pins) or any(each.tile is not None for each in problem.variables)
     if bound or problem.rules.pass_through:
         return [identity]

@@ -105,7 +105,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         """Operators that must run before each, ascending: who writes what it reads or has a view of, and the fixed ones."""
         before: list[set[int]] = [set() for _ in self.ops]
         for number, op in enumerate(self.ops):
-            for tensor in (*op.reads, *(each for each in op.writes if self.tensors[each].alias_of is not None)):
+            for tensor in (*op.reads, *(tensor for tensor in op.writes if self.tensors[tensor].alias_of is not None)):
                 at: int | None = tensor if tensor not in op.writes else self.tensors[tensor].alias_of
                 # A view that nobody writes is there as soon as its base is.
                 while at is not None and self.writer[at] is None:
@@ -125,10 +125,10 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
 
 
 def _check_numbers(numbers: Sequence[int], count: int, place: str, what: str = "tensor") -> None:
-    for each in numbers:
-        expect_range(place, what, each, 0, count)
+    for number in numbers:
+        expect_range(place, what, number, 0, count)
     if len(set(numbers)) < len(numbers):
-        twice = next(each for at, each in enumerate(numbers) if each in numbers[:at])
+        twice = next(number for at, number in enumerate(numbers) if number in numbers[:at])
         raise InputError(f"found {what} {twice} twice, expected each once", place=place)
 
 

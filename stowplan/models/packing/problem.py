@@ -114,7 +114,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         size = np.fromiter((buffer.size for buffer in self.buffers), np.int64, n)
         if any(buffer.gaps for buffer in self.buffers):
             pieces = [buffer.pieces for buffer in self.buffers]
-            owner = np.repeat(np.arange(n), [len(each) for each in pieces])
+            owner = np.repeat(np.arange(n), [len(own) for own in pieces])
             flat = np.array(list(chain.from_iterable(pieces)), np.int64).reshape(-1, 2)
             return Spans(owner, flat[:, 0].copy(), flat[:, 1].copy(), size)
         lower = np.fromiter((buffer.lower for buffer in self.buffers), np.int64, n)

@@ -121,10 +121,10 @@ class Moments:
                 price = _ENDLESS if structure.once[other] else cost_weight * structure.cost[other] >> shift
                 arcs.append((other, sink, price))
             arcs += ((other, n + each, _ENDLESS) for each in self.read[other])
-        for each in self.storages:
-            writer = structure.writer[each]
-            if each not in held:
-                arcs.append((n + each, sink if writer < 0 else writer, byte_weight * structure.size[each] >> shift))
+        for storage in self.storages:
+            writer = structure.writer[storage]
+            if storage not in held:
+                arcs.append((n + storage, sink if writer < 0 else writer, byte_weight * structure.size[storage] >> shift))
         for value, kept in enumerate(structure.kept):
             if kept:
                 arcs.append((source, n + structure.root[value], _ENDLESS))
@@ -139,9 +139,9 @@ class Moments:
         inside = set(flow.get_source_side_min_cut())
         cost = sum(structure.cost[each] for each in _bits(self.before[op]) if each in inside)
         saved = sum(
-            structure.size[each]
-            for each in self.storages
-            if n + each in inside and each not in held and structure.writer[each] not in inside
+            structure.size[storage]
+            for storage in self.storages
+            if n + storage in inside and storage not in held and structure.writer[storage] not in inside
         )
         return _Cut(int(flow.optimal_flow()) << shift, cost, saved)
 

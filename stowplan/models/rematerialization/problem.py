@@ -110,7 +110,7 @@ def of_graph(graph: operator_order.Problem, costs: Mapping[str, int] | None = No
         Bytes that may be live at once.
     """
     return Problem(
-        tensors=tuple(Tensor(id=each.id, size=each.size, alias_of=each.alias_of) for each in graph.tensors),
+        tensors=tuple(Tensor(id=tensor.id, size=tensor.size, alias_of=tensor.alias_of) for tensor in graph.tensors),
         ops=tuple(
             Op(
                 id=op.id,
@@ -132,7 +132,7 @@ def of_graph(graph: operator_order.Problem, costs: Mapping[str, int] | None = No
 
 
 def _written(graph: operator_order.Problem, op: operator_order.Op) -> int:
-    return sum(graph.tensors[each].size for each in op.writes if graph.tensors[each].alias_of is None)
+    return sum(graph.tensors[tensor].size for tensor in op.writes if graph.tensors[tensor].alias_of is None)
 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:

@@ -112,7 +112,7 @@ class Stages:
             first = [row[op] for row in self.runs[: until + 1] if row[op] >= 0]
             self.program.add_row(((each, 1.0) for each in first), lower=1)
             if self.structure.once[op] and len(columns) > 1:
-                self.program.add_row(((each, 1.0) for each in columns), upper=1)
+                self.program.add_row(((column, 1.0) for column in columns), upper=1)
 
     def _is_there(self, stage: int, root: int, writer: int, needed: int | None) -> None:
         """A storage is live as the stage begins, or ``writer`` runs in it: where column ``needed`` says so, None for always."""

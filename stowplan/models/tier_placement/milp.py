@@ -99,7 +99,7 @@ class Model:
 
     def bound_ps(self, objective: float, tolerance: float) -> int:
         """Proven latency from a solver's dual bound, in the scaled copy's units, less what its tolerance may amount to."""
-        spread = float(sum(each.most for each in self.structure.excesses))
+        spread = float(sum(excess.most for excess in self.structure.excesses))
         excess = proven(objective, spread / self.time_unit, unit=self.time_unit, tolerance=tolerance)
         return self.structure.base_ps + max(0, excess)
 
@@ -126,14 +126,14 @@ def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None) 
     program = Program()
     tensors = enumerate(structure.tensors)
     place = {(number, tier): program.column() for number, tensor in tensors for tier in tensor.tiers if tier}
-    excess = [program.column(each.most, cost=1, integer=False) for each in structure.excesses]
+    excess = [program.column(excess.most, cost=1, integer=False) for excess in structure.excesses]
     weights = [number for number in structure.weights if number is not None]
     total = sum(structure.tensors[number].size for number in weights)
     load = {tier: program.column(min(total, problem.tiers[tier].capacity), integer=False) for tier in structure.limited}
     _add_places(program.rows, structure, place)
     _add_excesses(program.rows, structure, place, excess)
     _add_capacities(program.rows, structure, place, load)
-    time_unit = _unit(max((each.most for each in structure.excesses), default=1), 6)
+    time_unit = _unit(max((excess.most for excess in structure.excesses), default=1), 6)
     byte_unit = _unit(max((tensor.size for tensor in structure.tensors), default=1), 2)
     scale = np.ones(len(program.cost))
     scale[excess] = time_unit

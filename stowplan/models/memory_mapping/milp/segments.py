@@ -239,7 +239,7 @@ class SegmentBounds:
     def _bound_all(self, segments: list[Segment], *, integer: bool) -> None:
         """Bound segments of one level, those that promise most first."""
         todo = sorted(segments, key=lambda each: (each.loss_ps, self._potential_ps(each)), reverse=True)
-        is_last = integer and any(each.end - each.start == self.problem.horizon for each in segments)
+        is_last = integer and any(segment.end - segment.start == self.problem.horizon for segment in segments)
         level_end = time.monotonic() + self.effort.left * (1.0 if is_last else LEVEL_SHARE)
         for place, segment in enumerate(todo):
             if self.effort.is_over():

@@ -99,7 +99,7 @@ class PlaceModel:
         room = machine.memories * machine.memory_depth
         words = self.structure.words
         for tile in range(machine.tiles):
-            load = sum(len(each) * self.on[group][tile] for group, each in enumerate(members))
+            load = sum(len(inside) * self.on[group][tile] for group, inside in enumerate(members))
             self.model.add(load <= self.ii)
             self.model.add(load <= machine.instruction_depth)
             if sum(words) > room:
