@@ -248,12 +248,7 @@ def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rena
                 weight_elements=_weights(group.operations),
                 weight_read_elements=first.gathered,
                 macs=sum(operation.macs for operation in group.operations),
-                groups=first.window.groups,
-                kernel_x=first.window.kernel_x,
-                kernel_y=first.window.kernel_y,
-                stride=first.window.stride,
-                pad=first.window.pad,
-                dilation=first.window.dilation,
+                **msgspec.structs.asdict(first.window),
                 batch=batch,
                 fused=tuple(operation.label or operation.op for operation in group.operations[1:]),
             )
