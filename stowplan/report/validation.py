@@ -49,7 +49,7 @@ def render_validation_report(validation: Validation) -> str:
     done = [problem for problem in validation.problems if problem.error is None]
     parts = [_warnings(validation)]
     for summary in validation.summaries:
-        problems = [each for each in done if each.kind == summary.kind]
+        problems = [problem for problem in done if problem.kind == summary.kind]
         parts.append(_cards(summary))
         parts += [section.html() for section in _sections(summary, problems)]
     parts.append(Section("How to get this again", _settings(validation)).html())

@@ -78,7 +78,7 @@ class Report:
             f"{self.eliminated} of {self.found} load/store pairs eliminated, "
             f"{self.tensor_bytes:,} of {self.movement_bytes:,} bytes of the tensors they wrote"
         ]
-        lines += [f"  kept {each.name} ({each.op}): {each.reason}, {each.detail}" for each in self.kept]
+        lines += [f"  kept {pair.name} ({pair.op}): {pair.reason}, {pair.detail}" for pair in self.kept]
         return "\n".join(lines)
 
     def by_op(self) -> dict[str, tuple[int, int]]:

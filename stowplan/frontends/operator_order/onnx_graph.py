@@ -136,7 +136,7 @@ class _Reader:
 
     def _bytes(self, name: str) -> int:
         shape = self._file.shape(name)
-        if any(each < 0 for each in shape):
+        if any(extent < 0 for extent in shape):
             raise InputError(f"found the shape {list(shape)}, expected no negative lengths", place=name)
         return -(-math.prod(shape) * self._file.bits(name) // 8)
 

@@ -202,7 +202,7 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
         here = [number for number, where in enumerate(plan.tiles) if where == tile]
         here.sort(key=lambda number: plan.slots[number])
         held = _memory(problem, here)
-        address = {each.variable: each.address for each in held}
+        address = {variable.variable: variable.address for variable in held}
         received = tuple(
             Received(
                 value=problem.instructions[source].id,
@@ -293,7 +293,7 @@ def _received(problem: Problem, plan: Plan) -> dict[int, Words]:
         tile = where[source]
         if tile not in free:
             held = _memory(problem, [number for number, each in enumerate(plan.tiles) if each == tile])
-            free[tile] = sum(each.words for each in held)
+            free[tile] = sum(variable.words for variable in held)
         count = (last[source] - launch[problem.flows[source]]) // plan.ii + 1
         found[source] = Words(tile=tile, address=free[tile], words=count)
         free[tile] += count

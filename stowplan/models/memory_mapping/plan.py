@@ -80,7 +80,7 @@ def _copies(problem: Problem, first: Plan, second: Plan) -> tuple[dict[_Key, Val
 def _fast_uses(problem: Problem, plan: Plan) -> dict[tuple[int, int, Use], Values]:
     """By the number of the use in the program, its step, and itself."""
     uses = [(number, use) for number, step in enumerate(problem.steps) for use in step.uses]
-    return {(each, *uses[each]): {} for each in plan.fast_uses}
+    return {(use, *uses[use]): {} for use in plan.fast_uses}
 
 
 def _use_name(problem: Problem, key: tuple[int, int, Use]) -> str:

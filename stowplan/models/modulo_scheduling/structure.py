@@ -65,7 +65,7 @@ class Structure:
             if edge.asynchronous
             for start in sources[self.flow[edge.target]]
         }
-        return found + [Precedence(*each, problem.nominal(each[0])) for each in sorted(sent)]
+        return found + [Precedence(*ends, problem.nominal(ends[0])) for ends in sorted(sent)]
 
     @cached_property
     def buffers(self) -> list[Buffer]:
@@ -247,9 +247,9 @@ class Structure:
     def recurrent(self) -> list[int]:
         """Instructions on a cycle of two or more."""
         size: dict[int, int] = defaultdict(int)
-        for each in self.component:
-            size[each] += 1
-        return [number for number, each in enumerate(self.component) if size[each] > 1]
+        for label in self.component:
+            size[label] += 1
+        return [number for number, label in enumerate(self.component) if size[label] > 1]
 
     @cached_property
     def apart(self) -> set[tuple[int, int]]:

@@ -151,7 +151,7 @@ class Cuts:
         before = structure.pred[structure.pred_start[op] : structure.pred_start[op + 1]].tolist()
         places = structure.pair[structure.pair_start[op] : structure.pair_start[op + 1]].tolist()
         # What the operator takes the place of need not be live beside its result.
-        changes = {self._begin + each: _ENDLESS for each in before} | {self._end + op: _ENDLESS}
+        changes = {self._begin + other: _ENDLESS for other in before} | {self._end + op: _ENDLESS}
         freed = [self._read[storage, op] for storage in places if (storage, op) in self._read]
         for arc, capacity in (*changes.items(), *((arc, 0) for arc in freed)):
             self._flow.set_arc_capacity(arc, capacity)

@@ -115,7 +115,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
                     before[number].add(who)
         for first, second in self.precedences:
             before[second].add(first)
-        return tuple(tuple(sorted(each)) for each in before)
+        return tuple(tuple(sorted(others)) for others in before)
 
     @cached_property
     def digest(self) -> str:

@@ -169,7 +169,7 @@ def build(problem: Problem) -> Structure:
 
 
 def _lists(name: str, lists: Sequence[Iterable[int]]) -> dict[str, Ints]:
-    rows = [list(each) for each in lists]
+    rows = [list(items) for items in lists]
     start = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
     return {f"{name}_start": start, name: np.array([item for row in rows for item in row], np.int64)}
 
@@ -193,7 +193,7 @@ def needed_first(structure: Structure, sequence: Iterable[int]) -> list[int]:
         stack = [first]
         while stack:
             op = stack[-1]
-            missing = [] if done[op] else [each for each in pred[start[op] : start[op + 1]] if not done[each]]
+            missing = [] if done[op] else [other for other in pred[start[op] : start[op + 1]] if not done[other]]
             if missing:
                 stack += reversed(missing)
                 continue

@@ -45,7 +45,7 @@ class Moments:
     def __init__(self, structure: Structure):
         self.structure = structure
         roots = structure.root
-        self.read = [sorted({roots[value] for value in each}) for each in structure.needs]
+        self.read = [sorted({roots[value] for value in values}) for values in structure.needs]
         """[operators] storages that it reads."""
         self.storages = [value for value, parent in enumerate(structure.parent) if parent < 0]
         self.proof: tuple[int, int, list[tuple[int, int, int]]] = (1, 0, [])
@@ -120,7 +120,7 @@ class Moments:
             elif self.before[op] >> other & 1:
                 price = _ENDLESS if structure.once[other] else cost_weight * structure.cost[other] >> shift
                 arcs.append((other, sink, price))
-            arcs += ((other, n + each, _ENDLESS) for each in self.read[other])
+            arcs += ((other, n + storage, _ENDLESS) for storage in self.read[other])
         for storage in self.storages:
             writer = structure.writer[storage]
             if storage not in held:
@@ -137,7 +137,7 @@ class Moments:
             return _Cut(0, 0, 0)
         self._flow = self._flow_of([int(amount) << shift for amount in flow.flows(np.arange(len(arcs)))], arcs)
         inside = set(flow.get_source_side_min_cut())
-        cost = sum(structure.cost[each] for each in _bits(self.before[op]) if each in inside)
+        cost = sum(structure.cost[operator] for operator in _bits(self.before[op]) if operator in inside)
         saved = sum(
             structure.size[storage]
             for storage in self.storages
@@ -171,8 +171,8 @@ def load_bound(structure: Structure) -> int:
     stays = {value for value in kept if structure.writer[value] < 0}
     ends = {structure.root[value] for value in kept}
     last = [{*moments.held(op), *structure.writes[op]} - ends for op in {structure.writer[value] for value in kept} - {-1}]
-    most = sum(structure.size[each] for each in ends)
-    most += min((sum(structure.size[each] for each in besides) for besides in last), default=0)
+    most = sum(structure.size[value] for value in ends)
+    most += min((sum(structure.size[value] for value in besides) for besides in last), default=0)
     for op in range(structure.ops):
         other = stays - {*moments.read[op]}
         most = max(most, moments.own_bytes(op) + sum(structure.size[each] for each in other))

@@ -76,7 +76,7 @@ def build(problem: Problem) -> Structure:
 
     values = [each for each in range(len(tensors)) if each in written or (each in problem.inputs and source(each) == each)]
     index = {tensor: number for number, tensor in enumerate(values)}
-    value = {each: index[source(each)] for each in range(len(tensors)) if source(each) in index}
+    value = {tensor: index[source(tensor)] for tensor in range(len(tensors)) if source(tensor) in index}
     parent = [-1 if (base := tensors[each].alias_of) is None else value[base] for each in values]
     depth = [0] * len(values)
     root = list(range(len(values)))

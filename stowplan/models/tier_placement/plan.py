@@ -74,10 +74,10 @@ def placed(problem: Problem) -> list[Placed]:
 
 def _tensors(problem: Problem, plan: Plan) -> dict[Placed, Values]:
     found: dict[Placed, Values] = {}
-    for each in placed(problem):
-        if each.size(problem):
-            offset: Values = {"offset": each.offset(plan)} if plan.output_offsets else {}
-            found[each] = {"tier": problem.tiers[each.tier(plan)].name, **offset}
+    for tensor in placed(problem):
+        if tensor.size(problem):
+            offset: Values = {"offset": tensor.offset(plan)} if plan.output_offsets else {}
+            found[tensor] = {"tier": problem.tiers[tensor.tier(plan)].name, **offset}
     return found
 
 
@@ -96,14 +96,14 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
         raise UsageError("plans of this network have no offsets: pass --address-spaces (address_spaces=True)")
     rows = (
         OffsetRow(
-            name=f"{problem.layers[each.layer].name}.{each.what}",
-            offset=each.offset(plan),
-            size=each.size(problem),
-            alignment=problem.tiers[each.tier(plan)].alignment,
-            start=each.layer if each.is_output else 0,
-            end=problem.last_use[each.layer] + 1 if each.is_output else len(problem.layers),
-            arena=each.tier(plan),
+            name=f"{problem.layers[tensor.layer].name}.{tensor.what}",
+            offset=tensor.offset(plan),
+            size=tensor.size(problem),
+            alignment=problem.tiers[tensor.tier(plan)].alignment,
+            start=tensor.layer if tensor.is_output else 0,
+            end=problem.last_use[tensor.layer] + 1 if tensor.is_output else len(problem.layers),
+            arena=tensor.tier(plan),
         )
-        for each in placed(problem)
+        for tensor in placed(problem)
     )
     return make_table("tier_placement", problem, plan, {tier.name: tier.capacity for tier in problem.tiers}, rows)

@@ -284,5 +284,5 @@ def bands(structure: Structure, width: int = WIDTH) -> list[range] | None:
     # One tile further for each step; slower where the graph is deeper than the row is long.
     slope = min(1.0, (machine.tiles - width) / max(deepest, 1))
     first = (machine.tiles - width - slope * deepest) / 2
-    starts = [int(first + slope * each) for each in depth]
+    starts = [int(first + slope * level) for level in depth]
     return [range(start, start + width) for start in starts]
