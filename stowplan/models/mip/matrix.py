@@ -188,34 +188,33 @@ class Program:
 
     def model(self, name: str, offset: float = 0.0) -> MatrixModel:
         """The program as arrays, in its own numbers, which are near one."""
-        return MatrixModel(
-            name=name,
-            cost=np.array(self.cost, np.float64),
-            lower=np.array(self.lower, np.float64),
-            upper=np.array(self.upper, np.float64),
-            is_integer=np.array(self.is_integer, bool),
-            matrix=self.rows.matrix(len(self.cost), np.float64),
-            row_lower=sides(self.rows.lower),
-            row_upper=sides(self.rows.upper),
-            offset=offset,
-            column_names=self.names if all(self.names) else (),
-        )
+        made = self._arrays(name, self.rows.matrix(len(self.cost), np.float64))
+        return replace(made, offset=offset, column_names=self.names if all(self.names) else ())
 
     def scaled(self, name: str, scale: FloatArray, unit: float) -> tuple[MatrixModel, FloatArray]:
         """The program with columns divided by ``scale``, the objective by ``unit``, rows by powers of two; the rows' scale."""
         matrix = self.rows.entries(len(self.cost), np.float64) @ sparse.diags(scale)
         row_scale = row_scales(matrix)
-        made = MatrixModel(
+        return self._arrays(name, sparse.csr_matrix(sparse.diags(row_scale) @ matrix), scale, unit, row_scale), row_scale
+
+    def _arrays(
+        self,
+        name: str,
+        matrix: sparse.csr_matrix,
+        scale: FloatArray | float = 1.0,
+        unit: float = 1.0,
+        row_scale: FloatArray | float = 1.0,
+    ) -> MatrixModel:
+        return MatrixModel(
             name=name,
             cost=np.array(self.cost, np.float64) * scale / unit,
             lower=np.array(self.lower, np.float64) / scale,
             upper=np.array(self.upper, np.float64) / scale,
             is_integer=np.array(self.is_integer, bool),
-            matrix=sparse.csr_matrix(sparse.diags(row_scale) @ matrix),
+            matrix=matrix,
             row_lower=sides(self.rows.lower, row_scale),
             row_upper=sides(self.rows.upper, row_scale),
         )
-        return made, row_scale
 
     def dual_bound(self, duals: FloatArray) -> int:
         """What :func:`proven_bound` says of row duals of a program in whole numbers."""
