@@ -23,7 +23,7 @@ import msgspec
 from stowplan.models.hint import Hint, Steps, aligned, carried, check, in_order, matched, of_values, plan_of, trust
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences, accesses_of
 from stowplan.models.memory_mapping.copy_engine import with_whole_copies
-from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency, by_tensor
 from stowplan.models.memory_mapping.problem import Problem, Step
 from stowplan.models.memory_mapping.verify import Reason, Violation, verify
 
@@ -66,9 +66,7 @@ def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
         Who made it.
     """
     served = {*plan.fast_uses}
-    stays: dict[int, list[Residency]] = {}
-    for residency in plan.residencies:
-        stays.setdefault(residency.tensor, []).append(residency)
+    stays = by_tensor(plan.residencies)
     fast: list[float] = []
     keep: list[float] = []
     place: list[float] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Literal, TypeVar
@@ -60,6 +61,15 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 _Thing = TypeVar("_Thing", Residency, Copy)
+
+
+def by_tensor(things: Iterable[_Thing]) -> defaultdict[int, list[_Thing]]:
+    """Residencies or copies of each tensor, in their order."""
+    found: defaultdict[int, list[_Thing]] = defaultdict(list)
+    for thing in things:
+        found[thing.tensor].append(thing)
+    return found
+
 
 #: Number of a pair, and what the thing is: a tensor, or a tensor and a direction.
 _Key = tuple[int, Hashable]
