@@ -371,7 +371,7 @@ def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:
         expect(found == expected, name, f"{name} {found!r}", f"{expected!r}")
     names = tuple(str(name) for name in arrays["names"].ravel()) if "names" in arrays else ()
     expect(names == NAMES, "names", f"{len(names)} features", f"the {len(NAMES)} of this version")
-    width = arrays["width"].item() if "width" in arrays and arrays["width"].ndim == 0 else None
+    width: Any = arrays["width"].item() if "width" in arrays and arrays["width"].ndim == 0 else None
     expect(isinstance(width, float) and 0 <= width < np.inf, "width", f"{width!r}", "a number, at least 0")
     return Predictor(Trees.of_arrays(arrays, "middle", len(NAMES)), Trees.of_arrays(arrays, "spread", len(NAMES)), width)
 
