@@ -29,7 +29,7 @@ from benchmarks.lib.tier_placement.stacked import stacked
 from benchmarks.lib.tier_placement.variants import with_fast_memory
 from benchmarks.tier_placement.networks import read
 from stowplan.hardware.nnp_i.chip import Chip
-from stowplan.models.tier_placement.milp_solve import relaxation
+from stowplan.models.tier_placement.milp import relaxation
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.tier_placement import candidates

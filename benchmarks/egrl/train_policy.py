@@ -33,7 +33,7 @@ from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
 from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.models.tier_placement.milp_solve import relaxation
+from stowplan.models.tier_placement.milp import relaxation
 from stowplan.models.tier_placement.problem import Problem
 
 NAMES = ("resnet50", "resnet101", "bert_base_s128", "bert_base_s384")

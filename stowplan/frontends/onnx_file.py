@@ -111,7 +111,7 @@ class OnnxFile:
     def attributes(self, node: Any) -> dict[str, Any]:
         """Values of a node's attributes by name; raises InputError for one that says no value."""
         try:
-            return {each.name: self.onnx.helper.get_attribute_value(each) for each in node.attribute}
+            return {attribute.name: self.onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         except (ValueError, TypeError) as error:
             raise InputError(f"found an attribute without a value: {error}", place=f"operator {node.output[0]}") from error
 
@@ -215,7 +215,7 @@ def missing_text(missing: dict[str, str]) -> str:
 
 def _check_functions(model: Any) -> None:
     """Refuse models that explode where their functions stand in line."""
-    bodies = {(each.domain, each.name): each.node for each in model.functions}
+    bodies = {(function.domain, function.name): function.node for function in model.functions}
     known: dict[tuple[str, str], int] = {}
     walking: list[tuple[str, str]] = []
 
@@ -245,13 +245,13 @@ def _check_functions(model: Any) -> None:
 def _fetch_numbers(graph: Any, folder: Path, onnx: Any) -> dict[str, str]:
     """Put short lists of whole numbers that stand beside the model into it; those that could not be had, with the reason."""
     missing: dict[str, str] = {}
-    named = [(each.name, each) for each in graph.initializer]
+    named = [(tensor.name, tensor) for tensor in graph.initializer]
     named += [
-        (node.output[0], each.t)
+        (node.output[0], attribute.t)
         for node in graph.node
         if node.op_type == "Constant" and node.output
-        for each in node.attribute
-        if each.name == "value"
+        for attribute in node.attribute
+        if attribute.name == "value"
     ]
     widths = {onnx.TensorProto.INT64: 8, onnx.TensorProto.INT32: 4}
     for name, tensor in named:

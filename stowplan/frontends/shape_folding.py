@@ -26,12 +26,12 @@ def complete(model: Any) -> None:
 
     graph = model.graph
     types = {each.name: each.type for each in (*graph.input, *graph.value_info, *graph.output)}
-    types |= {each.name: helper.make_tensor_type_proto(each.data_type, each.dims) for each in graph.initializer}
+    types |= {tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer}
     if all(is_fixed(types.get(name)) for node in graph.node for name in node.output if name):
         return
     opsets = {each.domain: each.version for each in model.opset_import}
     numbers: dict[str, Any] = {}
-    short = [each for each in graph.initializer if math.prod(each.dims) <= _MOST]
+    short = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MOST]
     for node in (*(helper.make_node("Constant", [], [each.name], value=each) for each in short), *graph.node):
         # Nodes that onnx refuses keep what is known of them; constants may have been left out, or stand in another file.
         with contextlib.suppress(Exception):

@@ -89,11 +89,11 @@ def infer(model: Any) -> Any:
         The system has no room for another process.
     """
     weights: dict[int, bytes] = {}
-    for number, each in enumerate(model.graph.initializer):
-        if each.data_type not in (each.INT32, each.INT64) and each.ByteSize() > _MAX_SENT:
-            weights[number] = each.SerializeToString()
+    for number, tensor in enumerate(model.graph.initializer):
+        if tensor.data_type not in (tensor.INT32, tensor.INT64) and tensor.ByteSize() > _MAX_SENT:
+            weights[number] = tensor.SerializeToString()
             for field in _NUMBERS:
-                each.ClearField(field)
+                tensor.ClearField(field)
     with _lock:
         answer = _ready().ask(model.SerializeToString())
     found = type(model).FromString(answer)

@@ -66,8 +66,8 @@ RANDOM = -1
 
 def static_shape(tensor: Any, place: str) -> tuple[int, ...]:
     """Sizes of a tensor; raises InputError naming ``place`` where one is not known before the program runs."""
-    if not all(type(each) is int for each in tensor.shape):
-        shape = [str(each) for each in tensor.shape]
+    if not all(type(extent) is int for extent in tensor.shape):
+        shape = [str(extent) for extent in tensor.shape]
         raise InputError(f"found the shape {shape}, expected a static one: export without dynamic shapes", place=place)
     return tuple(tensor.shape)
 

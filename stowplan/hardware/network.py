@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from stowplan.errors import InputError
+from stowplan.models.document import expect
 
 Precision = Literal["int8", "fp16"]
 
@@ -122,8 +123,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     """What the front end could not take literally, for people to read."""
 
     def __post_init__(self) -> None:
-        if not self.layers:
-            raise InputError("found no layers, expected at least one", place="layers")
+        expect(bool(self.layers), "layers", "no layers", "at least one")
         for number, layer in enumerate(self.layers):
             _check(layer, f"layers[{number}] ({layer.name})", number, self.layers)
 
@@ -176,8 +176,7 @@ _COUNTS = (
 
 def _check(layer: Layer, place: str, number: int, layers: tuple[Layer, ...]) -> None:
     """Raise InputError naming ``place`` where a layer breaks a rule."""
-    if layer.op not in OPS:
-        raise InputError(f"found op {layer.op!r}, expected one of {', '.join(OPS)}", place=place)
+    expect(layer.op in OPS, place, f"op {layer.op!r}", f"one of {', '.join(OPS)}")
     counts = {
         **{name: getattr(layer, name) for name in _COUNTS},
         "weight_read_elements": layer.weights_read,
@@ -185,14 +184,11 @@ def _check(layer: Layer, place: str, number: int, layers: tuple[Layer, ...]) -> 
         **{f"output_shape[{axis}]": size for axis, size in enumerate(layer.output_shape)},
     }
     for field, count in counts.items():
-        if not 0 <= count < LIMIT:
-            raise InputError(f"found {field} {count}, expected 0 to {LIMIT - 1}", place=place)
-    if not 1 <= layer.batch < LIMIT:
-        raise InputError(f"found batch {layer.batch}, expected 1 to {LIMIT - 1}", place=place)
+        expect(0 <= count < LIMIT, place, f"{field} {count}", f"0 to {LIMIT - 1}")
+    expect(1 <= layer.batch < LIMIT, place, f"batch {layer.batch}", f"1 to {LIMIT - 1}")
     if layer.weights_read and not layer.weight_elements:
         raise InputError(f"found {layer.weights_read} elements read of weights, expected weights", place=place)
-    if layer.output_elements < 1:
-        raise InputError("found output_elements 0, expected at least 1", place=place)
+    expect(layer.output_elements >= 1, place, "output_elements 0", "at least 1")
     if math.prod(layer.output_shape) * layer.batch != layer.output_elements:
         raise InputError(
             f"found {layer.output_elements} output elements, expected {' * '.join(map(str, layer.output_shape))}"
@@ -201,11 +197,8 @@ def _check(layer: Layer, place: str, number: int, layers: tuple[Layer, ...]) -> 
         )
     before = -1
     for source in layer.inputs:
-        if not before < source:
-            raise InputError(f"found inputs {list(layer.inputs)}, expected ascending layer numbers, each once", place=place)
-        if source >= number:
-            raise InputError(f"found input {source}, expected a layer before it (0 to {number - 1})", place=place)
+        expect(before < source, place, f"inputs {list(layer.inputs)}", "ascending layer numbers, each once")
+        expect(source < number, place, f"input {source}", f"a layer before it (0 to {number - 1})")
         before = source
     read = sum(layers[source].output_elements for source in layer.inputs)
-    if layer.input_elements < read:
-        raise InputError(f"found {layer.input_elements} input elements, expected the {read} of its inputs or more", place=place)
+    expect(layer.input_elements >= read, place, f"{layer.input_elements} input elements", f"the {read} of its inputs or more")

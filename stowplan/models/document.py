@@ -67,10 +67,6 @@ def expect_unique(names: Iterable[str], where: str, what: str = "id") -> None:
         seen.add(name)
 
 
-FORMAT = "stowplan.offset_table"
-VERSION = 1
-
-
 class Arena(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A stretch of memory that offsets are in."""
 
@@ -108,8 +104,8 @@ class OffsetTable(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Hex SHA-256 of the plan: equal plans have equal tables."""
     arenas: tuple[Arena, ...]
     rows: tuple[OffsetRow, ...]
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.offset_table"
+    version: int = 1
 
 
 def make_table(

@@ -65,7 +65,7 @@ def attributes(style: Style, paint: Callable[[str], str]) -> str:
     if style.stroke != "none":
         parts.append(f' stroke="{paint(style.stroke)}" stroke-width="{style.width:g}"')
         if style.dash:
-            parts.append(f' stroke-dasharray="{" ".join(f"{each:g}" for each in style.dash)}"')
+            parts.append(f' stroke-dasharray="{" ".join(f"{length:g}" for length in style.dash)}"')
     return "".join(parts)
 
 
@@ -210,7 +210,7 @@ def _draw(forms: list[Form], ax: Axes, order: int) -> None:
             linewidths=[form.style.width if stroke != "none" else 0 for form, stroke in zip(forms, strokes, strict=True)],
             # Dashes of matplotlib are counted in widths of their line.
             linestyles=[
-                (0, tuple(each / form.style.width for each in form.style.dash)) if form.style.dash else "solid"
+                (0, tuple(length / form.style.width for length in form.style.dash)) if form.style.dash else "solid"
                 for form in forms
             ],
             zorder=order,

@@ -27,7 +27,7 @@ def result_html(result: Result) -> str:
     """Figures, candidates and warnings of a result; its plan drawn, if its problem is known."""
     presenter = Presenter() if result.problem is None else presenter_for(result.problem)
     values = [result.objective, result.bound, result.certified_bound, *result.baselines.values()]
-    values += [value for each in result.candidates for value in (each.objective, each.bound)]
+    values += [value for candidate in result.candidates for value in (candidate.objective, candidate.bound)]
     shown = presenter.written(values, result.unit)
     who = result.provenance
     rows = [
@@ -41,7 +41,7 @@ def result_html(result: Result) -> str:
     ]
     if "explanation" in result.details:
         rows.append(("because", cut(str(result.details["explanation"]))))
-    rows += [("assuming", cut(each)) for each in result.assumed]
+    rows += [("assuming", cut(assumption)) for assumption in result.assumed]
     ordered = sorted(result.candidates, key=lambda each: (each.objective is None, each.objective or 0))[:MOST_CANDIDATES]
     candidates = [
         (each.name, shown[each.objective], shown[each.bound], f"{each.seconds:.2f}", each.outcome, cut(each.note))
@@ -53,7 +53,7 @@ def result_html(result: Result) -> str:
     ]
     if candidates:
         parts.append(table("Candidates, best objective first", head, candidates))
-    parts += [warnings_box([cut(each) for each in result.warnings]), _picture(result, presenter)]
+    parts += [warnings_box([cut(warning) for warning in result.warnings]), _picture(result, presenter)]
     return f'<div class="stowplan">{"".join(parts)}</div>'
 
 

@@ -46,10 +46,10 @@ def save_validation_report(path: str | Path, validation: Validation) -> None:
 
 def render_validation_report(validation: Validation) -> str:
     """Text of the page that :func:`save_validation_report` writes."""
-    done = [each for each in validation.problems if each.error is None]
+    done = [problem for problem in validation.problems if problem.error is None]
     parts = [_warnings(validation)]
     for summary in validation.summaries:
-        problems = [each for each in done if each.kind == summary.kind]
+        problems = [problem for problem in done if problem.kind == summary.kind]
         parts.append(_cards(summary))
         parts += [section.html() for section in _sections(summary, problems)]
     parts.append(Section("How to get this again", _settings(validation)).html())
@@ -58,7 +58,7 @@ def render_validation_report(validation: Validation) -> str:
 
 
 def _warnings(validation: Validation) -> str:
-    found = [f"{each.name} failed: {each.error}" for each in validation.problems if each.error is not None]
+    found = [f"{problem.name} failed: {problem.error}" for problem in validation.problems if problem.error is not None]
     if len(validation.problems) < validation.asked:
         found.append(f"{validation.asked - len(validation.problems)} of {validation.asked} problems were not finished")
     found += [
@@ -131,24 +131,22 @@ def _spreads(what: str, rows: Sequence[tuple[str, Spread]], optimum: str) -> str
 
 def _problems(problems: Sequence[ProblemReport]) -> str:
     rows = []
-    for each in problems:
-        exact = each.exact
-        bound = _NOTHING if exact is None else "proven" if exact.is_proven else format_value(exact.bound, each.unit)
-        shown = _NOTHING if exact is None or not exact.proof else format_value(exact.certified_bound, each.unit)
-        policy, control = each.policy, each.control
+    for problem in problems:
+        exact = problem.exact
+        bound = _NOTHING if exact is None else "proven" if exact.is_proven else format_value(exact.bound, problem.unit)
+        shown = _NOTHING if exact is None or not exact.proof else format_value(exact.certified_bound, problem.unit)
+        played = [
+            outcome
+            for way in (problem.policy, problem.control)
+            for outcome in ((None,) * 3 if way is None else (way.likeliest, way.best, way.searched))
+        ]
         rows.append(
             (
-                each.name,
-                format_value(None if exact is None else exact.objective, each.unit),
+                problem.name,
+                format_value(None if exact is None else exact.objective, problem.unit),
                 bound,
                 f"{shown} ({exact.proof})" if exact is not None and exact.proof else shown,
-                _outcome(None if policy is None else policy.likeliest, each.unit),
-                _outcome(None if policy is None else policy.best, each.unit),
-                _outcome(None if policy is None else policy.searched, each.unit),
-                _outcome(None if control is None else control.likeliest, each.unit),
-                _outcome(None if control is None else control.best, each.unit),
-                _outcome(None if control is None else control.searched, each.unit),
-                _outcome(each.baseline, each.unit),
+                *(_outcome(outcome, problem.unit) for outcome in (*played, problem.baseline)),
             )
         )
     ways = ("Best sample:r", "With search:r")
@@ -161,19 +159,19 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
 
 
 def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
-    series = [(each.name, each.values.points) for each in problems if each.values is not None]
+    series = [(problem.name, problem.values.points) for problem in problems if problem.values is not None]
     drawn = _drawn(scatter_plot(series, "estimate", "return"), "return over estimate")
     rows = [
         (
-            each.name,
-            _correlation(each.values.at_equal_positions),
-            _correlation(each.values.correlation),
-            f"{each.values.positions:,}",
-            str(each.values.games),
-            each.values.note,
+            problem.name,
+            _correlation(problem.values.at_equal_positions),
+            _correlation(problem.values.correlation),
+            f"{problem.values.positions:,}",
+            str(problem.values.games),
+            problem.values.note,
         )
-        for each in problems
-        if each.values is not None
+        for problem in problems
+        if problem.values is not None
     ]
     pooled = (_correlation(summary.at_equal_positions), _correlation(summary.correlation))
     rows.append(("within problems, pooled", *pooled, "", "", ""))
@@ -185,7 +183,7 @@ def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
 def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
     body = ""
     for mean in summary.rewards:
-        of = [(each.name, reward) for each in problems for reward in each.rewards if reward.measured == mean.measured]
+        of = [(problem.name, reward) for problem in problems for reward in problem.rewards if reward.measured == mean.measured]
         latency = {"simulated": "simulated latency", "compiled": "cycles"}[mean.measured]
         series = [(name, reward.points) for name, reward in of]
         across = "reward of each plan, from the least to the most of its problem"
@@ -233,9 +231,9 @@ def _settings(validation: Validation) -> str:
         ("Deterministic", "yes" if settings.deterministic else "no"),
         ("Targets", ", ".join(settings.targets) or "none"),
     ]
-    for each in validation.summaries:
-        training = f": {each.training}" if each.training else ""
-        facts.append((f"Policy for {_words(each.kind)}", f"{each.policy} ({each.digest[:16]}){training}"))
+    for summary in validation.summaries:
+        training = f": {summary.training}" if summary.training else ""
+        facts.append((f"Policy for {_words(summary.kind)}", f"{summary.policy} ({summary.digest[:16]}){training}"))
     return facts_list(facts)
 
 

@@ -131,7 +131,7 @@ def substituted(load: Load, values: Sequence[Expression], domain: Sequence[Bound
         conditions = [*domain, *((substitute(each.expression, values, extents), each.low, each.high) for each in piece.domain)]
         both = conjunction(conditions, extents)
         if both is not None:
-            indices = tuple(substitute(each, values, extents) for each in piece.index)
+            indices = tuple(substitute(expression, values, extents) for expression in piece.index)
             found.append(replace(piece, index=indices, domain=both))
     return found
 
@@ -170,7 +170,7 @@ def relation(extents: Extents, indices: Sequence[Expression], domain: Sequence[B
     names = [f"i{number}" for number in range(len(extents))]
     conditions = [f"0 <= {name} < {extent}" for name, extent in zip(names, extents, strict=True)]
     conditions += [f"{bound.low} <= {bound.expression.text()} <= {bound.high}" for bound in domain]
-    text = f"{{ [{', '.join(names)}] -> [{', '.join(each.text() for each in indices)}]"
+    text = f"{{ [{', '.join(names)}] -> [{', '.join(expression.text() for expression in indices)}]"
     return _isl().Map(f"{text} : {' and '.join(conditions)} }}" if conditions else f"{text} }}")
 
 
@@ -185,9 +185,9 @@ def accesses(found: Any, extents: Extents) -> list[tuple[tuple[Expression, ...],
         expressions = tuple(_expression(what.get_aff(number), extents) for number in range(rank))
         for basic in where.make_disjoint().compute_divs().get_basic_sets():
             conditions = []
-            for each in basic.get_constraints():
-                value = _expression(each.get_aff(), extents)
-                conditions.append((value, 0, 0 if each.is_equality() else max(0, span(value, extents)[1])))
+            for constraint in basic.get_constraints():
+                value = _expression(constraint.get_aff(), extents)
+                conditions.append((value, 0, 0 if constraint.is_equality() else max(0, span(value, extents)[1])))
             domain = conjunction(conditions, extents)
             if domain is not None:
                 result.append((expressions, domain))

@@ -65,12 +65,12 @@ class Report:
     @property
     def eliminated(self) -> int:
         """Number of pairs that are gone."""
-        return sum(each.eliminated for each in self.pairs)
+        return sum(pair.eliminated for pair in self.pairs)
 
     @property
     def kept(self) -> tuple[Pair, ...]:
         """Pairs that stayed, each with its reason."""
-        return tuple(each for each in self.pairs if not each.eliminated)
+        return tuple(pair for pair in self.pairs if not pair.eliminated)
 
     def summary(self) -> str:
         """A few lines for people."""
@@ -78,12 +78,12 @@ class Report:
             f"{self.eliminated} of {self.found} load/store pairs eliminated, "
             f"{self.tensor_bytes:,} of {self.movement_bytes:,} bytes of the tensors they wrote"
         ]
-        lines += [f"  kept {each.name} ({each.op}): {each.reason}, {each.detail}" for each in self.kept]
+        lines += [f"  kept {pair.name} ({pair.op}): {pair.reason}, {pair.detail}" for pair in self.kept]
         return "\n".join(lines)
 
     def by_op(self) -> dict[str, tuple[int, int]]:
         """(eliminated, found) of every kind of operator."""
-        found, gone = Counter(each.op for each in self.pairs), Counter(each.op for each in self.pairs if each.eliminated)
+        found, gone = Counter(pair.op for pair in self.pairs), Counter(pair.op for pair in self.pairs if pair.eliminated)
         return {op: (gone[op], count) for op, count in found.most_common()}
 
 

@@ -46,7 +46,7 @@ class Builder:
 
     def build(self, *outputs: Variable) -> Program:
         """The checked program with these outputs; raises InputError naming the operator where something is wrong."""
-        program = self.program([each.name for each in outputs])
+        program = self.program([output.name for output in outputs])
         check(program)
         return program
 
@@ -200,15 +200,15 @@ class Builder:
 
     def concatenate(self, sources: Sequence[Variable], axis: int, name: str = "") -> Variable:
         """Parts one after the other along ``axis``: a loop nest each, into one tensor."""
-        total = sum(each.shape[axis] for each in sources)
+        total = sum(source.shape[axis] for source in sources)
         first = sources[0]
         shape = [total if at == axis else size for at, size in enumerate(first.shape)]
         target = self.tensor(shape, name or "concatenate", first.tensor.item_bytes)
         start = 0
-        for each in sources:
-            where = [add(index(at), constant(start if at == axis else 0), each.shape) for at in range(len(shape))]
-            self._scattered("concatenate", each, target, where, name)
-            start += each.shape[axis]
+        for source in sources:
+            where = [add(index(at), constant(start if at == axis else 0), source.shape) for at in range(len(shape))]
+            self._scattered("concatenate", source, target, where, name)
+            start += source.shape[axis]
         return target
 
     def pad(
@@ -271,18 +271,18 @@ class Builder:
         unique = self._statement_name(name or op)
         sizes = item_bytes or [self._item_bytes] * len(shapes)
         results = [self.tensor(shape, unique, size) for shape, size in zip(shapes, sizes, strict=True)]
-        outputs = tuple(each.name for each in results)
+        outputs = tuple(result.name for result in results)
         self._statements.append(Operator(unique, op, loads, outputs, attributes or {}, tuple(options), restricted))
         return results
 
     def elementwise(self, op: str, *operands: Variable, name: str = "", **attributes: Any) -> Variable:
         """Element by element, of operands of one shape."""
         shape = operands[0].shape
-        for each in operands:
-            if each.shape != shape:
+        for operand in operands:
+            if operand.shape != shape:
                 place = f"operator {name or op}"
                 raise InputError(
-                    f"found operands of shapes {list(shape)} and {list(each.shape)}, expected one shape", place=place
+                    f"found operands of shapes {list(shape)} and {list(operand.shape)}, expected one shape", place=place
                 )
         options = rules.elementwise(len(shape), len(operands))
         return self.operator(op, operands, [shape], options, attributes=attributes, name=name)[0]

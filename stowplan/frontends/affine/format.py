@@ -13,7 +13,6 @@ from stowplan.hardware.inferentia.target import is_bank_target, load_target, tar
 
 if TYPE_CHECKING:
     from stowplan.hardware.affine.program import Program
-    from stowplan.models.bank_mapping.problem import Problem
 
 #: Bytes of an element of each precision that a graph can be read in, in place of the file's own.
 PRECISIONS = {"fp16": 2, "bf16": 2, "int8": 1}
@@ -48,27 +47,14 @@ def read_graph(path: str | Path, precision: str | None = None) -> Program:
     return read_affine_hlo(path, float_bytes)
 
 
-def open_graph(path: str | Path, target: str | Path, capacity: int | None = None, precision: str | None = None) -> Problem:
-    """Problem of mapping a graph to a target's banks, its load/store pairs eliminated first.
-
-    Raises
-    ------
-    UsageError
-        An unknown precision.
-    InputError
-        What is wrong with the graph or the target, and where.
-    """
+def _open(source: Source, options: ReadOptions) -> Opened:
     # Imported here, as all that reads: formats are listed without it.
     from stowplan.hardware.inferentia.problem import build_problem
     from stowplan.transforms.eliminate import eliminate
 
-    machine = load_target(target)
-    program, _ = eliminate(read_graph(path, precision))
-    return build_problem(program, machine, capacity=capacity).problem
-
-
-def _open(source: Source, options: ReadOptions) -> Opened:
-    return Opened(open_graph(source.path, str(options.target), options.capacity, options.precision))
+    machine = load_target(str(options.target))
+    program, _ = eliminate(read_graph(source.path, options.precision))
+    return Opened(build_problem(program, machine, capacity=options.capacity).problem)
 
 
 def _claims(source: Source) -> bool | None:

@@ -317,12 +317,12 @@ def _program(walk: Walk) -> Program:
 def _walk(walk: Walk, computation: Computation, arguments: list[Value] | None) -> Value:
     """Value of the root. ``arguments`` are those of a call, None for the entry."""
     values: dict[str, Value] = {}
-    for each in computation.instructions:
+    for instruction in computation.instructions:
         check_reading()
-        value = _value(walk, each, [values[name] for name in each.operands], arguments)
-        if not fits(value, each.shape):
-            raise each.error(f"found a value of shape {shape_text(value)}, expected that of its text")
-        values[each.name] = value
+        value = _value(walk, instruction, [values[name] for name in instruction.operands], arguments)
+        if not fits(value, instruction.shape):
+            raise instruction.error(f"found a value of shape {shape_text(value)}, expected that of its text")
+        values[instruction.name] = value
     return values[computation.root.name]
 
 

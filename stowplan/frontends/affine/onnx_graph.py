@@ -90,7 +90,7 @@ def _split(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 def _concatenate(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     sources = walk.inputs(node, max(1, len(node.input)))
     rank = len(sources[0].shape)
-    walk.expect(node, all(len(each.shape) == rank for each in sources), "inputs of different ranks", "one rank")
+    walk.expect(node, all(len(source.shape) == rank for source in sources), "inputs of different ranks", "one rank")
     axis = walk.axis(node, options.get("axis"), rank)
     walk.values[node.output[0]] = walk.builder.concatenate(sources, axis, node.output[0])
 

@@ -212,7 +212,7 @@ def _read(data: bytes, name: str, capacity: int | None, replace_offline_plan: bo
         shape = buffer.integers(tensor, _TENSOR_SHAPE)
         kind = buffer.number(tensor, _TENSOR_TYPE, "b")
         is_elsewhere = any(buffer.field(tensor, field) is not None for field in _TENSOR_ELSEWHERE)
-        if kind not in _BYTES or is_elsewhere or any(each < 0 for each in shape):
+        if kind not in _BYTES or is_elsewhere or any(extent < 0 for extent in shape):
             found = "a sparse, variant or external tensor" if is_elsewhere else f"shape {shape} of type {kind}"
             raise InputError(f"found {found}, expected a fixed size", place=place)
         # The runtime rounds up sizes as it does offsets.
@@ -272,7 +272,7 @@ def _obstacles(placed: list[_Box]) -> list[Buffer]:
     for box in placed:
         check_reading()
         while met := [each for each in boxes if all(max(box[at], each[at]) < min(box[at + 2], each[at + 2]) for at in (0, 1))]:
-            boxes = [each for each in boxes if each not in met]
+            boxes = [other for other in boxes if other not in met]
             starts, lows, ends, highs = zip(box, *met, strict=True)
             box = (min(starts), min(lows), max(ends), max(highs))
         boxes.append(box)

@@ -41,8 +41,8 @@ def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lamb
     if not counts:
         return problem
     made: list[Instruction] = []
-    operands = [list(each.operands) for each in problem.instructions]
-    taken = {each.id for each in problem.instructions}
+    operands = [list(instruction.operands) for instruction in problem.instructions]
+    taken = {instruction.id for instruction in problem.instructions}
     for edge, count in counts.items():
         at = producer = problem.instructions[edge.source].id
         for _ in range(count):

@@ -201,7 +201,7 @@ def _op(name: str, values: dict[str, str], table: OpTable) -> str:
         candidates.append(name)
     candidates = [each for each in (*candidates, stem) if each]
     unknown = next((each for each in (*letters, stem) if each), name)
-    return next((each for each in candidates if table.find(each) is not None), unknown)
+    return next((candidate for candidate in candidates if table.find(candidate) is not None), unknown)
 
 
 def _value(values: dict[str, str]) -> float | None:

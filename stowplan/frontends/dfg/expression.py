@@ -182,11 +182,11 @@ def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool =
     try:
         parameters = inspect.signature(function).parameters.values()
         variables = [Variable(id=each.name, streams=each.default is inspect.Parameter.empty) for each in parameters]
-        returned = function(*(Expression(Operand(variable=each.id)) for each in variables))
+        returned = function(*(Expression(Operand(variable=variable.id)) for variable in variables))
     finally:
         _TRACE.reset(token)
     results = returned if isinstance(returned, tuple | list) else (returned,)
-    kept = [each.operand.instruction for each in results if isinstance(each, Expression)]
+    kept = [result.operand.instruction for result in results if isinstance(result, Expression)]
     if not kept or None in kept:
         raise InputError("found no computed value returned, expected one or more", place=label)
     graph = _live(label, known, [each for each in kept if each is not None], variables)

@@ -43,9 +43,6 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Path of a TOML file that says what ops mean and cost, over the package's own tables."""
 
 
-#: No options.
-NO_LOOP_OPTIONS = LoopOptions()
-
 _YES_OR_NO = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 
 
@@ -137,7 +134,7 @@ def is_array(target: str | Path) -> bool:
     return is_machine_name(str(target))
 
 
-def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions = NO_LOOP_OPTIONS) -> Problem:
+def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions) -> Problem:
     """Problem of scheduling a graph on a machine.
 
     Raises

@@ -43,14 +43,14 @@ class Dfg:
     @cached_property
     def number(self) -> dict[str, int]:
         """Number of each instruction, by its id."""
-        return {each.id: at for at, each in enumerate(self.instructions)}
+        return {instruction.id: at for at, instruction in enumerate(self.instructions)}
 
     @cached_property
     def consumers(self) -> dict[int, list[int]]:
         """Instructions that read each instruction's value, in their order, each once; those of earlier iterations, too."""
         found: dict[int, dict[int, None]] = defaultdict(dict)
-        for at, each in enumerate(self.instructions):
-            for operand in each.operands:
+        for at, instruction in enumerate(self.instructions):
+            for operand in instruction.operands:
                 if operand.instruction is not None:
                     found[self.number[operand.instruction]][at] = None
         return {source: list(targets) for source, targets in found.items()}
@@ -179,11 +179,11 @@ def _instruction(node: Node, known: Resolved, operands: tuple[Operand, ...]) -> 
 
 def _with_immediates(instructions: list[Instruction], values: dict[str, float]) -> tuple[Instruction, ...]:
     """Constants of a known value are operands of those that read them; what nothing reads, or what reads itself, stays."""
-    read = {operand.instruction for each in instructions for operand in each.operands}
+    read = {operand.instruction for instruction in instructions for operand in instruction.operands}
     gone = {
-        each.id: values[each.id]
-        for each in instructions
-        if each.op == "constant" and each.id in values and each.id in read and not each.operands
+        instruction.id: values[instruction.id]
+        for instruction in instructions
+        if instruction.op == "constant" and instruction.id in values and instruction.id in read and not instruction.operands
     }
 
     def replaced(operand: Operand) -> Operand:
@@ -191,9 +191,9 @@ def _with_immediates(instructions: list[Instruction], values: dict[str, float]) 
         return operand if value is None else Operand(constant=value)
 
     return tuple(
-        msgspec.structs.replace(each, operands=tuple(map(replaced, each.operands))) if gone else each
-        for each in instructions
-        if each.id not in gone
+        msgspec.structs.replace(instruction, operands=tuple(map(replaced, instruction.operands))) if gone else instruction
+        for instruction in instructions
+        if instruction.id not in gone
     )
 
 
@@ -295,13 +295,13 @@ def _graph(given: dict[str, Any], source: str | Path | None, reading: Reading) -
         if node.value is not None and (meant is None or meant.op != "constant"):
             raise InputError(f"found a value of the op {node.op!r}, expected it of constants only", place=f"nodes[{at}].value")
     arrows = [
-        Arrow(str(each.src), str(each.dst), each.distance, each.operand, f"{edges_key}[{at}]")
-        for at, each in enumerate(edges)
-        for _ in range(each.mult)
+        Arrow(str(edge.src), str(edge.dst), edge.distance, edge.operand, f"{edges_key}[{at}]")
+        for at, edge in enumerate(edges)
+        for _ in range(edge.mult)
     ]
     return join(
         name or (Path(source).name.split(".")[0] if source is not None else ""),
-        [Node(str(each.id), each.op, each.variables, f"nodes[{at}]", each.value) for at, each in enumerate(nodes)],
+        [Node(str(node.id), node.op, node.variables, f"nodes[{at}]", node.value) for at, node in enumerate(nodes)],
         arrows,
         source,
         reading,
@@ -314,7 +314,7 @@ def _renamed(
     """What an object says, under our names; raises InputError for a key that is unknown, or two that contradict each other."""
     for key in given:
         if key not in known and key not in names and key not in notes:
-            expected = ", ".join((*known, *(each for each in names if each not in notes)))
+            expected = ", ".join((*known, *(name for name in names if name not in notes)))
             raise InputError(
                 f"found the key {key!r}, expected {expected}, or a note such as label or comment", place=place or None
             )

@@ -15,6 +15,7 @@ from stowplan.hardware.se.machines import streaming_engine
 from stowplan.hardware.se.reference import INVARIANT, STREAMED
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
+from stowplan.models.modulo_scheduling.structure import longest_ways
 from stowplan.result import Assumption
 
 
@@ -80,20 +81,13 @@ def _moved(operand: Operand, number: dict[str, int], target: int, reads_from: di
 
 def _heights(graph: Dfg, number: dict[str, int]) -> list[int]:
     """Instructions from each to the end of the iteration; 0 on and before cycles without a distance, an error elsewhere."""
-    needs = [[number[o.instruction] for o in each.operands if o.instruction and not o.distance] for each in graph.instructions]
-    height, waiting = [0] * len(needs), [0] * len(needs)
-    for sources in needs:
-        for source in sources:
-            waiting[source] += 1
-    ready = [at for at, count in enumerate(waiting) if not count]
-    while ready:
-        target = ready.pop()
-        for source in needs[target]:
-            height[source] = max(height[source], height[target] + 1)
-            waiting[source] -= 1
-            if not waiting[source]:
-                ready.append(source)
-    return height
+    needs = (
+        (reader, number[operand.instruction], 1)
+        for reader, instruction in enumerate(graph.instructions)
+        for operand in instruction.operands
+        if operand.instruction and not operand.distance
+    )
+    return longest_ways(needs, [0] * len(graph.instructions))
 
 
 def fuse_multiply_add(graph: Dfg) -> Dfg:
@@ -102,8 +96,8 @@ def fuse_multiply_add(graph: Dfg) -> Dfg:
     Of two that could be fused, the one that ends the shorter chain is left as it is: it is the addition's third operand, and
     ready sooner.
     """
-    readers = Counter(operand.instruction for each in graph.instructions for operand in each.operands)
-    by_id = {each.id: each for each in graph.instructions}
+    readers = Counter(operand.instruction for instruction in graph.instructions for operand in instruction.operands)
+    by_id = {instruction.id: instruction for instruction in graph.instructions}
     depth: dict[str, int] = {}
 
     def fusable(operand: Operand) -> bool:
@@ -140,7 +134,7 @@ def fuse_multiply_add(graph: Dfg) -> Dfg:
         fused[each.id] = Instruction(
             id=each.id, op="madd", operands=(*product.operands, each.operands[1 - place]), writes=each.writes
         )
-    kept = tuple(fused.get(each.id, each) for each in graph.instructions if each.id not in gone)
+    kept = tuple(fused.get(instruction.id, instruction) for instruction in graph.instructions if instruction.id not in gone)
     return Dfg(graph.name, kept, graph.variables)
 
 
@@ -204,7 +198,7 @@ def lower(
     variables = _inputs_to_variables(graph, copies=inputs == "copies")
     result = graph if inputs == "instructions" else variables
     fused = fuse_multiply_add(result)
-    accesses = target.interfaces and any(each.op in ("load", "store") for each in result.instructions)
+    accesses = target.interfaces and any(instruction.op in ("load", "store") for instruction in result.instructions)
     choices = [
         _chosen(variables.instructions != graph.instructions, "inputs", inputs, "copies", "instructions"),
         _chosen(fused.instructions != result.instructions, "fuse", "no" if not fuse else "yes", "yes", "no"),
@@ -245,7 +239,7 @@ def _chosen(matters: bool, option: str, value: object, *others: object) -> tuple
 
 def _filled(graph: Dfg, result: Dfg, table: OpTable) -> tuple[Instruction, ...]:
     """Relays and fused instructions cost what the table says of their ops."""
-    ops = {each.id: each.op for each in graph.instructions}
+    ops = {instruction.id: instruction.op for instruction in graph.instructions}
     return tuple(each if ops.get(each.id) == each.op else table.filled(each) for each in result.instructions)
 
 
@@ -259,11 +253,11 @@ def _default_fan_out(machine: Machine, rules: Rules) -> int:
 def _inputs_to_variables(graph: Dfg, *, copies: bool) -> Dfg:
     """Replace instructions that bring data from outside, and have no operands, by what their readers read."""
     outside = {
-        each.id: each
-        for each in graph.instructions
-        if each.op in (*STREAMED, *INVARIANT) and not each.operands and not each.writes
+        instruction.id: instruction
+        for instruction in graph.instructions
+        if instruction.op in (*STREAMED, *INVARIANT) and not instruction.operands and not instruction.writes
     }
-    read = {operand.instruction for each in graph.instructions for operand in each.operands}
+    read = {operand.instruction for instruction in graph.instructions for operand in instruction.operands}
     # Data that nothing reads is what the loop body is for: it stays.
     outside = {name: each for name, each in outside.items() if name in read}
     number = {name: at for at, name in enumerate(outside)}
@@ -283,8 +277,8 @@ def _inputs_to_variables(graph: Dfg, *, copies: bool) -> Dfg:
         return Operand(variable=name)
 
     instructions = [
-        msgspec.structs.replace(each, operands=tuple(replaced(each, operand) for operand in each.operands))
-        for each in graph.instructions
-        if each.id not in outside
+        msgspec.structs.replace(instruction, operands=tuple(replaced(instruction, operand) for operand in instruction.operands))
+        for instruction in graph.instructions
+        if instruction.id not in outside
     ]
     return Dfg(graph.name, tuple(instructions), tuple(variables.values()))

@@ -40,7 +40,7 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
     InputError
         The machine has no memory interfaces.
     """
-    kind = [ACCESSES.get(each.op) for each in graph.instructions]
+    kind = [ACCESSES.get(instruction.op) for instruction in graph.instructions]
     if not any(kind):
         return graph
     if not machine.interfaces:
@@ -76,8 +76,8 @@ def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[i
     unit = [-1 - at if component[at] in with_access else component[at] for at in range(len(number))]
     before: dict[int, set[tuple[int, bool]]] = {each: set() for each in unit}
     after: dict[int, set[int]] = {each: set() for each in unit}
-    for at, each in enumerate(graph.instructions):
-        for operand in each.operands:
+    for at, instruction in enumerate(graph.instructions):
+        for operand in instruction.operands:
             if operand.instruction is not None and not operand.distance:
                 source = number[operand.instruction]
                 if unit[source] != unit[at]:
@@ -104,8 +104,8 @@ def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[i
 def _sent(graph: Dfg, number: dict[str, int], level: list[int], is_access: list[bool]) -> dict[int, list[_Reader]]:
     """Readers of each value that is sent."""
     found: dict[int, dict[_Reader, None]] = defaultdict(dict)
-    for at, each in enumerate(graph.instructions):
-        for operand in each.operands:
+    for at, instruction in enumerate(graph.instructions):
+        for operand in instruction.operands:
             if operand.instruction is not None:
                 source = number[operand.instruction]
                 if is_access[source] or level[source] != level[at]:

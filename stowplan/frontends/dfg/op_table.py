@@ -156,7 +156,7 @@ class OpTable:
         for layer in self._layers:
             places: list[tuple[str, _Costs | _Ops]] = [
                 *((f"class.{name}", each) for name, each in layer.classes.items()),
-                *((f"op[{at}]", each) for at, each in enumerate(layer.ops)),
+                *((f"op[{at}]", op) for at, op in enumerate(layer.ops)),
             ]
             for place, costs in places:
                 found = max(costs.tiles or (), default=0)
@@ -202,13 +202,13 @@ class OpTable:
         return Resolved(meaning or generic_operation(own), value, *self._costs(entries, group))
 
     def _costs(self, entries: list[_Ops], group: str) -> tuple[int | None, tuple[int, ...] | None]:
-        every: list[_Costs | _Ops] = [*entries, *(each.classes[group] for each in self._layers if group in each.classes)]
+        every: list[_Costs | _Ops] = [*entries, *(layer.classes[group] for layer in self._layers if group in layer.classes)]
         tiles = _first(every, lambda each: each.tiles)
         return _first(every, lambda each: each.latency), None if tiles is None else tuple(sorted(tiles))
 
 
 def _first(entries: list[Any], field: Callable[[Any], Any]) -> Any:
-    return next((found for each in entries if (found := field(each)) is not None), None)
+    return next((found for entry in entries if (found := field(entry)) is not None), None)
 
 
 def read_number(text: str | None) -> float | None:

@@ -55,7 +55,7 @@ def check_extent(
     for computation in module.computations.values():
         called = [name for each in computation.instructions if each.opcode in in_line for name in each.called]
         size[computation.name] = len(computation.instructions) + sum(size[name] for name in called)
-        named[computation.name] = sum(each.shape.offsets[-1] for each in computation.instructions) + sum(
+        named[computation.name] = sum(instruction.shape.offsets[-1] for instruction in computation.instructions) + sum(
             named[name] for name in called
         )
         depth[computation.name] = 1 + max((depth[name] for name in called), default=0)

@@ -127,7 +127,7 @@ def coarsen(trace: Trace, granularity: Granularity = "auto") -> Network:
     if granularity not in ("auto", "layer", "fine"):
         raise UsageError(f"found granularity {granularity!r}, expected auto, layer or fine")
     if granularity == "auto":
-        granularity = "layer" if any(each.op == "conv" for each in trace.operations) else "fine"
+        granularity = "layer" if any(operation.op == "conv" for operation in trace.operations) else "fine"
     steps, external, outputs = _simplify(trace, views_are_free=granularity == "layer")
     if not steps:
         raise InputError(f"found no operation to run in {trace.name!r}, expected at least one")
@@ -145,20 +145,20 @@ def _simplify(trace: Trace, views_are_free: bool) -> tuple[list[Operation], dict
     external = dict(trace.inputs)
     host = set(trace.integer_inputs)
     kept: dict[str, Operation] = {}
-    for each in trace.operations:
-        for name in each.inputs:
+    for operation in trace.operations:
+        for name in operation.inputs:
             if name not in source:
-                raise InputError(f"{each.name} reads {name!r}, which nothing before it makes", place=each.name)
+                raise InputError(f"{operation.name} reads {name!r}, which nothing before it makes", place=operation.name)
         # Each value once: reading it twice costs no more than once.
-        inputs = tuple(dict.fromkeys(source[name] for name in each.inputs))
-        if not each.weights and host.issuperset(inputs):
-            host.add(each.name)
-            external[each.name], source[each.name] = each.shape, each.name
-        elif each.op == FREE or (views_are_free and each.op in _VIEWS):
-            source[each.name] = inputs[0]
+        inputs = tuple(dict.fromkeys(source[name] for name in operation.inputs))
+        if not operation.weights and host.issuperset(inputs):
+            host.add(operation.name)
+            external[operation.name], source[operation.name] = operation.shape, operation.name
+        elif operation.op == FREE or (views_are_free and operation.op in _VIEWS):
+            source[operation.name] = inputs[0]
         else:
-            source[each.name] = each.name
-            kept[each.name] = msgspec.structs.replace(each, inputs=inputs)
+            source[operation.name] = operation.name
+            kept[operation.name] = msgspec.structs.replace(operation, inputs=inputs)
     live: set[str] = set()
     outputs = [source[name] for name in trace.outputs if name in source]
     waiting = list(outputs)
@@ -174,21 +174,21 @@ def _merge_embeddings(steps: list[Operation], outputs: list[str]) -> list[Operat
     """Embeddings that are only added to each other are one operation: a gather from several tables."""
     readers = _reader_counts(steps, outputs)
     done: dict[str, Operation] = {}
-    for each in steps:
-        parts = [done[name] for name in each.inputs if name in done and done[name].op == "embedding"]
-        if each.op == "add" and parts and len(parts) == len(each.inputs) and all(readers[part.name] == 1 for part in parts):
+    for step in steps:
+        parts = [done[name] for name in step.inputs if name in done and done[name].op == "embedding"]
+        if step.op == "add" and parts and len(parts) == len(step.inputs) and all(readers[part.name] == 1 for part in parts):
             for part in parts:
                 del done[part.name]
-            each = Operation(
-                name=each.name,
+            step = Operation(
+                name=step.name,
                 op="embedding",
                 inputs=tuple(dict.fromkeys(name for part in parts for name in part.inputs)),
-                shape=each.shape,
-                weights=sum(part.weights for part in parts) + each.weights,
-                gathered=sum(part.weights if part.gathered is None else part.gathered for part in parts) + each.weights,
+                shape=step.shape,
+                weights=sum(part.weights for part in parts) + step.weights,
+                gathered=sum(part.weights if part.gathered is None else part.gathered for part in parts) + step.weights,
                 label="embedding",
             )
-        done[each.name] = each
+        done[step.name] = step
     return list(done.values())
 
 
@@ -197,15 +197,15 @@ def _group(steps: list[Operation], outputs: list[str], fuse: bool) -> list[_Grou
     readers = _reader_counts(steps, outputs)
     made_by: dict[str, _Group] = {}
     groups: list[_Group] = []
-    for position, each in enumerate(steps):
-        host = _host_group(each, made_by, readers) if fuse else None
+    for position, step in enumerate(steps):
+        host = _host_group(step, made_by, readers) if fuse else None
         if host is None:
-            host = _Group(position, [each], list(each.inputs))
+            host = _Group(position, [step], list(step.inputs))
             groups.append(host)
         else:
-            host.inputs.extend(name for name in each.inputs if name != host.output and name not in host.inputs)
-            host.operations.append(each)
-        made_by[each.name] = host
+            host.inputs.extend(name for name in step.inputs if name != host.output and name not in host.inputs)
+            host.operations.append(step)
+        made_by[step.name] = host
     return groups
 
 
@@ -226,7 +226,7 @@ def _host_group(each: Operation, made_by: dict[str, _Group], readers: Counter[st
 
 def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rename_products: bool) -> Network:
     number = {group.output: index for index, group in enumerate(groups)}
-    shapes = external | {each.name: each.shape for group in groups for each in group.operations}
+    shapes = external | {operation.name: operation.shape for group in groups for operation in group.operations}
     names: dict[str, int] = defaultdict(int)
     layers = []
     for group in groups:
@@ -240,25 +240,20 @@ def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rena
             Layer(
                 name=name,
                 op=op,
-                inputs=tuple(sorted(number[each] for each in group.inputs if each in number)),
+                inputs=tuple(sorted(number[source] for source in group.inputs if source in number)),
                 input_shape=feature_map(shapes[group.inputs[0]])[1] if group.inputs else (0, 0, 0),
                 output_shape=output_shape,
-                input_elements=sum(elements(shapes[each]) for each in group.inputs),
+                input_elements=sum(elements(shapes[source]) for source in group.inputs),
                 output_elements=elements(last.shape),
                 weight_elements=_weights(group.operations),
                 weight_read_elements=first.gathered,
-                macs=sum(each.macs for each in group.operations),
-                groups=first.window.groups,
-                kernel_x=first.window.kernel_x,
-                kernel_y=first.window.kernel_y,
-                stride=first.window.stride,
-                pad=first.window.pad,
-                dilation=first.window.dilation,
+                macs=sum(operation.macs for operation in group.operations),
+                **msgspec.structs.asdict(first.window),
                 batch=batch,
-                fused=tuple(each.label or each.op for each in group.operations[1:]),
+                fused=tuple(operation.label or operation.op for operation in group.operations[1:]),
             )
         )
-    unknown = dict.fromkeys(each.label for group in groups for each in group.operations if each.op == "other")
+    unknown = dict.fromkeys(operation.label for group in groups for operation in group.operations if operation.op == "other")
     notes = tuple(f"{label} is not known here: it counts as moving its inputs and its output" for label in unknown)
     return Network(name=trace.name, layers=tuple(layers), notes=notes)
 
@@ -266,16 +261,16 @@ def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rena
 def _weights(operations: list[Operation]) -> int:
     """Elements of a layer's weights; a batch norm is folded into the kernel before it, so that only its shifts remain."""
     total, has_bias = 0, False
-    for each in operations:
-        if each.op == "batchnorm" and each is not operations[0] and operations[0].op in _ANCHORS:
-            total += 0 if has_bias else each.weights // 2
+    for operation in operations:
+        if operation.op == "batchnorm" and operation is not operations[0] and operations[0].op in _ANCHORS:
+            total += 0 if has_bias else operation.weights // 2
             has_bias = True
         else:
-            total += each.weights
-            has_bias = has_bias or each.op == "bias_add"
+            total += operation.weights
+            has_bias = has_bias or operation.op == "bias_add"
     return total
 
 
 def _reader_counts(steps: Iterable[Operation], outputs: Iterable[str]) -> Counter[str]:
     """How many read each value, whoever takes the network's outputs included."""
-    return Counter(name for each in steps for name in each.inputs) + Counter(outputs)
+    return Counter(name for step in steps for name in step.inputs) + Counter(outputs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, cast, get_args
 
 import msgspec
@@ -17,30 +16,21 @@ from stowplan.hardware.nnp_i.target import load_target, target_names
 from stowplan.models.tier_placement.problem import Problem
 
 
-def open_network(path: str | Path, options: ReadOptions) -> Problem:
-    """Problem of placing a network on ``options.target``; int8 where no precision is named.
-
-    Raises
-    ------
-    UsageError
-        An unknown precision or granularity, or a granularity for a file that has its layers already.
-    InputError
-        What is wrong with the network or the target, and where.
-    """
+def _open(source: Source, options: ReadOptions) -> Opened:
     # Imported here: formats are listed without it.
     from stowplan.hardware.nnp_i.problem import build_problem
 
     precision = _choice("precision", options.precision or "int8", get_args(Precision))
     granularity = _choice("granularity", options.granularity or "auto", get_args(Granularity))
     machine = load_target(str(options.target))
-    if is_onnx(path):
-        network: Network = read_onnx(path, granularity=cast(Granularity, granularity))
+    if is_onnx(source.path):
+        network: Network = read_onnx(source.path, granularity=cast(Granularity, granularity))
     elif options.granularity is not None:
-        raise UsageError(f"{path} has its layers already: a granularity is for ONNX models")
+        raise UsageError(f"{source.path} has its layers already: a granularity is for ONNX models")
     else:
-        network = read_layers(path)
+        network = read_layers(source.path)
     problem = build_problem(network, machine, cast(Precision, precision), address_spaces=options.address_spaces)
-    return problem if options.capacity is None else amended(problem, {"capacity": options.capacity})
+    return Opened(problem if options.capacity is None else amended(problem, {"capacity": options.capacity}))
 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
@@ -53,10 +43,6 @@ def _choice(what: str, found: str, expected: tuple[Any, ...]) -> str:
     if found not in expected:
         raise UsageError(f"found {what} {found!r}, expected one of {', '.join(expected)}")
     return found
-
-
-def _open(source: Source, options: ReadOptions) -> Opened:
-    return Opened(open_network(source.path, options))
 
 
 _OPTIONS = frozenset({"target", "capacity", "precision", "granularity", "address_spaces"})

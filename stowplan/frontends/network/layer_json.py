@@ -15,6 +15,7 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError, naming
 from stowplan.hardware.network import Layer, Network, Operation
+from stowplan.models.document import expect
 
 FORMAT = "stowplan.layers"
 VERSION = 1
@@ -93,10 +94,8 @@ def decode_layers(data: bytes, source: str | Path | None = None) -> Network:
     """
     file = files.decode_json(data, _File, "a layer file", source)
     with naming(source):
-        if file.format != FORMAT:
-            raise InputError(f"found format {file.format!r}, expected {FORMAT!r}", place="format")
-        if file.version != VERSION:
-            raise InputError(f"found version {file.version!r}, expected {VERSION}", place="version")
+        expect(file.format == FORMAT, "format", f"format {file.format!r}", f"{FORMAT!r}")
+        expect(file.version == VERSION, "version", f"version {file.version!r}", f"{VERSION}")
         return _network(file, Path(source).name.split(".")[0] if source is not None else "network")
 
 
@@ -104,41 +103,38 @@ def _network(file: _File, fallback: str) -> Network:
     number: dict[int, int] = {}
     for index, node in enumerate(file.nodes):
         _check_bytes(node, f"nodes[{index}] ({node.name})")
-        if node.id in number:
-            raise InputError(f"found the id {node.id} twice, expected every id once", place=f"nodes[{index}] ({node.name})")
+        expect(node.id not in number, f"nodes[{index}] ({node.name})", f"the id {node.id} twice", "every id once")
         number[node.id] = index
     inputs: list[list[int]] = [[] for _ in file.nodes]
     seen: set[tuple[int, int]] = set()
     for index, (start, end) in enumerate(file.edges):
         for name in (start, end):
-            if name not in number:
-                raise InputError(f"found an edge to or from {name}, expected the id of a node", place=f"edges[{index}]")
-        if (start, end) in seen:
-            raise InputError(f"found the edge {start} -> {end} twice, expected every edge once", place=f"edges[{index}]")
+            expect(name in number, f"edges[{index}]", f"an edge to or from {name}", "the id of a node")
+        expect((start, end) not in seen, f"edges[{index}]", f"the edge {start} -> {end} twice", "every edge once")
         seen.add((start, end))
         inputs[number[end]].append(number[start])
     order = _order(file.nodes, inputs)
     place = {index: position for position, index in enumerate(order)}
-    layers = tuple(_layer(file.nodes[index], tuple(sorted(place[each] for each in inputs[index]))) for index in order)
+    layers = tuple(_layer(file.nodes[index], tuple(sorted(place[source] for source in inputs[index]))) for index in order)
     return Network(name=file.name or fallback, layers=layers, notes=file.notes)
 
 
 def _order(nodes: tuple[_Node, ...], inputs: list[list[int]]) -> list[int]:
     """Indices of the nodes, inputs first, otherwise as they stand; raises InputError naming a cycle."""
     readers: list[list[int]] = [[] for _ in inputs]
-    missing = [len(each) for each in inputs]
+    missing = [len(sources) for sources in inputs]
     for index, sources in enumerate(inputs):
-        for each in sources:
-            readers[each].append(index)
+        for source in sources:
+            readers[source].append(index)
     ready = [index for index, count in enumerate(missing) if count == 0]
     order: list[int] = []
     while ready:
         index = heapq.heappop(ready)
         order.append(index)
-        for each in readers[index]:
-            missing[each] -= 1
-            if missing[each] == 0:
-                heapq.heappush(ready, each)
+        for reader in readers[index]:
+            missing[reader] -= 1
+            if missing[reader] == 0:
+                heapq.heappush(ready, reader)
     if len(order) < len(inputs):
         cycle = _cycle(inputs, missing)
         names = " -> ".join(f"{nodes[index].id} ({nodes[index].name})" for index in cycle)
@@ -154,7 +150,7 @@ def _cycle(inputs: list[list[int]], missing: list[int]) -> list[int]:
     while at not in visited:
         visited[at] = len(path)
         path.append(at)
-        at = next(each for each in inputs[at] if missing[each])
+        at = next(source for source in inputs[at] if missing[source])
     return [at, *reversed(path[visited[at] :])]
 
 

@@ -157,7 +157,7 @@ class _Tracer:
 
     def _take(self, node: Any) -> None:
         kind = node.op_type
-        options = {each.name: each for each in node.attribute}
+        options = {attribute.name: attribute for attribute in node.attribute}
         if kind == "Constant":
             if "value" in options:
                 self._file.store(node.output[0], options["value"].t)
@@ -204,7 +204,7 @@ class _Tracer:
                 (self._weights if stored else self._constants).add(name)
 
     def _add(self, name: str, op: str, inputs: list[str], weights: list[str], label: str, **more: Any) -> None:
-        size = sum(elements(self._shape(each)) for each in weights)
+        size = sum(elements(self._shape(weight)) for weight in weights)
         if "shape" not in more:
             more["shape"] = self._shape(name)
         self._operations.append(Operation(name=name, op=op, inputs=tuple(inputs), weights=size, label=label.lower(), **more))

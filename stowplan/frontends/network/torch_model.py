@@ -115,7 +115,7 @@ def read_exported(program: Any, *, name: str = "network", granularity: Granulari
 def _writes_over_view(node: Any) -> bool:
     written = [given for argument, given in torch_program.arguments(node) if torch_program.is_written(argument)]
     returns = [each for given in written if hasattr(given, "meta") for each in getattr(schema_of(given), "returns", ())]
-    return any(each.alias_info is not None and not each.alias_info.is_write for each in returns)
+    return any(result.alias_info is not None and not result.alias_info.is_write for result in returns)
 
 
 class _Tracer:
@@ -196,7 +196,7 @@ class _Tracer:
         return tuple(each.name for each in node.all_input_nodes if each.name not in self._weights and _has_tensor(each))
 
     def _size(self, weights: list[Any]) -> int:
-        return sum(self._weights[each.name] for each in weights)
+        return sum(self._weights[weight.name] for weight in weights)
 
     def _add(self, node: Any, op: str, name: str | None = None, **more: Any) -> None:
         more.setdefault("inputs", self._activations(node))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 
@@ -42,20 +41,14 @@ def is_graph_file(data: bytes) -> bool:
     return files.peek_format(data) is None and all(mark.search(data) for mark in _MARKS)
 
 
-def read_graph(path: str | Path, data: bytes | None = None) -> Problem:
-    """Problem of a graph file.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, or breaks a rule; names file and field.
-    """
-    found = files.decode_json(files.read_bytes(path) if data is None else data, _Graph, "a graph of operators", path)
-    counts = Counter(op.name for op in found.ops)
+def _open(source: Source, options: ReadOptions) -> Opened:
+    path = source.path
+    graph = files.decode_json(source.data or b"", _Graph, "a graph of operators", path)
+    counts = Counter(op.name for op in graph.ops)
     with naming(path):
-        return Problem(
-            name=found.name or Path(path).name.split(".")[0],
-            tensors=tuple(Tensor(id=f"t{number}", size=size) for number, size in enumerate(found.tensors)),
+        problem = Problem(
+            name=graph.name or path.name.split(".")[0],
+            tensors=tuple(Tensor(id=f"t{number}", size=size) for number, size in enumerate(graph.tensors)),
             ops=tuple(
                 Op(
                     id=op.name if counts[op.name] == 1 else f"{op.name}#{number}",
@@ -63,15 +56,12 @@ def read_graph(path: str | Path, data: bytes | None = None) -> Problem:
                     writes=tuple(dict.fromkeys(op.writes)),
                     kind=op.kind,
                 )
-                for number, op in enumerate(found.ops)
+                for number, op in enumerate(graph.ops)
             ),
-            inputs=found.inputs,
-            outputs=tuple(dict.fromkeys(found.outputs)),
+            inputs=graph.inputs,
+            outputs=tuple(dict.fromkeys(graph.outputs)),
         )
-
-
-def _open(source: Source, options: ReadOptions) -> Opened:
-    return Opened(read_graph(source.path, source.data))
+    return Opened(problem)
 
 
 FORMAT = InputFormat(

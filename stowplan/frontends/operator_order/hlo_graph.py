@@ -65,7 +65,7 @@ class _Reader(LeafWalk[int | None]):
                 leaves = self._instruction(instruction, computation)
             self.expect_leaves(instruction, leaves)
             self._leaves[instruction.name] = leaves
-        kept |= {each: None for each in self._leaves[computation.root.name] if each is not None}
+        kept |= {leaf: None for leaf in self._leaves[computation.root.name] if leaf is not None}
         before = self._control(computation)
         return Problem(
             name=name,
@@ -102,7 +102,7 @@ class _Reader(LeafWalk[int | None]):
         results: _Leaves = []
         for number, (index, size) in enumerate(instruction.shape.sizes):
             results.append(passed[number] if number in passed else self._add(instruction.name + index, size))
-        writes = [each for number, each in enumerate(results) if each is not None and number not in passed]
+        writes = [result for number, result in enumerate(results) if result is not None and number not in passed]
         scratch = self._needed(instruction)
         if scratch:
             self._tensors.append(Tensor(id=f"{instruction.name}.scratch", size=scratch))

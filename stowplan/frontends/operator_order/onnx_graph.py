@@ -113,7 +113,7 @@ class _Reader:
         names.add(name)
         pairs: tuple[tuple[int, int], ...] = ()
         if kind in _IN_PLACE and writes and view is None:
-            same = [each for each in reads if self._size_of(each) == self._tensors[writes[0]].size]
+            same = [tensor for tensor in reads if self._size_of(tensor) == self._tensors[writes[0]].size]
             # The one that fewest others read.
             pairs = tuple((each, writes[0]) for each in sorted(same, key=self._readers_of)[:1])
         return Op(id=name, reads=tuple(reads), writes=writes, in_place=pairs, kind=kind)
@@ -136,7 +136,7 @@ class _Reader:
 
     def _bytes(self, name: str) -> int:
         shape = self._file.shape(name)
-        if any(each < 0 for each in shape):
+        if any(extent < 0 for extent in shape):
             raise InputError(f"found the shape {list(shape)}, expected no negative lengths", place=name)
         return -(-math.prod(shape) * self._file.bits(name) // 8)
 

@@ -127,8 +127,8 @@ class _Reader:
             name=name,
             tensors=tuple(self._tensors),
             ops=tuple(self._ops),
-            inputs=tuple(each for node in given for each in self._of(node)),
-            outputs=tuple(dict.fromkeys(each for node in (*last.all_input_nodes, *kept) for each in self._of(node))),
+            inputs=tuple(number for node in given for number in self._of(node)),
+            outputs=tuple(dict.fromkeys(number for node in (*last.all_input_nodes, *kept) for number in self._of(node))),
             precedences=tuple(self._order.precedences),
         )
 
@@ -139,11 +139,11 @@ class _Reader:
         if any(node.op == "placeholder" and inner._is_overwritten(node) for node in module.graph.nodes):
             raise InputError("found a graph that writes over what it is given, expected none", place=place)
         (last,) = (node for node in module.graph.nodes if node.op == "output")
-        sizes = [_storage_bytes(each) for each in leaves(inner._run.taken(last.args[0]))]
+        sizes = [_storage_bytes(leaf) for leaf in leaves(inner._run.taken(last.args[0]))]
         return Inside(structure.peak(stable_order(structure)), sizes, RANDOM in inner._order.overwritten)
 
     def _is_overwritten(self, node: Any) -> bool:
-        return any(storage_key(each) in self._order.overwritten for each in tensors_of(self._run.values[node]))
+        return any(storage_key(tensor) in self._order.overwritten for tensor in tensors_of(self._run.values[node]))
 
     def _of(self, node: Any) -> list[int]:
         return [each for each in self._numbers.get(node, ()) if each is not None]
@@ -172,7 +172,7 @@ class _Reader:
         """Take the operators of a graph that an operator runs once, as if they stood in its place."""
         module = run.values[node.args[inlined.graph]]
         inner = FakeRun(module, run.mode)
-        given = [each for each in module.graph.nodes if each.op == "placeholder"]
+        given = [node for node in module.graph.nodes if node.op == "placeholder"]
         for each, used in zip(given, node.args[inlined.operands :], strict=True):
             inner.values[each] = run.taken(used)
             self._numbers[each], self._makers[each] = self._numbers.get(used, [None]), self._makers.get(used, set())
@@ -180,29 +180,29 @@ class _Reader:
             last = self._walk(inner, module.graph, f"{name}.")
         self._held.append(inner)
         run.values[node] = inner.taken(last.args[0])
-        self._numbers[node] = [number for each in leaves(last.args[0]) for number in self._numbers.get(each, [None])]
+        self._numbers[node] = [number for leaf in leaves(last.args[0]) for number in self._numbers.get(leaf, [None])]
         self._makers[node] = self._makers[last]
 
     def _op(self, node: Any, run: FakeRun, name: str) -> None:
         place = f"operator {name}"
-        reads = list(dict.fromkeys(each for used in node.all_input_nodes for each in self._of(used)))
-        touched = dict.fromkeys(storage_key(each) for used in node.all_input_nodes for each in tensors_of(run.values[used]))
+        reads = list(dict.fromkeys(number for used in node.all_input_nodes for number in self._of(used)))
+        touched = dict.fromkeys(storage_key(tensor) for used in node.all_input_nodes for tensor in tensors_of(run.values[used]))
         targets = tensors_of([run.taken(given) for argument, given in arguments(node) if is_written(argument)])
-        before = [(storage_key(each), _storage_bytes(each)) for each in targets]
+        before = [(storage_key(target), _storage_bytes(target)) for target in targets]
         value = run.run(node)
-        if before != [(storage_key(each), _storage_bytes(each)) for each in targets]:
+        if before != [(storage_key(target), _storage_bytes(target)) for target in targets]:
             raise InputError(f"found {node.target}, which gives its argument other bytes, expected none that does", place=place)
         overwritten = {key for key, _ in before}
         nested = NESTED.get(str(node.target)) if is_higher_order(node) else None
         graphs = [self._inside(run.values[used], place) for used in node.all_input_nodes if nested and used.op == "get_attr"]
-        if is_random(node) or any(each.is_random for each in graphs):
+        if is_random(node) or any(graph.is_random for graph in graphs):
             touched[RANDOM] = None
             overwritten.add(RANDOM)
         number, known = len(self._ops), len(self._tensors)
-        self._make(node, name, value, [each.results for each in graphs] or copied_storages(node, run.taken(node.args)))
-        writes = list(dict.fromkeys(each for each in self._of(node) if each >= known))
+        self._make(node, name, value, [graph.results for graph in graphs] or copied_storages(node, run.taken(node.args)))
+        writes = list(dict.fromkeys(number for number in self._of(node) if number >= known))
         if nested:
-            own = sum(self._tensors[each].size for each in writes)
+            own = sum(self._tensors[tensor].size for tensor in writes)
             writes.append(len(self._tensors))
             self._tensors.append(Tensor(id=f"{name}.scratch", size=nested(node, graphs, own, leaves(value))))
         if not (reads or writes or overwritten):
@@ -243,7 +243,7 @@ class _Reader:
         ``least`` has lists of bytes that the storages under the first results have at least.
         """
         if is_stored:
-            self._base.update((storage_key(each), None) for each in tensors_of(value))
+            self._base.update((storage_key(tensor), None) for tensor in tensors_of(value))
         found = self._numbers[node] = []
         new: dict[int, int] = {}
         for at, tensor in enumerate(leaves(value)):

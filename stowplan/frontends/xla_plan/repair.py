@@ -73,7 +73,7 @@ class PlacedStay:
 
     def boxes(self) -> list[tuple[int, int, int]]:
         """The bytes it takes, and from when on."""
-        return [(each.start, self.low + each.low, self.low + each.high) for each in self.slices] or [
+        return [(part.start, self.low + part.low, self.low + part.high) for part in self.slices] or [
             (self.start, self.low, self.high)
         ]
 
@@ -212,9 +212,9 @@ class Repair:
                     entry.start = max(entry.start, other.end)
             if entry.start > stay.starts[0]:
                 entry.start = self._outside_loops(entry.start, forward=True)
-            for each in entry.slices:
-                each.start = max(each.start, entry.start)
-                each.end = max(each.end, each.start)
+            for part in entry.slices:
+                part.start = max(part.start, entry.start)
+                part.end = max(part.end, part.start)
 
     def _outside_loops(self, boundary: int, *, forward: bool) -> int:
         """The next boundary, or the one before, that is not inside a loop: no copy starts or ends there."""

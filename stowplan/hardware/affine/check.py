@@ -11,6 +11,7 @@ from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.hardware.affine.expression import Expression, Extents, evaluate, span
 from stowplan.hardware.affine.program import Bound, Copy, Load, Operator, Piece, Program, Store, Tensor
+from stowplan.models.document import expect
 
 #: Iterations or elements that are looked at one by one where intervals do not decide.
 MAX_POINTS = 1 << 24
@@ -37,8 +38,7 @@ def check(program: Program) -> None:
     for statement in program.statements:
         check_reading()
         place = f"operator {statement.name}"
-        if statement.name in names:
-            raise InputError("found this name twice, expected every name once", place=place)
+        expect(statement.name not in names, place, "this name twice", "every name once")
         names.add(statement.name)
         for load in statement.loads:
             _check_load(program, load, place)
@@ -69,23 +69,19 @@ def check(program: Program) -> None:
 
 def _check_rule(program: Program, operator: Operator, place: str) -> None:
     ports = len(operator.loads) + len(operator.outputs)
-    if not operator.options:
-        raise InputError("found no bank mapping that its rule allows, expected at least one", place=place)
+    expect(bool(operator.options), place, "no bank mapping that its rule allows", "at least one")
     ranks = [len(load.extents) for load in operator.loads]
     ranks += [len(program.tensors[name].shape) for name in operator.outputs]
     for option in operator.options:
-        if len(option) != ports:
-            raise InputError(f"found a bank rule for {len(option)} operands and outputs, expected {ports}", place=place)
+        expect(len(option) == ports, place, f"a bank rule for {len(option)} operands and outputs", f"{ports}")
         for dimension, rank in zip(option, ranks, strict=True):
-            if not -1 <= dimension < rank:
-                raise InputError(f"found dimension {dimension} in a bank rule, expected -1 to {rank - 1}", place=place)
+            expect(-1 <= dimension < rank, place, f"dimension {dimension} in a bank rule", f"-1 to {rank - 1}")
 
 
 def _check_load(program: Program, load: Load, place: str) -> None:
     if any(extent < 1 for extent in load.extents):
         raise InputError(f"found loops over {list(load.extents)}, expected at least 1 iteration each", place=place)
-    if not load.pieces:
-        raise InputError("found a load without pieces, expected at least one", place=place)
+    expect(bool(load.pieces), place, "a load without pieces", "at least one")
     for number, piece in enumerate(load.pieces):
         _check_indices((*piece.index, *(bound.expression for bound in piece.domain)), load.extents, place)
         if piece.tensor is None:
@@ -231,10 +227,10 @@ def _covers(boxes: list[_Box], shape: tuple[int, ...]) -> bool:
     """Whether boxes cover a whole array: cut along every side, no cell may be left."""
     # Parts of a concatenation differ in one dimension only: the others need no cuts.
     cuts = [sorted({0, size, *(side for box in boxes for side in box[dimension])}) for dimension, size in enumerate(shape)]
-    if prod(len(each) for each in cuts) > MAX_POINTS:
+    if prod(len(sides) for sides in cuts) > MAX_POINTS:
         return False
-    marks = np.zeros(tuple(len(each) - 1 for each in cuts), bool)
-    places = [{side: number for number, side in enumerate(each)} for each in cuts]
+    marks = np.zeros(tuple(len(sides) - 1 for sides in cuts), bool)
+    places = [{side: number for number, side in enumerate(sides)} for sides in cuts]
     for box in boxes:
         marks[tuple(slice(places[d][low], places[d][high]) for d, (low, high) in enumerate(box))] = True
     return bool(marks.all())

@@ -152,7 +152,7 @@ class Program:
 
     def copies(self) -> Iterator[Copy]:
         """All loop nests that only move data."""
-        return (each for each in self.statements if isinstance(each, Copy))
+        return (statement for statement in self.statements if isinstance(statement, Copy))
 
     def tensor(self, name: str, place: str) -> Tensor:
         """Tensor of a name; raises InputError naming ``place`` where there is none."""

@@ -12,6 +12,7 @@ from stowplan import files
 from stowplan.errors import InputError, naming
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import Target
+from stowplan.models.document import expect
 from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Table
 
 FORMAT = "stowplan.measurements"
@@ -49,15 +50,13 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         seen: set[str] = set()
         for number, entry in enumerate(self.steps):
             _check(entry, f"steps[{number}] ({entry.step})")
-            if entry.step in seen:
-                raise InputError("found the step twice, expected once", place=f"steps[{number}] ({entry.step})")
+            expect(entry.step not in seen, f"steps[{number}] ({entry.step})", "the step twice", "once")
             seen.add(entry.step)
 
     def by_step(self, program: Program) -> dict[str, StepMeasurement]:
         """Measurement of each step; raises InputError for a step that the program lacks."""
         for entry in self.steps:
-            if entry.step not in program.step_index:
-                raise InputError(f"found step {entry.step!r}, expected a step of {program.name}", place="steps")
+            expect(entry.step in program.step_index, "steps", f"step {entry.step!r}", f"a step of {program.name}")
         return {entry.step: entry for entry in self.steps}
 
 
@@ -69,8 +68,7 @@ def _check(entry: StepMeasurement, place: str) -> None:
         raise InputError(f"found uses {list(entry.uses)}, expected at most {MAX_TABLE_USES} distinct positions", place=place)
     if len(values) != 1 << len(entry.uses):
         raise InputError(f"found {len(values)} values, expected {1 << len(entry.uses)} for {len(entry.uses)} uses", place=place)
-    if min(values) < 0:
-        raise InputError(f"found {min(values)}, expected at least 0", place=place)
+    expect(min(values) >= 0, place, f"{min(values)}", "at least 0")
 
 
 def read_measurements(path: str | Path) -> Measurements:
@@ -116,16 +114,14 @@ def _from_csv(text: str) -> Measurements:
             raise InputError(
                 f"found {','.join(row)!r}, expected a step, its fast uses such as '0 2', and a whole number", place=place
             ) from None
-        if subset in found.setdefault(step, {}):
-            raise InputError(f"found fast uses {fast!r} of {step} twice, expected once", place=place)
+        expect(subset not in found.setdefault(step, {}), place, f"fast uses {fast!r} of {step} twice", "once")
         found[step][subset] = latency
     return Measurements(tuple(_complete(step, values, unit) for step, values in found.items()))
 
 
 def _complete(step: str, values: dict[frozenset[int], int], unit: str) -> StepMeasurement:
     uses = tuple(sorted(frozenset().union(*values)))
-    if len(uses) > MAX_TABLE_USES:
-        raise InputError(f"found {len(uses)} different uses, expected at most {MAX_TABLE_USES}", place=f"step {step}")
+    expect(len(uses) <= MAX_TABLE_USES, f"step {step}", f"{len(uses)} different uses", f"at most {MAX_TABLE_USES}")
     row = []
     for mask in range(1 << len(uses)):
         subset = frozenset(use for bit, use in enumerate(uses) if mask >> bit & 1)

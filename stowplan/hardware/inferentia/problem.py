@@ -75,8 +75,8 @@ class _Mapping:
     def __init__(self, program: Program, target: BankTarget, capacity: int | None):
         self._program, self._target = program, target
         self._capacity = int(target.scratchpad.capacity) if capacity is None else capacity
-        used = {name for each in program.statements for load in each.loads for name in load.tensors}
-        used |= {name for each in program.statements for name in each.outputs}
+        used = {name for statement in program.statements for load in statement.loads for name in load.tensors}
+        used |= {name for statement in program.statements for name in statement.outputs}
         self._names = [name for name in program.tensors if name in used]
         self._numbers = {name: number for number, name in enumerate(self._names)}
         self._views: dict[str, dict[tuple[Load, int], int]] = {}
@@ -133,7 +133,7 @@ class _Mapping:
         options: dict[tuple[int, ...], None] = {}
         for option in self._options(statement):
             loops = option[: len(statement.loads)]
-            layouts = [self._layout(statement.loads[each.load], each.tensor, loops[each.load]) for each in reads]
+            layouts = [self._layout(statement.loads[access.load], access.tensor, loops[access.load]) for access in reads]
             for name, dimension in zip(statement.outputs, option[len(statement.loads) :], strict=True):
                 layouts.append(_normal(dimension, self._program.tensors[name].shape))
             options[tuple(layouts)] = None
@@ -144,8 +144,8 @@ class _Mapping:
         operator = Operator(
             name=statement.name,
             op=statement.op,
-            reads=tuple(self._numbers[each.tensor] for each in reads),
-            read_bytes=tuple(self._read_bytes(statement.loads[each.load], each.tensor) for each in reads),
+            reads=tuple(self._numbers[access.tensor] for access in reads),
+            read_bytes=tuple(self._read_bytes(statement.loads[access.load], access.tensor) for access in reads),
             writes=tuple(self._numbers[name] for name in statement.outputs),
             options=tuple(ordered),
             restricted=not isinstance(statement, Copy) and statement.restricted,

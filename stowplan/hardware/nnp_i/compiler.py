@@ -15,6 +15,7 @@ import numpy as np
 from stowplan.arguments import show
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i.problem import latency_ps
+from stowplan.models.first_fit import FirstFit
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -26,8 +27,8 @@ class Occupancy:
         self._problem = problem
         self._used = np.zeros((len(problem.tiers), len(problem.layers)), np.int64)
         """Bytes taken in each tier at each step."""
-        self._taken: list[list[tuple[int, int, int, int]]] = [[] for _ in problem.tiers]
-        """(offset, end, first, last) of what lies in each tier, ascending; kept for address spaces only."""
+        self._spaces = [FirstFit(tier.capacity) for tier in problem.tiers]
+        """What lies where in each tier; kept for address spaces only."""
         self.weights = [0] * len(problem.tiers)
         """Bytes of weights in each tier."""
 
@@ -39,25 +40,12 @@ class Occupancy:
         """Offset for a tensor that takes room from step first to step last (0 where only bytes count); None: it has none."""
         if self.free(tier, first, last) < size:
             return None
-        offset = 0
+        offset: int | None = 0
         if self._problem.address_spaces and size:
-            offset = self._lowest(tier, size, first, last)
-            if offset + size > self._problem.tiers[tier].capacity:
-                return None
-            self._taken[tier].append((offset, offset + size, first, last))
-            self._taken[tier].sort()
-        self._used[tier, first : last + 1] += size
+            offset = self._spaces[tier].take(first, last + 1, size, self._problem.tiers[tier].alignment)
+        if offset is not None:
+            self._used[tier, first : last + 1] += size
         return offset
-
-    def _lowest(self, tier: int, size: int, first: int, last: int) -> int:
-        alignment = self._problem.tiers[tier].alignment
-        lowest = 0
-        for offset, end, begins, ends in self._taken[tier]:
-            if offset >= lowest + size:
-                break
-            if begins <= last and first <= ends and end > lowest:
-                lowest = end + -end % alignment
-        return lowest
 
 
 #: Weights go to a tier only where they are at most this part of it, for they block it for the whole inference ...
@@ -172,7 +160,7 @@ class Placer:
                 self._tiers[what][number], self._offsets[what][number] = tier, offset
                 return tier
         layer = self._problem.layers[number].name
-        free = ", ".join(f"{self._occupancy.free(at, *span)} in {each.name}" for at, each in enumerate(self._problem.tiers))
+        free = ", ".join(f"{self._occupancy.free(at, *span)} in {tier.name}" for at, tier in enumerate(self._problem.tiers))
         kind = "output" if what else "weights"
         raise InputError(f"no tier has room for the {size} bytes of its {kind}: free are {free}", place=f"layer {layer}")
 

@@ -12,9 +12,6 @@ from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
-FORMAT = "stowplan.modulo_scheduling.configuration"
-VERSION = 1
-
 FEEDBACK, BASE, MEMORY, CONSTANT, RECEIVED = "feedback", "base", "memory", "constant", "received"
 
 
@@ -136,8 +133,8 @@ class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Clocks from the start of an iteration to its last result."""
     tiles: tuple[Tile, ...]
     flows: tuple[Flow, ...] = ()
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.modulo_scheduling.configuration"
+    version: int = 1
 
     def table(self) -> str:
         """The tables for people: one line for each slot of each tile that does something."""
@@ -152,7 +149,7 @@ class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=T
                     entry = tile.instructions[spoke.instruction]
                     what = f"{entry.id}: {entry.source_op or entry.op}"
                     master = spoke.master or ""
-                    operands = ", ".join(_describe(each, tile) for each in entry.inputs)
+                    operands = ", ".join(_describe(source, tile) for source in entry.inputs)
                     outputs = ", ".join([*spoke.outputs, *_sent(entry)])
                 passing = "; ".join(f"{each.input} passes to {', '.join(each.outputs)}" for each in spoke.forwards)
                 tail = "; ".join(part for part in (outputs, passing) if part)
@@ -205,7 +202,7 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
         here = [number for number, where in enumerate(plan.tiles) if where == tile]
         here.sort(key=lambda number: plan.slots[number])
         held = _memory(problem, here)
-        address = {each.variable: each.address for each in held}
+        address = {variable.variable: variable.address for variable in held}
         received = tuple(
             Received(
                 value=problem.instructions[source].id,
@@ -296,7 +293,7 @@ def _received(problem: Problem, plan: Plan) -> dict[int, Words]:
         tile = where[source]
         if tile not in free:
             held = _memory(problem, [number for number, each in enumerate(plan.tiles) if each == tile])
-            free[tile] = sum(each.words for each in held)
+            free[tile] = sum(variable.words for variable in held)
         count = (last[source] - launch[problem.flows[source]]) // plan.ii + 1
         found[source] = Words(tile=tile, address=free[tile], words=count)
         free[tile] += count

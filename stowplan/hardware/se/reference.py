@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -140,14 +141,8 @@ def run_graph(problem: Problem, data: Mapping[str, Lanes], iterations: int) -> d
 
 def _order(problem: Problem) -> list[int]:
     """Instructions such that each comes after those it needs within its iteration."""
-    needs = [
-        {problem.number[operand.instruction] for operand in each.operands if operand.instruction and operand.distance == 0}
-        for each in problem.instructions
-    ]
-    order: list[int] = []
-    done: set[int] = set()
-    while len(order) < len(needs):
-        ready = [number for number, needed in enumerate(needs) if number not in done and needed <= done]
-        order += ready
-        done.update(ready)
-    return order
+    needs = {
+        number: [problem.number[name] for operand in each.operands if (name := operand.instruction) and not operand.distance]
+        for number, each in enumerate(problem.instructions)
+    }
+    return list(TopologicalSorter(needs).static_order())

@@ -53,10 +53,10 @@ class Fabric:
         self._iterations = iterations
         fabric = configuration.machine.asynchronous
         self._latency, self._memory_latency = (0, 0) if fabric is None else (fabric.latency, fabric.memory_latency)
-        self._interfaces = {each.name: each for each in configuration.machine.interfaces}
+        self._interfaces = {interface.name: interface for interface in configuration.machine.interfaces}
         self._clocks_of = clocks_of or (lambda nominal: nominal)
-        self._reads = {(tile.tile, each.address): each.reads for tile in configuration.tiles for each in tile.received}
-        self._words = {(tile.tile, each.address): each.words for tile in configuration.tiles for each in tile.received}
+        self._reads = {(tile.tile, value.address): value.reads for tile in configuration.tiles for value in tile.received}
+        self._words = {(tile.tile, value.address): value.words for tile in configuration.tiles for value in tile.received}
         self._coming: dict[int, list[Callable[[], None]]] = defaultdict(list)
         self._asked: Counter[tuple[int, str]] = Counter()
         self._holder: dict[_Word, int] = {}

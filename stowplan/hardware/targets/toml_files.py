@@ -31,8 +31,11 @@ class Quantity(int):
     """A positive (or, where ``least`` is 0, non-negative) whole number of base units."""
 
     example: ClassVar[str]
-    least: ClassVar[int] = 1
     units: ClassVar[dict[str, int]]
+    least: ClassVar[int]
+
+    def __init_subclass__(cls, example: str, units: dict[str, int], least: int = 1):
+        cls.example, cls.units, cls.least = example, units, least
 
     @classmethod
     def parse(cls, text: object) -> Self:
@@ -51,47 +54,33 @@ class Quantity(int):
         return cls(value)
 
 
-class Bytes(Quantity):
+def _of(unit: str, prefixes: dict[str, int] = _DECIMAL) -> dict[str, int]:
+    """A unit with each prefix, and how many of the unit itself that is."""
+    return {f"{prefix}{unit}": scale for prefix, scale in prefixes.items()}
+
+
+class Bytes(Quantity, example="64 MiB", units=_of("B", _DECIMAL | _BINARY)):
     """Bytes."""
 
-    example = "64 MiB"
-    units: ClassVar[dict[str, int]] = {f"{prefix}B": scale for prefix, scale in (_DECIMAL | _BINARY).items()}
 
-
-class BytesPerSecond(Quantity):
+class BytesPerSecond(Quantity, example="1200 GB/s", units=_of("B/s")):
     """Bytes a second."""
 
-    example = "1200 GB/s"
-    units: ClassVar[dict[str, int]] = {f"{prefix}B/s": scale for prefix, scale in _DECIMAL.items()}
 
-
-class Hertz(Quantity):
+class Hertz(Quantity, example="1.05 GHz", units=_of("Hz")):
     """Clock cycles a second."""
 
-    example = "1.05 GHz"
-    units: ClassVar[dict[str, int]] = {f"{prefix}Hz": scale for prefix, scale in _DECIMAL.items()}
 
-
-class FlopsPerSecond(Quantity):
+class FlopsPerSecond(Quantity, example="275 Tflop/s", units=_of("flop/s")):
     """Multiplications and additions a second."""
 
-    example = "275 Tflop/s"
-    units: ClassVar[dict[str, int]] = {f"{prefix}flop/s": scale for prefix, scale in _DECIMAL.items()}
 
-
-class ElementsPerSecond(Quantity):
+class ElementsPerSecond(Quantity, example="1 Telem/s", units=_of("elem/s")):
     """Elements a second, computed by everything that is no matrix product."""
 
-    example = "1 Telem/s"
-    units: ClassVar[dict[str, int]] = {f"{prefix}elem/s": scale for prefix, scale in _DECIMAL.items()}
 
-
-class Picoseconds(Quantity):
+class Picoseconds(Quantity, example="0.6 us", units={"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12}, least=0):
     """Picoseconds; zero is allowed."""
-
-    example = "0.6 us"
-    least = 0
-    units: ClassVar[dict[str, int]] = {"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12}
 
 
 def decode_hook(kind: type, value: Any) -> Any:

@@ -8,9 +8,6 @@ from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import Document
 
-FORMAT = "stowplan.bank_mapping.plan"
-VERSION = 1
-
 
 class BankCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A memcopy between banks: a tensor that stays on chip, in another layout."""
@@ -41,8 +38,8 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Name of the problem, for people; the digest decides."""
     target: str = ""
     """Name of the target, for people."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.bank_mapping.plan"
+    version: int = 1
 
 
 def _tensors(problem: Problem, plan: Plan) -> dict[int, Values]:
@@ -56,8 +53,8 @@ def _operators(problem: Problem, plan: Plan) -> dict[int, Values]:
 
 def _copies(problem: Problem, plan: Plan) -> dict[BankCopy, Values]:
     return {
-        each: {"layout": problem.tensors[each.tensor].layout_name(each.layout), "before": problem.operators[each.before].name}
-        for each in plan.copies
+        copy: {"layout": problem.tensors[copy.tensor].layout_name(copy.layout), "before": problem.operators[copy.before].name}
+        for copy in plan.copies
     }
 
 

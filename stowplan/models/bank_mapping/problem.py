@@ -16,9 +16,6 @@ from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.document import Document, expect, expect_unique
 
-FORMAT = "stowplan.bank_mapping.problem"
-VERSION = 1
-
 UNSPREAD = -1
 """Layout of a tensor that is in one bank."""
 
@@ -100,8 +97,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     """Cost of a byte moved to or from main memory."""
     name: str = ""
     target: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.bank_mapping.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         for field in ("banks", "copy_weight", "off_chip_weight"):
@@ -128,7 +125,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
                     why = "an input" if self.tensors[tensor].is_input else "read before"
                     raise InputError(f"writes tensor {self.tensors[tensor].name!r}, which is {why}", place=place)
                 writers.setdefault(tensor, []).append(number)
-            views = sum(view.bytes for each in operator.reads for view in self.tensors[each].views)
+            views = sum(view.bytes for tensor in operator.reads for view in self.tensors[tensor].views)
             total += views + sum(operator.read_bytes)
             total += sum(2 * self.tensors[each].bytes for each in (*operator.reads, *operator.writes))
             if total * weight >= LIMIT:
@@ -269,7 +266,7 @@ def split(problem: Problem, tile_bytes: int | None, buffer_bytes: int = 0) -> Ti
         for tile in ranges[number]:
             tiles.append(Tile(number, tile.dimension, tile.first, tile.end))
             tensors.append(_part(tensor, tile))
-    operators = tuple(_expanded(each, problem, tiles, numbers) for each in problem.operators)
+    operators = tuple(_expanded(operator, problem, tiles, numbers) for operator in problem.operators)
     capacity = problem.capacity - buffer_bytes
     made = msgspec.structs.replace(problem, capacity=capacity, tensors=tuple(tensors), operators=operators)
     return TiledProblem(made, tuple(tiles))

@@ -94,7 +94,7 @@ def assemble(problem: Problem, options: Sequence[int], on_chip: Sequence[bool]) 
 
 def objective_bound(problem: Problem) -> int:
     """What every plan moves at least: for each tensor the cheaper of both places, without copies."""
-    return sum(min(off_chip_cost(problem, each), on_chip_cost(problem, each)) for each in range(len(problem.tensors)))
+    return sum(min(off_chip_cost(problem, tensor), on_chip_cost(problem, tensor)) for tensor in range(len(problem.tensors)))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Unpack
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
-from stowplan.models.banked_packing.plan import Plan
+from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem, moments
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
@@ -67,8 +67,7 @@ class Model:
             value(self.steps[number][bank]) * self.problem.step(number, bank) if self.steps else 0
             for number, bank in enumerate(banks)
         )
-        cost = sum(self.problem.traffic(number) * self.problem.banks[bank].cost for number, bank in enumerate(banks))
-        return Plan(problem=self.problem.digest, objective=cost, banks=banks, offsets=offsets)
+        return plan_of(self.problem, banks, offsets)
 
 
 def build(problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = ()) -> Model:
@@ -86,9 +85,7 @@ def build(problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = ()) -
     Model
         Not yet hinted. A buffer that no bank has room for makes it infeasible.
     """
-    costs = [
-        [problem.traffic(number) * problem.banks[bank].cost for bank in banks] for number, banks in enumerate(problem.allowed)
-    ]
+    costs = [[problem.cost(number, bank) for bank in banks] for number, banks in enumerate(problem.allowed)]
     built = Model(problem, gcd(*(cost for each in costs for cost in each)) or 1)
     model = built.model
     for number, banks in enumerate(problem.allowed):

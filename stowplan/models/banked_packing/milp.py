@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stowplan.models.banked_packing.cpsat import Cut
-from stowplan.models.banked_packing.plan import Plan
+from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem, moments
 from stowplan.models.mip import outcome as mip_outcome
 from stowplan.models.mip.matrix import MatrixModel, Program
@@ -31,7 +31,7 @@ class Model:
 def build(problem: Problem, cuts: Sequence[Cut] = ()) -> Model:
     """One binary for each buffer and bank it may be in; a row for each buffer, each bank at each moment, and each cut."""
     pairs = tuple((number, bank) for number, banks in enumerate(problem.allowed) for bank in banks)
-    costs = [problem.traffic(number) * problem.banks[bank].cost for number, bank in pairs]
+    costs = [problem.cost(number, bank) for number, bank in pairs]
     unit = max([1, *costs])
     program = Program()
     column = {pair: program.column(cost=cost / unit) for pair, cost in zip(pairs, costs, strict=True)}
@@ -84,6 +84,5 @@ def solve(
     for at in np.flatnonzero(found.values > 0.5):
         number, bank = built.pairs[at]
         banks[number] = bank
-    cost = sum(problem.traffic(number) * problem.banks[bank].cost for number, bank in enumerate(banks))
-    plan = Plan(problem=problem.digest, objective=cost, banks=tuple(banks), offsets=(0,) * len(banks))
+    plan = plan_of(problem, banks, [0] * len(banks))
     return Outcome("optimal" if found.status == "optimal" else "feasible", plan, bound)

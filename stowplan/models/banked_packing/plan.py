@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
-
-FORMAT = "stowplan.banked_packing.plan"
-VERSION = 1
 
 
 class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -29,8 +28,14 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Name of the problem, for people; the digest decides."""
     target: str = ""
     """Always empty: the banks are the problem's."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.banked_packing.plan"
+    version: int = 1
+
+
+def plan_of(problem: Problem, banks: Sequence[int], offsets: Sequence[int]) -> Plan:
+    """A plan with its cost."""
+    cost = sum(problem.cost(number, bank) for number, bank in enumerate(banks))
+    return Plan(problem=problem.digest, objective=cost, banks=tuple(banks), offsets=tuple(offsets))
 
 
 def _buffers(problem: Problem, plan: Plan) -> dict[int, Values]:

@@ -19,9 +19,6 @@ from stowplan.models.document import Document, expect, expect_range, expect_uniq
 from stowplan.models.packing.bounds import live_sets
 from stowplan.models.packing.problem import SizedLife
 
-FORMAT = "stowplan.banked_packing.problem"
-VERSION = 1
-
 #: Times, bytes and the cost of any plan stay below this in absolute value.
 LIMIT = 1 << 60
 
@@ -57,8 +54,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     buffers: tuple[Buffer, ...]
     banks: tuple[Bank, ...]
     name: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.banked_packing.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         names = {bank.name for bank in self.banks}
@@ -133,6 +130,10 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         """Bytes read and written of a buffer."""
         return self.buffers[buffer].size * self.buffers[buffer].uses
 
+    def cost(self, buffer: int, bank: int) -> int:
+        """What a buffer costs in a bank."""
+        return self.traffic(buffer) * self.banks[bank].cost
+
     @cached_property
     def digest(self) -> str:
         """Hex SHA-256 of what a plan depends on: everything but the name."""
@@ -150,8 +151,7 @@ class Overload:
 
 def floor(problem: Problem) -> int:
     """Cost with every buffer in the cheapest bank that it may be in: no plan is cheaper."""
-    costs = [[problem.banks[bank].cost for bank in banks] for banks in problem.allowed]
-    return sum(problem.traffic(number) * min(each, default=0) for number, each in enumerate(costs))
+    return sum(min((problem.cost(number, bank) for bank in banks), default=0) for number, banks in enumerate(problem.allowed))
 
 
 def moments(problem: Problem) -> list[list[int]]:

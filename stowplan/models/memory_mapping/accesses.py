@@ -206,7 +206,7 @@ def internal_loops(problem: Problem) -> IntArray:
     of, step = np.array(problem.tensor_of_use, np.int64), np.array(problem.step_of_use, np.int64)
     np.minimum.at(first, of, step)
     np.maximum.at(last, of, step)
-    within = np.array([not (each.is_input or each.is_output) for each in problem.tensors], np.bool_) & (last >= 0)
+    within = np.array([not (tensor.is_input or tensor.is_output) for tensor in problem.tensors], np.bool_) & (last >= 0)
     inner = np.full(count, -1)
     # Inner loops come later, so they overwrite what those around them wrote.
     for number, loop in sorted(enumerate(problem.loops), key=lambda each: (each[1].start, -each[1].end)):
@@ -219,4 +219,4 @@ def residency_boundaries(problem: Problem, internal_to: int) -> Boundaries:
     if internal_to < 0:
         return Boundaries(problem.horizon, problem.loops)
     own = problem.loops[internal_to]
-    return Boundaries(problem.horizon, [each for each in problem.loops if each.start > own.start or each.end < own.end])
+    return Boundaries(problem.horizon, [loop for loop in problem.loops if loop.start > own.start or loop.end < own.end])

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from stowplan.models.memory_mapping.accesses import IntArray, TensorAccesses, access_sequences
 from stowplan.models.memory_mapping.latency import Savings
-from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency, by_tensor
 from stowplan.models.memory_mapping.problem import Problem
 
 
@@ -226,9 +226,7 @@ class PlanTimeline:
             self.windows, self.durations if self.waits else problem.floors_ps, waits=self.waits, channels=problem.channels
         )
         self.objective_ps = self.moments.left[-1] if self.waits else sum(self.durations)
-        self.residencies: defaultdict[int, list[Residency]] = defaultdict(list)
-        for residency in plan.residencies:
-            self.residencies[residency.tensor].append(residency)
+        self.residencies = by_tensor(plan.residencies)
         self.copies: defaultdict[int, list[tuple[int, Copy]]] = defaultdict(list)
         """Copies of each tensor, with their places in the queue."""
         for place, copy in enumerate(plan.copies):

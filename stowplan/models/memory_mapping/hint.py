@@ -23,7 +23,7 @@ import msgspec
 from stowplan.models.hint import Hint, Steps, aligned, carried, check, in_order, matched, of_values, plan_of, trust
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences, accesses_of
 from stowplan.models.memory_mapping.copy_engine import with_whole_copies
-from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency, by_tensor
 from stowplan.models.memory_mapping.problem import Problem, Step
 from stowplan.models.memory_mapping.verify import Reason, Violation, verify
 
@@ -66,9 +66,7 @@ def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
         Who made it.
     """
     served = {*plan.fast_uses}
-    stays: dict[int, list[Residency]] = {}
-    for residency in plan.residencies:
-        stays.setdefault(residency.tensor, []).append(residency)
+    stays = by_tensor(plan.residencies)
     fast: list[float] = []
     keep: list[float] = []
     place: list[float] = []
@@ -198,8 +196,8 @@ def _blamed(problem: Problem, plan: Plan, violation: Violation) -> int | None:
 def _without(problem: Problem, plan: Plan, tensors: set[int | None]) -> Plan:
     return msgspec.structs.replace(
         plan,
-        residencies=tuple(each for each in plan.residencies if each.tensor not in tensors),
-        copies=tuple(each for each in plan.copies if each.tensor not in tensors),
+        residencies=tuple(residency for residency in plan.residencies if residency.tensor not in tensors),
+        copies=tuple(copy for copy in plan.copies if copy.tensor not in tensors),
         fast_uses=tuple(use for use in plan.fast_uses if problem.tensor_of_use[use] not in tensors),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Literal, TypeVar
@@ -11,9 +12,6 @@ import msgspec
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
 from stowplan.models.memory_mapping.problem import Problem, Use
-
-FORMAT = "stowplan.memory_mapping.plan"
-VERSION = 1
 
 
 class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -58,11 +56,20 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     target: str = ""
     names: dict[int, str] = msgspec.field(default_factory=dict)
     """Names of the tensors that have residencies, for whoever applies or reads the plan; the numbers decide."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.memory_mapping.plan"
+    version: int = 1
 
 
 _Thing = TypeVar("_Thing", Residency, Copy)
+
+
+def by_tensor(things: Iterable[_Thing]) -> defaultdict[int, list[_Thing]]:
+    """Residencies or copies of each tensor, in their order."""
+    found: defaultdict[int, list[_Thing]] = defaultdict(list)
+    for thing in things:
+        found[thing.tensor].append(thing)
+    return found
+
 
 #: Number of a pair, and what the thing is: a tensor, or a tensor and a direction.
 _Key = tuple[int, Hashable]
@@ -83,7 +90,7 @@ def _copies(problem: Problem, first: Plan, second: Plan) -> tuple[dict[_Key, Val
 def _fast_uses(problem: Problem, plan: Plan) -> dict[tuple[int, int, Use], Values]:
     """By the number of the use in the program, its step, and itself."""
     uses = [(number, use) for number, step in enumerate(problem.steps) for use in step.uses]
-    return {(each, *uses[each]): {} for each in plan.fast_uses}
+    return {(use, *uses[use]): {} for use in plan.fast_uses}
 
 
 def _use_name(problem: Problem, key: tuple[int, int, Use]) -> str:
@@ -156,13 +163,13 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
     """A row for each residency, in the plan's order; a tensor may have several. The plan is valid for the problem."""
     rows = (
         OffsetRow(
-            name=problem.tensors[each.tensor].name,
-            offset=each.offset,
-            size=problem.tensors[each.tensor].size,
+            name=problem.tensors[residency.tensor].name,
+            offset=residency.offset,
+            size=problem.tensors[residency.tensor].size,
             alignment=problem.alignment,
-            start=each.start,
-            end=each.end,
+            start=residency.start,
+            end=residency.end,
         )
-        for each in plan.residencies
+        for residency in plan.residencies
     )
     return make_table("memory_mapping", problem, plan, {"fast_memory": problem.capacity}, rows)

@@ -21,9 +21,6 @@ from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.document import Document
 
-FORMAT = "stowplan.memory_mapping.problem"
-VERSION = 1
-
 #: A table lists one latency for each subset of its uses, so it stays short.
 MAX_TABLE_USES = 8
 
@@ -139,8 +136,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     """Whether a copy-in may be made in slices, each of which takes its part of the place when it starts."""
     notes: tuple[str, ...] = ()
     """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.memory_mapping.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         _check(self)

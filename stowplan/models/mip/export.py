@@ -164,24 +164,13 @@ def _lp_lines(model: MatrixModel) -> Iterator[str]:
         terms.append(_term(float(model.offset), CONSTANT))
     yield from _wrapped(f" {_OBJECTIVE}:", terms)
     yield "Subject To"
-    matrix = model.matrix
-    starts, columns, data = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
-    for row, (low, high) in enumerate(zip(model.row_lower.tolist(), model.row_upper.tolist(), strict=True)):
-        entries = range(starts[row], starts[row + 1])
-        terms = [_term(data[place], names[columns[place]]) for place in entries]
+    for name, entries, sense, side in model.one_sided():
+        terms = [_term(value, names[column]) for column, value in entries]
         if not terms:
             # A row of nothing still says something where 0 does not satisfy it; the constant column can say it.
             uses_constant = True
             terms = [f"+ 0.0 {CONSTANT}"]
-        name = model.row_name(row)
-        if low == high:
-            yield from _wrapped(f" {name}:", [*terms, f"= {low!r}"])
-            continue
-        if np.isfinite(low):
-            yield from _wrapped(f" {name}:", [*terms, f">= {low!r}"])
-        if np.isfinite(high):
-            twice = f"{name}_upper" if np.isfinite(low) else name
-            yield from _wrapped(f" {twice}:", [*terms, f"<= {high!r}"])
+        yield from _wrapped(f" {name}:", [*terms, f"{sense} {side!r}"])
     yield "Bounds"
     for name, low, high in zip(names, model.lower.tolist(), model.upper.tolist(), strict=True):
         if low == high:

@@ -14,7 +14,7 @@ tolerances can make the bound weaker, never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,6 +75,20 @@ class MatrixModel:
     def row_name(self, row: int) -> str:
         """Name of a row; ``r0``, ``r1`` … where the model has none."""
         return self.row_names[row] if self.row_names else f"r{row}"
+
+    def one_sided(self) -> Iterator[tuple[str, list[tuple[int, float]], str, float]]:
+        """Rows as (name, terms, ``=`` or ``>=`` or ``<=``, side); a row with two sides comes twice."""
+        starts, columns, data = self.matrix.indptr.tolist(), self.matrix.indices.tolist(), self.matrix.data.tolist()
+        for row, (low, high) in enumerate(zip(self.row_lower.tolist(), self.row_upper.tolist(), strict=True)):
+            name, entries = self.row_name(row), slice(starts[row], starts[row + 1])
+            terms = list(zip(columns[entries], data[entries], strict=True))
+            if low == high:
+                yield name, terms, "=", low
+                continue
+            if np.isfinite(low):
+                yield name, terms, ">=", low
+            if np.isfinite(high):
+                yield f"{name}_upper" if np.isfinite(low) else name, terms, "<=", high
 
     def objective(self, values: FloatArray) -> float:
         """Objective of a point, offset included."""
@@ -174,34 +188,33 @@ class Program:
 
     def model(self, name: str, offset: float = 0.0) -> MatrixModel:
         """The program as arrays, in its own numbers, which are near one."""
-        return MatrixModel(
-            name=name,
-            cost=np.array(self.cost, np.float64),
-            lower=np.array(self.lower, np.float64),
-            upper=np.array(self.upper, np.float64),
-            is_integer=np.array(self.is_integer, bool),
-            matrix=self.rows.matrix(len(self.cost), np.float64),
-            row_lower=sides(self.rows.lower),
-            row_upper=sides(self.rows.upper),
-            offset=offset,
-            column_names=self.names if all(self.names) else (),
-        )
+        made = self._arrays(name, self.rows.matrix(len(self.cost), np.float64))
+        return replace(made, offset=offset, column_names=self.names if all(self.names) else ())
 
     def scaled(self, name: str, scale: FloatArray, unit: float) -> tuple[MatrixModel, FloatArray]:
         """The program with columns divided by ``scale``, the objective by ``unit``, rows by powers of two; the rows' scale."""
         matrix = self.rows.entries(len(self.cost), np.float64) @ sparse.diags(scale)
         row_scale = row_scales(matrix)
-        made = MatrixModel(
+        return self._arrays(name, sparse.csr_matrix(sparse.diags(row_scale) @ matrix), scale, unit, row_scale), row_scale
+
+    def _arrays(
+        self,
+        name: str,
+        matrix: sparse.csr_matrix,
+        scale: FloatArray | float = 1.0,
+        unit: float = 1.0,
+        row_scale: FloatArray | float = 1.0,
+    ) -> MatrixModel:
+        return MatrixModel(
             name=name,
             cost=np.array(self.cost, np.float64) * scale / unit,
             lower=np.array(self.lower, np.float64) / scale,
             upper=np.array(self.upper, np.float64) / scale,
             is_integer=np.array(self.is_integer, bool),
-            matrix=sparse.csr_matrix(sparse.diags(row_scale) @ matrix),
+            matrix=matrix,
             row_lower=sides(self.rows.lower, row_scale),
             row_upper=sides(self.rows.upper, row_scale),
         )
-        return made, row_scale
 
     def dual_bound(self, duals: FloatArray) -> int:
         """What :func:`proven_bound` says of row duals of a program in whole numbers."""

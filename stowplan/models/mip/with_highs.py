@@ -74,7 +74,7 @@ def pass_model(highs: highspy.Highs, matrix: MatrixModel) -> None:
     lp.a_matrix_.value_ = matrix.matrix.data
     if matrix.is_integer.any():
         whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
-        lp.integrality_ = [whole if each else real for each in matrix.is_integer]
+        lp.integrality_ = [whole if is_whole else real for is_whole in matrix.is_integer]
     highs.passModel(lp)
 
 

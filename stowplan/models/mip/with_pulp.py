@@ -38,6 +38,8 @@ SOLVERS = {
     "glpk": "GLPK_CMD",
 }
 
+_SENSES = {"=": pulp.LpConstraintEQ, ">=": pulp.LpConstraintGE, "<=": pulp.LpConstraintLE}
+
 #: Those that are CBC: it starts from a point, and its log and its ``sol_status`` tell a proof from a run that was cut short.
 _CBC = ("PULP_CBC_CMD", "COIN_CMD")
 
@@ -89,25 +91,10 @@ def build(model: MatrixModel) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
     ]
     paid = np.flatnonzero(model.cost).tolist()
     problem.setObjective(pulp.LpAffineExpression([(variables[column], float(model.cost[column])) for column in paid]))
-    matrix = model.matrix
-    starts, indices, data = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
-    for row, (low, high) in enumerate(zip(model.row_lower.tolist(), model.row_upper.tolist(), strict=True)):
-        terms = [(variables[indices[k]], data[k]) for k in range(starts[row], starts[row + 1])]
-        name = model.row_name(row)
-        if low == high:
-            problem.addConstraint(_constraint(terms, pulp.LpConstraintEQ, name, low))
-            continue
-        # PuLP knows no rows with two sides.
-        if np.isfinite(low):
-            problem.addConstraint(_constraint(terms, pulp.LpConstraintGE, name, low))
-        if np.isfinite(high):
-            twice = f"{name}_upper" if np.isfinite(low) else name
-            problem.addConstraint(_constraint(terms, pulp.LpConstraintLE, twice, high))
+    for name, entries, sense, side in model.one_sided():
+        terms = pulp.LpAffineExpression([(variables[column], value) for column, value in entries])
+        problem.addConstraint(pulp.LpConstraint(e=terms, sense=_SENSES[sense], name=name, rhs=side))
     return problem, variables
-
-
-def _constraint(terms: list[tuple[pulp.LpVariable, float]], sense: int, name: str, side: float) -> pulp.LpConstraint:
-    return pulp.LpConstraint(e=pulp.LpAffineExpression(terms), sense=sense, name=name, rhs=side)
 
 
 def _side(value: float) -> float | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
 
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
-from stowplan.models.modulo_scheduling.structure import Structure
+from stowplan.models.modulo_scheduling.structure import Structure, longest_ways
 
 
 def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Mapping[int, int]) -> list[int] | None:
@@ -33,24 +34,20 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Ma
             way = (hops[tiles[source]][tiles[target]] or 0) if sent is None else sent
             incoming[two].append((source, target, latency[source] + way - ii * distance))
             outgoing[one].add(two)
-    waiting = {each: len({component[source] for source, _, _ in incoming[each]}) for each in members}
-    order = _topological(waiting, outgoing)
+    waiting = {own: len({component[source] for source, _, _ in incoming[own]}) for own in members}
     # Clocks from the start of a component to the end of the loop body, roughly: cycles count by where values leave them.
     lag: dict[tuple[int, int], int] = defaultdict(int)
     for two, values in incoming.items():
         for source, target, clocks in values:
             pair = component[source], two
             lag[pair] = max(lag[pair], clocks - (known[target] if len(members[two]) > 1 else 0))
-    height: dict[int, int] = {}
-    for each in reversed(order):
-        height[each] = max((height[two] + lag[each, two] for two in outgoing[each]), default=0)
+    height = longest_ways(((two, one, clocks) for (one, two), clocks in lag.items()), [0] * len(members))
     slots = _Slots(structure, ii, tiles)
     for number, time in known.items():
         slots.take(number, time)
     times = [0] * structure.count
-    ready = [(-height[each], each) for each in order if waiting[each] == 0]
+    ready = [(-height[each], each) for each, count in waiting.items() if count == 0]
     heapq.heapify(ready)
-    left = dict(waiting)
     while ready:
         each = heapq.heappop(ready)[1]
         group = members[each]
@@ -72,8 +69,8 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Ma
             for number in group:
                 times[number] = known[number] + ii * -(-late // ii)
         for two in sorted(outgoing[each]):
-            left[two] -= 1
-            if left[two] == 0:
+            waiting[two] -= 1
+            if waiting[two] == 0:
                 heapq.heappush(ready, (-height[two], two))
     return times
 
@@ -109,68 +106,59 @@ class _Slots:
         return [which for which, limit in enumerate(self._limits) if self._tiles[number] in limit.tiles]
 
 
-def _topological(waiting: Mapping[int, int], outgoing: Mapping[int, set[int]]) -> list[int]:
-    left = dict(waiting)
-    order = [each for each, count in left.items() if count == 0]
-    for each in order:
-        for two in sorted(outgoing.get(each, ())):
-            left[two] -= 1
-            if left[two] == 0:
-                order.append(two)
-    return order
+_Place = TypeVar("_Place", bound=Hashable)
 
 
-def choose_starts(structure: Structure, tiles: Sequence[int]) -> tuple[int, ...] | None:
-    """One start of each set of choices, on different tiles (augmenting paths); None where there are none."""
-    chosen: dict[int, tuple[int, int]] = {}
+def _assigned(choices: Sequence[Sequence[_Place]], most: Callable[[_Place], int]) -> dict[_Place, list[int]] | None:
+    """Who is at each place: each at one of its choices, so many at most at one (augmenting paths); None: it cannot be."""
+    taken: dict[_Place, list[int]] = defaultdict(list)
 
-    def place(which: int, seen: set[int]) -> bool:
-        for number in structure.start_choices[which]:
-            tile = tiles[number]
-            if tile not in seen:
-                seen.add(tile)
-                if tile not in chosen or place(chosen[tile][0], seen):
-                    chosen[tile] = (which, number)
+    def assign(who: int, seen: set[_Place]) -> bool:
+        for place in choices[who]:
+            if place in seen:
+                continue
+            seen.add(place)
+            users = taken[place]
+            if len(users) < most(place):
+                users.append(who)
+                return True
+            for at, other in enumerate(users):
+                if assign(other, seen):
+                    users[at] = who
                     return True
         return False
 
-    if not all(place(which, set()) for which in range(len(structure.start_choices))):
+    return taken if all(assign(who, set()) for who in range(len(choices))) else None
+
+
+def choose_starts(structure: Structure, tiles: Sequence[int]) -> tuple[int, ...] | None:
+    """One start of each set of choices, on different tiles; None where there are none."""
+    choices = structure.start_choices
+    taken = _assigned([[tiles[number] for number in numbers] for numbers in choices], lambda tile: 1)
+    if taken is None:
         return None
-    return tuple(sorted(number for _, number in chosen.values()))
+    return tuple(sorted(next(n for n in choices[users[0]] if tiles[n] == tile) for tile, users in taken.items()))
 
 
 def choose_interfaces(
     structure: Structure, ii: int, tiles: Sequence[int], times: Sequence[int]
 ) -> tuple[int | None, ...] | None:
-    """An interface with a free port for each memory access (augmenting paths); None where there are none."""
-    problem = structure.problem
+    """An interface with a free port for each memory access; None where there are none."""
+    problem, choices = structure.problem, []
     if not problem.accesses:
         return ()
-    taken: dict[tuple[int, int], list[int]] = defaultdict(list)
-
-    def place(number: int, seen: set[int]) -> bool:
+    for number in problem.accesses:
         slot = (times[number] + problem.latencies[number]) % ii
-        for which, interface in enumerate(problem.machine.interfaces):
-            if which in seen or (interface.tiles is not None and tiles[number] not in interface.tiles):
-                continue
-            seen.add(which)
-            users = taken[which, slot]
-            if len(users) < interface.ports:
-                users.append(number)
-                return True
-            for at, other in enumerate(users):
-                if place(other, seen):
-                    users[at] = number
-                    return True
-        return False
-
-    if not all(place(number, set()) for number in problem.accesses):
+        tile, interfaces = tiles[number], enumerate(problem.machine.interfaces)
+        choices.append([(at, slot) for at, interface in interfaces if interface.tiles is None or tile in interface.tiles])
+    taken = _assigned(choices, lambda place: problem.machine.interfaces[place[0]].ports)
+    if taken is None:
         return None
-    found: list[int | None] = [None] * structure.count
-    for (which, _), users in taken.items():
-        for number in users:
-            found[number] = which
-    return tuple(found)
+    chosen: list[int | None] = [None] * structure.count
+    for (interface, _), users in taken.items():
+        for user in users:
+            chosen[problem.accesses[user]] = interface
+    return tuple(chosen)
 
 
 def _has_room(structure: Structure, ii: int, tiles: Sequence[int], times: Sequence[int]) -> bool:
@@ -183,7 +171,7 @@ def _has_room(structure: Structure, ii: int, tiles: Sequence[int], times: Sequen
         words[tiles[members[0]]] += each
     for buffer in structure.buffers:
         words[tiles[buffer.readers[0][0]]] += structure.words_of(buffer, ii, times)
-    return all(each <= machine.memories * machine.memory_depth for each in words.values())
+    return all(used <= machine.memories * machine.memory_depth for used in words.values())
 
 
 def make_plan(

@@ -40,7 +40,7 @@ def resource_mii(problem: Problem, structure: Structure | None = None) -> int:
 def recurrence_mii(problem: Problem, structure: Structure | None = None) -> int:
     """Least II at which every cycle of edges has time enough; clocks of links count where tiles must differ."""
     known = structure or Structure(problem)
-    least = [problem.latencies[each.source] + known.least_hops(each) for each in known.precedences]
+    least = [problem.latencies[precedence.source] + known.least_hops(precedence) for precedence in known.precedences]
     low, high = 1, max(1, sum(least))
     while low < high:
         middle = (low + high) // 2
@@ -56,9 +56,9 @@ def _keeps_up(known: Structure, least: list[int], ii: int) -> bool:
     if not known.precedences:
         return True
     times = np.zeros(known.count, np.int64)
-    source = np.array([each.source for each in known.precedences])
-    target = np.array([each.target for each in known.precedences])
-    weight = np.array(least) - ii * np.array([each.distance for each in known.precedences])
+    source = np.array([precedence.source for precedence in known.precedences])
+    target = np.array([precedence.target for precedence in known.precedences])
+    weight = np.array(least) - ii * np.array([precedence.distance for precedence in known.precedences])
     for _ in range(len(times) + 1):
         after = times.copy()
         np.maximum.at(after, target, times[source] + weight)
@@ -89,7 +89,7 @@ def critical_path(problem: Problem, structure: Structure | None = None) -> int:
     begin = [0] * known.count
     for pin in problem.pins:
         begin[problem.number[pin.instruction]] = pin.time or 0
-    values = (each for each in known.precedences if each.distance == 0)
+    values = (precedence for precedence in known.precedences if precedence.distance == 0)
     times = longest_ways(((e.source, e.target, latency[e.source] + known.least_hops(e)) for e in values), begin)
     return max(map(sum, zip(times, latency, strict=True)), default=0)
 
@@ -269,7 +269,7 @@ def _sets(structure: Structure, *, flows: bool) -> list[tuple[int, ...]]:
     members: dict[int, list[int]] = defaultdict(list)
     for number in range(structure.count) if flows else structure.recurrent:
         members[structure.flow[number] if flows else structure.component[number]].append(number)
-    kept = (tuple(each) for each in members.values() if 2 <= len(each) <= MOST_MEMBERS)
+    kept = (tuple(numbers) for numbers in members.values() if 2 <= len(numbers) <= MOST_MEMBERS)
     return sorted(kept, key=lambda each: (-len(each), each))
 
 
@@ -289,14 +289,14 @@ def _differences(structure: Structure, ii: int, members: tuple[int, ...]) -> NDA
     """[K, K], clocks from issue to issue that values ask for, and limits on delays, with the links they must take."""
     table, index = _empty(len(members)), {number: at for at, number in enumerate(members)}
     limit, latency = structure.problem.rules.max_delay, structure.problem.latencies
-    for each in structure.precedences:
-        source, target = index.get(each.source), index.get(each.target)
+    for precedence in structure.precedences:
+        source, target = index.get(precedence.source), index.get(precedence.target)
         if source is None or target is None:
             continue
-        clocks = latency[each.source] - ii * each.distance
-        table[source, target] = max(table[source, target], clocks + structure.least_hops(each))
-        if limit is not None and each.clocks is None:
-            span = hop_span(structure, structure.group[each.source], structure.group[each.target])
+        clocks = latency[precedence.source] - ii * precedence.distance
+        table[source, target] = max(table[source, target], clocks + structure.least_hops(precedence))
+        if limit is not None and precedence.clocks is None:
+            span = hop_span(structure, structure.group[precedence.source], structure.group[precedence.target])
             if span is not None:
                 table[target, source] = max(table[target, source], -clocks - span[1] - limit)
     return table
@@ -305,10 +305,10 @@ def _differences(structure: Structure, ii: int, members: tuple[int, ...]) -> NDA
 def _over_links(structure: Structure, ii: int, members: tuple[int, ...]) -> NDArray[np.int64]:
     """[K, K], clocks from issue to issue that values over links ask for, without those of the links."""
     table, index = _empty(len(members)), {number: at for at, number in enumerate(members)}
-    for each in structure.precedences:
-        source, target = index.get(each.source), index.get(each.target)
-        if source is not None and target is not None and each.clocks is None:
-            clocks = structure.problem.latencies[each.source] - ii * each.distance
+    for precedence in structure.precedences:
+        source, target = index.get(precedence.source), index.get(precedence.target)
+        if source is not None and target is not None and precedence.clocks is None:
+            clocks = structure.problem.latencies[precedence.source] - ii * precedence.distance
             table[source, target] = max(table[source, target], clocks)
     return table
 

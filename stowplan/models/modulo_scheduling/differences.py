@@ -154,7 +154,7 @@ def hop_span(structure: Structure, one: int, two: int) -> tuple[int, int] | None
 
 def _contradiction(count: int, bounds: Sequence[_Bound], ii: int) -> list[_Bound]:
     """Bounds around a cycle that contradict each other at an II; none where all can hold."""
-    ways = [(at, each.source, each.target, each.clocks - ii * each.distance) for at, each in enumerate(bounds)]
+    ways = [(at, bound.source, bound.target, bound.clocks - ii * bound.distance) for at, bound in enumerate(bounds)]
     # A cycle is found against its direction: what it returns is turned.
     return [bounds[at] for at in reversed(positive_cycle(count + 1, ways))]
 
@@ -196,8 +196,8 @@ def _ways(ids: Sequence[str], bounds: Iterable[_Bound]) -> str:
 
     ``(+1)`` follows what takes a value in the next iteration.
     """
-    values = [each.value for each in bounds if each.value is not None]
-    first = next((at for at, each in enumerate(values) if values[at - 1].target != each.source), 0)
+    values = [bound.value for bound in bounds if bound.value is not None]
+    first = next((at for at, value in enumerate(values) if values[at - 1].target != value.source), 0)
     chains: list[list[str]] = []
     last = None
     for each in values[first:] + values[:first]:
@@ -241,11 +241,11 @@ def _odd_cycle(structure: Structure, parity: int) -> str | None:
     if two_colours(structure) is None:
         return None
     near: dict[int, list[tuple[int, int, Precedence]]] = defaultdict(list)
-    for each in structure.precedences:
-        if each.clocks is None:
-            odd = (problem.latencies[each.source] + parity * each.distance) % 2
-            near[each.source].append((each.target, odd, each))
-            near[each.target].append((each.source, odd, each))
+    for precedence in structure.precedences:
+        if precedence.clocks is None:
+            odd = (problem.latencies[precedence.source] + parity * precedence.distance) % 2
+            near[precedence.source].append((precedence.target, odd, precedence))
+            near[precedence.target].append((precedence.source, odd, precedence))
     value: dict[int, int] = {}
     by: dict[int, Precedence] = {}
     for first in range(structure.count):

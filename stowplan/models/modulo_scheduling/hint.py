@@ -81,15 +81,15 @@ def matched_instructions(problem: Problem, earlier: Problem) -> list[int]:
 def _steps(problem: Problem) -> Steps:
     instructions = problem.instructions
     sources = [
-        [-1 if operand.instruction is None else problem.number[operand.instruction] for operand in each.operands]
-        for each in instructions
+        [-1 if operand.instruction is None else problem.number[operand.instruction] for operand in instruction.operands]
+        for instruction in instructions
     ]
     return Steps(
-        [each.id for each in instructions],
+        [instruction.id for instruction in instructions],
         [
             (each.op, len(each.operands), each.memory, tuple(operand.distance for operand in each.operands))
             for each in instructions
         ],
-        [(each.op, each.memory) for each in instructions],
+        [(instruction.op, instruction.memory) for instruction in instructions],
         sources,
     )

@@ -245,6 +245,7 @@ def solve(
     *,
     time_limit: float = 60.0,
     seed: int = 0,
+    node_limit: int | None = None,
     on_plan: Callable[[Plan], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome[Plan]:
@@ -256,6 +257,8 @@ def solve(
         One of :func:`stowplan.models.mip.solve.solvers`.
     time_limit
         Seconds for all of them.
+    node_limit
+        Nodes of each.
     on_plan
         Called with the plan.
 
@@ -281,7 +284,7 @@ def solve(
         left = end - time.monotonic()
         if left <= 0 or (should_stop is not None and should_stop()):
             return Outcome("unknown", None, encode_objective(ii, path))
-        found = mip.solve(built.model, solver, time_limit=left, seed=seed, should_stop=should_stop)
+        found = mip.solve(built.model, solver, time_limit=left, seed=seed, node_limit=node_limit, should_stop=should_stop)
         if found.status == "infeasible":
             continue
         plan = None if found.values is None else built.extract(found.values)

@@ -19,9 +19,6 @@ from stowplan.models.document import Document, expect
 from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, Clocks, Machine
 from stowplan.result import Assumption
 
-FORMAT = "stowplan.modulo_scheduling.problem"
-VERSION = 1
-
 #: Times, in clocks, stay below this, and so does the makespan.
 TIME_LIMIT = 1_000_000
 
@@ -156,8 +153,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
     choices: tuple[Assumption, ...] = ()
     """Options of the front end where others would have made other instructions; neither do rules and plans depend on these."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.modulo_scheduling.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         _check(self)

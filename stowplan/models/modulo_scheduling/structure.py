@@ -65,7 +65,7 @@ class Structure:
             if edge.asynchronous
             for start in sources[self.flow[edge.target]]
         }
-        return found + [Precedence(*each, problem.nominal(each[0])) for each in sorted(sent)]
+        return found + [Precedence(*ends, problem.nominal(ends[0])) for ends in sorted(sent)]
 
     @cached_property
     def buffers(self) -> list[Buffer]:
@@ -122,7 +122,7 @@ class Structure:
             for name in instruction.variables:
                 users[name].append(number)
         shared = [*users.values(), *([reader for reader, _ in buffer.readers] for buffer in self.buffers)]
-        return self._together([(numbers[0], each) for numbers in shared for each in numbers[1:]])
+        return self._together([(numbers[0], number) for numbers in shared for number in numbers[1:]])
 
     @cached_property
     def members(self) -> list[list[int]]:
@@ -137,7 +137,7 @@ class Structure:
         """Words of tile memory that each group's variables take."""
         size = {variable.id: variable.words for variable in self.problem.variables}
         return [
-            sum(size[name] for name in {name for each in members for name in self.problem.instructions[each].variables})
+            sum(size[name] for name in {name for member in members for name in self.problem.instructions[member].variables})
             for members in self.members
         ]
 
@@ -247,9 +247,9 @@ class Structure:
     def recurrent(self) -> list[int]:
         """Instructions on a cycle of two or more."""
         size: dict[int, int] = defaultdict(int)
-        for each in self.component:
-            size[each] += 1
-        return [number for number, each in enumerate(self.component) if size[each] > 1]
+        for label in self.component:
+            size[label] += 1
+        return [number for number, label in enumerate(self.component) if size[label] > 1]
 
     @cached_property
     def apart(self) -> set[tuple[int, int]]:
@@ -306,8 +306,8 @@ def symmetries(problem: Problem) -> list[tuple[int, ...]]:
     """
     machine = problem.machine
     identity = tuple(range(machine.tiles))
-    kept = {frozenset(each.tiles) for each in problem.instructions if each.tiles is not None}
-    kept |= {frozenset(each.tiles) for each in machine.interfaces if each.tiles is not None}
+    kept = {frozenset(instruction.tiles) for instruction in problem.instructions if instruction.tiles is not None}
+    kept |= {frozenset(interface.tiles) for interface in machine.interfaces if interface.tiles is not None}
     bound = any(pin.tile is not None for pin in problem.pins) or any(each.tile is not None for each in problem.variables)
     if bound or problem.rules.pass_through:
         return [identity]

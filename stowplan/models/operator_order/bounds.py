@@ -56,12 +56,7 @@ def forced_loads(structure: Structure) -> NDArray[np.int64]:
 def _forced_others(structure: Structure) -> NDArray[np.int64]:
     """[ops] bytes of storages that an operator does not touch, but that are live while it runs in every order."""
     n = structure.ops
-    bits = ancestors(structure)
-    after = [0] * n
-    succ, succ_start = structure.succ.tolist(), structure.succ_start.tolist()
-    for op in reversed(stable_order(structure)):
-        for each in succ[succ_start[op] : succ_start[op + 1]]:
-            after[op] |= after[each] | (1 << each)
+    bits, after = ancestors(structure), descendants(structure)
     found = np.zeros(n, np.int64)
     everyone = (1 << n) - 1
     user, start = structure.user.tolist(), structure.user_start.tolist()
@@ -83,12 +78,21 @@ def _forced_others(structure: Structure) -> NDArray[np.int64]:
 
 def ancestors(structure: Structure) -> list[int]:
     """[ops] the operators that must run before each, as bits."""
-    found = [0] * structure.ops
-    pred, start = structure.pred.tolist(), structure.pred_start.tolist()
-    for op in stable_order(structure):
-        for each in pred[start[op] : start[op + 1]]:
-            found[op] |= found[each] | (1 << each)
-    return found
+    return _reached(stable_order(structure), structure.pred_start, structure.pred)
+
+
+def descendants(structure: Structure) -> list[int]:
+    """[ops] the operators that must run after each, as bits."""
+    return _reached(stable_order(structure)[::-1], structure.succ_start, structure.succ)
+
+
+def _reached(order: list[int], starts: Ints, neighbours: Ints) -> list[int]:
+    reached = [0] * len(order)
+    start, near = starts.tolist(), neighbours.tolist()
+    for op in order:
+        for other in near[start[op] : start[op + 1]]:
+            reached[op] |= reached[other] | (1 << other)
+    return reached
 
 
 #: More than any sum of sizes (:data:`stowplan.models.operator_order.problem.LIMIT`), and twice that fits in 64 bits.
@@ -147,7 +151,7 @@ class Cuts:
         before = structure.pred[structure.pred_start[op] : structure.pred_start[op + 1]].tolist()
         places = structure.pair[structure.pair_start[op] : structure.pair_start[op + 1]].tolist()
         # What the operator takes the place of need not be live beside its result.
-        changes = {self._begin + each: _ENDLESS for each in before} | {self._end + op: _ENDLESS}
+        changes = {self._begin + other: _ENDLESS for other in before} | {self._end + op: _ENDLESS}
         freed = [self._read[storage, op] for storage in places if (storage, op) in self._read]
         for arc, capacity in (*changes.items(), *((arc, 0) for arc in freed)):
             self._flow.set_arc_capacity(arc, capacity)

@@ -15,9 +15,6 @@ from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.document import Document, expect, expect_range, expect_unique
 
-FORMAT = "stowplan.operator_order.problem"
-VERSION = 1
-
 #: The sum of all sizes and alignments stays below this, so that sums of two fit in 64 bits.
 LIMIT = 1 << 61
 
@@ -62,8 +59,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     precedences: tuple[tuple[int, int], ...] = ()
     """Pairs of operators: the first runs before the second."""
     name: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.operator_order.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         _check_tensors(self.tensors)
@@ -108,7 +105,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         """Operators that must run before each, ascending: who writes what it reads or has a view of, and the fixed ones."""
         before: list[set[int]] = [set() for _ in self.ops]
         for number, op in enumerate(self.ops):
-            for tensor in (*op.reads, *(each for each in op.writes if self.tensors[each].alias_of is not None)):
+            for tensor in (*op.reads, *(tensor for tensor in op.writes if self.tensors[tensor].alias_of is not None)):
                 at: int | None = tensor if tensor not in op.writes else self.tensors[tensor].alias_of
                 # A view that nobody writes is there as soon as its base is.
                 while at is not None and self.writer[at] is None:
@@ -118,7 +115,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
                     before[number].add(who)
         for first, second in self.precedences:
             before[second].add(first)
-        return tuple(tuple(sorted(each)) for each in before)
+        return tuple(tuple(sorted(others)) for others in before)
 
     @cached_property
     def digest(self) -> str:
@@ -128,10 +125,10 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
 
 
 def _check_numbers(numbers: Sequence[int], count: int, place: str, what: str = "tensor") -> None:
-    for each in numbers:
-        expect_range(place, what, each, 0, count)
+    for number in numbers:
+        expect_range(place, what, number, 0, count)
     if len(set(numbers)) < len(numbers):
-        twice = next(each for at, each in enumerate(numbers) if each in numbers[:at])
+        twice = next(number for at, number in enumerate(numbers) if number in numbers[:at])
         raise InputError(f"found {what} {twice} twice, expected each once", place=place)
 
 

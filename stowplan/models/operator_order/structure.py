@@ -163,15 +163,15 @@ def build(problem: Problem) -> Structure:
         **_lists("touch", touched),
         **_lists("user", users),
         **_lists("made", made),
-        **_lists("pair", [[one for one, _ in each] for each in pairs]),
-        pair_result=np.array([other for each in pairs for _, other in each], np.int64),
+        **_lists("pair", [[one for one, _ in own] for own in pairs]),
+        pair_result=np.array([other for own in pairs for _, other in own], np.int64),
     )
 
 
 def _lists(name: str, lists: Sequence[Iterable[int]]) -> dict[str, Ints]:
-    rows = [list(each) for each in lists]
-    start = np.concatenate([[0], np.cumsum([len(each) for each in rows], dtype=np.int64)]).astype(np.int64)
-    return {f"{name}_start": start, name: np.array([item for each in rows for item in each], np.int64)}
+    rows = [list(items) for items in lists]
+    start = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
+    return {f"{name}_start": start, name: np.array([item for row in rows for item in row], np.int64)}
 
 
 def _sums(start: Ints, values: Ints) -> Ints:
@@ -193,7 +193,7 @@ def needed_first(structure: Structure, sequence: Iterable[int]) -> list[int]:
         stack = [first]
         while stack:
             op = stack[-1]
-            missing = [] if done[op] else [each for each in pred[start[op] : start[op + 1]] if not done[each]]
+            missing = [] if done[op] else [other for other in pred[start[op] : start[op + 1]] if not done[other]]
             if missing:
                 stack += reversed(missing)
                 continue

@@ -84,8 +84,8 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
         Not yet hinted; offsets and height count units of ``unit`` bytes.
     """
     # Lowered as far as they go, offsets are sums of sizes rounded up to alignments: multiples of what divides all of those.
-    unit = gcd(*(value for each in problem.buffers for value in (each.size, each.offset or 0)))
-    unit = gcd(unit, *(each.alignment for each in problem.buffers if each.alignment != 1), *grid) or 1
+    unit = gcd(*(value for buffer in problem.buffers for value in (buffer.size, buffer.offset or 0)))
+    unit = gcd(unit, *(buffer.alignment for buffer in problem.buffers if buffer.alignment != 1), *grid) or 1
     built = Model(problem, unit)
     limit = (ceiling if problem.capacity is None else problem.capacity) // unit
     model = built.model
@@ -139,8 +139,8 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
     """
     hint = search.get("hint")
     # Buffers on top of each other, the free ones above the fixed: a plan like that exists wherever there is one.
-    top = max((each.offset + each.size for each in problem.buffers if each.offset is not None), default=0)
-    ceiling = hint.objective if hint else top + sum(each.size + each.alignment - 1 for each in problem.buffers)
+    top = max((buffer.offset + buffer.size for buffer in problem.buffers if buffer.offset is not None), default=0)
+    ceiling = hint.objective if hint else top + sum(buffer.size + buffer.alignment - 1 for buffer in problem.buffers)
     built = build(problem, ceiling)
     return cpsat_runner.find_plan(
         built,

@@ -14,9 +14,6 @@ from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.document import Document, expect, expect_unique
 
-FORMAT = "stowplan.packing.problem"
-VERSION = 1
-
 #: Times, offsets and the sum of all sizes stay below this in absolute value, so that sums of two fit in 64 bits.
 LIMIT = 1 << 61
 
@@ -72,8 +69,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     capacity: int | None = None
     """Bytes that all buffers must fit into; None asks for the least height."""
     name: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.packing.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         if self.capacity is not None and not 0 <= self.capacity < LIMIT:
@@ -117,7 +114,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         size = np.fromiter((buffer.size for buffer in self.buffers), np.int64, n)
         if any(buffer.gaps for buffer in self.buffers):
             pieces = [buffer.pieces for buffer in self.buffers]
-            owner = np.repeat(np.arange(n), [len(each) for each in pieces])
+            owner = np.repeat(np.arange(n), [len(own) for own in pieces])
             flat = np.array(list(chain.from_iterable(pieces)), np.int64).reshape(-1, 2)
             return Spans(owner, flat[:, 0].copy(), flat[:, 1].copy(), size)
         lower = np.fromiter((buffer.lower for buffer in self.buffers), np.int64, n)

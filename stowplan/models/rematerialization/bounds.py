@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stowplan.models.operator_order.bounds import ancestors
+from stowplan.models.operator_order.bounds import ancestors, descendants
 from stowplan.models.rematerialization.structure import Structure
 
 #: Capacities add up to less than this, and this is more than any cut.
@@ -45,7 +45,7 @@ class Moments:
     def __init__(self, structure: Structure):
         self.structure = structure
         roots = structure.root
-        self.read = [sorted({roots[value] for value in each}) for each in structure.needs]
+        self.read = [sorted({roots[value] for value in values}) for values in structure.needs]
         """[operators] storages that it reads."""
         self.storages = [value for value, parent in enumerate(structure.parent) if parent < 0]
         self.proof: tuple[int, int, list[tuple[int, int, int]]] = (1, 0, [])
@@ -60,13 +60,7 @@ class Moments:
     @cached_property
     def after(self) -> list[int]:
         """[operators] those that it must have run before, as bits."""
-        ordering = self.structure.ordering
-        found = [0] * self.structure.ops
-        start, successors = ordering.succ_start.tolist(), ordering.succ.tolist()
-        for op in reversed(self.structure.order):
-            for each in successors[start[op] : start[op + 1]]:
-                found[op] |= found[each] | 1 << each
-        return found
+        return descendants(self.structure.ordering)
 
     def own_bytes(self, op: int) -> int:
         """What is live for the operator itself while it runs: what it writes, and what it reads and no result replaces."""
@@ -126,11 +120,11 @@ class Moments:
             elif self.before[op] >> other & 1:
                 price = _ENDLESS if structure.once[other] else cost_weight * structure.cost[other] >> shift
                 arcs.append((other, sink, price))
-            arcs += ((other, n + each, _ENDLESS) for each in self.read[other])
-        for each in self.storages:
-            writer = structure.writer[each]
-            if each not in held:
-                arcs.append((n + each, sink if writer < 0 else writer, byte_weight * structure.size[each] >> shift))
+            arcs += ((other, n + storage, _ENDLESS) for storage in self.read[other])
+        for storage in self.storages:
+            writer = structure.writer[storage]
+            if storage not in held:
+                arcs.append((n + storage, sink if writer < 0 else writer, byte_weight * structure.size[storage] >> shift))
         for value, kept in enumerate(structure.kept):
             if kept:
                 arcs.append((source, n + structure.root[value], _ENDLESS))
@@ -143,11 +137,11 @@ class Moments:
             return _Cut(0, 0, 0)
         self._flow = self._flow_of([int(amount) << shift for amount in flow.flows(np.arange(len(arcs)))], arcs)
         inside = set(flow.get_source_side_min_cut())
-        cost = sum(structure.cost[each] for each in _bits(self.before[op]) if each in inside)
+        cost = sum(structure.cost[operator] for operator in _bits(self.before[op]) if operator in inside)
         saved = sum(
-            structure.size[each]
-            for each in self.storages
-            if n + each in inside and each not in held and structure.writer[each] not in inside
+            structure.size[storage]
+            for storage in self.storages
+            if n + storage in inside and storage not in held and structure.writer[storage] not in inside
         )
         return _Cut(int(flow.optimal_flow()) << shift, cost, saved)
 
@@ -177,8 +171,8 @@ def load_bound(structure: Structure) -> int:
     stays = {value for value in kept if structure.writer[value] < 0}
     ends = {structure.root[value] for value in kept}
     last = [{*moments.held(op), *structure.writes[op]} - ends for op in {structure.writer[value] for value in kept} - {-1}]
-    most = sum(structure.size[each] for each in ends)
-    most += min((sum(structure.size[each] for each in besides) for besides in last), default=0)
+    most = sum(structure.size[value] for value in ends)
+    most += min((sum(structure.size[value] for value in besides) for besides in last), default=0)
     for op in range(structure.ops):
         other = stays - {*moments.read[op]}
         most = max(most, moments.own_bytes(op) + sum(structure.size[each] for each in other))

@@ -107,7 +107,7 @@ class Model:
             first = self._rank[op]
             stages = [first] if number == 0 else range(first + 1, len(self.order))
             domain = cp_model.Domain.from_values(
-                [*(self._slot(each, op) for each in stages), *([self.horizon] if number else [])]
+                [*(self._slot(stage, op) for stage in stages), *([self.horizon] if number else [])]
             )
         start = model.new_int_var_from_domain(domain, f"start {name}")
         is_there = model.new_bool_var(f"run {name}")
@@ -137,8 +137,8 @@ class Model:
             writer = structure.writer[value]
             if writer < 0:
                 model.add(self._given[value] >= last).only_enforce_if(run.is_there)
-                for each in views:
-                    model.add(self._given[value] >= run.ends[each])
+                for view in views:
+                    model.add(self._given[value] >= run.ends[view])
                 continue
             own = self.runs[writer]
             chosen = [model.new_bool_var("") for _ in own]
@@ -149,8 +149,8 @@ class Model:
                 model.add(source.ends[value] >= last).only_enforce_if(choice)
                 if k + 1 < len(own):
                     model.add(own[k + 1].start > run.start).only_enforce_if(choice)
-                for each in views:
-                    model.add(source.ends[value] >= run.ends[each]).only_enforce_if(choice)
+                for view in views:
+                    model.add(source.ends[value] >= run.ends[view]).only_enforce_if(choice)
 
     def _keep(self) -> None:
         """What stays is of its writer's last run."""

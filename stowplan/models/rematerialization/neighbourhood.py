@@ -203,8 +203,8 @@ class Neighbourhood:
         events = {*life.used, *self.slots[life.writer]}
         for reader in life.readers:
             events |= {*self.slots[reader]}
-        life.events = sorted(each for each in events if each > life.first)
-        life.used = {each for each in life.used if each > life.first}
+        life.events = sorted(place for place in events if place > life.first)
+        life.used = {place for place in life.used if place > life.first}
         life.keep = [model.new_bool_var(f"{root} up to {place}") for place in life.events]
         before: list[cp_model.IntVar] | None = None
         for place, keep in zip(life.events, life.keep, strict=True):

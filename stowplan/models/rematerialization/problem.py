@@ -15,9 +15,6 @@ from stowplan import files
 from stowplan.models.document import Document, expect
 from stowplan.models.operator_order import problem as operator_order
 
-FORMAT = "stowplan.rematerialization.problem"
-VERSION = 1
-
 #: The costs of all operators together, and the limit, stay below this: a thousand runs of each then fit in 64 bits.
 LIMIT = 1 << 52
 
@@ -66,8 +63,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     limit: int | None = None
     """Bytes that may be live at once; None for as many as it takes."""
     name: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.rematerialization.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         expect(self.limit is None or 0 <= self.limit < LIMIT, "limit", f"{self.limit}", f"0 to {LIMIT - 1} bytes")
@@ -113,7 +110,7 @@ def of_graph(graph: operator_order.Problem, costs: Mapping[str, int] | None = No
         Bytes that may be live at once.
     """
     return Problem(
-        tensors=tuple(Tensor(id=each.id, size=each.size, alias_of=each.alias_of) for each in graph.tensors),
+        tensors=tuple(Tensor(id=tensor.id, size=tensor.size, alias_of=tensor.alias_of) for tensor in graph.tensors),
         ops=tuple(
             Op(
                 id=op.id,
@@ -135,7 +132,7 @@ def of_graph(graph: operator_order.Problem, costs: Mapping[str, int] | None = No
 
 
 def _written(graph: operator_order.Problem, op: operator_order.Op) -> int:
-    return sum(graph.tensors[each].size for each in op.writes if graph.tensors[each].alias_of is None)
+    return sum(graph.tensors[tensor].size for tensor in op.writes if graph.tensors[tensor].alias_of is None)
 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:

@@ -108,11 +108,11 @@ class Stages:
         """Each runs, before the first moment that needs it; those that may run once run in one stage."""
         for op in range(self.structure.ops):
             columns = [row[op] for row in self.runs if row[op] >= 0]
-            until = next((at for at, each in enumerate(self.chain) if self.moments.before[each] >> op & 1), len(self.chain))
+            until = next((at for at, moment in enumerate(self.chain) if self.moments.before[moment] >> op & 1), len(self.chain))
             first = [row[op] for row in self.runs[: until + 1] if row[op] >= 0]
-            self.program.add_row(((each, 1.0) for each in first), lower=1)
+            self.program.add_row(((column, 1.0) for column in first), lower=1)
             if self.structure.once[op] and len(columns) > 1:
-                self.program.add_row(((each, 1.0) for each in columns), upper=1)
+                self.program.add_row(((column, 1.0) for column in columns), upper=1)
 
     def _is_there(self, stage: int, root: int, writer: int, needed: int | None) -> None:
         """A storage is live as the stage begins, or ``writer`` runs in it: where column ``needed`` says so, None for always."""
@@ -150,10 +150,10 @@ class Stages:
             own = [row[op] for row in self.runs[stage:] if row[op] >= 0]
             must = op == moment or self.moments.after[moment] >> op & 1
             columns.append(program.column(lower=float(must), integer=False))
-            program.add_row([*((each, 1.0) for each in own), (columns[-1], -1.0)], lower=0)
+            program.add_row([*((column, 1.0) for column in own), (columns[-1], -1.0)], lower=0)
             if not must:
-                for each in own:
-                    program.add_row([(columns[-1], 1.0), (each, -1.0)], lower=0)
+                for column in own:
+                    program.add_row([(columns[-1], 1.0), (column, -1.0)], lower=0)
         needs = {(value, columns[op]) for op in range(structure.ops) if op != moment for value in structure.needs[op]}
         kept: set[tuple[int, int | None]] = {
             (structure.root[value], None) for value, stays in enumerate(structure.kept) if stays
@@ -245,9 +245,9 @@ def first_moments(structure: Structure, most: int) -> list[int]:
     start, pred = structure.ordering.pred_start.tolist(), structure.ordering.pred.tolist()
     length, before = [0] * structure.ops, [-1] * structure.ops
     for op in structure.order:
-        for each in pred[start[op] : start[op + 1]]:
-            if length[each] >= length[op]:
-                length[op], before[op] = length[each] + 1, each
+        for other in pred[start[op] : start[op + 1]]:
+            if length[other] >= length[op]:
+                length[op], before[op] = length[other] + 1, other
     at = max(structure.order, key=length.__getitem__)
     profile = dict(zip(structure.order, structure.ordering.profile(structure.order).tolist(), strict=False))
     path = []

@@ -76,7 +76,7 @@ def build(problem: Problem) -> Structure:
 
     values = [each for each in range(len(tensors)) if each in written or (each in problem.inputs and source(each) == each)]
     index = {tensor: number for number, tensor in enumerate(values)}
-    value = {each: index[source(each)] for each in range(len(tensors)) if source(each) in index}
+    value = {tensor: index[source(tensor)] for tensor in range(len(tensors)) if source(tensor) in index}
     parent = [-1 if (base := tensors[each].alias_of) is None else value[base] for each in values]
     depth = [0] * len(values)
     root = list(range(len(values)))
@@ -86,8 +86,8 @@ def build(problem: Problem) -> Structure:
             depth[number] += 1
     needs, writes, readers = [], [], [list[int]() for _ in values]
     for number, op in enumerate(problem.ops):
-        own = {index[each] for each in op.writes}
-        found = {value[each] for each in op.reads} | {parent[each] for each in own if parent[each] >= 0}
+        own = {index[tensor] for tensor in op.writes}
+        found = {value[tensor] for tensor in op.reads} | {parent[each] for each in own if parent[each] >= 0}
         needs.append(tuple(sorted(found - own)))
         writes.append(tuple(sorted(own, key=lambda each: (depth[each], each))))
         for each in needs[-1]:
@@ -98,10 +98,10 @@ def build(problem: Problem) -> Structure:
         problem=problem,
         ordering=ordering,
         tensor=values,
-        size=[tensors[each].size if tensors[each].alias_of is None else 0 for each in values],
+        size=[tensors[value].size if tensors[value].alias_of is None else 0 for value in values],
         parent=parent,
         root=root,
-        writer=[written.get(each, -1) for each in values],
+        writer=[written.get(value, -1) for value in values],
         kept=[each in stays for each in range(len(values))],
         needs=needs,
         writes=writes,

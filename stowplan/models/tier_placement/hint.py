@@ -41,7 +41,7 @@ def hint(
 
 def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
     """The values that a valid plan has, 0 or 1, and the plan itself."""
-    stands = [each.tier(plan) for each in placed(problem)]
+    stands = [tensor.tier(plan) for tensor in placed(problem)]
     shares = [[float(at == tier) for at in stands] for tier in range(len(problem.tiers))]
     return hint(problem, shares, plan=plan, source=source)
 

@@ -9,9 +9,6 @@ from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
 from stowplan.models.tier_placement.problem import Problem
 
-FORMAT = "stowplan.tier_placement.plan"
-VERSION = 1
-
 
 class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A memory map; :func:`stowplan.models.tier_placement.verify.verify` says whether it is valid.
@@ -38,8 +35,8 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Names of the tiers, for whoever applies or reads the plan; the numbers decide."""
     layers: tuple[str, ...] = ()
     """Names of the layers, likewise."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.tier_placement.plan"
+    version: int = 1
 
 
 class Placed(NamedTuple):
@@ -77,10 +74,10 @@ def placed(problem: Problem) -> list[Placed]:
 
 def _tensors(problem: Problem, plan: Plan) -> dict[Placed, Values]:
     found: dict[Placed, Values] = {}
-    for each in placed(problem):
-        if each.size(problem):
-            offset: Values = {"offset": each.offset(plan)} if plan.output_offsets else {}
-            found[each] = {"tier": problem.tiers[each.tier(plan)].name, **offset}
+    for tensor in placed(problem):
+        if tensor.size(problem):
+            offset: Values = {"offset": tensor.offset(plan)} if plan.output_offsets else {}
+            found[tensor] = {"tier": problem.tiers[tensor.tier(plan)].name, **offset}
     return found
 
 
@@ -99,14 +96,14 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
         raise UsageError("plans of this network have no offsets: pass --address-spaces (address_spaces=True)")
     rows = (
         OffsetRow(
-            name=f"{problem.layers[each.layer].name}.{each.what}",
-            offset=each.offset(plan),
-            size=each.size(problem),
-            alignment=problem.tiers[each.tier(plan)].alignment,
-            start=each.layer if each.is_output else 0,
-            end=problem.last_use[each.layer] + 1 if each.is_output else len(problem.layers),
-            arena=each.tier(plan),
+            name=f"{problem.layers[tensor.layer].name}.{tensor.what}",
+            offset=tensor.offset(plan),
+            size=tensor.size(problem),
+            alignment=problem.tiers[tensor.tier(plan)].alignment,
+            start=tensor.layer if tensor.is_output else 0,
+            end=problem.last_use[tensor.layer] + 1 if tensor.is_output else len(problem.layers),
+            arena=tensor.tier(plan),
         )
-        for each in placed(problem)
+        for tensor in placed(problem)
     )
     return make_table("tier_placement", problem, plan, {tier.name: tier.capacity for tier in problem.tiers}, rows)

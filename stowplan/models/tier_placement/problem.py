@@ -14,9 +14,6 @@ from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.document import Document, expect, expect_range, expect_unique
 
-FORMAT = "stowplan.tier_placement.problem"
-VERSION = 1
-
 #: Bytes, offsets and picoseconds stay below this, sums over the whole network included, so that sums of two fit in 64 bits.
 LIMIT = 1 << 61
 
@@ -85,8 +82,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     """What the times were made with, for example ``roofline int8``."""
     notes: tuple[str, ...] = ()
     """What the front end could not take literally, for people to read; no rule depends on it."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.tier_placement.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         _check_tiers(self.tiers)

@@ -212,14 +212,14 @@ def plan_of(structure: Structure, tier_of: list[int], offsets: list[int] | None 
 
 def tiers_of(structure: Structure, plan: Plan) -> list[int]:
     """Tier of each tensor in a plan."""
-    return [each.tier(plan) for each in placed(structure.problem)]
+    return [tensor.tier(plan) for tensor in placed(structure.problem)]
 
 
 def offsets_of(structure: Structure, plan: Plan) -> list[int] | None:
     """Offset of each tensor in a plan; None where it has none."""
     if not plan.output_offsets:
         return None
-    return [each.offset(plan) for each in placed(structure.problem)]
+    return [tensor.offset(plan) for tensor in placed(structure.problem)]
 
 
 @dataclass(frozen=True)

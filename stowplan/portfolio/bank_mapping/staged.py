@@ -5,7 +5,6 @@ from __future__ import annotations
 from stowplan.models.bank_mapping import milp as model
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
-from stowplan.models.bank_mapping.stages import solve_stage, stages_of
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.mip.matrix import FloatArray
 from stowplan.models.mip.outcome import Options
@@ -30,7 +29,7 @@ def milp(problem: Problem, context: Context) -> None:
     plans = _Plans(context, built, known_plan(problem, context))
     if not deterministic:
         _relax(context, built, plans)
-    stages = stages_of(built)
+    stages = model.stages_of(built)
     for number, matrix in enumerate(stages):
         if context.remaining() <= 0 or context.closed():
             return
@@ -45,7 +44,7 @@ def milp(problem: Problem, context: Context) -> None:
             on_bound=lambda bound: context.bound(built.bound(bound), "milp"),
             should_stop=context.closed,
         )
-        found = solve_stage(matrix, options, plans.offer)
+        found = model.solve_stage(matrix, options, plans.offer)
         if found.status == "infeasible":
             context.note("the MILP is infeasible: left to CP-SAT to prove")
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stowplan.models.banked_packing import cpsat as model
-from stowplan.models.banked_packing.plan import Plan
+from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem, find_overload
 from stowplan.models.outcome import Outcome
 from stowplan.models.packing import problem as packing
@@ -74,7 +74,7 @@ def presolve(problem: Problem, context: Context) -> None:
         if packed is None:
             return
         offsets |= packed
-    context.plan(greedy.plan_of(problem, found.plan.banks, [offsets[each] for each in range(len(offsets))]), "choice")
+    context.plan(plan_of(problem, found.plan.banks, [offsets[each] for each in range(len(offsets))]), "choice")
 
 
 def choice(problem: Problem, context: Context) -> None:
@@ -143,7 +143,7 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
             cuts.append((bank, conflict))
         if fits:
             places = [offsets[number] for number in range(len(problem.buffers))]
-            context.plan(greedy.plan_of(problem, found.plan.banks, places), source)
+            context.plan(plan_of(problem, found.plan.banks, places), source)
             # A choice that is not proven cheapest is packed as well; the other candidates look for a cheaper one.
             return
         _repair(problem, context, found.plan, source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from stowplan.models.banked_packing.plan import Plan
+from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.first_fit import FirstFit
 
@@ -37,12 +37,6 @@ def place(problem: Problem, order: Sequence[int]) -> tuple[Plan | None, list[int
     if -1 in banks:
         return None, late
     return plan_of(problem, banks, offsets), late
-
-
-def plan_of(problem: Problem, banks: Sequence[int], offsets: Sequence[int]) -> Plan:
-    """A plan with its cost."""
-    cost = sum(problem.traffic(number) * problem.banks[bank].cost for number, bank in enumerate(banks))
-    return Plan(problem=problem.digest, objective=cost, banks=tuple(banks), offsets=tuple(offsets))
 
 
 def orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:

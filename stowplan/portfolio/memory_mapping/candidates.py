@@ -188,7 +188,7 @@ def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
 
 def milp(problem: Problem, context: Context) -> None:
     """The bound of the MILP by CBC, or by GSCIP where CBC is not there or work is limited; starts from the best plan known."""
-    from stowplan.models.memory_mapping.milp.matrix import bound_with
+    from stowplan.models.memory_mapping.milp.external import bound_with
     from stowplan.models.mip import with_pulp
 
     plan, _ = context.incumbent()

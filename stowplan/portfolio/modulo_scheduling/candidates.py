@@ -17,6 +17,9 @@ from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, fo
 #: Placements of deterministic runs, for each second of the limit.
 PLACEMENTS = 2_500
 
+#: Nodes of the MILP of each initiation interval in deterministic runs, for each second of the limit.
+MILP_NODES = 100
+
 #: Placements of the search, for each instruction, that may pass without an improvement.
 PATIENCE = 20_000
 
@@ -119,6 +122,28 @@ def cpsat(problem: Problem, context: Context) -> None:
         context.proven_infeasible("cpsat", {"explanation": outcome.reason} if outcome.reason else None)
     elif outcome.bound is not None:
         context.bound(outcome.bound, "cpsat")
+
+
+def milp(problem: Problem, context: Context) -> None:
+    """The time-indexed MILP, by HiGHS, of one initiation interval after the other."""
+    # Not at the top: it imports SciPy, which the others can do without.
+    from stowplan.models.modulo_scheduling import milp as model
+
+    if problem.rules.pass_through:
+        context.note("the MILP has no values that pass through tiles")
+        return
+    outcome = model.solve(
+        problem,
+        time_limit=context.remaining(),
+        seed=context.seed(),
+        node_limit=context.work(MILP_NODES),
+        on_plan=lambda plan: context.plan(plan, "milp"),
+        should_stop=context.closed,
+    )
+    if outcome.status == "infeasible":
+        context.proven_infeasible("milp")
+    elif outcome.bound is not None:
+        context.bound(outcome.bound, "milp")
 
 
 def _hint(problem: Problem, context: Context) -> Plan | None:

@@ -33,7 +33,8 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=0.5), options),
     ]
     asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
-    return [*found, learned.candidate(problem, options, len(asked_for))]
+    milp = Candidate("milp", "exact", f"{_HERE}:milp", share=0.5, by_name_only=True)
+    return [*found, learned.candidate(problem, options, len(asked_for)), milp]
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:

@@ -160,7 +160,7 @@ class Guides:
 
 def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:
     """The linear relaxation's hint, None where it takes too long, and its bound (ps)."""
-    from stowplan.models.tier_placement.milp_solve import relaxation
+    from stowplan.models.tier_placement.milp import relaxation
 
     return relaxation(problem, time_limit=context.remaining(), seed=context.seed(), should_stop=context.closed)
 
@@ -177,7 +177,7 @@ def _best(context: Context, data: Data, walk: Walk) -> Ints:
 
 def milp(problem: Problem, context: Context) -> None:
     """The MILP on HiGHS; it takes in the best plan of all as it goes."""
-    from stowplan.models.tier_placement.milp_solve import solve_milp
+    from stowplan.models.tier_placement.milp import solve_milp
 
     outcome = solve_milp(
         problem,

@@ -79,7 +79,7 @@ class Neighbourhoods:
 
 def lns(problem: Problem, context: Context) -> None:
     """Improve the best plan known until time is up; in deterministic runs that at the start, by rounds of limited work."""
-    from stowplan.models.tier_placement.milp_solve import solve_milp
+    from stowplan.models.tier_placement.milp import solve_milp
 
     rounds = context.work(DETERMINISTIC_ROUNDS, least=1)
     plan: Plan | None = context.start_plan if rounds is not None else context.incumbent()[0]

@@ -83,7 +83,7 @@ class Tiers:
 
     def best(self, count: int, effort: Effort) -> Completion:
         """See :class:`~stowplan.portfolio.validation.adapter.Decisions`."""
-        from stowplan.models.tier_placement.milp_solve import solve_milp
+        from stowplan.models.tier_placement.milp import solve_milp
 
         outcome = solve_milp(
             self.problem,

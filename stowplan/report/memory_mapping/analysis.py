@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,16 +41,10 @@ class StepTime:
 
 def analyse_tensors(problem: Problem, plan: Plan) -> list[TensorUse]:
     """Every tensor with a fast use, the largest saving first."""
-    fast = set(plan.fast_uses)
     saving: Counter[int] = Counter()
     fast_uses: Counter[int] = Counter()
-    uses = [0] * len(problem.tensors)
-    number = 0
-    for step in problem.steps:
-        served = [use in fast for use in range(number, number + len(step.uses))]
-        number += len(step.uses)
-        for use in step.uses:
-            uses[use.tensor] += 1
+    uses = Counter(problem.tensor_of_use)
+    for step, served in zip(problem.steps, _served(problem, plan), strict=True):
         if not any(served):
             continue
         latency = step.latency_ps(served)
@@ -68,12 +63,8 @@ def analyse_tensors(problem: Problem, plan: Plan) -> list[TensorUse]:
 
 def analyse_steps(problem: Problem, plan: Plan | None) -> list[StepTime]:
     """Every step, the longest (over all its runs) first; without a plan everything is slow."""
-    fast = set() if plan is None else set(plan.fast_uses)
     rows = []
-    number = 0
-    for index, step in enumerate(problem.steps):
-        served = [use in fast for use in range(number, number + len(step.uses))]
-        number += len(step.uses)
+    for index, (step, served) in enumerate(zip(problem.steps, _served(problem, plan), strict=True)):
         latency, floor = step.latency_ps(served), step.floor_ps
         rows.append(
             StepTime(
@@ -85,6 +76,12 @@ def analyse_steps(problem: Problem, plan: Plan | None) -> list[StepTime]:
             )
         )
     return sorted(rows, key=lambda row: (-row.latency_ps, row.step))
+
+
+def _served(problem: Problem, plan: Plan | None) -> Iterator[Sequence[bool]]:
+    """For each step, which of its uses fast memory serves."""
+    fast = set() if plan is None else set(plan.fast_uses)
+    return problem.by_step([use in fast for use in range(problem.use_count)])
 
 
 def _limit_at_floor(step: Step, latency: int) -> Limit:

@@ -99,7 +99,7 @@ def _boxes(layout: Layout, colours: dict[int, int]) -> Boxes:
     def describe(tensor: int) -> tuple[str, int]:
         return tensors[tensor].name, tensors[tensor].size
 
-    return Boxes(layout.boxes, colours, describe, note, [(each.start, each.end) for each in residencies])
+    return Boxes(layout.boxes, colours, describe, note, [(residency.start, residency.end) for residency in residencies])
 
 
 def _usage(layout: Layout) -> list[tuple[float, float]]:

@@ -14,15 +14,15 @@ _HIGH = 260.0
 
 def picture(problem: Problem, points: Sequence[Point]) -> scene.Picture:
     """Added cost of the plans, and what is proven, over the limits in bytes."""
-    known = [each for each in points if each.added_cost is not None]
-    most = max([1, *(each.limit for each in points)])
-    cost = max([1, *(each.added_cost or 0 for each in known)])
+    known = [point for point in points if point.added_cost is not None]
+    most = max([1, *(point.limit for point in points)])
+    cost = max([1, *(point.added_cost or 0 for point in known)])
     across = scene.byte_axis(most, f"limit ({byte_unit(most)[0]})")
     marks: list[scene.Mark] = []
     legend = []
     for name, style, rows in (
-        ("added cost", scene.RULE, [(each.limit, each.added_cost or 0) for each in known]),
-        ("bound", scene.DASHED, [(each.limit, each.bound or 0) for each in known]),
+        ("added cost", scene.RULE, [(point.limit, point.added_cost or 0) for point in known]),
+        ("bound", scene.DASHED, [(point.limit, point.bound or 0) for point in known]),
     ):
         if rows:
             # A limit's plan is good for all up to the next.

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from stowplan.models.bank_mapping import cpsat, milp
+from stowplan.models.bank_mapping.milp import solve_stage, stages_of
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
-from stowplan.models.bank_mapping.stages import solve_stage, stages_of
 from stowplan.models.bank_mapping.structure import assemble, objective_bound
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.models.mip.outcome import Options

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from stowplan.errors import UsageError
-from stowplan.models.memory_mapping.milp.matrix import all_windows, bound_with, formulate, linear_windows
+from stowplan.models.memory_mapping.milp.external import bound_with
+from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate, linear_windows
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.problem import Stalls
 from stowplan.models.mip.export import save

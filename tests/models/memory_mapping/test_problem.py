@@ -109,8 +109,8 @@ def small() -> dict[str, Any]:
     """A valid problem as JSON data."""
     piece = {"base_ps": 1, "slow_ps": [5], "fast_ps": [2]}
     return {
-        "format": problems_module.FORMAT,
-        "version": problems_module.VERSION,
+        "format": "stowplan.memory_mapping.problem",
+        "version": 1,
         "name": "small",
         "target": "none",
         "cost_model": "by hand",

@@ -7,7 +7,7 @@ import pytest
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.models.outcome import Outcome
 from stowplan.models.tier_placement import cpsat
-from stowplan.models.tier_placement.milp_solve import relaxation, solve_milp
+from stowplan.models.tier_placement.milp import relaxation, solve_milp
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload, floor_bound

@@ -12,7 +12,7 @@ from stowplan.models.hint import Hint, check, plan_of
 from stowplan.models.tier_placement import cpsat
 from stowplan.models.tier_placement import hint as hints
 from stowplan.models.tier_placement.hint import transferred
-from stowplan.models.tier_placement.milp_solve import relaxation
+from stowplan.models.tier_placement.milp import relaxation
 from stowplan.models.tier_placement.plan import Plan, placed
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from tests.models.tier_placement.brute_force import optimum

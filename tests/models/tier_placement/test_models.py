@@ -12,8 +12,8 @@ import pytest
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.models.mip.with_highs import new_highs, solve_relaxed
 from stowplan.models.packing import cpsat as packing_model
-from stowplan.models.tier_placement import cpsat, milp, milp_solve
-from stowplan.models.tier_placement.milp_solve import relaxation, solve_milp
+from stowplan.models.tier_placement import cpsat, milp
+from stowplan.models.tier_placement.milp import relaxation, solve_milp
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.structure import Offsets, Structure
 from stowplan.models.tier_placement.verify import verify
@@ -188,7 +188,7 @@ def test_offsets_are_looked_for_within_the_limit(monkeypatch: pytest.MonkeyPatch
     assert Offsets(structure, end=0.0).pack(1, list(range(len(structure.tensors)))) is None
     assert asked == [0.0]
     ends: list[float] = []
-    monkeypatch.setattr(milp_solve, "Offsets", lambda *args, end: ends.append(end) or Offsets(*args, end=end))
+    monkeypatch.setattr(milp, "Offsets", lambda *args, end: ends.append(end) or Offsets(*args, end=end))
     assert solve_milp(problem, time_limit=0.01, hint=compiler_plan(problem)).plan is not None
     assert all(map(math.isfinite, ends))
     assert ends

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stowplan.models.banked_packing.plan import plan_of
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import candidates, greedy
@@ -100,7 +101,7 @@ def test_banks_are_packed_from_what_is_reserved() -> None:
     offsets, conflict = pack(problem, 0, range(3), Recorder(time_limit=HANG), HANG)
     assert conflict is None
     assert offsets is not None
-    assert verify(problem, greedy.plan_of(problem, [0] * 3, [offsets[at] for at in range(3)])).ok
+    assert verify(problem, plan_of(problem, [0] * 3, [offsets[at] for at in range(3)])).ok
     tight = Problem(buffers=buffers, banks=(Bank(name="a", capacity=24, cost=1, alignment=4, reserved=6),))
     assert pack(tight, 0, range(3), Recorder(time_limit=HANG), HANG)[1] is not None
 

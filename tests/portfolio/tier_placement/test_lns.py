@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import stowplan
-from stowplan.models.tier_placement.milp_solve import relaxation
+from stowplan.models.tier_placement.milp import relaxation
 from stowplan.models.tier_placement.plan import Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure

@@ -21,7 +21,7 @@ from stowplan.models.memory_mapping.problem import Step, Table
 from stowplan.models.memory_mapping.verify import verify as verify_mapping
 from stowplan.models.modulo_scheduling.cpsat import solve as solve_modulo
 from stowplan.models.modulo_scheduling.verify import verify as verify_modulo
-from stowplan.models.tier_placement.milp_solve import solve_milp
+from stowplan.models.tier_placement.milp import solve_milp
 from stowplan.models.tier_placement.plan import Plan as TierPlan
 from stowplan.models.tier_placement.structure import Structure
 from stowplan.models.tier_placement.verify import verify as verify_tiers

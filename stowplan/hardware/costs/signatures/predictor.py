@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan import files
-from stowplan.errors import InputError, naming
+from stowplan.errors import naming
 from stowplan.hardware.costs.signatures.table import StepSignature
 from stowplan.hardware.targets import PredictorName
+from stowplan.models.document import expect
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
@@ -281,8 +282,7 @@ class Trees:
         kinds = {"start": np.float64, "feature": np.int16, "threshold": np.float64, "value": np.float32}
         values = {}
         for name in cls.FIELDS:
-            if f"{prefix}.{name}" not in arrays:
-                raise InputError("found no such array, expected one", place=f"{prefix}.{name}")
+            expect(f"{prefix}.{name}" in arrays, f"{prefix}.{name}", "no such array", "one")
             values[name] = np.asarray(arrays[f"{prefix}.{name}"]).astype(kinds.get(name, np.int32))
         size = len(values["feature"]) if values["feature"].ndim == 1 else -1
         inner = values["feature"] >= 0
@@ -299,8 +299,7 @@ class Trees:
             and all((values[side] < size).all() for side in ("left", "right"))
             and np.isfinite(values["value"]).all()
         )
-        if not fits:
-            raise InputError("found arrays that do not fit each other, expected trees", place=prefix)
+        expect(fits, prefix, "arrays that do not fit each other", "trees")
         return cls(float(values.pop("start")), **values)
 
 
@@ -369,14 +368,11 @@ class Predictor:
 def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:
     for name, expected in (("format", FORMAT), ("version", VERSION)):
         found = arrays[name].item() if name in arrays and arrays[name].ndim == 0 else None
-        if found != expected:
-            raise InputError(f"found {name} {found!r}, expected {expected!r}", place=name)
+        expect(found == expected, name, f"{name} {found!r}", f"{expected!r}")
     names = tuple(str(name) for name in arrays["names"].ravel()) if "names" in arrays else ()
-    if names != NAMES:
-        raise InputError(f"found {len(names)} features, expected the {len(NAMES)} of this version", place="names")
-    width = arrays["width"].item() if "width" in arrays and arrays["width"].ndim == 0 else None
-    if not isinstance(width, float) or not 0 <= width < np.inf:
-        raise InputError(f"found {width!r}, expected a number, at least 0", place="width")
+    expect(names == NAMES, "names", f"{len(names)} features", f"the {len(NAMES)} of this version")
+    width: Any = arrays["width"].item() if "width" in arrays and arrays["width"].ndim == 0 else None
+    expect(isinstance(width, float) and 0 <= width < np.inf, "width", f"{width!r}", "a number, at least 0")
     return Predictor(Trees.of_arrays(arrays, "middle", len(NAMES)), Trees.of_arrays(arrays, "spread", len(NAMES)), width)
 
 

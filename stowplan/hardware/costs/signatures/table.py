@@ -91,9 +91,6 @@ class Assignment(msgspec.Struct, frozen=True):
         )
 
 
-FORMAT = "stowplan.latency_table"
-VERSION = 1
-
 #: An instruction with more leaves than this has no entry.
 MAX_LEAVES = 4096
 _MAX_CYCLES = 10**15
@@ -104,8 +101,8 @@ class _TableFile(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     signatures: dict[str, dict[str, int]]
     compiles: int = 0
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.latency_table"
+    version: int = 1
 
     def __post_init__(self) -> None:
         for signature, rows in self.signatures.items():

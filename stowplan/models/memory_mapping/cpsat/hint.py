@@ -14,16 +14,14 @@ from stowplan.models.memory_mapping.cpsat.constraints import Objective
 from stowplan.models.memory_mapping.cpsat.decisions import CopyKey, CopyOut, Decisions, TensorDecisions
 from stowplan.models.memory_mapping.cpsat.offsets import OffsetVariables
 from stowplan.models.memory_mapping.cpsat.variables import AccessVariables, TensorVariables, Variables
-from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency, by_tensor
 
 
 def decisions_of(variables: Variables, plan: Plan) -> Decisions:
     """Decisions of a valid plan, cleared of what serves nothing."""
     plan = with_whole_copies(variables.problem, plan)
     fast_uses = set(plan.fast_uses)
-    residencies: defaultdict[int, list[Residency]] = defaultdict(list)
-    for residency in sorted(plan.residencies, key=lambda item: item.start):
-        residencies[residency.tensor].append(residency)
+    residencies = by_tensor(sorted(plan.residencies, key=lambda item: item.start))
     copies: defaultdict[int, list[tuple[int, Copy]]] = defaultdict(list)
     for place, copy in enumerate(plan.copies):
         copies[copy.tensor].append((place, copy))
@@ -42,9 +40,7 @@ def offsets_of(decisions: Decisions, plan: Plan) -> dict[int, list[int]]:
 
     The decisions are those for the plan: every residency of theirs is part of one of the plan's, and keeps its place.
     """
-    residencies_of: defaultdict[int, list[Residency]] = defaultdict(list)
-    for residency in plan.residencies:
-        residencies_of[residency.tensor].append(residency)
+    residencies_of = by_tensor(plan.residencies)
     placed = {number: [0] * len(sequence) for number, sequence in enumerate(decisions.sequences)}
     for stay in decisions.stays():
         sequence = decisions.sequences[stay.tensor]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
+from stowplan.models.first_fit import FirstFit
 from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.cpsat.decisions import Stay
 from stowplan.models.memory_mapping.cpsat.fixed_part import FixedPart
@@ -31,9 +32,9 @@ def pack(
         lambda block: (block.times[0], -block.units),
     )
     for order in orders:
-        found = _first_fit(sorted(blocks, key=order))
-        if found is not None:
-            return _offsets(problem, found, len(stays))
+        placed = _first_fit(problem, sorted(blocks, key=order))
+        if placed is not None:
+            return _offsets(placed, len(stays))
     if not exact:
         return None
     return _pack_exactly(problem, blocks, len(stays), time_limit)
@@ -41,13 +42,14 @@ def pack(
 
 @dataclass(frozen=True)
 class _Block:
-    """Residencies that share an offset. Sizes and offsets in units of alignment."""
+    """Residencies that share an offset."""
 
     members: tuple[int, ...]
     times: tuple[tuple[int, int], ...]
+    size: int
+    """Bytes."""
     units: int
-    highest: int
-    """Largest offset that fits."""
+    """Units of alignment that these take."""
 
 
 def _blocks(problem: Problem, sequences: Sequence[TensorAccesses], stays: Sequence[Stay]) -> list[_Block]:
@@ -59,32 +61,23 @@ def _blocks(problem: Problem, sequences: Sequence[TensorAccesses], stays: Sequen
     for (tensor, _), members in groups.items():
         size = problem.tensors[tensor].size
         times = tuple((stays[number].start, stays[number].end) for number in members)
-        highest = (problem.capacity - size) // problem.alignment
-        blocks.append(_Block(tuple(members), times, -(-size // problem.alignment), highest))
+        blocks.append(_Block(tuple(members), times, size, -(-size // problem.alignment)))
     return blocks
 
 
-def _offsets(problem: Problem, placed: Sequence[tuple[_Block, int]], count: int) -> tuple[int, ...]:
+def _offsets(placed: Sequence[tuple[_Block, int]], count: int) -> tuple[int, ...]:
     result = [0] * count
     for block, offset in placed:
         for member in block.members:
-            result[member] = offset * problem.alignment
+            result[member] = offset
     return tuple(result)
 
 
-def _meet(one: _Block, other: _Block) -> bool:
-    return any(a < d and c < b for a, b in one.times for c, d in other.times)
-
-
-def _first_fit(blocks: Sequence[_Block]) -> list[tuple[_Block, int]] | None:
-    placed: list[tuple[_Block, int]] = []
+def _first_fit(problem: Problem, blocks: Sequence[_Block]) -> list[tuple[_Block, int]] | None:
+    memory, placed = FirstFit(problem.capacity), []
     for block in blocks:
-        offset = 0
-        for low, high in sorted((place, place + other.units) for other, place in placed if _meet(block, other)):
-            if offset + block.units <= low:
-                break
-            offset = max(offset, high)
-        if offset > block.highest:
+        offset = memory.take_all(block.times, block.size, problem.alignment)
+        if offset is None:
             return None
         placed.append((block, offset))
     return placed
@@ -92,7 +85,7 @@ def _first_fit(blocks: Sequence[_Block]) -> list[tuple[_Block, int]] | None:
 
 def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_limit: float) -> tuple[int, ...] | None:
     model = cp_model.CpModel()
-    places = [model.new_int_var(0, block.highest, "") for block in blocks]
+    places = [model.new_int_var(0, (problem.capacity - block.size) // problem.alignment, "") for block in blocks]
     times, memory = [], []
     for block, place in zip(blocks, places, strict=True):
         for start, end in block.times:
@@ -102,7 +95,8 @@ def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_l
     run = cpsat_runner.run(model, time_limit=time_limit, seed=1)
     if not run.is_found:
         return None
-    return _offsets(problem, [(block, run.value(place)) for block, place in zip(blocks, places, strict=True)], count)
+    offsets = [run.value(place) * problem.alignment for place in places]
+    return _offsets(list(zip(blocks, offsets, strict=True)), count)
 
 
 class OffsetVariables:

@@ -5,5 +5,6 @@
 * ``solve``: a relaxation in HiGHS, and rounds of solving and adding rows.
 * ``segments``: the bound of a program from bounds of its segments, each a problem of its own.
 * ``matrix``: the relaxation with its rows as one matrix, to be written to a file or given to any other solver.
+* ``external``: its bound by such a solver.
 * ``hint``: a plan as a point of the relaxation, and what the relaxation says of each access, as a hint.
 """

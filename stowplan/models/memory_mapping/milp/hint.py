@@ -9,9 +9,6 @@ brings in far more than the channels can copy.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from stowplan.models.hint import Hint
@@ -19,14 +16,12 @@ from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.copy_engine import copy_window, play, slices_of, step_durations
 from stowplan.models.memory_mapping.latency import MAX_HULL_USES, hull_bits, open_entries
+from stowplan.models.memory_mapping.milp.matrix import Formulation
 from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel, Terms
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
-from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency, by_tensor
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from stowplan.models.memory_mapping.milp.matrix import Formulation
 
 
 def add_hint(formulation: Formulation, plan: Plan) -> FloatArray:
@@ -56,13 +51,8 @@ def _decisions(model: RelaxationModel, plan: Plan) -> dict[int, int]:
     """Values of the columns that decide something."""
     values: dict[int, int] = {}
     fast_uses = set(plan.fast_uses)
-    residencies: defaultdict[int, list[Residency]] = defaultdict(list)
-    copies: defaultdict[int, list[Copy]] = defaultdict(list)
-    for residency in plan.residencies:
-        residencies[residency.tensor].append(residency)
-    for copy in plan.copies:
-        if copy.part is None:
-            copies[copy.tensor].append(copy)
+    residencies = by_tensor(plan.residencies)
+    copies = by_tensor(copy for copy in plan.copies if copy.part is None)
     for (tensor, start), slices in slices_of(plan).items():
         copies[tensor].append(Copy(tensor, "in", start, max(plan.copies[place].end for place in slices)))
     for number, (sequence, columns) in enumerate(zip(model.sequences, model.access, strict=True)):

@@ -1,14 +1,10 @@
-"""The relaxation as one matrix, scaled and with readable names, for solvers other than the built-in HiGHS; and their bound.
+"""The relaxation as one matrix, scaled and with readable names, for solvers other than the built-in HiGHS.
 
 The built-in search adds rows of the copy channels (*windows*) as solutions violate them; a model that leaves the house has to
 bring them along. :func:`linear_windows` finds those that the linear relaxation needs, :func:`all_windows` lists every one.
 
 Columns of time are in a unit of a power of ten picoseconds, so that the objective's range is some thousands; decisions are 0
 or 1; rows are divided by powers of ten. All numbers so keep the digits of the picoseconds and bytes they stand for.
-
-:func:`bound_with` has a MILP solver of one's choice prove the bound: in this process, or any program that PuLP can call. The
-linear relaxation always runs on the built-in HiGHS, which finds the windows that matter. Then the named solver takes the
-MILP, and takes it again with the windows that its solution violates.
 """
 
 from __future__ import annotations
@@ -23,16 +19,11 @@ from itertools import pairwise
 import numpy as np
 from scipy import sparse
 
-from stowplan.models.memory_mapping.milp.hint import add_hint
 from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel
-from stowplan.models.memory_mapping.milp.solve import MAX_WINDOWS, WINDOW_TOLERANCE, Effort, RelaxationSearch
+from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.milp.tightening import Window, WindowSeparator
-from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, Rows
 from stowplan.models.mip.outcome import proven
-from stowplan.models.mip.solve import check_solver, solve
-from stowplan.models.outcome import Best
 
 #: The objective's range is scaled to between this and ten times this.
 OBJECTIVE_RANGE = 1e3
@@ -233,96 +224,3 @@ def _kind(owner: str) -> str:
 def _plain(name: str) -> str:
     """A tensor's name with nothing in it that readers of LP files trip over."""
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._") else "_" for letter in name)[:MAX_NAME]
-
-
-#: Part of the time for the linear relaxation.
-LINEAR_SHARE = 0.5
-
-
-@dataclass(frozen=True)
-class ExternalBound:
-    """What a solver proved about a memory-mapping problem."""
-
-    bound_ps: int
-    """Proven: no valid plan is faster."""
-    optimal: bool
-    """Solved to the end, and the solution violates no window: this relaxation has no better bound."""
-    formulation: Formulation
-    """The last round's model."""
-
-
-def bound_with(
-    problem: Problem,
-    solver: str,
-    *,
-    time_limit: float = 30.0,
-    seed: int = 0,
-    plan: Plan | None = None,
-    node_limit: int | None = None,
-    on_bound: Callable[[int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> ExternalBound:
-    """Bound a problem from below with a solver by name (:func:`stowplan.models.mip.solve.solvers` lists those there are).
-
-    Parameters
-    ----------
-    time_limit
-        Seconds, building included.
-    plan
-        A valid plan to start from.
-    node_limit
-        Nodes of each MILP, for solvers in process.
-    on_bound
-        Called with every better bound, in ps; now and then from another thread.
-    should_stop
-        Asked now and then.
-
-    Returns
-    -------
-    ExternalBound
-        The bound, and the last model.
-
-    Raises
-    ------
-    UsageError
-        The solver is not there.
-    """
-    check_solver(solver)
-    began = time.monotonic()
-    model = RelaxationModel(problem)
-    best: Best[Plan] = Best(lambda plan: plan.objective_ps, None, on_bound, model.least_ps)
-
-    def left() -> float:
-        return began + time_limit - time.monotonic()
-
-    windows = linear_windows(
-        model, time_limit=LINEAR_SHARE * left(), seed=seed, should_stop=should_stop, on_bound=best.offer_bound
-    )
-    separator = WindowSeparator(model)
-    formulation = formulate(model, windows, names=False)
-    optimal = not model.cost
-    tolerance = WINDOW_TOLERANCE * max(1, problem.all_slow_ps)
-    while model.cost and left() > 0 and not (should_stop is not None and should_stop()):
-        outcome = solve(
-            formulation.matrix,
-            solver,
-            time_limit=left(),
-            seed=seed,
-            start=None if plan is None else add_hint(formulation, plan),
-            node_limit=node_limit,
-            on_bound=lambda bound, now=formulation: best.offer_bound(now.bound_ps(bound)),  # type: ignore[misc]
-            should_stop=should_stop,
-        )
-        if outcome.bound is not None:
-            best.offer_bound(formulation.bound_ps(outcome.bound))
-        if outcome.status != "optimal" or outcome.values is None:
-            break
-        found = separator.find(formulation.own_units(outcome.values), tolerance_ps=tolerance, limit=MAX_WINDOWS)
-        more = [window for window in found if window not in windows]
-        if not more:
-            optimal = True
-            break
-        windows = [*windows, *more]
-        formulation = formulate(model, windows, names=False)
-    assert best.bound is not None
-    return ExternalBound(best.bound, optimal, formulation)

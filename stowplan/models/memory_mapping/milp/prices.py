@@ -140,7 +140,7 @@ class PriceBook:
         steps = end - start
 
         def numbered(turned: Sequence[int]) -> tuple[int, ...]:
-            return tuple(sorted(tensors[each] for each in turned))
+            return tuple(sorted(tensors[tensor] for tensor in turned))
 
         # What a step beyond the segment stands for, the rest of the program, is no step of it.
         cuts = [
@@ -173,7 +173,7 @@ class PriceBook:
             options: list[tuple[int, PricedSegment | None]] = [
                 (best[-1][0] + self.floor_until[boundary] - self.floor_until[boundary - 1], None)
             ]
-            options += [(best[each.start][0] + each.bound_ps, each) for each in ending.get(boundary, ())]
+            options += [(best[segment.start][0] + segment.bound_ps, segment) for segment in ending.get(boundary, ())]
             best.append(max(options, key=lambda option: option[0]))
         found = Prices.none(len(self.floor_until) - 1, self.uses)
         boundary = len(best) - 1

@@ -164,7 +164,7 @@ class SegmentBounds:
             joined = [segment for segment, pair in zip(level, pairs, strict=True) if len(pair) > 1]
             if not any(self._is_fit(segment) for segment in joined):
                 return
-            lossy = [each for each in joined if self._is_fit(each) and each.loss_ps > self._negligible_ps]
+            lossy = [segment for segment in joined if self._is_fit(segment) and segment.loss_ps > self._negligible_ps]
             self._bound_all(lossy, integer=integer)
 
     def _is_fit(self, segment: Segment) -> bool:
@@ -228,7 +228,7 @@ class SegmentBounds:
 
     def _hopeful(self, short: list[Segment], long: list[Segment]) -> list[Segment]:
         """Short segments in which the linear relaxations of the long ones lose something."""
-        lossy = [each for each in long if each.loss_ps > self._negligible_ps]
+        lossy = [segment for segment in long if segment.loss_ps > self._negligible_ps]
         return [
             segment
             for segment in short
@@ -239,7 +239,7 @@ class SegmentBounds:
     def _bound_all(self, segments: list[Segment], *, integer: bool) -> None:
         """Bound segments of one level, those that promise most first."""
         todo = sorted(segments, key=lambda each: (each.loss_ps, self._potential_ps(each)), reverse=True)
-        is_last = integer and any(each.end - each.start == self.problem.horizon for each in segments)
+        is_last = integer and any(segment.end - segment.start == self.problem.horizon for segment in segments)
         level_end = time.monotonic() + self.effort.left * (1.0 if is_last else LEVEL_SHARE)
         for place, segment in enumerate(todo):
             if self.effort.is_over():

@@ -70,7 +70,7 @@ class ModuloModel(PlaceModel):
         self._has_literals = links or (ii <= MOST_LITERAL_SLOTS and len(self.timed) == structure.count)
         # What follows from all constraints together need not hold where some are left out.
         self._bounds = time_bounds(structure, ii, whole=whole) if relax == COMPLETE else []
-        if any(each.is_refuted for each in self._bounds):
+        if any(bound.is_refuted for bound in self._bounds):
             self.model.add_bool_or([])
             self._bounds = []
         #: Whether sets of instructions whose times are bounded against each other may be put anywhere, by whole rounds.
@@ -136,10 +136,10 @@ class ModuloModel(PlaceModel):
     def _bound_constraints(self) -> None:
         """What is known beforehand (:mod:`stowplan.models.modulo_scheduling.bounds`)."""
         model = self.model
-        for each in self._bounds:
-            anchor = self.time[each.members[each.anchor]]
-            for number, (low, high) in zip(each.members, each.windows(each.anchor, self._last_time), strict=True):
-                if number != each.members[each.anchor]:
+        for bound in self._bounds:
+            anchor = self.time[bound.members[bound.anchor]]
+            for number, (low, high) in zip(bound.members, bound.windows(bound.anchor, self._last_time), strict=True):
+                if number != bound.members[bound.anchor]:
                     model.add_linear_constraint(self.time[number] - anchor, low, high)
         for together in sharing_tiles(self.structure, self.ii) if self._bounds else []:
             for number in together[1:]:

@@ -16,6 +16,7 @@ from ortools.sat.python import cp_model
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
+from stowplan.models.modulo_scheduling.differences import farthest
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.structure import Precedence, Structure, longest_ways, representatives, symmetries
 
@@ -98,7 +99,7 @@ class PlaceModel:
         room = machine.memories * machine.memory_depth
         words = self.structure.words
         for tile in range(machine.tiles):
-            load = sum(len(each) * self.on[group][tile] for group, each in enumerate(members))
+            load = sum(len(inside) * self.on[group][tile] for group, inside in enumerate(members))
             self.model.add(load <= self.ii)
             self.model.add(load <= machine.instruction_depth)
             if sum(words) > room:
@@ -217,9 +218,8 @@ class PlaceModel:
 
 def longest_way(structure: Structure) -> int:
     """Clocks that a value is on its way at most, nominal ones included."""
-    over_links = (clocks for row in structure.problem.hops for clocks in row if clocks is not None)
-    sent = (each.clocks for each in structure.precedences if each.clocks is not None)
-    return max((*over_links, *sent), default=0)
+    sent = (precedence.clocks for precedence in structure.precedences if precedence.clocks is not None)
+    return max([farthest(structure.problem), *sent])
 
 
 class LeastIIModel(PlaceModel):
@@ -284,5 +284,5 @@ def bands(structure: Structure, width: int = WIDTH) -> list[range] | None:
     # One tile further for each step; slower where the graph is deeper than the row is long.
     slope = min(1.0, (machine.tiles - width) / max(deepest, 1))
     first = (machine.tiles - width - slope * deepest) / 2
-    starts = [int(first + slope * each) for each in depth]
+    starts = [int(first + slope * level) for level in depth]
     return [range(start, start + width) for start in starts]

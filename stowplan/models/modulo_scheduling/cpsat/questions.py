@@ -54,7 +54,7 @@ def _without_variables(problem: Problem) -> Problem:
     """The problem with a constant for every variable."""
 
     def stripped(instruction: Instruction) -> Instruction:
-        operands = tuple(Operand(constant=0.0) if each.variable is not None else each for each in instruction.operands)
+        operands = tuple(Operand(constant=0.0) if operand.variable is not None else operand for operand in instruction.operands)
         return msgspec.structs.replace(instruction, operands=operands, writes=())
 
     return msgspec.structs.replace(problem, instructions=tuple(map(stripped, problem.instructions)), variables=())

@@ -248,7 +248,7 @@ class Words:
             self._words.append(words)
             self._there.append(there)
         for tile, terms in enumerate(used):
-            variables = [each * parent.on[group][tile] for group, each in enumerate(structure.words) if each]
+            variables = [used * parent.on[group][tile] for group, used in enumerate(structure.words) if used]
             model.add(sum([*terms, *variables]) <= room)
 
     def values(self, tiles: Sequence[int], plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:

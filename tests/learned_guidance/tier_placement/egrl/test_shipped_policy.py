@@ -14,7 +14,7 @@ import stowplan
 from benchmarks.lib.tier_placement.stacked import stacked
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
-from stowplan.models.tier_placement.milp_solve import relaxation
+from stowplan.models.tier_placement.milp import relaxation
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement.learned import POLICY
