@@ -111,18 +111,21 @@ def _run(arguments: list[str] | None) -> int:
     return code if isinstance(code, int) else 0
 
 
-#: What a number is expected to be, by what the parser calls the fault.
-_NUMBERS = {"int": "a whole number", "float": "a number", "greater": "at least {ge}"}
+#: How the parser says that a number is none, or too small, and the same with what was expected.
+_NUMBERS = {
+    r": (.*) is not a valid int\w*( range)?": r": found \1, expected a whole number",
+    r": (.*) is not a valid float( range)?": r": found \1, expected a number",
+    r"(\S+) is not in the range x>=(\S+)\.": r"found \1, expected at least \2",
+}
 
 
 def _in_plain_words(error: Any) -> str:
-    """What a parser of the command line says; of numbers what was found and expected, which it does not say."""
+    """What a parser of the command line says; of numbers what was found and expected."""
+    import re
+
     message = str(error.format_message())
-    for fault in getattr(error.__cause__ or error.__context__, "errors", list)():
-        expected = _NUMBERS.get(fault["type"].partition("_")[0])
-        if expected is not None:
-            told = f"found {fault['input']!r}, expected {expected.format_map(fault.get('ctx', {}))}"
-            message = message.replace(fault["msg"], told)
+    for said, told in _NUMBERS.items():
+        message = re.sub(said, told, message)
     return message
 
 

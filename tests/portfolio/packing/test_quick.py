@@ -69,7 +69,7 @@ def test_where_it_meets_the_load_no_worker_is_needed() -> None:
     buffers = tuple(Buffer(id=str(number), lower=number, upper=number + 2, size=8) for number in range(6))
     result = stowplan.solve(Problem(buffers=buffers), time_limit=HANG)
     assert (result.status, result.objective, result.baselines["greedy"]) == ("optimal", 16, 16)
-    assert {each.outcome for each in result.candidates} == {"skipped"}
+    assert {each.outcome for each in result.candidates if each.name != "search"} == {"skipped"}
 
 
 def test_no_quick_plan_of_what_takes_longer_to_verify(monkeypatch: pytest.MonkeyPatch) -> None:
