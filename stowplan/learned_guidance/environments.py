@@ -54,7 +54,7 @@ class ProblemSource(Generic[P]):
         elif callable(given):
             self.draw = given
         elif isinstance(given, Sequence):
-            self.problems = tuple(self.read(each) for each in given)
+            self.problems = tuple(self.read(source) for source in given)
             if not self.problems:
                 raise InputError("found no problems, expected at least one")
         else:

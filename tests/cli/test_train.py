@@ -68,7 +68,7 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
     assert printed["outcome"] == "steps_done"
     assert printed["training_steps"] == 4
     policy = Policy.load(files["policy.pt"])
-    assert policy.digest == printed["policy_sha256"]
+    assert policy.file.digest == printed["policy_sha256"]
     with files["curve.csv"].open() as stream:
         rows = list(csv.DictReader(stream))
     assert rows[-1]["training_steps"] == "4"

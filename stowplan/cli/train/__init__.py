@@ -342,12 +342,12 @@ def command(training: type[Training[Any]]) -> Callable[..., None]:
     missing = dataclasses.MISSING
     parameters = [
         inspect.Parameter(
-            each.name,
+            field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if each.default is missing else each.default,
-            annotation=hints[each.name],
+            default=inspect.Parameter.empty if field.default is missing else field.default,
+            annotation=hints[field.name],
         )
-        for each in dataclasses.fields(training)
-        if each.init
+        for field in dataclasses.fields(training)
+        if field.init
     ]
     return with_input_options(training.INPUTS)(with_parameters(run, parameters))

@@ -77,10 +77,10 @@ class _Training(Training["Trainer"]):
         from stowplan.learned_guidance.memory_mapping.game.programs import training_variants
 
         rng, moves = np.random.default_rng(self.seed or 0), self.window_moves
-        found = [each for problem in problems for each in training_variants(problem, rng, moves=moves, count=self.windows)]
-        if not found:
+        windows = [part for problem in problems for part in training_variants(problem, rng, moves=moves, count=self.windows)]
+        if not windows:
             raise UsageError("--windows: hardly any window of these programs has something to gain")
-        return found
+        return windows
 
     @property
     def made_with(self) -> dict[str, Any]:

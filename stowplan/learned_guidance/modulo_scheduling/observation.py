@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: Columns of a tile: what shows of the tile itself, of where the node's relatives stand, and (from :data:`LOOKAHEAD`) of what
+#: Columns of a tile: what shows of the tile itself, of where the node's relatives stand, and (from ``slack`` on) of what
 #: would be left for those that are not placed yet.
 TILE_COLUMNS = (
     "legal", "load", "words", "row", "off_centre", "degree", "used",
@@ -36,7 +36,6 @@ TILE_COLUMNS = (
     "slack", "overreach", "tight", "least_left", "none_left", "one_left", "mean_left",
 )  # fmt: skip
 TILE_FEATURES = len(TILE_COLUMNS)
-LOOKAHEAD = TILE_COLUMNS.index("slack")
 
 #: Slack of what is on no recurrence.
 ENDLESS = 1 << 20

@@ -56,14 +56,14 @@ class Player(ABC):
         found = list(mappings)
         choose = self.choice(found, rng, temperature) if found else None
         while choose is not None and not stop():
-            going = [at for at, each in enumerate(found) if each.current >= 0 and not each.stuck]
+            going = [at for at, mapping in enumerate(found) if mapping.current >= 0 and not mapping.stuck]
             if not going:
                 break
             if resample:
-                for at, each in enumerate(found):
-                    if each.stuck:
+                for at, mapping in enumerate(found):
+                    if mapping.stuck:
                         found[at] = found[going[int(rng.integers(len(going)))]].copy()
-                going = [at for at, each in enumerate(found) if each.current >= 0]
+                going = [at for at, mapping in enumerate(found) if mapping.current >= 0]
             for at, place in zip(going, choose([found[at] for at in going]), strict=True):
                 found[at].place(*place)
         return found
@@ -76,7 +76,7 @@ class Uniform(Player):
         """Draws of legal places; the temperature has no effect."""
 
         def drawn(going: Sequence[Mapping]) -> list[tuple[int, int]]:
-            legal = [np.flatnonzero(each.mask()) for each in going]
-            return [divmod(int(at[int(rng.integers(len(at)))]), each.ii) for at, each in zip(legal, going, strict=True)]
+            legal = [np.flatnonzero(mapping.mask()) for mapping in going]
+            return [divmod(int(at[int(rng.integers(len(at)))]), mapping.ii) for at, mapping in zip(legal, going, strict=True)]
 
         return drawn

@@ -93,7 +93,7 @@ class Report:
     def _columns(cls) -> list[tuple[str, Column]]:
         found = []
         for name, kind in get_type_hints(cls, include_extras=True).items():
-            column = next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Column)), Column())
+            column = next((mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Column)), Column())
             found.append((name, column if column.names else replace(column, names=(name,))))
         return found
 
@@ -109,7 +109,7 @@ class Report:
         for name, column in self._columns():
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else [math.nan if value is None else value] * len(column.names)
-            found += [cell(each, column.form) for each in values]
+            found += [cell(number, column.form) for number in values]
         return found
 
 

@@ -234,6 +234,6 @@ class Policy:
                 played[number].append(action)
                 state.step(action)
         return [
-            Played(np.array(moves, np.int8), state.return_ps, state.plan(), tuple((at, *each) for at, each in known.items()))
+            Played(np.array(moves, np.int8), state.return_ps, state.plan(), tuple((at, *pair) for at, pair in known.items()))
             for state, moves, known in zip(states, played, estimates, strict=True)
         ]

@@ -347,7 +347,7 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
             "network": learner.network.state_dict(),
             "target": learner.target.state_dict(),
             "optimizer": learner.optimizer.state_dict(),
-            "generators": [checkpoint.pack_generator(each) for each in (self._play_rng, self._start_rng, self._learning_rng)],
+            "generators": [checkpoint.pack_generator(rng) for rng in (self._play_rng, self._start_rng, self._learning_rng)],
             "recent": pack_games(replay.recent),
             "priorities": checkpoint.pack_arrays(replay.priorities),
             "next_slot": replay.next_slot,

@@ -69,17 +69,17 @@ class Curriculum:
             "next": list(self.next),
             "objectives": list(self.objectives),
             "open": list(self.open),
-            "best": [None if each is None else list(each) for each in self.best],
+            "best": [None if best is None else list(best) for best in self.best],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from such values; ValueError where they are of other problems."""
         if any(len(state[name]) != len(self.problems) for name in ("least", "next", "objectives", "best")):
             raise ValueError("a curriculum of another number of problems")
-        self.least, self.next = [int(each) for each in state["least"]], [int(each) for each in state["next"]]
-        self.objectives = [int(each) for each in state["objectives"]]
-        self.open = [int(each) for each in state["open"]]
-        self.best = [None if each is None else (int(each[0]), list(each[1]), list(each[2])) for each in state["best"]]
+        self.least, self.next = [int(ii) for ii in state["least"]], [int(ii) for ii in state["next"]]
+        self.objectives = [int(objective) for objective in state["objectives"]]
+        self.open = [int(number) for number in state["open"]]
+        self.best = [None if best is None else (int(best[0]), list(best[1]), list(best[2])) for best in state["best"]]
 
 
 class Lesson(gymnasium.Env[Observation, np.int64]):
@@ -182,7 +182,7 @@ class Examples:
             for at in rng.choice(len(theirs), count, replace=False):
                 seen.append(theirs[at])
                 actions.append(chosen[at])
-        arrays = {name: np.stack([each[name] for each in seen]) for name in seen[0]}
+        arrays = {name: np.stack([observation[name] for observation in seen]) for name in seen[0]}
         return as_tensors(arrays), torch.tensor(actions)
 
 

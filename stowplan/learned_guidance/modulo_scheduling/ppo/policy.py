@@ -24,7 +24,7 @@ BATCH = 128
 
 
 def _batch(shown: Sequence[Observation]) -> dict[str, torch.Tensor]:
-    return as_tensors({name: np.stack([each[name] for each in shown]) for name in shown[0]})
+    return as_tensors({name: np.stack([observation[name] for observation in shown]) for name in shown[0]})
 
 
 class Policy(Player):
@@ -55,19 +55,19 @@ class Policy(Player):
 
     def choice(self, mappings: Sequence[Mapping], rng: np.random.Generator, temperature: float) -> Choice:
         """The network's places; every graph is looked at once for all steps."""
-        problems = {id(each.problem): each for each in mappings}
-        limits = Limits.of([each.problem for each in problems.values()], max(each.ii for each in mappings))
+        problems = {id(mapping.problem): mapping for mapping in mappings}
+        limits = Limits.of([mapping.problem for mapping in problems.values()], max(mapping.ii for mapping in mappings))
         row = {key: number for number, key in enumerate(problems)}
         with torch.inference_mode():
-            graphs = self.network.embed(_batch([observe(each, limits) for each in problems.values()]))
+            graphs = self.network.embed(_batch([observe(mapping, limits) for mapping in problems.values()]))
 
         def chosen(going: Sequence[Mapping]) -> list[tuple[int, int]]:
             found: list[tuple[int, int]] = []
             for begin in range(0, len(going), BATCH):
                 part = going[begin : begin + BATCH]
-                shown = _batch([observe(each, limits) for each in part])
+                shown = _batch([observe(mapping, limits) for mapping in part])
                 with torch.inference_mode():
-                    scores = self.network(shown, graphs[[row[id(each.problem)] for each in part]])[0].numpy()
+                    scores = self.network(shown, graphs[[row[id(mapping.problem)] for mapping in part]])[0].numpy()
                 scores = np.where(shown["mask"].numpy() > 0, scores, -np.inf).reshape(len(part), -1)
                 if temperature:
                     # The largest of scores with Gumbel noise is a draw from their softmax.

@@ -227,15 +227,15 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         told = model.logger.name_to_value
         ended = self._watcher.episodes
         self.episodes += len(ended)
-        whole_ones = [each for each in ended if not each["failed"]]
+        whole_ones = [episode for episode in ended if not episode["failed"]]
         self._report = Progress(
             round=self.iteration,
             seconds=self.seconds,
             steps=self.steps,
             episodes=self.episodes,
-            success=mean([float(not each["failed"]) for each in ended]),
-            mean_reward=mean([each["reward"] for each in ended]),
-            mean_excess=mean([float(each["excess"]) for each in whole_ones]),
+            success=mean([float(not episode["failed"]) for episode in ended]),
+            mean_reward=mean([episode["reward"] for episode in ended]),
+            mean_excess=mean([float(episode["excess"]) for episode in whole_ones]),
             policy_loss=float(told["train/policy_gradient_loss"]),
             value_loss=float(told["train/value_loss"]),
             entropy=-float(told["train/entropy_loss"]),
@@ -273,13 +273,13 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
             "weights": checkpoint.plain_weights(self.network.state_dict()),
             "optimizer": self.model.policy.optimizer.state_dict(),
             "curriculum": self.curriculum.state_dict(),
-            "shown": [list(each) for each in self._shown],
+            "shown": [list(example) for example in self._shown],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
         super().load_state_dict(state)
-        self.rounds, self.imitated, self.episodes, steps = (int(each) for each in state["counters"])
+        self.rounds, self.imitated, self.episodes, steps = (int(counter) for counter in state["counters"])
         self.model.num_timesteps = steps
         self.network.load_state_dict(state["weights"])
         self.model.policy.optimizer.load_state_dict(state["optimizer"])
@@ -296,7 +296,7 @@ def _same(environment: Lesson) -> Lesson:
 @contextmanager
 def _seeded(seed: int, part: int) -> Iterator[int]:
     """torch's and NumPy's own generators, which Stable-Baselines3 draws from, seeded within and as they were behind."""
-    first, second, third = (int(each) for each in np.random.SeedSequence([seed, part]).generate_state(3))
+    first, second, third = (int(word) for word in np.random.SeedSequence([seed, part]).generate_state(3))
     before = np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(first)

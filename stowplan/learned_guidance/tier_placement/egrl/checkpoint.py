@@ -32,7 +32,7 @@ def policy_values(actor: Actor) -> dict[str, Any]:
 
 def pack_members(members: Sequence[Member]) -> list[dict[str, Any]]:
     """Members as plain values and tensors."""
-    return [_pack_encoding(each) | {"fitness": float(each.fitness), "is_judged": each.is_judged} for each in members]
+    return [_pack_encoding(member) | {"fitness": float(member.fitness), "is_judged": member.is_judged} for member in members]
 
 
 def _pack_encoding(member: Member) -> dict[str, Tensor]:
@@ -58,7 +58,7 @@ def unpack_members(packed: Sequence[dict[str, Any]], weights: int, tensors: tupl
         A member does not fit.
     """
     return [
-        Member(_unpack_encoding(each, weights, tensors), float(each["fitness"]), bool(each["is_judged"])) for each in packed
+        Member(_unpack_encoding(entry, weights, tensors), float(entry["fitness"]), bool(entry["is_judged"])) for entry in packed
     ]
 
 
@@ -70,12 +70,12 @@ def _unpack_encoding(packed: dict[str, Any], weights: int, tensors: tuple[int, i
 
 def pack_maps(maps: Sequence[Ints]) -> list[Tensor]:
     """Maps ``[N, 2]``, a byte for each tier."""
-    return [_tensor(each.astype(np.int8)) for each in maps]
+    return [_tensor(tiers.astype(np.int8)) for tiers in maps]
 
 
 def unpack_maps(packed: Sequence[Tensor], layers: int) -> list[Ints]:
     """Maps as :func:`pack_maps` packs them; ValueError where one is of another network."""
-    return [array_of(each, np.int8, (layers, 2)).astype(np.int64) for each in packed]
+    return [array_of(tiers, np.int8, (layers, 2)).astype(np.int64) for tiers in packed]
 
 
 def array_of(tensor: Tensor, kind: type[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:

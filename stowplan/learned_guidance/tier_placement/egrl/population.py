@@ -255,7 +255,7 @@ def restored(members: Sequence[Member], parents: Sequence[Member]) -> list[Membe
     """
     found: list[Member] = []
     for kind in (False, True):
-        before = sorted((parent for parent in parents if parent.is_chromosome == kind), key=lambda each: -each.fitness)
+        before = sorted((parent for parent in parents if parent.is_chromosome == kind), key=lambda parent: -parent.fitness)
         now = [member for member in members if member.is_chromosome == kind]
         # Stable: of equals those that stand first stay, elites.
         kept = sorted(range(len(now)), key=lambda at: -now[at].fitness)[: len(before)]

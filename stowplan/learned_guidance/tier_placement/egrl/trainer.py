@@ -360,11 +360,11 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             "proposals": pack_maps(self._proposals),
             "replay": self.replay.state_dict(),
             "learner": self.learner.state_dict(),
-            "generators": [checkpoint.pack_generator(each) for each in (self._rng, self._learning_rng)],
+            "generators": [checkpoint.pack_generator(generator) for generator in (self._rng, self._learning_rng)],
             "networks": [network.state_dict() for network in self.networks],
             "tally": {
                 "rewards": list(tally.results),
-                "losses": [list(each) for each in tally.losses],
+                "losses": [list(step) for step in tally.losses],
                 "seconds": [tally.acting_seconds, tally.learning_seconds],
             },
         }
@@ -387,7 +387,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             network.load_state_dict(packed)
         tally = state["tally"]
         acting, learning = tally["seconds"]
-        losses = [Losses(*each) for each in tally["losses"]]
+        losses = [Losses(*step) for step in tally["losses"]]
         self._tally = Tally([*tally["rewards"]], losses, acting_seconds=acting, learning_seconds=learning)
         is_sound = all(0 <= at < len(self.members) for at in self._asked) and 0 <= self._judged <= self._planned
         if not (is_sound and 0 <= self._last < len(self.networks) and 0 <= self._reported <= self.generations):
