@@ -37,7 +37,7 @@ def check_emittable(problem: Any) -> None:
     """Raise UsageError where plans of this kind have no offsets: before they are sought."""
     kind = kinds.of_problem(problem)
     if kind.part(_TABLE) is None:
-        known = ", ".join(each.title for each in kinds.registered() if each.part(_TABLE) is not None)
+        known = ", ".join(other.title for other in kinds.registered() if other.part(_TABLE) is not None)
         raise UsageError(f"plans of {kind.title} have no offsets to emit, those of {known} have")
 
 
@@ -139,21 +139,21 @@ def _c_header(table: OffsetTable, name: str) -> bytes:
 
 def _identifier(name: str) -> str:
     """A name with what C allows in identifiers."""
-    found = re.sub(r"[^0-9A-Za-z_]", "_", name) or "_"
-    return f"n{found}" if found[0].isdigit() else found
+    identifier = re.sub(r"[^0-9A-Za-z_]", "_", name) or "_"
+    return f"n{identifier}" if identifier[0].isdigit() else identifier
 
 
 def _distinct(names: list[str], first: set[int]) -> list[str]:
     """The same names, those that stand there twice with a number behind them; those at the places ``first`` are asked first."""
     taken = set(names)
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
     for at in sorted(range(len(names)), key=lambda at: at not in first):
-        each, number = names[at], 1
-        while each in found or (number > 1 and each in taken):
+        name, number = names[at], 1
+        while name in places or (number > 1 and name in taken):
             number += 1
-            each = f"{names[at]}_{number}"
-        found[each] = at
-    return sorted(found, key=lambda each: found[each])
+            name = f"{names[at]}_{number}"
+        places[name] = at
+    return sorted(places, key=lambda name: places[name])
 
 
 def _remark(text: str) -> str:
@@ -164,7 +164,7 @@ def _remark(text: str) -> str:
 def _string(text: str) -> str:
     """A C string, bytes beyond ASCII written as three octal digits, which nothing that follows can join."""
     plain = {*range(32, 127)} - {*b'"\\?'}
-    return '"' + "".join(chr(each) if each in plain else f"\\{each:03o}" for each in text.encode()) + '"'
+    return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
 def _signed(value: int) -> str:

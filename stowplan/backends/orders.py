@@ -35,14 +35,14 @@ class OrderReport(msgspec.Struct, frozen=True, kw_only=True):
 def ordered(problem: Problem, options: Options, began: float) -> tuple[Plan, OrderReport]:
     """The order of least peak, that given where none is lower; ``began`` by ``time.monotonic``."""
     given = KIND.initial(problem)["given"]
-    found = solve_with(options, problem)
-    moved = found.plan is not None and found.plan.objective < given.objective
-    plan = found.plan if moved else given
+    result = solve_with(options, problem)
+    moved = result.plan is not None and result.plan.objective < given.objective
+    plan = result.plan if moved else given
     report = OrderReport(
         operators=len(problem.ops),
         given=given.objective,
         peak=plan.objective,
-        bound=min(plan.objective, found.bound or 0),
+        bound=min(plan.objective, result.bound or 0),
         moved=moved,
         seconds=round(time.monotonic() - began, 3),
     )

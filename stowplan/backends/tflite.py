@@ -49,9 +49,9 @@ def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
         model = read_tflite(source)
         if plan.problem != model.problem.digest:
             model = read_tflite(source, replace_offline_plan=True)
-    found = verify(model.problem, plan)
-    if not found.ok:
-        raise InputError(f"the plan is not valid for this model: {found.violations[0].message}", source=source)
+    verification = verify(model.problem, plan)
+    if not verification.ok:
+        raise InputError(f"the plan is not valid for this model: {verification.violations[0].message}", source=source)
     with naming(source):
         data = with_offsets(model, offsets(model, plan))
     files.write_atomic(path, data)
@@ -70,10 +70,12 @@ def with_offsets(model: TfliteModel, every: list[int]) -> bytes:
     old = FlatBuffer(model.data)
     root = old.follow(0)
     buffers = old.tables(root, schema.MODEL_BUFFERS)
-    if any(old.number(each, schema.BUFFER_OFFSET, "Q") > 1 for each in buffers):
+    if any(old.number(buffer, schema.BUFFER_OFFSET, "Q") > 1 for buffer in buffers):
         raise InputError("found data behind the flatbuffer, at fixed places, expected all of it inside", place="buffers")
     kept = [
-        each for each in old.tables(root, schema.MODEL_METADATA) if old.text(each, schema.METADATA_NAME) != schema.OFFLINE_PLAN
+        entry
+        for entry in old.tables(root, schema.MODEL_METADATA)
+        if old.text(entry, schema.METADATA_NAME) != schema.OFFLINE_PLAN
     ]
     # Fields of the root as it is: all but the version are references.
     fields = (old.scalar(root - old.scalar(root, "i"), "H") - 4) // 2

@@ -148,17 +148,17 @@ def tune_xla_command(
 
 def _read_options(texts: Sequence[str]) -> dict[str, Option]:
     """Options as they are written on the command line; XLA reads numbers and booleans from text."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for text in texts:
         match = re.fullmatch(r"(?:--)?(\w+)=(.*)", text, re.DOTALL)
         if match is None:
             raise UsageError(
                 f"found option {text!r}, expected NAME=VALUE, for example xla_tpu_enable_latency_hiding_scheduler=true"
             )
-        if match[1] in found:
+        if match[1] in options:
             raise UsageError(f"found option {match[1]} twice, expected it once")
-        found[match[1]] = match[2]
-    return found
+        options[match[1]] = match[2]
+    return options
 
 
 def _how_to_set(tuning: Tuning, written: Sequence[Path]) -> list[str]:

@@ -107,10 +107,10 @@ def lifetimes(specs: Iterable[Any]) -> dict[int, tuple[int, int]]:
 
 def bases(spec: Any) -> list[Any]:
     """The tensors inside whose bytes it lies, the innermost first; raises UnsupportedError where they form a circle."""
-    found: list[Any] = []
+    chain: list[Any] = []
     inner, base = spec, spec.storage_base
     while base is not None:
-        if base is spec or any(base is each for each in found):
+        if base is spec or any(base is other for other in chain):
             raise UnsupportedError("found a tensor that lies inside its own bytes")
         at = inner.storage_base_offset
         if at < 0 or at + inner.allocated_memory > base.allocated_memory or at % inner.alignment:
@@ -118,9 +118,9 @@ def bases(spec: Any) -> list[Any]:
                 f"found {inner.allocated_memory} bytes at {at} of a tensor of {base.allocated_memory} bytes, expected them "
                 f"inside it at a multiple of {inner.alignment}"
             )
-        found.append(base)
+        chain.append(base)
         inner, base = base, base.storage_base
-    return found
+    return chain
 
 
 def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], padding: int) -> list[Arena]:
@@ -150,7 +150,7 @@ def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], paddin
             roots.setdefault(arena_of(spec), []).append(spec)
     if any(mem_id < 1 for mem_id in roots):
         raise UnsupportedError("found a tensor that is bound for arena 0, which is for constants")
-    found = []
+    units = []
     for mem_id in sorted(roots):
         bottom = round_up(reserved[mem_id] if mem_id < len(reserved) else 0, alignment)
         buffers = tuple(
@@ -164,8 +164,8 @@ def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], paddin
             for number, spec in enumerate(roots[mem_id])
         )
         problem = Problem(buffers=buffers, name=f"arena {mem_id}")
-        found.append(Arena(mem_id, bottom, padding, tuple(roots[mem_id]), problem))
-    return found
+        units.append(Arena(mem_id, bottom, padding, tuple(roots[mem_id]), problem))
+    return units
 
 
 def places(specs: Iterable[Any], offsets: Mapping[int, tuple[int, int]]) -> dict[int, Place]:
@@ -176,25 +176,25 @@ def places(specs: Iterable[Any], offsets: Mapping[int, tuple[int, int]]) -> dict
     offsets
         Arena and offset in it of each tensor that has bytes of its own, by ``id``.
     """
-    found: dict[int, tuple[int, int]] = dict(offsets)
+    placed: dict[int, tuple[int, int]] = dict(offsets)
     every = list(specs)
     for spec in every:
         if spec.storage_base is not None:
             chain = [spec, *bases(spec)]
             mem_id, at = offsets[id(chain[-1])]
-            found[id(spec)] = mem_id, at + sum(each.storage_base_offset for each in chain[:-1])
+            placed[id(spec)] = mem_id, at + sum(inner.storage_base_offset for inner in chain[:-1])
     numbers: dict[int, int] = {}
     by_arena: dict[int, list[Any]] = {}
     for spec in every:
-        by_arena.setdefault(found[id(spec)][0], []).append(spec)
+        by_arena.setdefault(placed[id(spec)][0], []).append(spec)
     for mem_id, inside in by_arena.items():
         # What shares bytes, with others in between if need be, is one object of memory: a run of offsets without a gap.
         top, number = 0, -1
-        for spec in sorted(inside, key=lambda spec: found[id(spec)][1]):
-            at = found[id(spec)][1]
+        for spec in sorted(inside, key=lambda spec: placed[id(spec)][1]):
+            at = placed[id(spec)][1]
             if at >= top:
                 number += 1
             top = max(top, at + spec.allocated_memory)
             numbers[id(spec)] = max(0, number)
         assert mem_id >= 1
-    return {key: Place(mem_id, numbers[key], at) for key, (mem_id, at) in found.items()}
+    return {key: Place(mem_id, numbers[key], at) for key, (mem_id, at) in placed.items()}

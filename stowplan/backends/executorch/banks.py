@@ -191,15 +191,15 @@ class BankedPlanningAlgorithm:
         buffers: list[Buffer] = []
         owners: list[Any] = []
         for planned in units:
-            for spec, each in zip(planned.specs, planned.problem.buffers, strict=True):
+            for spec, buffer in zip(planned.specs, planned.problem.buffers, strict=True):
                 if spec.mem_id is None or spec.mem_id in names:
                     pinned = () if spec.mem_id is None else (names[spec.mem_id],)
                     buffers.append(
                         Buffer(
                             id=str(len(buffers)),
-                            lower=each.lower,
-                            upper=each.upper,
-                            size=each.size,
+                            lower=buffer.lower,
+                            upper=buffer.upper,
+                            size=buffer.size,
                             uses=roots[id(spec)],
                             alignment=alignment,
                             banks=pinned,
@@ -228,14 +228,14 @@ class BankedPlanningAlgorithm:
         floor = KIND.bound(problem)
         if stock_plan is not None and stock_plan.objective <= floor:
             return stock_plan, "executorch", stock_plan, floor
-        found = solve_with(self.options, problem, plans)
-        if found.plan is None:
-            why = found.details.get(
+        result = solve_with(self.options, problem, plans)
+        if result.plan is None:
+            why = result.details.get(
                 "explanation", f"found no plan within {self.options.time_limit:g} s, and no proof that there is none"
             )
-            rests = f", assuming {'; '.join(found.assumed)}" if found.assumed else ""
+            rests = f", assuming {'; '.join(result.assumed)}" if result.assumed else ""
             raise InputError(f"the banks do not hold the graph: {why}{rests}")
-        return found.plan, found.provenance.candidate, stock_plan, max(floor, found.bound or 0)
+        return result.plan, result.provenance.candidate, stock_plan, max(floor, result.bound or 0)
 
     def _elsewhere(self, units: list[arenas.Arena]) -> dict[int, tuple[int, int]]:
         """Places of what is bound for arenas that the map does not declare: laid out there, first fit by size."""
@@ -243,11 +243,11 @@ class BankedPlanningAlgorithm:
         offsets: dict[int, tuple[int, int]] = {}
         for unit in units:
             bound = [spec.mem_id is not None and spec.mem_id not in declared for spec in unit.specs]
-            buffers = tuple(each for each, is_bound in zip(unit.problem.buffers, bound, strict=True) if is_bound)
-            found = quick_plan(packing.Problem(buffers=buffers), self.options, lambda: False) if buffers else None
-            if found is not None:
+            buffers = tuple(buffer for buffer, is_bound in zip(unit.problem.buffers, bound, strict=True) if is_bound)
+            packed = quick_plan(packing.Problem(buffers=buffers), self.options, lambda: False) if buffers else None
+            if packed is not None:
                 specs = [spec for spec, is_bound in zip(unit.specs, bound, strict=True) if is_bound]
-                for spec, at in zip(specs, found[1].offsets, strict=True):
+                for spec, at in zip(specs, packed[1].offsets, strict=True):
                     offsets[id(spec)] = unit.mem_id, unit.bottom + at
         return offsets
 
@@ -258,14 +258,14 @@ def count_uses(graph_module: Any, specs: Sequence[Any]) -> dict[int, int]:
     from executorch.exir.memory_planning import get_node_tensor_specs
 
     still = {memory.alloc, memory.view, memory.free}
-    found = dict.fromkeys(map(id, specs), 0)
+    uses = dict.fromkeys(map(id, specs), 0)
     for node in graph_module.graph.nodes:
         if node.op != "call_function" or node.target in still or getattr(node.target, "__name__", "") == "getitem":
             continue
-        touched = {id(spec) for each in (node, *node.all_input_nodes) for spec in get_node_tensor_specs(each)}
-        for key in touched & found.keys():
-            found[key] += 1
-    return found
+        touched = {id(spec) for touching in (node, *node.all_input_nodes) for spec in get_node_tensor_specs(touching)}
+        for key in touched & uses.keys():
+            uses[key] += 1
+    return uses
 
 
 def banked_planning_algorithm(
@@ -333,8 +333,8 @@ def _stock(target: Any) -> Callable[..., Any]:
     require(*NEEDED)
     from executorch.exir.banked_memory_planning import BankedGreedy
 
-    found: Callable[..., Any] = BankedGreedy(target)
-    return found
+    planner: Callable[..., Any] = BankedGreedy(target)
+    return planner
 
 
 def _realign(target: Any, result: Any, alignment: int) -> None:

@@ -46,28 +46,28 @@ def faults(graph: Any, placed: Mapping[int, tuple[Any, Any]], sizes: Sequence[in
     lost = sum(id(spec) not in placed and id(spec) not in bound for spec, _, _ in every)
     if lost:
         return [f"{lost} tensors have no place"]
-    found = []
+    wrong = []
     for number, (spec, pin, padding) in enumerate(every):
         if id(spec) not in placed:
             continue
         mem_id, at = placed[id(spec)]
         end = at + spec.allocated_memory
         if not 1 <= mem_id < len(sizes):
-            found.append(f"tensor {number} is in arena {mem_id}, and there are {len(sizes)}")
+            wrong.append(f"tensor {number} is in arena {mem_id}, and there are {len(sizes)}")
             continue
         if pin is not None and spec.storage_base is None and mem_id != pin:
-            found.append(f"tensor {number} is in arena {mem_id}, bound for {pin}")
+            wrong.append(f"tensor {number} is in arena {mem_id}, bound for {pin}")
         if at < (reserved[mem_id] if mem_id < len(reserved) else 0) or end > sizes[mem_id] - padding:
-            found.append(f"tensor {number} is at bytes {at} to {end}, outside what arena {mem_id} has for it")
+            wrong.append(f"tensor {number} is at bytes {at} to {end}, outside what arena {mem_id} has for it")
         if at % spec.alignment:
-            found.append(f"tensor {number} is at {at}, not a multiple of {spec.alignment}")
+            wrong.append(f"tensor {number} is at {at}, not a multiple of {spec.alignment}")
         base = spec.storage_base
         if base is not None and placed.get(id(base)) != (mem_id, at - spec.storage_base_offset):
-            found.append(f"tensor {number} is not where it should be inside another")
+            wrong.append(f"tensor {number} is not where it should be inside another")
         if id(spec) in bound and id(spec) in bound[id(spec)].viewed:
-            found.append(f"tensor {number} is read through a view where nobody writes it")
+            wrong.append(f"tensor {number} is read through a view where nobody writes it")
     names = {id(spec): number for number, (spec, _, _) in enumerate(every)}
-    return found or [*_unwritten(parts, placed), *_overlaps(graph, placed, [], names)]
+    return wrong or [*_unwritten(parts, placed), *_overlaps(graph, placed, [], names)]
 
 
 def _unwritten(parts: list[Any], placed: Mapping[int, tuple[int, int]]) -> Iterator[str]:
@@ -103,9 +103,9 @@ def _overlaps(graph: Any, placed: Mapping[int, tuple[int, int]], held: list[_Val
         if id(value.home) in placed
     ]
     values = own + [replace(value, first=0, last=graph.nodes) for value in held]
-    rows = [(*placed[id(each.home)], each.home.allocated_memory, each.first, each.last) for each in values]
+    rows = [(*placed[id(value.home)], value.home.allocated_memory, value.first, value.last) for value in values]
     arena, low, size, first, last = np.array(rows, np.int64).reshape(-1, 5).T
-    found = []
+    wrong = []
     for number, value in enumerate(own):
         rest = slice(number + 1, None)
         meet = (
@@ -116,17 +116,17 @@ def _overlaps(graph: Any, placed: Mapping[int, tuple[int, int]], held: list[_Val
             & (first[number] <= last[rest])
             & (np.minimum(size[rest], size[number]) > 0)
         )
-        found += [
+        wrong += [
             f"tensors {names[id(value.home)]} and {names[id(other.home)]} share bytes while both live"
             for other in (values[number + 1 + at] for at in np.flatnonzero(meet).tolist())
             if not (_inside(value.home, other.home) or _inside(other.home, value.home) or _exclude(value, other))
         ]
     for call in graph.calls:
         results = {id(spec) for spec in call.results if call.moves}
-        around = [each for each in values if each.first <= call.node <= each.last and id(each.spec) not in results]
+        around = [value for value in values if value.first <= call.node <= value.last and id(value.spec) not in results]
         for body in call.bodies:
-            found += _overlaps(body, placed, around, names)
-    return found
+            wrong += _overlaps(body, placed, around, names)
+    return wrong
 
 
 def _exclude(one: _Value, other: _Value) -> bool:

@@ -77,7 +77,7 @@ def is_program(module: Any, signature: Any) -> bool:
     """Whether a graph is a program's own, not one that its nodes run: those are planned under the program's signature too."""
     inputs = getattr(signature, "input_specs", None)
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
-    return inputs is None or names == [each.arg.name for each in inputs]
+    return inputs is None or names == [spec.arg.name for spec in inputs]
 
 
 def read(module: Any, specs: list[Any], padding: int, known: dict[int, Graph]) -> Graph:
@@ -143,26 +143,26 @@ def flatten(program: Graph) -> list[Tensor]:
     UnsupportedError
         A tensor of several graphs, or a branch that returns something that it has not made.
     """
-    found: dict[int, Tensor] = {}
-    _add(program, 0, found)
+    tensors: dict[int, Tensor] = {}
+    _add(program, 0, tensors)
     bound = {id(spec) for spec in program.bound()}
-    for tensor in found.values():
+    for tensor in tensors.values():
         base = tensor.spec.storage_base
         if base is not None:
-            if tensor.storage_base is not None or id(base) not in found.keys() - bound:
+            if tensor.storage_base is not None or id(base) not in tensors.keys() - bound:
                 raise UnsupportedError("found a tensor inside the bytes of one that is not planned, or that a branch returns")
-            tensor.storage_base, tensor.storage_base_offset = found[id(base)], tensor.spec.storage_base_offset
-    return [tensor for key, tensor in found.items() if key not in bound]
+            tensor.storage_base, tensor.storage_base_offset = tensors[id(base)], tensor.spec.storage_base_offset
+    return [tensor for key, tensor in tensors.items() if key not in bound]
 
 
-def _add(graph: Graph, clock: int, found: dict[int, Tensor]) -> int:
+def _add(graph: Graph, clock: int, tensors: dict[int, Tensor]) -> int:
     """Add a graph that begins at a time; returns the time after it."""
     begins, ends = [], []
     calls = {call.node: call for call in graph.calls}
     for number in range(graph.nodes):
         begins.append(clock)
         for body in calls[number].bodies if number in calls else ():
-            clock = _add(body, clock, found)
+            clock = _add(body, clock, tensors)
         ends.append(clock)
         clock += 1
 
@@ -171,18 +171,18 @@ def _add(graph: Graph, clock: int, found: dict[int, Tensor]) -> int:
         return (first, last) if first is None or last is None else (begins[first], ends[last])
 
     for spec, pin in zip(graph.specs, graph.pins, strict=True):
-        if id(spec) in found:
+        if id(spec) in tensors:
             raise UnsupportedError("found a tensor that several graphs have")
-        found[id(spec)] = Tensor(spec, pin, life(spec))
+        tensors[id(spec)] = Tensor(spec, pin, life(spec))
     for call in graph.calls:
-        owners = {id(result): found[id(result)] for result in call.results if id(result) in found}
+        owners = {id(result): tensors[id(result)] for result in call.results if id(result) in tensors}
         for body in call.bodies if call.moves else ():
             made = [spec for spec in body.returned if spec is not None and not spec.const]
             if len({*map(id, made)} - {*map(id, body.placeholders)}) < len(body.returned):
                 raise UnsupportedError("found a branch that returns what it was given, or one tensor twice, expected its own")
             for result, spec in zip(call.results, body.returned, strict=True):
-                if id(spec) in found:  # otherwise the runtime allocates it
-                    tensor, (first, last) = found[id(spec)], life(result)
+                if id(spec) in tensors:  # otherwise the runtime allocates it
+                    tensor, (first, last) = tensors[id(spec)], life(result)
                     tensor.lifetime = min(first, tensor.lifetime[0]), max(last, tensor.lifetime[1])
                     _join(owners.setdefault(id(result), tensor).root(), tensor.root())
     return clock
@@ -202,5 +202,5 @@ def _join(one: Tensor, other: Tensor) -> None:
 def assign(graph: Graph, tensors: list[Tensor], roots: Mapping[int, tuple[int, int]]) -> dict[Any, Place]:
     """Places by specification, given arena and offset of the tensors that have bytes of their own, by ``id``."""
     inside = [tensor for tensor in tensors if id(tensor.root()) in roots]
-    found = places(inside, roots)
-    return {tensor.spec: found[id(tensor)] for tensor in inside} | dict.fromkeys(graph.bound(), Place())
+    placed = places(inside, roots)
+    return {tensor.spec: placed[id(tensor)] for tensor in inside} | dict.fromkeys(graph.bound(), Place())

@@ -34,10 +34,10 @@ VERSION = "1.5"
 def complaint() -> str:
     """What is wrong with the installed version of executorch, in one line; empty where it is the one that is known."""
     try:
-        found = importlib.metadata.version("executorch")
+        installed = importlib.metadata.version("executorch")
     except importlib.metadata.PackageNotFoundError:
         return f"found an executorch without a version, expected {VERSION}"
-    return "" if found.split(".")[:2] == VERSION.split(".") else f"found executorch {found}, expected {VERSION}"
+    return "" if installed.split(".")[:2] == VERSION.split(".") else f"found executorch {installed}, expected {VERSION}"
 
 
 class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,10 +156,10 @@ class MemoryPlanningAlgorithm:
                 if unit.size(plan.objective) < size:
                     best, size, source = plan, unit.size(plan.objective), name
         if size > load:
-            found = solve_with(self.options, problem, plans)
-            bound = max(load, unit.size(found.bound or 0))
-            if found.plan is not None and unit.size(found.plan.objective) < size:
-                best, size, source = found.plan, unit.size(found.plan.objective), found.provenance.candidate
+            result = solve_with(self.options, problem, plans)
+            bound = max(load, unit.size(result.bound or 0))
+            if result.plan is not None and unit.size(result.plan.objective) < size:
+                best, size, source = result.plan, unit.size(result.plan.objective), result.provenance.candidate
         if best is None and not is_right:
             raise UnsupportedError(f"found no plan within {self.options.time_limit:g} s")
         return best, ArenaReport(
@@ -233,5 +233,5 @@ def _installed_greedy() -> Callable[..., Any]:
     require(*NEEDED)
     from executorch.exir.memory_planning import greedy
 
-    found: Callable[..., Any] = greedy
-    return found
+    planner: Callable[..., Any] = greedy
+    return planner

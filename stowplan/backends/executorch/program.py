@@ -99,7 +99,7 @@ def _planned(edge: Any, base: Any, options: Options, *, order: bool) -> Planned:
     reorder, algorithm = ReorderPass(options), MemoryPlanningAlgorithm(options)
     passes = base.memory_planning_pass
     planning = (
-        {name: _with_algorithm(each, algorithm) for name, each in passes.items()}
+        {name: _with_algorithm(memory_pass, algorithm) for name, memory_pass in passes.items()}
         if isinstance(passes, dict)
         else _with_algorithm(passes, algorithm)
     )
@@ -113,10 +113,10 @@ def _with_algorithm(memory_pass: Any, algorithm: MemoryPlanningAlgorithm) -> Any
         raise UsageError(f"found {type(memory_pass).__name__} to plan memory, expected executorch's MemoryPlanningPass")
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
 
-    found = copy.copy(memory_pass)
-    found.memory_planning_algo = MemoryPlanningAlgorithmSuite([algorithm])
-    found.state = type(memory_pass.state)()
-    return found
+    own = copy.copy(memory_pass)
+    own.memory_planning_algo = MemoryPlanningAlgorithmSuite([algorithm])
+    own.state = type(memory_pass.state)()
+    return own
 
 
 def offset_table(program: Any, method: str = "forward") -> OffsetTable:

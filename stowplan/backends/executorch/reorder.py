@@ -104,7 +104,7 @@ class GraphReader:
                 parts.setdefault(_whole(node), []).append(node)
         wanted = [
             *heads,
-            *(each for number in order for each in (self._operators[number], *parts.get(self._operators[number], ()))),
+            *(node for number in order for node in (self._operators[number], *parts.get(self._operators[number], ()))),
         ]
         (last,) = (node for node in self._nodes if node.op == "output")
         for node in wanted:
@@ -128,9 +128,9 @@ class GraphReader:
                 else:
                     inputs += self._add(node)
             elif node.op == "output":
-                outputs = {each: None for used in node.all_input_nodes for each in self._numbers_of(used)}
+                outputs = {tensor: None for used in node.all_input_nodes for tensor in self._numbers_of(used)}
             elif node.op == "call_function" and not _is_getitem(node):
-                reads = dict.fromkeys(each for used in node.all_input_nodes for each in self._numbers_of(used))
+                reads = dict.fromkeys(tensor for used in node.all_input_nodes for tensor in self._numbers_of(used))
                 writes = tuple(self._add(node))
                 number_of[node] = len(ops)
                 self._operators.append(node)

@@ -44,7 +44,7 @@ def separated(graph: Any) -> Any:
     for node in graph.nodes:
         if node.op == "placeholder" and "tangents" in str(node.target):
             behind.add(node)
-        if any(each in behind for each in node.all_input_nodes) and node.op != "output":
+        if any(used in behind for used in node.all_input_nodes) and node.op != "output":
             behind.add(node)
             names[node] = new.node_copy(node, later)
             continue

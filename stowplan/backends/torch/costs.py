@@ -49,7 +49,7 @@ def whole(number: Any) -> int:
 
 def shape(tensor: Any) -> tuple[int, ...]:
     """Sizes of a tensor."""
-    return tuple(whole(each) for each in tensor.shape)
+    return tuple(whole(size) for size in tensor.shape)
 
 
 def storage_bytes(tensor: Any) -> int:
@@ -75,7 +75,7 @@ def written_bytes(node: Any) -> int:
 
 def moved_bytes(node: Any) -> int:
     """Bytes that a node reads and writes, each of its tensors once."""
-    tensors = [each for used in (*node.all_input_nodes, node) for each in tensors_of(used.meta.get("val"))]
+    tensors = [tensor for used in (*node.all_input_nodes, node) for tensor in tensors_of(used.meta.get("val"))]
     return sum(map(tensor_bytes, tensors))
 
 
@@ -94,7 +94,7 @@ def flops(node: Any) -> int:
 
 def _attention(node: Any, args: Any) -> int:
     is_backward = "backward" in str(node.target)
-    four = [tuple(each.shape) for each in args if isinstance(each, torch.Tensor) and each.dim() == 4]
+    four = [tuple(argument.shape) for argument in args if isinstance(argument, torch.Tensor) and argument.dim() == 4]
     if is_backward:
         return int(_FORMULAS.sdpa_backward_flop_count(*four[:4]))
     return int(_FORMULAS.sdpa_flop_count(*four[:3]))
@@ -105,13 +105,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, torch.fx.Node):
         return _plain(value.meta.get("val"))
     if isinstance(value, torch.Tensor):
-        if all(type(each) is int for each in value.shape):
+        if all(type(size) is int for size in value.shape):
             return value
         return torch.empty(shape(value), dtype=value.dtype, device="meta")
     if isinstance(value, torch.SymInt | torch.SymFloat):
         return whole(value)
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     # Lists of a graph are of a type of their own.
     if isinstance(value, list | tuple):
         return tuple(map(_plain, value)) if isinstance(value, tuple) else [*map(_plain, value)]
@@ -120,5 +120,5 @@ def _plain(value: Any) -> Any:
 
 def cost(node: Any, operations: int) -> int:
     """Of a run, in floating-point operations: its own, and as many as take the time that its bytes take."""
-    device = next((each.device.type for each in tensors_of(node.meta.get("val"))), "cpu")
+    device = next((tensor.device.type for tensor in tensors_of(node.meta.get("val"))), "cpu")
     return operations + FLOPS_PER_BYTE.get(device, OTHER_FLOPS_PER_BYTE) * moved_bytes(node)

@@ -18,7 +18,7 @@ from stowplan.backends.torch.reader import Reading, is_part
 
 def split(
     module: Any,
-    found: Reading,
+    reading: Reading,
     sequence: Sequence[int],
     *,
     num_fwd_outputs: int,
@@ -40,7 +40,7 @@ def split(
     (torch.fx.GraphModule, torch.fx.GraphModule)
         As AOTAutograd expects them of a partitioner.
     """
-    writer = _Writer(found)
+    writer = _Writer(reading)
     for number in sequence:
         writer.run(number)
     graph, saved, symbols = writer.finish()
@@ -65,8 +65,8 @@ def split(
 class _Writer:
     """The new graph while it is written."""
 
-    def __init__(self, found: Reading):
-        self.found = found
+    def __init__(self, reading: Reading):
+        self.reading = reading
         self.graph = torch.fx.Graph()
         self.now: dict[Any, Any] = {}
         """New node of the latest instance of a value that is no view."""
@@ -81,21 +81,21 @@ class _Writer:
         self.parts: dict[Any, list[Any]] = {}
         self.sizes: dict[int, list[Any]] = {}
         """Symbols that can be made once an operator has run."""
-        for node in found.graph.nodes:
+        for node in reading.graph.nodes:
             if node.op == "placeholder":
                 self.now[node] = self._copy(node)
-            elif is_part(node) and node not in found.base and node not in found.symbols:
+            elif is_part(node) and node not in reading.base and node not in reading.symbols:
                 self.parts.setdefault(node.args[0], []).append(node)
         self._prepare_symbols()
 
     def _prepare_symbols(self) -> None:
         after: dict[Any, int] = {}
-        for node in self.found.graph.nodes:
-            if node not in self.found.symbols or node.op == "placeholder":
+        for node in self.reading.graph.nodes:
+            if node not in self.reading.symbols or node.op == "placeholder":
                 continue
             ready = -1
             for used in node.all_input_nodes:
-                owner = after.get(used) if used in after else self.found.owner(used)
+                owner = after.get(used) if used in after else self.reading.owner(used)
                 ready = max(ready, -1 if owner is None else owner)
             after[node] = ready
             if ready < 0:
@@ -105,12 +105,12 @@ class _Writer:
 
     def run(self, number: int) -> None:
         """Write a run of an operator, or go from the forward to the backward pass."""
-        if number == self.found.border:
-            self.forward_outputs = [self._value(each) for each in self.found.forward_outputs]
+        if number == self.reading.border:
+            self.forward_outputs = [self._value(output) for output in self.reading.forward_outputs]
             self.is_backward = True
             self.views = {}
             return
-        node = self.found.nodes[number]
+        node = self.reading.nodes[number]
         made = self._copy(node)
         self.now[node] = made
         for part in self.parts.get(node, ()):
@@ -120,8 +120,8 @@ class _Writer:
 
     def finish(self) -> tuple[Any, list[Any], list[Any]]:
         """The graph with its outputs, and what is saved of tensors and of sizes."""
-        outputs = [*self.forward_outputs, *(self._value(each) for each in self.found.backward_outputs)]
-        (last,) = (node for node in self.found.graph.nodes if node.op == "output")
+        outputs = [*self.forward_outputs, *(self._value(output) for output in self.reading.backward_outputs)]
+        (last,) = (node for node in self.reading.graph.nodes if node.op == "output")
         self.graph.output(tuple(outputs)).meta = dict(last.meta)
         return self.graph, list(self.saved), list(self.symbols)
 
@@ -139,15 +139,15 @@ class _Writer:
             if node not in self.now:
                 self.now[node] = self.graph.node_copy(node)
             return self.now[node]
-        if node in self.found.base:
+        if node in self.reading.base:
             return self._view(node)
         made = self.now[node]
         if self.is_backward and made in self.early and not (made.op == "placeholder" and "tangents" in str(made.target)):
-            (self.symbols if node in self.found.symbols else self.saved)[made] = None
+            (self.symbols if node in self.reading.symbols else self.saved)[made] = None
         return made
 
     def _view(self, node: Any) -> Any:
-        instance = self._value(self.found.root(node))
+        instance = self._value(self.reading.root(node))
         if (node, instance) not in self.views:
             self.views[node, instance] = self._copy(node)
         return self.views[node, instance]

@@ -65,12 +65,12 @@ def problem_of(nodes: Sequence[Any], outputs: set[str]) -> Problem:
             tensors.append(Tensor(id=name, size=max(plan.size_alloc, plan.size_free)))
         return number[name]
 
-    writes = [tuple(dict.fromkeys(add(each) for each in node.get_outputs())) for node in nodes]
-    written = {each for row in writes for each in row}
+    writes = [tuple(dict.fromkeys(add(buffer) for buffer in node.get_outputs())) for node in nodes]
+    written = {tensor for row in writes for tensor in row}
     reads = []
     for node in nodes:
-        row = [add(each) for each in node.mpi_node.pred_buffers]
-        inputs += [each for each in row if each not in written]
+        row = [add(buffer) for buffer in node.mpi_node.pred_buffers]
+        inputs += [tensor for tensor in row if tensor not in written]
         reads.append(tuple(dict.fromkeys(row)))
     place = {node: at for at, node in enumerate(nodes)}
     return Problem(
@@ -78,13 +78,13 @@ def problem_of(nodes: Sequence[Any], outputs: set[str]) -> Problem:
         ops=tuple(
             Op(
                 id=node.get_name(),
-                reads=tuple(each for each in reads[at] if each not in writes[at]),
+                reads=tuple(tensor for tensor in reads[at] if tensor not in writes[at]),
                 writes=writes[at],
             )
             for at, node in enumerate(nodes)
         ),
         inputs=tuple(dict.fromkeys(inputs)),
-        outputs=tuple(number[each] for each in sorted(outputs) if each in number),
+        outputs=tuple(number[name] for name in sorted(outputs) if name in number),
         precedences=tuple(
             dict.fromkeys((place[other], at) for node, at in place.items() for other in node.mpi_node.pred_nodes)
         ),
@@ -137,7 +137,7 @@ def inductor_order(time_limit: float = 10.0, **search: Unpack[SearchOptions]) ->
 
 def _methods(function: Callable[..., Any]) -> list[Any] | None:
     """The list of methods that is the function's default."""
-    for each in function.__defaults__ or ():
-        if isinstance(each, list) and all(callable(one) for one in each):
-            return each
+    for default in function.__defaults__ or ():
+        if isinstance(default, list) and all(callable(one) for one in default):
+            return default
     return None

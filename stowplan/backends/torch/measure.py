@@ -68,11 +68,11 @@ class Storages(_Mode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self.is_counting:
             return func(*args, **(kwargs or {}))
-        for each in tree_leaves((args, kwargs)):
-            self.find(each, self.counts_all)
+        for leaf in tree_leaves((args, kwargs)):
+            self.find(leaf, self.counts_all)
         out = func(*args, **(kwargs or {}))
-        for each in tree_leaves(out):
-            self.add(each)
+        for leaf in tree_leaves(out):
+            self.add(leaf)
         return out
 
 
@@ -93,8 +93,8 @@ def measure_peak(step: Callable[[], Any], *present: Any) -> int:
         Bytes of storages; what kernels need inside is not seen, nor what other threads run.
     """
     mode = Storages()
-    for each in present:
-        given = [*each.parameters(), *each.buffers()] if isinstance(each, torch.nn.Module) else tree_leaves(each)
+    for item in present:
+        given = [*item.parameters(), *item.buffers()] if isinstance(item, torch.nn.Module) else tree_leaves(item)
         for tensor in given:
             mode.add(tensor)
     with mode:

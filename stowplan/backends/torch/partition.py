@@ -32,9 +32,9 @@ LARGER = (16, 8, 4, 2, 1)
 
 def complaint() -> str:
     """What is wrong with the installed version of torch, in one line; empty where it is one that is known."""
-    found = str(torch.__version__)
-    known = ".".join(found.split(".")[:2]) in VERSIONS
-    return "" if known else f"found torch {found}, expected {', '.join(VERSIONS)}"
+    installed = str(torch.__version__)
+    known = ".".join(installed.split(".")[:2]) in VERSIONS
+    return "" if known else f"found torch {installed}, expected {', '.join(VERSIONS)}"
 
 
 class Partitioner(CustomPartitionerFn):
@@ -88,17 +88,17 @@ class Partitioner(CustomPartitionerFn):
         began = time.monotonic()
         module = prepared(gm)
         count = kwargs["num_fwd_outputs"]
-        found = read(module.graph, count, self.settings.counted)
+        reading = read(module.graph, count, self.settings.counted)
         before = time.monotonic()
         modules = stock.partition(gm, joint_inputs, kwargs)
         stock_seconds = time.monotonic() - before
         key, limit = self._share()
         chooser = Chooser(
-            found,
+            reading,
             limit,
             self.settings,
-            sequence_of(found, [each.graph for each in modules]),
-            lambda should_stop: stock.plans(gm, found, joint_inputs, kwargs, should_stop=should_stop),
+            sequence_of(reading, [half.graph for half in modules]),
+            lambda should_stop: stock.plans(gm, reading, joint_inputs, kwargs, should_stop=should_stop),
             stock_seconds,
             began,
         )
@@ -106,7 +106,7 @@ class Partitioner(CustomPartitionerFn):
         if not choice.is_stock:
             modules = split(
                 module,
-                found,
+                reading,
                 choice.sequence,
                 num_fwd_outputs=count,
                 static_lifetime_input_indices=kwargs.get("static_lifetime_input_indices"),
@@ -140,7 +140,7 @@ class Partitioner(CustomPartitionerFn):
         context = CompileContext.current_compile_id()
         # The same code compiled again, for other sizes, say, takes the place of what it was.
         key = getattr(context, "frame_id", None)
-        taken = [report.peak for each, report in self._parts.items() if each != key]
+        taken = [report.peak for other, report in self._parts.items() if other != key]
         left = self.settings.graphs - len(taken)
         if left < 1:
             raise MemoryLimitError(

@@ -93,7 +93,7 @@ class Chooser:
 
     Parameters
     ----------
-    found
+    reading
         The joint graph.
     limit
         Bytes.
@@ -109,7 +109,7 @@ class Chooser:
 
     def __init__(
         self,
-        found: Reading,
+        reading: Reading,
         limit: int,
         settings: Settings,
         own: Sequence[int] | None,
@@ -117,9 +117,9 @@ class Chooser:
         stock_seconds: float,
         began: float,
     ):
-        self.found, self.limit, self.settings = found, limit, settings
+        self.reading, self.limit, self.settings = reading, limit, settings
         self.others, self.stock_seconds, self.began = others, stock_seconds, began
-        self.free: Structure = build(found.problem)
+        self.free: Structure = build(reading.problem)
         self.own = None if own is None else self.free.made(own)
         if self.own is not None and not verify(self.free.problem, self.own).ok:
             self.own = None
@@ -162,7 +162,7 @@ class Chooser:
             (self._simulated(order, POLICIES[0], lambda: bool(self.plans) and self._left() < 0), order) for order in orders
         ]
         # Runs are added to the order that did better; then it is simulated with other weights.
-        order = min(tried, key=lambda each: each[0])[1]
+        order = min(tried, key=lambda pair: pair[0])[1]
         self._mended("insertion", order)
         for policy in POLICIES[1:]:
             if not self.plans or time.monotonic() < until:
@@ -172,27 +172,27 @@ class Chooser:
             self._reached(peaks.lowered(self.free, own, lambda: time.monotonic() >= until, self.limit))
         until = time.monotonic() + STOCK_SHARE * self._left()
         # Another plan of torch's takes as long as the one at hand did.
-        for each in self.others(lambda: time.monotonic() + self.stock_seconds >= until):
-            self._offer(f"stock at {each.budget}", each.sequence)
+        for plan in self.others(lambda: time.monotonic() + self.stock_seconds >= until):
+            self._offer(f"stock at {plan.budget}", plan.sequence)
 
     def _simulated(self, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> float:
         """Added cost of a simulation's plan without what it can do without; infinite where it found none."""
-        found = simulate(self.free, order, self.limit, policy, should_stop)
-        if found is None:
+        sequence = simulate(self.free, order, self.limit, policy, should_stop)
+        if sequence is None:
             return math.inf
-        self._offer("simulation", found)
-        return self._mended("descent", found)
+        self._offer("simulation", sequence)
+        return self._mended("descent", sequence)
 
     def _mended(self, name: str, sequence: Sequence[int]) -> float:
         """Added cost of a sequence with the runs that make it fit, and without those that it does not need."""
-        found = self.insertion.mended(sequence, self.limit, lambda: self._left() < 0)
-        if found is None:
+        mended = self.insertion.mended(sequence, self.limit, lambda: self._left() < 0)
+        if mended is None:
             return math.inf
-        self._offer(name, found)
-        return float(self.free.made(found).objective)
+        self._offer(name, mended)
+        return float(self.free.made(mended).objective)
 
     def _search(self) -> Choice:
-        problem = msgspec.structs.replace(self.found.problem, limit=self.limit)
+        problem = msgspec.structs.replace(self.reading.problem, limit=self.limit)
         at_hand = {name: msgspec.structs.replace(plan, problem=problem.digest) for name, plan in self.plans.items()}
         if self.bound <= self.limit and self._left() >= LEAST_SEARCH:
             result = solve(
@@ -212,7 +212,7 @@ class Chooser:
     def _least(self) -> Choice:
         """A plan of small peak; raises the error that says what is possible where that is above the limit."""
         seconds = max(LEAST_LEFT, self._left(), LEAST_SHARE * self.settings.time_limit)
-        plan, bound = peaks.least_peak(self.found.problem, self._own_orders(), seconds, enough=self.limit)
+        plan, bound = peaks.least_peak(self.reading.problem, self._own_orders(), seconds, enough=self.limit)
         self._reached(plan)
         self.bound = max(self.bound, bound)
         best = self._best()
@@ -242,25 +242,25 @@ class Chooser:
             self.plans[name] = plan
 
     def _best(self) -> str | None:
-        return min(self.plans, key=lambda each: (self.plans[each].objective, self.plans[each].peak), default=None)
+        return min(self.plans, key=lambda name: (self.plans[name].objective, self.plans[name].peak), default=None)
 
     def _best_plan(self) -> Plan:
         return self.plans[self._best() or ""]
 
     def _choice(self, plan: Plan, source: str, bound: int) -> Choice:
-        found = self.found
+        reading = self.reading
         sequence = list(plan.sequence)
         is_stock = self.own is not None and sequence == list(self.own.sequence)
         report = GraphReport(
-            operators=len(found.nodes),
+            operators=len(reading.nodes),
             limit=self.limit,
             stock_peak=None if self.own is None else self.own.peak,
             peak=plan.peak,
-            added_flops=found.added_flops(sequence),
-            added_runs=len(sequence) - len(found.nodes),
-            added_cost=plan.objective * found.unit,
-            bound=min(bound, plan.objective) * found.unit,
-            saved=_held(found.problem, plan, found.border),
+            added_flops=reading.added_flops(sequence),
+            added_runs=len(sequence) - len(reading.nodes),
+            added_cost=plan.objective * reading.unit,
+            bound=min(bound, plan.objective) * reading.unit,
+            saved=_held(reading.problem, plan, reading.border),
             source="stock" if is_stock else source,
             seconds=round(time.monotonic() - self.began, 3),
         )

@@ -79,7 +79,7 @@ class Reading:
 
     def added_flops(self, sequence: Iterable[int]) -> int:
         """Floating-point operations of a sequence beyond those of each operator once."""
-        return sum(self.flops[each] for each in sequence) - sum(self.flops)
+        return sum(self.flops[number] for number in sequence) - sum(self.flops)
 
 
 def is_part(node: Any) -> bool:
@@ -110,14 +110,14 @@ def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted()) -> Read
     """
     (last,) = (node for node in graph.nodes if node.op == "output")
     outputs = list(last.args[0])
-    found = Reading(graph, outputs[:num_fwd_outputs], outputs[num_fwd_outputs:])
+    reading = Reading(graph, outputs[:num_fwd_outputs], outputs[num_fwd_outputs:])
     for node in graph.nodes:
-        _classify(found, node)
-    _Builder(found, counted).build()
-    return found
+        _classify(reading, node)
+    _Builder(reading, counted).build()
+    return reading
 
 
-def _classify(found: Reading, node: Any) -> None:
+def _classify(reading: Reading, node: Any) -> None:
     if node.op in ("get_attr", "output"):
         return
     if node.op not in ("placeholder", "call_function"):
@@ -130,29 +130,29 @@ def _classify(found: Reading, node: Any) -> None:
         if not is_tensor and value is not None and not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int):
             raise UnsupportedError(f"found an input of the type {type(value).__name__}, expected tensors and sizes")
         if not is_tensor:
-            found.symbols.add(node)
+            reading.symbols.add(node)
         elif "tangents" in str(node.target):
-            found.tangents.append(node)
+            reading.tangents.append(node)
         else:
-            found.inputs.append(node)
+            reading.inputs.append(node)
         return
     if is_part(node):
         whole = node.args[0]
-        if whole in found.base:
-            found.base[node] = found.base[whole]
-        elif whole in found.symbols:
-            found.symbols.add(node)
+        if whole in reading.base:
+            reading.base[node] = reading.base[whole]
+        elif whole in reading.symbols:
+            reading.symbols.add(node)
         return
     _check(node)
     if not is_tensor and value is not None and not isinstance(value, tuple | list):
-        found.symbols.add(node)
+        reading.symbols.add(node)
         return
     base = None if is_mutable(node) else _viewed(node)
     if base is not None:
-        found.base[node] = base
+        reading.base[node] = base
         return
-    found.number[node] = len(found.nodes)
-    found.nodes.append(node)
+    reading.number[node] = len(reading.nodes)
+    reading.nodes.append(node)
 
 
 def _check(node: Any) -> None:
@@ -169,7 +169,7 @@ def _viewed(node: Any) -> Any:
     made = tensors_of(node.meta.get("val"))
     for used in node.all_input_nodes:
         given = tensors_of(used.meta.get("val"))
-        if made and given and all(_share(each, other) for each in made for other in given):
+        if made and given and all(_share(own, other) for own in made for other in given):
             return used
     return None
 
@@ -181,8 +181,8 @@ def _share(one: Any, other: Any) -> bool:
 class _Builder:
     """Makes the tensors, operators and precedences of a reading's problem."""
 
-    def __init__(self, found: Reading, counted: Counted):
-        self.found, self.counted = found, counted
+    def __init__(self, reading: Reading, counted: Counted):
+        self.reading, self.counted = reading, counted
         self.tensors: list[Tensor] = []
         self.tensor: dict[Any, int] = {}
         """Number of the tensor of a root."""
@@ -190,44 +190,44 @@ class _Builder:
         self.precedences: dict[tuple[int, int], None] = {}
 
     def build(self) -> None:
-        found = self.found
-        found.border = len(found.nodes)
-        found.nodes.append(None)
-        gradients = {found.root(each) for each in found.backward_outputs if isinstance(each, torch.fx.Node)}
+        reading = self.reading
+        reading.border = len(reading.nodes)
+        reading.nodes.append(None)
+        gradients = {reading.root(node) for node in reading.backward_outputs if isinstance(node, torch.fx.Node)}
         free = set() if self.counted.gradients else gradients
         resident = self._inputs()
-        writes = [self._written(node, free) for node in found.nodes[:-1]]
-        arrived = [self._add(node, costs.storage_bytes(node.meta["val"])) for node in found.tangents]
-        reads = [self._read(node) for node in found.nodes[:-1]]
+        writes = [self._written(node, free) for node in reading.nodes[:-1]]
+        arrived = [self._add(node, costs.storage_bytes(node.meta["val"])) for node in reading.tangents]
+        reads = [self._read(node) for node in reading.nodes[:-1]]
         self._order()
-        found.flops = [*(costs.flops(node) for node in found.nodes[:-1]), 0]
-        spent = [costs.cost(node, found.flops[number]) for number, node in enumerate(found.nodes[:-1])]
-        found.unit = max(1, -(-sum(spent) // MOST_COST))
-        returned = {found.root(each) for each in found.forward_outputs if isinstance(each, torch.fx.Node)}
-        held = [self.tensor[each] for each in returned if each in self.tensor]
+        reading.flops = [*(costs.flops(node) for node in reading.nodes[:-1]), 0]
+        spent = [costs.cost(node, reading.flops[number]) for number, node in enumerate(reading.nodes[:-1])]
+        reading.unit = max(1, -(-sum(spent) // MOST_COST))
+        returned = {reading.root(node) for node in reading.forward_outputs if isinstance(node, torch.fx.Node)}
+        held = [self.tensor[root] for root in returned if root in self.tensor]
         stays = []
-        for each in held:
-            base = self.tensors[each]
-            self.tensors.append(Tensor(id=f"{base.id} returned", size=0, alias_of=each))
+        for tensor in held:
+            base = self.tensors[tensor]
+            self.tensors.append(Tensor(id=f"{base.id} returned", size=0, alias_of=tensor))
             stays.append(len(self.tensors) - 1)
-        for number, node in enumerate(found.nodes[:-1]):
+        for number, node in enumerate(reading.nodes[:-1]):
             is_fixed = self._is_fixed(node)
             self.ops.append(
                 Op(
                     id=node.name,
                     reads=tuple(reads[number]),
                     writes=tuple(writes[number]),
-                    cost=-(-spent[number] // found.unit),
+                    cost=-(-spent[number] // reading.unit),
                     once=is_fixed,
                     kind=str(node.target),
                 )
             )
         self.ops.append(Op(id="border", reads=tuple(held), writes=(*arrived, *stays), once=True, kind="border"))
-        found.problem = Problem(
+        reading.problem = Problem(
             tensors=tuple(self.tensors),
             ops=tuple(self.ops),
             inputs=tuple(resident),
-            outputs=tuple(dict.fromkeys([*stays, *arrived, *(self.tensor[each] for each in gradients if each in self.tensor)])),
+            outputs=tuple(dict.fromkeys([*stays, *arrived, *(self.tensor[root] for root in gradients if root in self.tensor)])),
             free_inputs=False,
             precedences=tuple(self.precedences),
             name="torch",
@@ -241,7 +241,7 @@ class _Builder:
     def _inputs(self) -> list[int]:
         """One tensor for all inputs: they are there all the time, so that nothing depends on who reads them."""
         sizes = {}
-        for node in self.found.inputs:
+        for node in self.reading.inputs:
             value = node.meta["val"]
             sizes[_storage_key(value, node)] = costs.storage_bytes(value)
         total = sum(sizes.values()) if self.counted.parameters else 0
@@ -258,27 +258,27 @@ class _Builder:
         for user in node.users:
             if is_part(user):
                 parts.setdefault(user.args[1], []).append(user)
-        found = []
-        for at, each in enumerate(value):
-            if not isinstance(each, torch.Tensor):
+        written = []
+        for at, item in enumerate(value):
+            if not isinstance(item, torch.Tensor):
                 continue
             named = parts.get(at, [])
-            size = 0 if any(part in free for part in named) else costs.storage_bytes(each)
-            found.append(self._add(f"{node.name}#{at}" if not named else named[0], size))
+            size = 0 if any(part in free for part in named) else costs.storage_bytes(item)
+            written.append(self._add(f"{node.name}#{at}" if not named else named[0], size))
             for part in named[1:]:
-                self.tensor[part] = found[-1]
-        return found
+                self.tensor[part] = written[-1]
+        return written
 
     def _read(self, node: Any) -> list[int]:
-        found: dict[int, None] = {}
+        numbers: dict[int, None] = {}
         for used in node.all_input_nodes:
-            root = self.found.root(used)
+            root = self.reading.root(used)
             if root in self.tensor:
-                found[self.tensor[root]] = None
-            elif root in self.found.number:
+                numbers[self.tensor[root]] = None
+            elif root in self.reading.number:
                 # A whole tuple is read, or the token of an operator without results.
                 raise UnsupportedError(f"{node.name} reads all results of {root.name} at once")
-        return list(found)
+        return list(numbers)
 
     # ------------------------------------------------------------------------------------------------ effects and their order
 
@@ -294,17 +294,17 @@ class _Builder:
         )
 
     def _order(self) -> None:
-        found = self.found
+        reading = self.reading
         behind = self._behind_tangents()
         chains: dict[str, int] = {}
-        for number, node in enumerate(found.nodes[:-1]):
+        for number, node in enumerate(reading.nodes[:-1]):
             half = node.meta.get("stowplan_half") or _half(node)
             if half is None and (is_random(node) or is_mutable(node)):
                 half = "backward" if number in behind else "forward"
             if half == "forward":
-                self.precedences[number, found.border] = None
+                self.precedences[number, reading.border] = None
             elif half == "backward":
-                self.precedences[found.border, number] = None
+                self.precedences[reading.border, number] = None
             for kind, is_one in (("random", is_random(node)), ("collective", is_collective(node))):
                 if is_one:
                     if kind in chains:
@@ -314,14 +314,14 @@ class _Builder:
 
     def _order_writes(self) -> None:
         """Who reads what is written over does so before, or after, as in the graph."""
-        found = self.found
+        reading = self.reading
         written: dict[Any, list[int]] = {}
-        for number, node in enumerate(found.nodes[:-1]):
+        for number, node in enumerate(reading.nodes[:-1]):
             for argument, given in arguments(node):
                 if is_written(argument) and isinstance(given, torch.fx.Node):
-                    written.setdefault(found.root(given), []).append(number)
-        for number, node in enumerate(found.nodes[:-1]):
-            for root in {found.root(each) for each in node.all_input_nodes} & written.keys():
+                    written.setdefault(reading.root(given), []).append(number)
+        for number, node in enumerate(reading.nodes[:-1]):
+            for root in {reading.root(used) for used in node.all_input_nodes} & written.keys():
                 for other in written[root]:
                     if number < other and not _ignores_statistics(node, root):
                         self.precedences[number, other] = None
@@ -330,14 +330,14 @@ class _Builder:
 
     def _behind_tangents(self) -> set[int]:
         """Operators that need a tangent."""
-        seen = set(self.found.tangents)
-        found = set()
-        for node in self.found.graph.nodes:
-            if any(each in seen for each in node.all_input_nodes):
+        seen = set(self.reading.tangents)
+        numbers = set()
+        for node in self.reading.graph.nodes:
+            if any(used in seen for used in node.all_input_nodes):
                 seen.add(node)
-                if node in self.found.number:
-                    found.add(self.found.number[node])
-        return found
+                if node in self.reading.number:
+                    numbers.add(self.reading.number[node])
+        return numbers
 
 
 def _half(node: Any) -> str | None:
@@ -369,7 +369,7 @@ def _storage_key(value: Any, node: Any) -> Any:
         return node
 
 
-def sequence_of(found: Reading, halves: Sequence[Any]) -> list[int] | None:
+def sequence_of(reading: Reading, halves: Sequence[Any]) -> list[int] | None:
     """The runs of a forward and a backward graph that a partitioner made of this joint graph; None where one never runs.
 
     Parameters
@@ -377,7 +377,7 @@ def sequence_of(found: Reading, halves: Sequence[Any]) -> list[int] | None:
     halves
         Two ``torch.fx.Graph`` whose nodes have the names of those of the joint graph.
     """
-    named = {node.name: number for node, number in found.number.items()}
+    named = {node.name: number for node, number in reading.number.items()}
     runs = [[named[node.name] for node in half.nodes if node.op == "call_function" and node.name in named] for half in halves]
-    sequence = [*runs[0], found.border, *runs[1]]
-    return sequence if len(set(sequence)) == len(found.nodes) else None
+    sequence = [*runs[0], reading.border, *runs[1]]
+    return sequence if len(set(sequence)) == len(reading.nodes) else None

@@ -53,7 +53,7 @@ class Steps:
         self.is_wanted = True
         """Whether the mode is to be there: while kinds of calls are new."""
         _ALL.add(self)
-        _restack({each for each in _ALL if not each.trained})
+        _restack({steps for steps in _ALL if not steps.trained})
 
     def watched(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """A compiled graph whose steps are within the limit.
@@ -68,9 +68,11 @@ class Steps:
         def run(*args: Any) -> Any:
             if self.is_warned:
                 return compiled(*args)
-            parameter = next((each for each in args if isinstance(each, torch.nn.Parameter) and each.requires_grad), None)
+            parameter = next(
+                (tensor for tensor in args if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad), None
+            )
             has_gradients = parameter is not None and parameter.grad is not None
-            sizes = tuple(each for each in args if type(each) is int)
+            sizes = tuple(size for size in args if type(size) is int)
             most = self.most[graph] = tuple(map(max, sizes, self.most.get(graph, sizes)))
             kind = (graph, has_gradients, torch.is_grad_enabled(), sizes)
             self.is_begun, self.is_wanted = True, sizes == most and self.is_new(kind, args)
@@ -98,12 +100,12 @@ class Steps:
             return False
         if not self.storages.is_counting:
             self.storages.is_counting, self.storages.peak = True, self.storages.live
-        trained = [each for each in tensors if isinstance(each, torch.nn.Parameter) and each.requires_grad]
-        self.trained |= {id(each): each.nbytes for each in trained}
-        for each in trained:
-            _OWNERS[each] = self
-        for each in (*tensors, *(each.grad for each in trained)):
-            self.storages.find(each, self.settings.counted.parameters)
+        trained = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad]
+        self.trained |= {id(tensor): tensor.nbytes for tensor in trained}
+        for tensor in trained:
+            _OWNERS[tensor] = self
+        for tensor in (*tensors, *(tensor.grad for tensor in trained)):
+            self.storages.find(tensor, self.settings.counted.parameters)
         return True
 
     def check(self, is_graph: bool = True) -> None:
@@ -119,7 +121,7 @@ class Steps:
         if not self.storages.is_counting or peak <= limit:
             return
         text = f"a step took {peak} bytes, and the limit is {limit}: "
-        planned, saved = (sum(getattr(each, name) for each in self.planner.planned()) for name in ("peak", "saved"))
+        planned, saved = (sum(getattr(report, name) for report in self.planner.planned()) for name in ("peak", "saved"))
         if is_graph and planned:
             text += f"graphs are planned to take {planned}, and are beside a loss with {saved}: "
             text += f"say outside={peak - planned}, at most {peak - saved}, or compute the loss in the model"
@@ -164,8 +166,8 @@ def _restack(waiting: set[Steps]) -> None:
 
 def _of(optimizer: Any) -> tuple[list[Any], list[Steps]]:
     """Parameters of an optimizer, and the steps that it belongs to."""
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    owners = {_OWNERS.get(each) for each in parameters}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    owners = {_OWNERS.get(parameter) for parameter in parameters}
     return parameters, [steps for steps in owners if steps and steps.is_begun and not steps.is_warned]
 
 

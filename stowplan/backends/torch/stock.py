@@ -53,7 +53,7 @@ def partition(module: Any, joint_inputs: Any, kwargs: dict[str, Any], budget: fl
 
 def plans(
     module: Any,
-    found: Reading,
+    reading: Reading,
     joint_inputs: Any,
     kwargs: dict[str, Any],
     budgets: Sequence[float] = BUDGETS,
@@ -67,7 +67,7 @@ def plans(
             modules = partition(module, joint_inputs, kwargs, budget)
         except Exception:  # its solvers fail on some graphs; then there is no plan of theirs to compare with
             continue
-        yield Stock(budget, modules, sequence_of(found, [each.graph for each in modules]))
+        yield Stock(budget, modules, sequence_of(reading, [half.graph for half in modules]))
 
 
 def handed_over(module: Any, joint_inputs: Any, kwargs: dict[str, Any]) -> tuple[tuple[Any, Any], str]:
@@ -93,6 +93,6 @@ def handed_over(module: Any, joint_inputs: Any, kwargs: dict[str, Any]) -> tuple
 def written_behind(joint: Any) -> list[Any]:
     """Inputs that AOTAutograd writes over behind the forward pass, with what that returns."""
     (last,) = (node for node in joint.nodes if node.op == "output")
-    written = [getattr(each, "mutated_input", None) for each in last.meta.get("desc") or ()]
+    written = [getattr(description, "mutated_input", None) for description in last.meta.get("desc") or ()]
     inputs = (node for node in joint.nodes if node.op == "placeholder")
     return [node for node in inputs if node.meta.get("desc") is not None and node.meta["desc"] in written]

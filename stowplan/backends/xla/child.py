@@ -145,7 +145,7 @@ def _previews(request: Preview) -> list[Done | Failed]:
     importlib.import_module("jax.experimental.topologies")
 
     waiting, running = list(enumerate(request.asked)), dict[int, tuple[int, int]]()
-    found: dict[int, Done | Failed] = {}
+    answers: dict[int, Done | Failed] = {}
     while waiting or running:
         while waiting and len(running) < request.jobs:
             number, asked = waiting.pop(0)
@@ -160,20 +160,20 @@ def _previews(request: Preview) -> list[Done | Failed]:
             with os.fdopen(reader, "rb") as said:
                 answer = said.read()
             os.waitpid(child, 0)
-            found[number] = _kept(request.asked[number], answer)
-    return [found[number] for number in range(len(request.asked))]
+            answers[number] = _kept(request.asked[number], answer)
+    return [answers[number] for number in range(len(request.asked))]
 
 
 def _kept(asked: Compile, answer: bytes) -> Done | Failed:
     """A preview's answer, after its process has ended, and the files that go with it."""
-    found = msgspec.json.decode(answer, type=Done | Failed) if answer else Failed("the compiling process ended", "end")
+    result = msgspec.json.decode(answer, type=Done | Failed) if answer else Failed("the compiling process ended", "end")
     try:
-        if isinstance(found, Done):
+        if isinstance(result, Done):
             write_assigned(_dump_of(asked), Path(asked.folder))
     except Exception as error:
-        found = Failed(_message(error, "compile"), "compile")
+        result = Failed(_message(error, "compile"), "compile")
     shutil.rmtree(_dump_of(asked), ignore_errors=True)
-    return found
+    return result
 
 
 def _dump_of(asked: Compile) -> Path:
@@ -266,25 +266,25 @@ def _load(workload: Workload, devices: Any, mesh: Any) -> tuple[Any, Any, tuple[
 
         function, arguments, outputs = loads(base64.b64decode(workload.pickled), devices)
         return function, arguments, workload.donated, outputs
-    found, given = _attribute(workload.reference), {} if mesh is None else {"mesh": mesh}
+    function, given = _attribute(workload.reference), {} if mesh is None else {"mesh": mesh}
     donated, arguments = workload.donated, workload.shapes
     if workload.factory_arguments is not None:
-        found, arguments, named = found(*workload.factory_arguments, **given)
+        function, arguments, named = function(*workload.factory_arguments, **given)
         donated = tuple(donated or ((named,) if isinstance(named, int) else named))
     elif workload.arguments:
         arguments = _attribute(workload.arguments)
         arguments = arguments(**given) if callable(arguments) else arguments
         arguments = arguments if isinstance(arguments, tuple) else (arguments,)
-    outputs = [_sharding(each, devices, mesh) for each in workload.outputs]
-    return found, tuple(arguments), donated, tuple(outputs) if len(outputs) > 1 else next(iter(outputs), None)
+    outputs = [_sharding(partition, devices, mesh) for partition in workload.outputs]
+    return function, tuple(arguments), donated, tuple(outputs) if len(outputs) > 1 else next(iter(outputs), None)
 
 
 def _attribute(reference: str) -> Any:
     module, _, path = reference.partition(":")
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for name in path.split("."):
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value
 
 
 def _lowered(function: Any, arguments: Any, donated: tuple[int, ...], outputs: Any, devices: Any, mesh: Any) -> Any:

@@ -33,15 +33,15 @@ def collective_cycles(module: HloModule, target: Target) -> dict[str, int]:
 
     Collectives stand alone, in fusions, and in what is called asynchronously.
     """
-    bandwidth, found = xla_chip(target).link_bandwidth, dict[str, int]()
+    bandwidth, cycles = xla_chip(target).link_bandwidth, dict[str, int]()
     if bandwidth is None or module.attributes.get("num_partitions", "1") == "1":
-        return found
+        return cycles
     for name, placed in placed_instructions(module).items():
         collective = _collective(placed.instruction, module)
         if collective is not None:
             moved = duration_ps(_moved(placed, collective, module), bandwidth)
-            found[name] = max(0, round(moved / target.cycles_ps(1_000_000) * 1_000_000) - _hidden(placed))
-    return found
+            cycles[name] = max(0, round(moved / target.cycles_ps(1_000_000) * 1_000_000) - _hidden(placed))
+    return cycles
 
 
 def _collective(instruction: Instruction, module: HloModule) -> Instruction | None:
@@ -49,8 +49,8 @@ def _collective(instruction: Instruction, module: HloModule) -> Instruction | No
         return instruction
     if instruction.opcode in IN_LINE:
         return None
-    inner = (each for name in instruction.called for each in module.computations[name].instructions)
-    return next((found for each in inner if (found := _collective(each, module)) is not None), None)
+    inner = (part for name in instruction.called for part in module.computations[name].instructions)
+    return next((collective for part in inner if (collective := _collective(part, module)) is not None), None)
 
 
 def _moved(placed: Placed, collective: Instruction, module: HloModule) -> int:
@@ -84,7 +84,7 @@ def _hidden(placed: Placed) -> int:
     if not start.opcode.endswith("-start"):
         return 0
     beside = takewhile(
-        lambda each: not (each.opcode.endswith("-done") and start.name in each.operands),
+        lambda later: not (later.opcode.endswith("-done") and start.name in later.operands),
         following[following.index(start) + 1 :],
     )
-    return sum(estimated_cycles(each) or 0 for each in beside)
+    return sum(estimated_cycles(later) or 0 for later in beside)

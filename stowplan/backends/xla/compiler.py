@@ -146,9 +146,9 @@ class Compiler:
         deadline = deadline or Deadline()
         options = {**self.options, **options}
         store = self.start(deadline)
-        found = self.find(options)
-        if found is not None:
-            return found
+        kept = self.find(options)
+        if kept is not None:
+            return kept
         with store.scratch() as scratch, self._process(deadline) as process:
             try:
                 answer = process.ask(Compile(dict(options), str(scratch)), deadline)
@@ -186,7 +186,7 @@ class Compiler:
                 return error
 
         if len(wanted) < 2:
-            return [one(each) for each in wanted]
+            return [one(options) for options in wanted]
         with ThreadPoolExecutor(len(wanted)) as pool:
             return list(pool.map(one, wanted))
 
@@ -209,7 +209,7 @@ class Compiler:
         deadline = deadline or Deadline()
         store = self.start(deadline)
         asked = [{**self.options, **options} for options in wanted]
-        found = {}
+        results = {}
         with contextlib.ExitStack() as stack:
             new = []
             for number, options in enumerate(asked):
@@ -217,7 +217,7 @@ class Compiler:
                 if kept is None:
                     new.append((number, options, stack.enter_context(store.scratch())))
                 else:
-                    found[number] = kept
+                    results[number] = kept
             compiles = [Compile(options, str(scratch)) for _, options, scratch in new]
             for (number, options, scratch), answer in zip(new, self._ask_previews(compiles, deadline), strict=True):
                 if isinstance(answer, Done) and answer.digest != self._digest:
@@ -225,8 +225,8 @@ class Compiler:
                 record = self._record(options, answer)
                 # A process that died may not do so again.
                 is_kept = isinstance(answer, Done) or answer.stage != "end"
-                found[number] = store.keep(scratch, record, preview=True) if is_kept else Compiled(scratch, record)
-        return [found[number] for number in range(len(asked))]
+                results[number] = store.keep(scratch, record, preview=True) if is_kept else Compiled(scratch, record)
+        return [results[number] for number in range(len(asked))]
 
     def _ask_previews(self, compiles: list[Compile], deadline: Deadline) -> list[Done | Failed]:
         if not compiles:

@@ -55,10 +55,10 @@ def assignment_digest(folder: str | Path) -> str:
 
 def _dumped(folder: Path, stage: str) -> str:
     """The largest module of a stage: small ones are helpers that the compiler makes on the way."""
-    found = sorted(folder.glob(f"*.{stage}.txt"), key=lambda path: path.stat().st_size)
-    if not found:
+    paths = sorted(folder.glob(f"*.{stage}.txt"), key=lambda path: path.stat().st_size)
+    if not paths:
         raise RuntimeError(f"this libtpu wrote no dump '{stage}', from which the plan is read")
-    return found[-1].read_text()
+    return paths[-1].read_text()
 
 
 def slim(text: str) -> str:

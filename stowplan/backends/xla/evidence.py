@@ -105,10 +105,10 @@ class Evidence:
 
     def add(self, steer: Steer, compiled: Compiled) -> Trial:
         """Read a result and take it into the table."""
-        found = self.judge.read(compiled)
-        trial = Trial(steer, compiled, found.assignment(self.signatures), self.judge.score(found), found.has_fast_memory)
+        module = self.judge.read(compiled)
+        trial = Trial(steer, compiled, module.assignment(self.signatures), self.judge.score(module), module.has_fast_memory)
         self.table.add(trial.assignment, self.signatures)
-        self._known.update(found.cycles)
+        self._known.update(module.cycles)
         self.trials.append(trial)
         if self.all_slow is None and not self.fast_tensors(trial.assignment):
             self.all_slow = trial
@@ -120,9 +120,9 @@ class Evidence:
         if not self.trials:
             roofline = self.judge.roofline_cycles(compiled)
             known = {name: round(self._pace * cycles) for name, cycles in roofline.items()}
-        found = PreviewedModule(compiled, self.judge.target, self.costs, known)
-        assignment = found.assignment(self.signatures)
-        return Trial(steer, compiled, assignment, self.judge.score(found), found.has_fast_memory, found.deviation)
+        module = PreviewedModule(compiled, self.judge.target, self.costs, known)
+        assignment = module.assignment(self.signatures)
+        return Trial(steer, compiled, assignment, self.judge.score(module), module.has_fast_memory, module.deviation)
 
     @cached_property
     def pace(self) -> float:
@@ -216,10 +216,10 @@ class Evidence:
                 cycles += weight * (float(predicted.cycles[at]) - placement.cycles)
                 variance += (weight * float(predicted.high[at] - predicted.low[at]) / 2) ** 2
                 changes[tensor, to_fast] = cycles, variance
-        found = [
+        moves = [
             Move(tensor, to_fast, cycles, math.sqrt(variance)) for (tensor, to_fast), (cycles, variance) in changes.items()
         ]
-        return sorted(found, key=lambda move: (move.cycles, move.tensor, move.to_fast))
+        return sorted(moves, key=lambda move: (move.cycles, move.tensor, move.to_fast))
 
     def waiting_cost(self, tensor: int) -> float:
         """Cycles that a tensor's place is worth on average from the program's start to its first use.

@@ -74,18 +74,18 @@ class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def without(self, families: Collection[str]) -> Experience:
         """All but some families."""
-        return Experience(programs=tuple(each for each in self.programs if each.family not in families))
+        return Experience(programs=tuple(program for program in self.programs if program.family not in families))
 
     def about(self, target: str, features: tuple[float, ...]) -> dict[str, tuple[float, float]]:
         """Wins and tries of each way, as if it had been tried on a program with these features."""
-        found: dict[str, tuple[float, float]] = {}
-        for each, weight in self._weighed(target, features):
-            for way, (wins, tries) in each.ways.items():
-                before = found.get(way, (0.0, 0.0))
-                found[way] = before[0] + weight * wins, before[1] + weight * tries
+        counts: dict[str, tuple[float, float]] = {}
+        for program, weight in self._weighed(target, features):
+            for way, (wins, tries) in program.ways.items():
+                before = counts.get(way, (0.0, 0.0))
+                counts[way] = before[0] + weight * wins, before[1] + weight * tries
         return {
             way: (wins * min(1.0, _MOST_TRIES / tries), min(tries, _MOST_TRIES))
-            for way, (wins, tries) in found.items()
+            for way, (wins, tries) in counts.items()
             if tries
         }
 
@@ -95,16 +95,16 @@ class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         Means over what a preview promises, where that says anything, and what it saved on earlier programs, each weighed by
         how alike both are.
         """
-        found = [] if promised is None else [(_PREVIEW, promised)]
-        found += [(weight, each.gains[way]) for each, weight in self._weighed(target, features) if way in each.gains]
-        all_weights = sum(weight for weight, _ in found) or 1.0
-        saved = sum(weight * max(0.0, gain) for weight, gain in found) / all_weights
-        return Improvement(saved, sum(weight * gain for weight, gain in found) / all_weights)
+        weighed = [] if promised is None else [(_PREVIEW, promised)]
+        weighed += [(weight, program.gains[way]) for program, weight in self._weighed(target, features) if way in program.gains]
+        all_weights = sum(weight for weight, _ in weighed) or 1.0
+        saved = sum(weight * max(0.0, gain) for weight, gain in weighed) / all_weights
+        return Improvement(saved, sum(weight * gain for weight, gain in weighed) / all_weights)
 
     def _weighed(self, target: str, features: tuple[float, ...]) -> Iterator[tuple[EarlierProgram, float]]:
-        for each in self.programs:
-            apart = math.dist(each.features, features) / _WIDTH
-            yield each, math.exp(-apart * apart / 2) * (1.0 if each.target == target else _OTHER_CHIP)
+        for program in self.programs:
+            apart = math.dist(program.features, features) / _WIDTH
+            yield program, math.exp(-apart * apart / 2) * (1.0 if program.target == target else _OTHER_CHIP)
 
 
 @cache

@@ -48,7 +48,7 @@ def planned(evidence: Evidence, chance: random.Random, start: Trial, capacity: i
         )
     )
     hint = evidence.judge.plan(start.compiled, problem).plan if start.has_fast_memory else None
-    found = solve(
+    result = solve(
         problem,
         hint=hint,
         time_limit=min(PLAN_SECONDS, max(evidence.deadline.remaining, _LEAST_SECONDS)),
@@ -58,4 +58,4 @@ def planned(evidence: Evidence, chance: random.Random, start: Trial, capacity: i
         seed=chance.randrange(1 << 30),
         cancel=evidence.deadline.cancelled,
     )
-    return Planned(problem, found.plan)
+    return Planned(problem, result.plan)

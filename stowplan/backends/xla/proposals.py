@@ -101,7 +101,7 @@ def capacities(evidence: Evidence, trial: Trial, chance: random.Random) -> Itera
 def fitted(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent within less fast memory, moved to a plan that was made for so little: what the plan would still keep goes
     first, and what it would not goes last."""
-    tried = {each.steer.capacity for each in evidence.trials}
+    tried = {earlier.steer.capacity for earlier in evidence.trials}
     for share in _FITS:
         part = min(round(share * trial.score.fast_bytes), evidence.capacity) >> 10 << 10
         if part >= _LEAST_CAPACITY and part not in tried:
@@ -155,9 +155,9 @@ def overlaps(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterato
     if not waits(trial):
         return
     ratio = trial.steer.overlap
-    for each in _OVERLAPS if ratio is None else (3 * ratio,):
-        if each <= _MOST_OVERLAP:
-            yield Proposal("overlap", trial.steer.with_option(OVERLAP_OPTION, f"{each:g}"))
+    for larger in _OVERLAPS if ratio is None else (3 * ratio,):
+        if larger <= _MOST_OVERLAP:
+            yield Proposal("overlap", trial.steer.with_option(OVERLAP_OPTION, f"{larger:g}"))
 
 
 def waits(trial: Trial) -> bool:
@@ -179,7 +179,7 @@ def explorations(evidence: Evidence, trial: Trial, chance: random.Random) -> Ite
 
 def returns(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """Another trial than the incumbent, corrected: what to do where the incumbent's own corrections are used up."""
-    for other in sorted(evidence.trials, key=lambda each: each.score.total)[1:4]:
+    for other in sorted(evidence.trials, key=lambda other: other.score.total)[1:4]:
         yield from _corrected("return", evidence, other, [move for move in evidence.moves(other) if move.cycles < 0])
 
 
@@ -219,8 +219,8 @@ def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) ->
 def eager(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with large values fetched earlier or later, where it waits for copies."""
     if waits(trial):
-        for each in _EAGER:
-            yield Proposal("eager", msgspec.structs.replace(trial.steer, eager=each))
+        for setting in _EAGER:
+            yield Proposal("eager", msgspec.structs.replace(trial.steer, eager=setting))
 
 
 def whole(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:

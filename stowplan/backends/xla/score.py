@@ -107,7 +107,7 @@ class CompiledModule:
         self.module = module
         self._target = target
         placed = placed_instructions(module)
-        copies = {name for name, each in placed.items() if each.instruction.opcode == "copy"}
+        copies = {name for name, place in placed.items() if place.instruction.opcode == "copy"}
         self.steps = self._counted(judged_program(module, "free").steps, copies)
         self.copies = {
             step.name: self._careful(step.cycles or 0, placed[name])
@@ -183,8 +183,8 @@ class PreviewedModule(CompiledModule):
         self._known = known
         module = read_module(compiled.assigned_path)
         self._placements = read_placements(module, costs.steps, fast_space=target.fast_space)
-        predicted = costs.assignment({name: each.pattern for name, each in self._placements.items()})
-        self._predicted = {name: round(each) for name, each in zip(predicted.names, predicted.cycles.tolist(), strict=True)}
+        predicted = costs.assignment({name: placement.pattern for name, placement in self._placements.items()})
+        self._predicted = {name: round(cycles) for name, cycles in zip(predicted.names, predicted.cycles.tolist(), strict=True)}
         self.deviation = predicted.deviation
         """How far off the cycles may be."""
         self._take(compiled, target, module)
@@ -197,7 +197,9 @@ class PreviewedModule(CompiledModule):
 
     def assignment(self, signatures: Mapping[str, StepSignature]) -> Assignment:
         """Memories of the steps that have a signature, and predicted cycles."""
-        steps = {name: StepPlacement(each.pattern, self._predicted.get(name)) for name, each in self._placements.items()}
+        steps = {
+            name: StepPlacement(placement.pattern, self._predicted.get(name)) for name, placement in self._placements.items()
+        }
         return Assignment({**steps, **self._counted_by_bytes(steps)})
 
 
@@ -229,11 +231,11 @@ class Judge:
     def most_bytes(self, plan: Plan, without: Collection[int] = ()) -> int:
         """Fast memory that a plan takes at most at a time, had it some tensors in slow memory; gaps between places left out."""
         change = [0] * (self.problem.horizon + 1)
-        for each in plan.residencies:
-            if each.tensor not in without:
-                size = self.problem.tensors[each.tensor].size
-                change[each.start] += size
-                change[each.end] -= size
+        for residency in plan.residencies:
+            if residency.tensor not in without:
+                size = self.problem.tensors[residency.tensor].size
+                change[residency.start] += size
+                change[residency.end] -= size
         return max(accumulate(change))
 
     def plan(self, compiled: Compiled, problem: Problem | None = None) -> ImportedPlan:
@@ -247,7 +249,7 @@ class Judge:
         """A compiled module, for :meth:`score`."""
         return CompiledModule(compiled, self.target)
 
-    def score(self, found: CompiledModule) -> Score:
+    def score(self, module: CompiledModule) -> Score:
         """Cycles and stalls of a compiled module.
 
         Raises
@@ -255,22 +257,22 @@ class Judge:
         InputError
             A module without estimates, or of another program.
         """
-        total = sum(step.weight * (step.cycles or 0) for step in found.steps)
+        total = sum(step.weight * (step.cycles or 0) for step in module.steps)
         if not total:
-            place = found.compiled.module_path
+            place = module.compiled.module_path
             raise InputError("found no estimated_cycles, expected the compiler's estimates", source=place)
-        collective = sum(step.weight * found.collectives.get(step.name, 0) for step in found.steps)
+        collective = sum(step.weight * module.collectives.get(step.name, 0) for step in module.steps)
         total += collective
-        copies = [step for step in found.steps if step.name in found.copies]
+        copies = [step for step in module.steps if step.name in module.copies]
         estimated = sum(step.weight * (step.cycles or 0) for step in copies)
-        careful = sum(step.weight * found.copies[step.name] for step in copies)
-        if not found.has_fast_memory:
+        careful = sum(step.weight * module.copies[step.name] for step in copies)
+        if not module.has_fast_memory:
             return Score(total, 0, estimated, careful, collective_cycles=collective)
-        plan = self.plan(found.compiled).plan
-        stalls = round(self.play(plan, found).stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000)
+        plan = self.plan(module.compiled).plan
+        stalls = round(self.play(plan, module).stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000)
         return Score(total, stalls, estimated, careful, self.most_bytes(plan), collective)
 
-    def play(self, plan: Plan, found: CompiledModule, engines: int | None = None) -> Timeline:
+    def play(self, plan: Plan, module: CompiledModule, engines: int | None = None) -> Timeline:
         """A plan, played beside steps that last as long as the compiled module says; by the chip's copy engines where None."""
         fast, number = set(plan.fast_uses), 0
         slow_bytes = []
@@ -282,7 +284,7 @@ class Judge:
         return play_shared(
             self.problem,
             plan,
-            self.durations_ps(found),
+            self.durations_ps(module),
             slow_bytes,
             bandwidth=copies.in_bandwidth,
             engines=self._chip.copy_engines if engines is None else engines,
@@ -294,11 +296,13 @@ class Judge:
         fast = self.plan(compiled).plan.fast_uses if has_fast_memory(compiled, self.target) else ()
         durations = durations_ps(self.problem, fast)
         a_cycle = self.target.cycles_ps(1_000_000) / 1_000_000
-        return {step.name: each / a_cycle / step.weight for step, each in zip(self.program.steps, durations, strict=True)}
+        return {
+            step.name: duration / a_cycle / step.weight for step, duration in zip(self.program.steps, durations, strict=True)
+        }
 
-    def durations_ps(self, found: CompiledModule) -> list[int]:
+    def durations_ps(self, module: CompiledModule) -> list[int]:
         """How long each step of the program lasts, all runs together, by the cycles of a compiled module's steps."""
-        return [step.weight * self.target.cycles_ps(found.cycles.get(step.name, 0)) for step in self.program.steps]
+        return [step.weight * self.target.cycles_ps(module.cycles.get(step.name, 0)) for step in self.program.steps]
 
 
 class CompiledCycles:
@@ -347,9 +351,9 @@ class CompiledCycles:
             if [(step.name, len(step.uses)) for step in program.steps] != wanted:
                 continue
             target, signatures, table = load_target(problem.target), sign_steps(module, program), LatencyTable()
-            for each in results:
+            for result in results:
                 with suppress(InputError):
-                    table.add(CompiledModule(each, target).assignment(signatures), signatures)
+                    table.add(CompiledModule(result, target).assignment(signatures), signatures)
             costs, count = SignatureCosts(signatures, table, shipped(target.predictor)), problem.use_count
             return partial(_cycles, costs, program, count)
         return None

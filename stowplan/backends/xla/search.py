@@ -42,7 +42,7 @@ class Search:
         self._chance = chance
         self._tried: set[Steer] = set()
         self._assignments: set[str] = set()
-        self._found: list[tuple[Proposal, Trial]] = []
+        self._previewed: list[tuple[Proposal, Trial]] = []
         self.refusals: list[str] = []
         """What the compiler said of steers that it refuses, each once."""
 
@@ -51,10 +51,10 @@ class Search:
 
         A steer whose assignment is that of another is not looked at again.
         """
-        made, waiting = 0, [each for each in given if each.steer not in self._tried]
+        made, waiting = 0, [proposal for proposal in given if proposal.steer not in self._tried]
         while made < count:
             size = min(BATCH, count - made)
-            chosen: dict[Steer, tuple[Arm | None, Proposal]] = {each.steer: (None, each) for each in waiting[:size]}
+            chosen: dict[Steer, tuple[Arm | None, Proposal]] = {proposal.steer: (None, proposal) for proposal in waiting[:size]}
             waiting = waiting[size:]
             best = self.best
             if best is not None:
@@ -73,7 +73,7 @@ class Search:
         """Fill up what is chosen to ``size``, by the ways that promise most."""
         for arm in by_promise(self._ways):
             proposed = self._ways[arm](self.evidence, best, self._chance)
-            new = (each for each in proposed if each.steer not in self._tried and each.steer not in chosen)
+            new = (proposal for proposal in proposed if proposal.steer not in self._tried and proposal.steer not in chosen)
             for proposal in islice(new, min(_FORMS, size - len(chosen))):
                 chosen[proposal.steer] = arm, proposal
             if len(chosen) >= size:
@@ -87,7 +87,7 @@ class Search:
         if compiled.error or not self._notes(compiled):
             return None
         trial = self.evidence.preview(proposal.steer, compiled)
-        self._found.append((proposal, trial))
+        self._previewed.append((proposal, trial))
         return trial
 
     def _notes(self, compiled: Compiled) -> bool:
@@ -101,21 +101,21 @@ class Search:
         self._notes(compiled)
         trial = self.evidence.add(steer, compiled)
         self.drop(steer)
-        self._found.sort(key=lambda each: each[1].score.total)
-        again = ((proposal, self.evidence.preview(proposal.steer, old.compiled)) for proposal, old in self._found[:_AGAIN])
-        self._found[:_AGAIN] = [*again]
+        self._previewed.sort(key=lambda pair: pair[1].score.total)
+        again = ((proposal, self.evidence.preview(proposal.steer, old.compiled)) for proposal, old in self._previewed[:_AGAIN])
+        self._previewed[:_AGAIN] = [*again]
         return trial
 
     def drop(self, steer: Steer) -> None:
         """Forget a preview, whose steer has been compiled, whatever came of it."""
         self._tried.add(steer)
-        self._found = [each for each in self._found if each[0].steer != steer]
+        self._previewed = [pair for pair in self._previewed if pair[0].steer != steer]
 
     @property
     def best(self) -> Trial | None:
         """The best of all compiles and previews that steers can start from."""
         compiled = [self.evidence.incumbent] if self.evidence.trials else []
-        return min((*compiled, *(trial for _, trial in self._found)), key=lambda trial: trial.score.total, default=None)
+        return min((*compiled, *(trial for _, trial in self._previewed)), key=lambda trial: trial.score.total, default=None)
 
     def worth_compiling(self, now: int, optimism: float = 0.0) -> list[Proposal]:
         """Steers with previews, with what they are expected to save of ``now`` cycles.
@@ -123,8 +123,8 @@ class Search:
         The best stand first, or with optimism those that may be best: that part of what a prediction may be off by counts.
         """
 
-        def hoped(each: tuple[Proposal, Trial]) -> float:
-            return each[1].score.total - optimism * (each[1].deviation or 0.0)
+        def hoped(pair: tuple[Proposal, Trial]) -> float:
+            return pair[1].score.total - optimism * (pair[1].deviation or 0.0)
 
-        found = sorted(self._found, key=hoped)
-        return [proposal._replace(gain=float(now - trial.score.total)) for proposal, trial in found]
+        ranked = sorted(self._previewed, key=hoped)
+        return [proposal._replace(gain=float(now - trial.score.total)) for proposal, trial in ranked]

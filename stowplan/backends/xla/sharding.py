@@ -43,7 +43,7 @@ def read_mesh(text: str) -> MeshAxes:
     UsageError
         Text of another form, or an axis twice.
     """
-    axes = [_AXIS.fullmatch(each.strip()) for each in text.split(",")]
+    axes = [_AXIS.fullmatch(part.strip()) for part in text.split(",")]
     names = tuple(axis[1] for axis in axes if axis)
     if None in axes or len({*names}) < len(names):
         raise UsageError(f"found mesh {text!r}, expected names and sizes of axes, for example data=2,model=2")
@@ -67,13 +67,15 @@ def read_partitions(text: str) -> tuple[list[Partition], list[Partition]]:
             if not _PARTITION.fullmatch(array):
                 raise UsageError(f"found partition {array!r}, expected axes or - for each dimension, for example data,-,model")
             axes = [] if array == "-" else array.split(",")
-            halves[-1].append(tuple(tuple(re.findall(r"\w+", each)) for each in axes))
+            halves[-1].append(tuple(tuple(re.findall(r"\w+", axis)) for axis in axes))
     return halves[0], halves[1]
 
 
 def axes_of(mesh: Any) -> MeshAxes:
     """Axes of a ``jax.sharding.Mesh`` or ``AbstractMesh``."""
-    return MeshAxes(tuple(mesh.axis_names), tuple(map(int, mesh.shape.values())), tuple(each.name for each in mesh.axis_types))
+    return MeshAxes(
+        tuple(mesh.axis_names), tuple(map(int, mesh.shape.values())), tuple(axis_type.name for axis_type in mesh.axis_types)
+    )
 
 
 def partition_of(array: Any) -> tuple[Partition | None, MeshAxes | None]:
@@ -138,11 +140,11 @@ def dumps(value: Any) -> tuple[bytes, list[MeshAxes]]:
     met: list[MeshAxes] = []
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def persistent_id(self, found: Any) -> tuple[MeshAxes, bool] | None:
-            if not isinstance(found, jax.sharding.Mesh | jax.sharding.AbstractMesh) or found.empty:
+        def persistent_id(self, item: Any) -> tuple[MeshAxes, bool] | None:
+            if not isinstance(item, jax.sharding.Mesh | jax.sharding.AbstractMesh) or item.empty:
                 return None
-            met.append(axes_of(found))
-            return met[-1], isinstance(found, jax.sharding.AbstractMesh)
+            met.append(axes_of(item))
+            return met[-1], isinstance(item, jax.sharding.AbstractMesh)
 
     file, around = io.BytesIO(), jax.sharding.get_abstract_mesh()
     Pickler(file).dump(value)
@@ -153,8 +155,8 @@ def loads(data: bytes, devices: Sequence[Any]) -> Any:
     """What :func:`dumps` pickled, with its meshes built of these devices."""
 
     class Unpickler(pickle.Unpickler):
-        def persistent_load(self, found: tuple[MeshAxes, bool]) -> Any:
-            mesh = build_mesh(found[0], devices)
-            return mesh.abstract_mesh if found[1] else mesh
+        def persistent_load(self, saved: tuple[MeshAxes, bool]) -> Any:
+            mesh = build_mesh(saved[0], devices)
+            return mesh.abstract_mesh if saved[1] else mesh
 
     return Unpickler(io.BytesIO(data)).load()

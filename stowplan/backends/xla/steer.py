@@ -191,11 +191,11 @@ def _quoted(name: str) -> str:
 
 def values_of(program: Program) -> dict[int, tuple[str, ...]]:
     """XLA's names of the values in each tensor's storage; the path of loops and calls in a name is left out."""
-    found: dict[int, dict[str, None]] = {number: {} for number in range(len(program.tensors))}
+    values: dict[int, dict[str, None]] = {number: {} for number in range(len(program.tensors))}
     for number, tensor in enumerate(program.tensors):
         for name in tensor.members or (tensor.name,):
-            found[number][name.rpartition("/")[2]] = None
-    return {number: tuple(names) for number, names in found.items()}
+            values[number][name.rpartition("/")[2]] = None
+    return {number: tuple(names) for number, names in values.items()}
 
 
 def as_flags(options: Mapping[str, Option]) -> str:

@@ -132,10 +132,10 @@ class WorkloadStore:
             record = files.decode((folder / _RECORD).read_bytes(), Record, format_name=FORMAT, version=VERSION)
         except (OSError, InputError):
             return None
-        found = Compiled(folder, record)
-        files_of = (found.assigned_path, found.offsets_path, found.program_path, found.module_path)
+        result = Compiled(folder, record)
+        files_of = (result.assigned_path, result.offsets_path, result.program_path, result.module_path)
         complete = record.error or all(path.exists() for path in files_of[: 3 if preview else 4])
-        return found if record.workload == self._digest and record.key == key and complete else None
+        return result if record.workload == self._digest and record.key == key and complete else None
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -152,16 +152,16 @@ class WorkloadStore:
         files.write_atomic(scratch / _RECORD, files.encode(record))
         place = self.folder / record.key
         with self._alone():
-            found = self.find(record.key, preview=preview)
-            if found is None:
+            result = self.find(record.key, preview=preview)
+            if result is None:
                 shutil.rmtree(place, ignore_errors=True)
                 scratch.chmod(0o777 & ~files.umask())
                 with contextlib.suppress(OSError):
                     os.rename(scratch, place)
-                found = self.find(record.key, preview=preview)
-        if found is None:
+                result = self.find(record.key, preview=preview)
+        if result is None:
             raise InputError("cannot keep a result there: the disk may be full", source=place)
-        return found
+        return result
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

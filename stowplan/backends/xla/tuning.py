@@ -134,9 +134,9 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def summary(self) -> str:
         """A few lines for people, and one for each trial."""
         best = self.trials[self.best]
-        found = len(self.trials) - self.compiles_run
+        reused = len(self.trials) - self.compiles_run
         made = f", {self.previews} previews" if self.previews else ""
-        work = f"{self.processor_seconds:.1f} processor seconds{made}" + (f", {found} compiles found" if found > 0 else "")
+        work = f"{self.processor_seconds:.1f} processor seconds{made}" + (f", {reused} compiles found" if reused > 0 else "")
         better = (
             f"{_per_cent(self.gain)} fewer cycles than by XLA's default"
             if self.gain

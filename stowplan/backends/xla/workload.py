@@ -145,8 +145,8 @@ def by_name(
         reference=place,
         factory_arguments=texts,
         shapes=tuple(
-            msgspec.structs.replace(read_shape(each), partition=inputs[number] if partition else None)
-            for number, each in enumerate(shapes)
+            msgspec.structs.replace(read_shape(shape), partition=inputs[number] if partition else None)
+            for number, shape in enumerate(shapes)
         ),
         arguments=arguments,
         mesh=read_mesh(mesh) if mesh else None,
@@ -235,4 +235,4 @@ def read_shape(text: str) -> ArrayShape:
         raise UsageError(f"found shape {text!r}, expected a type and dimensions, for example f32[32,128]")
     if match["type"] not in TYPES:
         raise UsageError(f"found shape {text!r} of an unknown type, expected one of {', '.join(TYPES)}")
-    return ArrayShape(TYPES[match["type"]], tuple(int(each) for each in match["dims"].split(",") if each))
+    return ArrayShape(TYPES[match["type"]], tuple(int(size) for size in match["dims"].split(",") if size))

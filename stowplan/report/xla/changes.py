@@ -116,24 +116,24 @@ def _memory_changes(comparison: Comparison, name: str) -> Iterator[MemoryChange]
 
 def _tensor_changes(comparison: Comparison, memories: dict[str, tuple[MemoryChange, ...]]) -> list[TensorChange]:
     moved = {change.tensor for changes in memories.values() for change in changes}
-    found = {tensor: TensorChange(tensor) for tensor in moved}
+    rows = {tensor: TensorChange(tensor) for tensor in moved}
     for step in comparison.program.steps:
         signature = comparison.signatures.get(step.name)
         first, second = (trial.assignment.steps.get(step.name) for trial in (comparison.before, comparison.after))
         if signature is None or first is None or second is None:
             continue
         for use, mask in signature.used_leaves().items():
-            row = found.get(step.uses[use].tensor)
+            row = rows.get(step.uses[use].tensor)
             if row is not None:
                 row.uses += 1
                 row.fast_before += bool(first.pattern & mask)
                 row.fast_after += bool(second.pattern & mask)
         for bit, leaf in enumerate(signature.leaves):
-            row = found.get(step.uses[leaf.use].tensor) if leaf.use != NO_USE else None
+            row = rows.get(step.uses[leaf.use].tensor) if leaf.use != NO_USE else None
             if row is not None:
                 row.traffic += step.weight * leaf.moved * ((second.pattern >> bit & 1) - (first.pattern >> bit & 1))
         if first.cycles is not None and second.cycles is not None:
             for tensor in {change.tensor for change in memories[step.name]}:
-                found[tensor].cycles += step.weight * (second.cycles - first.cycles)
+                rows[tensor].cycles += step.weight * (second.cycles - first.cycles)
     sizes = comparison.program.tensors
-    return sorted(found.values(), key=lambda row: (-abs(row.traffic), -sizes[row.tensor].size, row.tensor))
+    return sorted(rows.values(), key=lambda row: (-abs(row.traffic), -sizes[row.tensor].size, row.tensor))

@@ -111,26 +111,26 @@ def _played(
     signatures: Mapping[str, StepSignature],
 ) -> PlayedTrial:
     """As the judge plays it: every step lasts as long as the compiler says."""
-    found = judge.read(compiled)
-    steps = {step.name: step for step in found.steps}
+    module = judge.read(compiled)
+    steps = {step.name: step for step in module.steps}
     total = sum(step.weight * (step.cycles or 0) for step in steps.values())
     if total != record.cycles:
         raise InputError(
             f"found a module of {total:,} cycles, expected {record.cycles:,} as in the tuning", source=compiled.module_path
         )
     program = judge.program
-    if found.has_fast_memory:
+    if module.has_fast_memory:
         imported = judge.plan(compiled)
         plan, notes = imported.plan, imported.notes
     else:
         plan = Plan(
             problem=judge.problem.digest,
-            objective_ps=sum(judge.durations_ps(found)),
+            objective_ps=sum(judge.durations_ps(module)),
             program=program.name,
             target=judge.target.name,
         )
         notes = ("everything in slow memory",)
-    layout = build_layout(judge.problem, plan, "steps", judge.play(plan, found))
+    layout = build_layout(judge.problem, plan, "steps", judge.play(plan, module))
     return PlayedTrial(
-        label, record, steps, read_assignment(found.module, signatures, fast_space=judge.target.fast_space), layout, notes
+        label, record, steps, read_assignment(module.module, signatures, fast_space=judge.target.fast_space), layout, notes
     )

@@ -120,8 +120,8 @@ def _summary(tuning: Tuning, comparison: Comparison) -> str:
 
 
 def _effort(tuning: Tuning) -> str:
-    found = len(tuning.trials) - tuning.compiles_run
-    return f"{tuning.processor_seconds:,.0f} processor seconds" + (f", {found:,} found in the folder" if found > 0 else "")
+    reused = len(tuning.trials) - tuning.compiles_run
+    return f"{tuning.processor_seconds:,.0f} processor seconds" + (f", {reused:,} found in the folder" if reused > 0 else "")
 
 
 def _trials(tuning: Tuning) -> Section:
@@ -139,7 +139,7 @@ def _trials(tuning: Tuning) -> Section:
         "Processor s:r",
         "Note:o",
     )
-    found = table(
+    as_table = table(
         "Steer: values moved to the front and to the back of XLA's order, and other options", head, rows, [tuning.best]
     )
     failed = any(trial.error for trial in tuning.trials)
@@ -148,7 +148,7 @@ def _trials(tuning: Tuning) -> Section:
         "<p>A dot is a compile, the line the best so far. A stroke at the upper edge is a trial above the scale"
         f"{', a dashed one a trial without a result' if failed else ''}; point at it to see its cycles.</p>\n"
         f"{legend_html(plot.legend)}{plot_html(plot, 'Trials')}\n"
-        f"<details><summary>As a table</summary>{found}</details>",
+        f"<details><summary>As a table</summary>{as_table}</details>",
     )
 
 
@@ -200,8 +200,8 @@ def _instructions(changes: Changes, comparison: Comparison) -> list[Section]:
     before, after = comparison.before.record, comparison.after.record
     stalls, total = after.stall_cycles - before.stall_cycles, after.total - before.total
     text = (
-        f"{_count(len(gained))} gained {-sum(each.cycles for each in gained):,} cycles over all runs, {len(lost):,} lost "
-        f"{sum(each.cycles for each in lost):,}; stalls changed by {_signed(stalls)}, all together {_signed(total)}. "
+        f"{_count(len(gained))} gained {-sum(change.cycles for change in gained):,} cycles over all runs, {len(lost):,} lost "
+        f"{sum(change.cycles for change in lost):,}; stalls changed by {_signed(stalls)}, all together {_signed(total)}. "
         "Before and after are cycles of one run. Memory: what the best reads from, and writes to, the other memory than the "
         "default."
     )
@@ -213,8 +213,8 @@ def _instructions(changes: Changes, comparison: Comparison) -> list[Section]:
         if rows:
             caption = f"{min(TOP, len(rows)):,} of {len(rows):,} that {word}, the largest first"
             head = ("Instruction:n", "Operation", "Runs:r", "Before:r", "After:r", "All runs:r", "Memory:o")
-            found = table(caption, head, [_instruction_row(row, name) for row in rows[:TOP]])
-            sections.append(Section(heading, ("" if sections else f"<p>{text}</p>\n") + found))
+            listed = table(caption, head, [_instruction_row(row, name) for row in rows[:TOP]])
+            sections.append(Section(heading, ("" if sections else f"<p>{text}</p>\n") + listed))
     return sections
 
 
@@ -269,11 +269,11 @@ def _place(row: TensorChange, fast: int) -> str:
 
 def _notes(comparison: Comparison) -> Section:
     """What the layouts have otherwise than XLA, and what the results were made by."""
-    found = [(f"{trial.label}, as it is drawn", trial.notes or ("as XLA does it",)) for trial in comparison.trials]
-    found += [("Program", comparison.program.notes)] if comparison.program.notes else []
+    remarks = [(f"{trial.label}, as it is drawn", trial.notes or ("as XLA does it",)) for trial in comparison.trials]
+    remarks += [("Program", comparison.program.notes)] if comparison.program.notes else []
     lists = "".join(
         f"<h3>{escape(heading)}</h3>\n<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>\n"
-        for heading, lines in found
+        for heading, lines in remarks
     )
     made = comparison.made
     facts = [("Topology", made.topology), *((f"Version of {name}", version) for name, version in made.versions.items())]

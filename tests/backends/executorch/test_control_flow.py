@@ -205,7 +205,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> MemoryPlanningAlgorithm:
     """Without a process for each program: what first fit finds."""
     from stowplan.backends.executorch import planning
 
-    monkeypatch.setattr(planning, "solve", lambda problem, **options: SimpleNamespace(plan=None, bound=None))
+    monkeypatch.setattr(planning, "solve_with", lambda *given: SimpleNamespace(plan=None, bound=None))
     return MemoryPlanningAlgorithm(Options(time_limit=HANG), greedy=stack)
 
 

@@ -64,7 +64,7 @@ def extend(specs: list[Spec]) -> None:
 
 def test_random_tensors_keep_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     # Without a process for each of so many: what first fit finds.
-    monkeypatch.setattr(planning, "solve", lambda problem, **options: SimpleNamespace(plan=None, bound=None))
+    monkeypatch.setattr(planning, "solve_with", lambda *given: SimpleNamespace(plan=None, bound=None))
     improved = 0
     for seed in range(300):
         specs = random_specs(seed, arenas=1 + seed % 3)
@@ -100,7 +100,7 @@ def test_greedy_at_the_load_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     def never(*args: Any, **options: Any) -> None:
         raise AssertionError("nothing is to be planned")
 
-    monkeypatch.setattr(planning, "solve", never)
+    monkeypatch.setattr(planning, "solve_with", never)
     monkeypatch.setattr(planning, "quick_plan", never)
     specs = [Spec(64, 0, 3), Spec(32, 1, 2)]
     planner = algorithm()
