@@ -68,13 +68,13 @@ def look(path: str | Path, target: str | Path | None = None) -> Source:
 
 def format_of(source: Source) -> InputFormat:
     """The format of a file."""
-    return next(each for each in map(_format, _PLACES) if each.matches(source))
+    return next(known for known in map(_format, _PLACES) if known.matches(source))
 
 
 def target_family(target: str) -> TargetFamily:
     """The family that a target belongs to, by name or path; raises InputError where it is none."""
     check_name(target)
-    families = [each.targets for each in formats() if each.targets is not None]
+    families = [known.targets for known in formats() if known.targets is not None]
     for family in families:
         if family.holds(target):
             return family
@@ -87,7 +87,7 @@ def check_name(target: str | Path | None) -> None:
     """Raise InputError where a target is a name that none has, with all names, and the one that may be meant."""
     if target is None or is_path(target):
         return
-    families = [each.targets for each in reversed(formats()) if each.targets is not None]
+    families = [known.targets for known in reversed(formats()) if known.targets is not None]
     names = [name for family in families for name in family.names()]
     # Some have other names, too.
     if target not in names and not any(family.holds(str(target)) for family in families):
@@ -140,7 +140,7 @@ def target_for(path: Path, targets: Iterable[str]) -> str | None:
         if source.data is None or found.claims(source) is not False:
             fitting.append((target, found, source))
     if len(fitting) > 1:
-        fitting = [each for each in fitting if each[1].claims(each[2])] or fitting
+        fitting = [way for way in fitting if way[1].claims(way[2])] or fitting
     if len(fitting) > 1:
         names = " and ".join(target for target, _, _ in fitting)
         raise UsageError(f"{path} is {fitting[0][1].what} or {fitting[1][1].what}: both {names} take it, expected only one")
@@ -150,7 +150,7 @@ def target_for(path: Path, targets: Iterable[str]) -> str | None:
 def is_input(path: Path) -> bool:
     """Whether a file in a folder of inputs is one: by its name, and of JSON by its content."""
     name = path.name.lower().removesuffix(".gz")
-    if name.startswith(".") or not name.endswith(tuple(suffix for each in formats() for suffix in each.suffixes)):
+    if name.startswith(".") or not name.endswith(tuple(suffix for known in formats() for suffix in known.suffixes)):
         return False
     try:
         source = look(path)

@@ -57,12 +57,12 @@ class OnnxFile:
         """Element type of each value, by its number in ONNX."""
         self.stored: dict[str, Any] = {}
         """Tensors that the file has, weights and constants, as protocol buffers."""
-        for each in (*graph.input, *graph.value_info, *graph.output):
-            kind = each.type.tensor_type
-            self.shapes[each.name] = tuple(size.dim_value for size in kind.shape.dim) if is_fixed(each.type) else None
-            self.types[each.name] = kind.elem_type
-        for each in (*graph.initializer, *(each.values for each in graph.sparse_initializer)):
-            self.store(each.name, each)
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            kind = value.type.tensor_type
+            self.shapes[value.name] = tuple(size.dim_value for size in kind.shape.dim) if is_fixed(value.type) else None
+            self.types[value.name] = kind.elem_type
+        for tensor in (*graph.initializer, *(tensor.values for tensor in graph.sparse_initializer)):
+            self.store(tensor.name, tensor)
 
     def store(self, name: str, tensor: Any) -> None:
         """Take over a tensor that the file has, or that a node of it is."""
@@ -71,7 +71,7 @@ class OnnxFile:
     @property
     def inputs(self) -> list[str]:
         """Names of the graph's inputs, but for those that are stored."""
-        return [each.name for each in self.graph.input if each.name not in self.stored]
+        return [given.name for given in self.graph.input if given.name not in self.stored]
 
     def shape(self, name: str, place: str = "") -> tuple[int, ...]:
         """Sizes of a value; raises InputError where they are not fixed, naming ``place``, the value where that is empty."""
@@ -102,7 +102,7 @@ class OnnxFile:
         while name in makers:
             # No maker is asked twice.
             node = makers.pop(name)
-            name = next((each for each in node.input if each and self.shapes.get(each) is None), "")
+            name = next((operand for operand in node.input if operand and self.shapes.get(operand) is None), "")
             if not name:
                 why = "takes it from values" if self.is_known(node.op_type) else "is not known to onnx"
                 return f"the operator {node.op_type} that makes {node.output[0]!r} {why}"
@@ -162,7 +162,7 @@ def _read_graph(path: str | Path, onnx: Any, inliner: Any) -> tuple[Any, int, di
     _check_nodes(model.graph)
     if model.ir_version >= 11 and model.configuration:
         warn_unmodelled("it is laid out for several devices, which is not modelled: planned as for one", "configuration")
-    return model.graph, max((each.version for each in model.opset_import if each.domain in _STANDARD), default=1), missing
+    return model.graph, max((opset.version for opset in model.opset_import if opset.domain in _STANDARD), default=1), missing
 
 
 def _check_splits(graph: Any) -> None:
@@ -176,11 +176,11 @@ def _check_splits(graph: Any) -> None:
 
 def _check_sizes(graph: Any) -> None:
     """Refuse sizes below 0: onnx's shape inference ends the process over a slice of them."""
-    for each in (*graph.input, *graph.output, *graph.value_info):
-        for size in each.type.tensor_type.shape.dim:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for size in value.type.tensor_type.shape.dim:
             if size.dim_value < 0:
                 message = f"found a size of {size.dim_value}, expected a number above 0: export the model with fixed shapes"
-                raise InputError(message, place=f"value {each.name}")
+                raise InputError(message, place=f"value {value.name}")
 
 
 def _check_nodes(graph: Any) -> None:
@@ -200,12 +200,12 @@ def _check_nodes(graph: Any) -> None:
             )
         if node.domain not in _STANDARD:
             node.op_type = f"{node.domain}::{node.op_type}"
-    for each in (*graph.input, *graph.output, *graph.value_info):
-        if (kind := each.type.WhichOneof("value")) not in (None, "tensor_type"):
-            raise InputError(f"found a {kind}, expected a tensor", place=f"value {each.name}")
-    for each in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        if not isinstance(each.name, str):
-            raise InputError("found a name that is not UTF-8 text", place=f"value {each.name!r}")
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if (kind := value.type.WhichOneof("value")) not in (None, "tensor_type"):
+            raise InputError(f"found a {kind}, expected a tensor", place=f"value {value.name}")
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        if not isinstance(value.name, str):
+            raise InputError("found a name that is not UTF-8 text", place=f"value {value.name!r}")
 
 
 def missing_text(missing: dict[str, str]) -> str:
@@ -277,7 +277,7 @@ def is_external(tensor: Any, onnx: Any) -> bool:
 
 def _fetched(tensor: Any, folder: Path, size: int) -> bytes:
     """The first ``size`` bytes of a tensor from its file, which must lie in the model's folder."""
-    said = {each.key: each.value for each in tensor.external_data}
+    said = {entry.key: entry.value for entry in tensor.external_data}
     location, offset = said.get("location", ""), said.get("offset", "0")
     where = (folder / location).resolve()
     if not location or not where.is_relative_to(folder.resolve()):

@@ -25,14 +25,14 @@ def complete(model: Any) -> None:
     from onnx import defs, helper, numpy_helper, shape_inference
 
     graph = model.graph
-    types = {each.name: each.type for each in (*graph.input, *graph.value_info, *graph.output)}
+    types = {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}
     types |= {tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer}
     if all(is_fixed(types.get(name)) for node in graph.node for name in node.output if name):
         return
-    opsets = {each.domain: each.version for each in model.opset_import}
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
     numbers: dict[str, Any] = {}
     short = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MOST]
-    for node in (*(helper.make_node("Constant", [], [each.name], value=each) for each in short), *graph.node):
+    for node in (*(helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in short), *graph.node):
         # Nodes that onnx refuses keep what is known of them; constants may have been left out, or stand in another file.
         with contextlib.suppress(Exception):
             if not all(is_fixed(types.get(name)) for name in node.output if name):
@@ -42,9 +42,9 @@ def complete(model: Any) -> None:
                 inferred = shape_inference.infer_node_outputs(schema, node, given, data, opset_imports=[*model.opset_import])
                 types |= {name: kind for name, kind in inferred.items() if is_fixed(kind) or name not in types}
             numbers |= _folded(node, opsets, types, numbers)
-    for each in (*graph.value_info, *graph.output):
-        each.type.CopyFrom(types[each.name])
-    told = {each.name for each in (*graph.input, *graph.initializer, *graph.value_info, *graph.output)}
+    for value in (*graph.value_info, *graph.output):
+        value.type.CopyFrom(types[value.name])
+    told = {value.name for value in (*graph.input, *graph.initializer, *graph.value_info, *graph.output)}
     graph.value_info.extend(helper.make_value_info(name, kind) for name, kind in types.items() if name not in told)
 
 
@@ -69,7 +69,7 @@ def _folded(node: Any, opsets: dict[str, int], types: dict[str, Any], numbers: d
         feeds = {name: numbers[name] for name in names}
     else:
         return {}
-    if node.op_type in _REPEATING and math.prod(abs(int(each)) for each in feeds[names[-1]]) > _MOST:
+    if node.op_type in _REPEATING and math.prod(abs(int(size)) for size in feeds[names[-1]]) > _MOST:
         return {}
     found = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
     return {name: array for name, array in zip(node.output, found, strict=True) if array.size <= _MOST}

@@ -149,7 +149,7 @@ class FakeRun:
         except Exception as error:
             # What torch raises here has no common type.
             schema = schema_of(node)
-            if schema is None or any(each.alias_info is not None for each in (*schema.arguments, *schema.returns)):
+            if schema is None or any(part.alias_info is not None for part in (*schema.arguments, *schema.returns)):
                 message = f"torch cannot run {node.target} without data: {first_line(error)}"
                 raise InputError(message, place=f"operator {node.name}") from error
             return self._fresh(node)
@@ -192,7 +192,7 @@ def leaves(value: Any) -> list[Any]:
 
 def tensors_of(value: Any) -> list[Any]:
     """The tensors among the leaves of a value."""
-    return [each for each in leaves(value) if hasattr(each, "element_size")]
+    return [leaf for leaf in leaves(value) if hasattr(leaf, "element_size")]
 
 
 def storage_key(tensor: Any) -> int:

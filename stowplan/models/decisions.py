@@ -43,7 +43,7 @@ class Part(msgspec.Struct, frozen=True):
 
     def count(self, change: str) -> int:
         """How many changes of a sort."""
-        return sum(each.change == change for each in self.changes)
+        return sum(made.change == change for made in self.changes)
 
 
 class Decision(NamedTuple):
@@ -73,7 +73,7 @@ def diff(problem: Any, first: Any, second: Any) -> tuple[Part, ...]:
     decisions = kinds.of_problem(problem).part("models.plan:DECISIONS")
     if decisions is None:
         return field_by_field(first, second)
-    return tuple(each.compare(problem, first, second) for each in decisions)
+    return tuple(decision.compare(problem, first, second) for decision in decisions)
 
 
 def compare_parts(what: str, first: Mapping[_Key, Values], second: Mapping[_Key, Values], name: Callable[[_Key], str]) -> Part:
@@ -85,7 +85,7 @@ def compare_parts(what: str, first: Mapping[_Key, Values], second: Mapping[_Key,
         if before is None or after is None:
             changes.append(Change(name(key), "added" if before is None else "dropped", before, after))
         elif before != after:
-            names = [each for each in dict.fromkeys((*before, *after)) if before.get(each) != after.get(each)]
+            names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
             changes.append(Change(name(key), "moved", _only(before, names), _only(after, names)))
     return Part(what, len(every), tuple(changes))
 
@@ -104,7 +104,7 @@ def field_by_field(first: Any, second: Any) -> tuple[Part, ...]:
 
 def _places(name: str, value: object) -> dict[str, Values]:
     if isinstance(value, (list, tuple)):
-        return {f"{name}[{place}]": {"value": _plain(each)} for place, each in enumerate(value)}
+        return {f"{name}[{place}]": {"value": _plain(part)} for place, part in enumerate(value)}
     return {name: {"value": _plain(value)}}
 
 

@@ -35,7 +35,7 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @classmethod
     def decode(cls, data: bytes, source: str | Path | None = None) -> Self:
         """Read JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
-        default = {each.name: each.default for each in msgspec.structs.fields(cls)}
+        default = {field.name: field.default for field in msgspec.structs.fields(cls)}
         return files.decode(data, cls, format_name=default["format"], version=default["version"], source=source)
 
     def _repr_html_(self) -> str:

@@ -64,7 +64,7 @@ def of_values(
     return Hint(
         kind=kinds.of_problem(problem).name,
         problem=problem.digest,
-        values={name: tuple(map(float, each)) for name, each in values.items()},
+        values={name: tuple(map(float, row)) for name, row in values.items()},
         confidence=tuple(map(float, confidence)),
         plan=None if plan is None else msgspec.json.decode(msgspec.json.encode(plan)),
         source=source,
@@ -180,7 +180,7 @@ def matched(later: Steps, earlier: Steps) -> list[int]:
     found = [-1] * len(later.names)
     free = set(range(len(earlier.names)))
     known: dict[Hashable, int] = {}
-    readers = [_readers(each) for each in (later, earlier)]
+    readers = [_readers(steps) for steps in (later, earlier)]
     for begins in ((later.signatures, earlier.signatures), (later.coarse, earlier.coarse)):
         rounds = [_rounds(*each, known) for each in zip((later, earlier), begins, readers, strict=True)]
         for here, there in zip(*rounds, strict=True):
@@ -209,8 +209,8 @@ def aligned(found: Sequence[int], count: int, likeness: Callable[[int, int], flo
     taken = {*found}
     olds, news = in_order({old: new for new, old in enumerate(found) if old >= 0})
     for old, next_old, new, next_new in zip([-1, *olds], [*olds, count], [-1, *news], [*news, len(found)], strict=True):
-        mine = [each for each in range(new + 1, next_new) if found[each] < 0]
-        theirs = [each for each in range(old + 1, next_old) if each not in taken]
+        mine = [step for step in range(new + 1, next_new) if found[step] < 0]
+        theirs = [step for step in range(old + 1, next_old) if step not in taken]
         if mine and theirs and len(mine) * len(theirs) <= MOST_PAIRS:
             alike = np.array([[likeness(one, other) for other in theirs] for one in mine])
             for row, column in _best_pairs(np.where(alike < least, 0.0, alike)):

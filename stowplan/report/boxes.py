@@ -128,7 +128,7 @@ def name_boxes(mark: Boxes, wide: float, high: float) -> list[Name]:
     ``wide`` and ``high`` are the points of a unit across and of a byte.
     """
     names: list[Name] = []
-    for box in sorted(mark.boxes, key=lambda each: (-each.area, each.owner, each.left)):
+    for box in sorted(mark.boxes, key=lambda box: (-box.area, box.owner, box.left)):
         width, height = (box.right - box.left) * wide, box.size * high
         if max(width, height) < 2 * _WIDE or min(width, height) < _LINE:
             continue

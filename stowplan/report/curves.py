@@ -26,7 +26,7 @@ def convergence_plot(
     if not found and not proven:
         return None
     base = _common_part(unit, [value for _, value, _ in found])
-    found, proven = ([(moment, value - base, source) for moment, value, source in each] for each in (found, proven))
+    found, proven = ([(moment, value - base, source) for moment, value, source in steps] for steps in (found, proven))
     baselines = {label: value - base for label, value in baselines.items()}
     # One with another first number is off the scale.
     is_near = baseline is not None and (not base or _common_part(unit, [baseline]) == base)

@@ -171,7 +171,7 @@ def _details(result: Result) -> str:
 def _plain(value: object) -> str:
     """A detail in words."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_plain(each)}" for name, each in value.items()) or "none"
+        return ", ".join(f"{name} {_plain(part)}" for name, part in value.items()) or "none"
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_plain, value)) or "none"
     if isinstance(value, bool) or value is None:

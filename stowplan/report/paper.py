@@ -88,7 +88,7 @@ class _Layout:
         self._rows: list[tuple[float, list[Place], list[scene.Key]]] = []
         top = _MARGIN + (_TITLE + 12 if picture.title else 0)
         for row in picture.rows:
-            like = [plot for each in picture.rows if len(each) == len(row) for plot in each]
+            like = [plot for plots in picture.rows if len(plots) == len(row) for plot in plots]
             top = self._place_row(row, top, picture.width, _margin(like)) + _BETWEEN
         self.paper.height = top - _BETWEEN + _MARGIN / 2
         drawn = [self._marks(place) for _, places, _ in self._rows for place in places]
@@ -162,7 +162,7 @@ class _Layout:
 
     def _name(self, drawn: Sequence[list[tuple[Place, Boxes]]]) -> None:
         """Names in boxes, and numbers for the largest of those without, which the legend of the first row explains."""
-        layouts = [each for found in drawn for each in found]
+        layouts = [layout for found in drawn for layout in found]
         named = []
         for place, mark in layouts:
             names = name_boxes(mark, *place.scale)

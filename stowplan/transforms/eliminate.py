@@ -143,7 +143,7 @@ class _Pass:
             else:
                 statements.append(replace(statement, loads=tuple(views.compose(load, self._views) for load in statement.loads)))
         kept = [each for each in statements if not (isinstance(each, Copy) and each.store.tensor in self._views)]
-        tensors = {name: each for name, each in self._program.tensors.items() if name not in self._views}
+        tensors = {name: tensor for name, tensor in self._program.tensors.items() if name not in self._views}
         return replace(self._program, statements=tuple(kept), tensors=tensors), self._report()
 
     def _decide(self, name: str, writers: list[Copy]) -> None:
@@ -164,7 +164,7 @@ class _Pass:
             self._reasons[name] = "not invertible", "several iterations write one element"
             return
         terms = sum(
-            each.size for piece in view.pieces for each in (*piece.index, *(bound.expression for bound in piece.domain))
+            part.size for piece in view.pieces for part in (*piece.index, *(bound.expression for bound in piece.domain))
         )
         if terms > MOST_TERMS:
             self._reasons[name] = "too long", f"its access has {terms} terms, more than {MOST_TERMS}"

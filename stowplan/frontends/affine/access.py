@@ -97,11 +97,11 @@ def reshaped(shape: Sequence[int], source: Sequence[int]) -> list[Expression]:
 def expressions(indices: Sequence[Index | int], place: str) -> tuple[Expression, ...]:
     """What was written in an access; raises InputError for an index that is not affine."""
     found = []
-    for each in indices:
-        if isinstance(each, Index):
-            found.append(each.expression)
-        elif isinstance(each, int) and not isinstance(each, bool):
-            found.append(constant(each))
+    for given in indices:
+        if isinstance(given, Index):
+            found.append(given.expression)
+        elif isinstance(given, int) and not isinstance(given, bool):
+            found.append(constant(given))
         else:
-            raise InputError(f"found a non-affine index of type {type(each).__name__}, expected whole numbers", place=place)
+            raise InputError(f"found a non-affine index of type {type(given).__name__}, expected whole numbers", place=place)
     return tuple(found)

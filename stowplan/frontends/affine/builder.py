@@ -193,7 +193,7 @@ class Builder:
         start = 0
         for size in sizes:
             starts = [start if at == axis else 0 for at in range(len(source.shape))]
-            ends = [start + size if at == axis else each for at, each in enumerate(source.shape)]
+            ends = [start + size if at == axis else length for at, length in enumerate(source.shape)]
             parts.append(self.slice(source, starts, ends, name=name, op="split"))
             start += size
         return parts

@@ -36,50 +36,50 @@ from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.program import UNSPREAD, Program
 
 
-def _broadcast(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
-    source = first_operand(each, operands)
-    dimensions = numbers(each, "dimensions", below=len(dims(each)))
-    expect_one_for_each(each, "dimensions", dimensions, source)
-    return walk.builder.broadcast(source, dims(each), dimensions, each.name)
+def _broadcast(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    source = first_operand(instruction, operands)
+    dimensions = numbers(instruction, "dimensions", below=len(dims(instruction)))
+    expect_one_for_each(instruction, "dimensions", dimensions, source)
+    return walk.builder.broadcast(source, dims(instruction), dimensions, instruction.name)
 
 
-def _reshape(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
-    return walk.builder.reshape(first_operand(each, operands), dims(each), each.name)
+def _reshape(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    return walk.builder.reshape(first_operand(instruction, operands), dims(instruction), instruction.name)
 
 
-def _transpose(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
-    source = first_operand(each, operands)
-    dimensions = numbers(each, "dimensions", below=len(source.shape))
-    expect_one_for_each(each, "dimensions", dimensions, source)
-    return walk.builder.transpose(source, dimensions, each.name)
+def _transpose(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    source = first_operand(instruction, operands)
+    dimensions = numbers(instruction, "dimensions", below=len(source.shape))
+    expect_one_for_each(instruction, "dimensions", dimensions, source)
+    return walk.builder.transpose(source, dimensions, instruction.name)
 
 
-def _slice(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
-    source = first_operand(each, operands)
-    parts = ranges(each, len(source.shape))
+def _slice(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    source = first_operand(instruction, operands)
+    parts = ranges(instruction, len(source.shape))
     starts, ends, steps = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
-    return walk.builder.slice(source, starts, ends, steps, each.name)
+    return walk.builder.slice(source, starts, ends, steps, instruction.name)
 
 
-def _reverse(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
-    source = first_operand(each, operands)
-    return walk.builder.reverse(source, numbers(each, "dimensions", below=len(source.shape)), each.name)
+def _reverse(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    source = first_operand(instruction, operands)
+    return walk.builder.reverse(source, numbers(instruction, "dimensions", below=len(source.shape)), instruction.name)
 
 
-def _concatenate(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
-    rank = len(first_operand(each, operands, None).shape)
+def _concatenate(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    rank = len(first_operand(instruction, operands, None).shape)
     if any(len(operand.shape) != rank for operand in operands):
-        raise each.error("found operands of different ranks, expected one rank")
-    return walk.builder.concatenate(operands, number(each, "dimensions", below=rank), each.name)
+        raise instruction.error("found operands of different ranks, expected one rank")
+    return walk.builder.concatenate(operands, number(instruction, "dimensions", below=rank), instruction.name)
 
 
-def _pad(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
-    source = first_operand(each, operands, 2)
-    sides = padding(each, len(source.shape))
+def _pad(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    source = first_operand(instruction, operands, 2)
+    sides = padding(instruction, len(source.shape))
     low, high, interior = [side[0] for side in sides], [side[1] for side in sides], [side[2] for side in sides]
     if operands[1].shape:
-        raise each.error(f"found a value of shape {list(operands[1].shape)} to pad with, expected a single one")
-    return walk.builder.pad(source, low, high, interior, operands[1], each.name)
+        raise instruction.error(f"found a value of shape {list(operands[1].shape)} to pad with, expected a single one")
+    return walk.builder.pad(source, low, high, interior, operands[1], instruction.name)
 
 
 MOVEMENT: dict[str, Handler] = {
@@ -98,168 +98,172 @@ MOVEMENT: dict[str, Handler] = {
 _PLAIN_REDUCTIONS = ("add", "maximum", "minimum", "multiply")
 
 
-def elementwise(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+def elementwise(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
     """Element by element, of operands of one shape and scalars."""
-    rank = len(dims(each))
+    rank = len(dims(instruction))
     # A clamp may have scalar bounds, a select a scalar predicate: those stay in one bank.
     options = tuple(
         (*(way[0] if array.shape else UNSPREAD for array in operands), way[0]) for way in rules.elementwise(rank, 1)
     )
-    attributes: dict[str, Any] = {"direction": each.attribute("direction")}
-    return walk.operator(each, operands, options, attributes=attributes)[0]
+    attributes: dict[str, Any] = {"direction": instruction.attribute("direction")}
+    return walk.operator(instruction, operands, options, attributes=attributes)[0]
 
 
-def _dot(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
-    one, two = len(first_operand(each, operands, 2).shape), len(operands[1].shape)
+def _dot(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    one, two = len(first_operand(instruction, operands, 2).shape), len(operands[1].shape)
 
     def pairs(what: str) -> list[tuple[int, int]]:
-        left = numbers(each, f"lhs_{what}_dims", below=one, needed=what == "contracting")
-        right = numbers(each, f"rhs_{what}_dims", below=two, needed=what == "contracting")
+        left = numbers(instruction, f"lhs_{what}_dims", below=one, needed=what == "contracting")
+        right = numbers(instruction, f"rhs_{what}_dims", below=two, needed=what == "contracting")
         found = list(zip(left, right, strict=False))
         if len(left) != len(right) or any(operands[0].shape[a] != operands[1].shape[b] for a, b in found):
             message = f"found lhs_{what}_dims={{{listed(left)}}} and rhs_{what}_dims={{{listed(right)}}}"
-            raise each.error(f"{message}, expected dimensions of equal sizes")
+            raise instruction.error(f"{message}, expected dimensions of equal sizes")
         return found
 
     contracting, batch = pairs("contracting"), pairs("batch")
-    if len(dims(each)) != one + two - 2 * len(contracting) - len(batch):
-        raise each.error(f"found a result of {len(dims(each))} dimensions, expected those that are not contracted")
+    if len(dims(instruction)) != one + two - 2 * len(contracting) - len(batch):
+        raise instruction.error(
+            f"found a result of {len(dims(instruction))} dimensions, expected those that are not contracted"
+        )
     options = rules.matmul(one, two, contracting, batch)
     attributes: dict[str, Any] = {"contracting": contracting, "batch": batch}
-    return walk.operator(each, operands, options, op="matmul", attributes=attributes, restricted=True)[0]
+    return walk.operator(instruction, operands, options, op="matmul", attributes=attributes, restricted=True)[0]
 
 
-def _convolution(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
-    first_operand(each, operands, 2)
-    found = convolution_labels(each, len(operands[0].shape), len(operands[1].shape), len(dims(each)))
-    spatial = len(dims(each)) - 2
+def _convolution(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    first_operand(instruction, operands, 2)
+    found = convolution_labels(instruction, len(operands[0].shape), len(operands[1].shape), len(dims(instruction)))
+    spatial = len(dims(instruction)) - 2
     layout = tuple(
         tuple(part.index(mark) for mark in (*marks, *(str(at) for at in range(spatial))))
         for part, marks in zip(found, ("bf", "oi", "bf"), strict=True)
     )
-    sliding = window(each, spatial)
+    sliding = window(instruction, spatial)
     attributes: dict[str, Any] = {
         "layout": layout,
         "strides": sliding.stride,
         "pads": sliding.pad,
         "base": sliding.lhs_dilate,
         "dilations": sliding.rhs_dilate,
-        "groups": (numbers(each, "feature_group_count", needed=False) or [1])[0],
+        "groups": (numbers(instruction, "feature_group_count", needed=False) or [1])[0],
     }
     options = rules.convolution(layout[0][1], layout[1][1], layout[2][1])
-    return walk.operator(each, operands, options, op="convolution", attributes=attributes, restricted=True)[0]
+    return walk.operator(instruction, operands, options, op="convolution", attributes=attributes, restricted=True)[0]
 
 
-def _reduce_window(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
-    rank = len(first_operand(each, operands, 2).shape)
-    sliding = window(each, rank)
+def _reduce_window(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    rank = len(first_operand(instruction, operands, 2).shape)
+    sliding = window(instruction, rank)
     attributes: dict[str, Any] = {
         "window": sliding.size,
         "strides": sliding.stride,
         "pads": sliding.pad,
-        "kind": _kind(walk, each),
+        "kind": _kind(walk, instruction),
     }
     options = tuple((way[0], UNSPREAD, way[1]) for way in rules.pool(sliding.size))
-    return walk.operator(each, operands, options, op="pool", attributes=attributes, restricted=True)[0]
+    return walk.operator(instruction, operands, options, op="pool", attributes=attributes, restricted=True)[0]
 
 
-def reduce(walk: Walk, each: Instruction, operands: list[Variable]) -> Value:
+def reduce(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Value:
     """One array or several reduced along dimensions, each beside its initial value."""
     half = len(operands) // 2
-    outputs = len(each.shape.leaves)
+    outputs = len(instruction.shape.leaves)
     if not half or len(operands) != 2 * half or outputs != half:
-        raise each.error(f"found {len(operands)} operands and {outputs} results, expected as many initial values as each")
+        raise instruction.error(
+            f"found {len(operands)} operands and {outputs} results, expected as many initial values as each"
+        )
     rank = len(operands[0].shape)
-    dimensions = numbers(each, "dimensions", below=rank)
+    dimensions = numbers(instruction, "dimensions", below=rank)
     if any(operand.shape != operands[0].shape for operand in operands[:half]):
-        raise each.error("found operands of different shapes, expected one shape")
+        raise instruction.error("found operands of different shapes, expected one shape")
     options = tuple((*way[:half], *(UNSPREAD,) * half, *way[half:]) for way in rules.reduction(rank, dimensions, half, outputs))
-    attributes: dict[str, Any] = {"dimensions": dimensions, "kind": _kind(walk, each)}
-    results = walk.operator(each, operands, options, attributes=attributes)
-    return results[0] if isinstance(each.shape, ArrayShape) else tuple(results)
+    attributes: dict[str, Any] = {"dimensions": dimensions, "kind": _kind(walk, instruction)}
+    results = walk.operator(instruction, operands, options, attributes=attributes)
+    return results[0] if isinstance(instruction.shape, ArrayShape) else tuple(results)
 
 
-def _kind(walk: Walk, each: Instruction) -> str:
+def _kind(walk: Walk, instruction: Instruction) -> str:
     """Opcode of what a reduction computes of two values."""
-    if not each.called:
-        raise each.error("found no to_apply, expected the computation that it reduces by")
-    root = walk.module.computations[each.called[0]].root
+    if not instruction.called:
+        raise instruction.error("found no to_apply, expected the computation that it reduces by")
+    root = walk.module.computations[instruction.called[0]].root
     return root.opcode if root.opcode in _PLAIN_REDUCTIONS else "other"
 
 
-def _gather(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+def _gather(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
     """Rows of a table: a dimension that is taken whole may be spread, on both sides."""
-    table = first_operand(each, operands, 2)
+    table = first_operand(instruction, operands, 2)
     rank = len(table.shape)
-    offsets = numbers(each, "offset_dims", below=len(dims(each)))
-    gone = set(numbers(each, "collapsed_slice_dims", below=rank, needed=False))
-    gone |= set(numbers(each, "operand_batching_dims", below=rank, needed=False))
-    sizes = numbers(each, "slice_sizes")
-    expect_one_for_each(each, "slice_sizes", sizes, table)
+    offsets = numbers(instruction, "offset_dims", below=len(dims(instruction)))
+    gone = set(numbers(instruction, "collapsed_slice_dims", below=rank, needed=False))
+    gone |= set(numbers(instruction, "operand_batching_dims", below=rank, needed=False))
+    sizes = numbers(instruction, "slice_sizes")
+    expect_one_for_each(instruction, "slice_sizes", sizes, table)
     kept = [dimension for dimension in range(rank) if dimension not in gone]
     options = [
         (dimension, UNSPREAD, offset)
-        for dimension, offset in _paired(each, "offset_dims", kept, offsets)
+        for dimension, offset in _paired(instruction, "offset_dims", kept, offsets)
         if sizes[dimension] == table.shape[dimension]
     ]
-    return walk.operator(each, operands, (*options, (UNSPREAD,) * 3), dynamic=(0,))[0]
+    return walk.operator(instruction, operands, (*options, (UNSPREAD,) * 3), dynamic=(0,))[0]
 
 
-def _scatter(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+def _scatter(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
     """Rows added to a table: a dimension that updates have whole may be spread, on operand, updates and result."""
     if len(operands) != 3:
-        return walk.operator(each, operands, rules.unspread(len(operands), 1), dynamic=(0,) if operands else ())[0]
+        return walk.operator(instruction, operands, rules.unspread(len(operands), 1), dynamic=(0,) if operands else ())[0]
     rank = len(operands[0].shape)
-    windows = numbers(each, "update_window_dims", below=len(operands[2].shape))
-    gone = set(numbers(each, "inserted_window_dims", below=rank, needed=False))
-    gone |= set(numbers(each, "input_batching_dims", below=rank, needed=False))
+    windows = numbers(instruction, "update_window_dims", below=len(operands[2].shape))
+    gone = set(numbers(instruction, "inserted_window_dims", below=rank, needed=False))
+    gone |= set(numbers(instruction, "input_batching_dims", below=rank, needed=False))
     kept = [dimension for dimension in range(rank) if dimension not in gone]
     options = [
         (dimension, UNSPREAD, update, dimension)
-        for dimension, update in _paired(each, "update_window_dims", kept, windows)
+        for dimension, update in _paired(instruction, "update_window_dims", kept, windows)
         if operands[0].shape[dimension] == operands[2].shape[update]
     ]
-    return walk.operator(each, operands, (*options, (UNSPREAD,) * 4), dynamic=(0,))[0]
+    return walk.operator(instruction, operands, (*options, (UNSPREAD,) * 4), dynamic=(0,))[0]
 
 
-def _dynamic_slice(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
-    source = first_operand(each, operands, None)
-    whole = _equal_dimensions(each, source.shape, dims(each))
+def _dynamic_slice(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    source = first_operand(instruction, operands, None)
+    whole = _equal_dimensions(instruction, source.shape, dims(instruction))
     starts = (UNSPREAD,) * (len(operands) - 1)
     options = [(dimension, *starts, dimension) for dimension in whole]
-    return walk.operator(each, operands, (*options, (UNSPREAD, *starts, UNSPREAD)), dynamic=(0,))[0]
+    return walk.operator(instruction, operands, (*options, (UNSPREAD, *starts, UNSPREAD)), dynamic=(0,))[0]
 
 
-def _dynamic_update_slice(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+def _dynamic_update_slice(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
     if len(operands) < 2:
-        raise each.error(f"found {len(operands)} operands, expected two or more")
-    whole = _equal_dimensions(each, operands[0].shape, operands[1].shape)
-    if operands[0].shape != dims(each):
-        raise each.error(f"found an operand of shape {list(operands[0].shape)}, expected that of the result")
+        raise instruction.error(f"found {len(operands)} operands, expected two or more")
+    whole = _equal_dimensions(instruction, operands[0].shape, operands[1].shape)
+    if operands[0].shape != dims(instruction):
+        raise instruction.error(f"found an operand of shape {list(operands[0].shape)}, expected that of the result")
     starts = (UNSPREAD,) * (len(operands) - 2)
     options = [(dimension, dimension, *starts, dimension) for dimension in whole]
-    return walk.operator(each, operands, (*options, (UNSPREAD, UNSPREAD, *starts, UNSPREAD)))[0]
+    return walk.operator(instruction, operands, (*options, (UNSPREAD, UNSPREAD, *starts, UNSPREAD)))[0]
 
 
-def _iota(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
-    shape = dims(each)
+def _iota(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    shape = dims(instruction)
     if operands:
-        raise each.error(f"found {len(operands)} operands, expected none")
+        raise instruction.error(f"found {len(operands)} operands, expected none")
     options = tuple((dimension,) for dimension in (*range(len(shape)), UNSPREAD))
-    attributes: dict[str, Any] = {"shape": shape, "dimension": number(each, "iota_dimension", below=len(shape))}
-    return walk.operator(each, operands, options, attributes=attributes)[0]
+    attributes: dict[str, Any] = {"shape": shape, "dimension": number(instruction, "iota_dimension", below=len(shape))}
+    return walk.operator(instruction, operands, options, attributes=attributes)[0]
 
 
-def _paired(each: Instruction, name: str, kept: list[int], values: list[int]) -> list[tuple[int, int]]:
+def _paired(instruction: Instruction, name: str, kept: list[int], values: list[int]) -> list[tuple[int, int]]:
     if len(kept) != len(values):
-        raise each.error(f"found {name}={{{listed(values)}}}, expected {len(kept)} numbers")
+        raise instruction.error(f"found {name}={{{listed(values)}}}, expected {len(kept)} numbers")
     return list(zip(kept, values, strict=True))
 
 
-def _equal_dimensions(each: Instruction, one: Sequence[int], two: Sequence[int]) -> list[int]:
+def _equal_dimensions(instruction: Instruction, one: Sequence[int], two: Sequence[int]) -> list[int]:
     """Dimensions that two shapes of one rank have whole."""
     if len(one) != len(two):
-        raise each.error(f"found shapes {list(one)} and {list(two)}, expected one rank")
+        raise instruction.error(f"found shapes {list(one)} and {list(two)}, expected one rank")
     return [at for at, (first, second) in enumerate(zip(one, two, strict=True)) if first == second]
 
 
@@ -308,7 +312,7 @@ def _program(walk: Walk) -> Program:
     check_extent(walk.module, frozenset({"call"}), instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
     root = _walk(walk, entry, None)
     check_module(walk.module, timed=False, spaces=SPACES - {HOST})
-    outputs = dict.fromkeys(each.name for each in leaves(root))
+    outputs = dict.fromkeys(leaf.name for leaf in leaves(root))
     program = walk.builder.program(tuple(outputs))
     check(program)
     return program
@@ -326,40 +330,40 @@ def _walk(walk: Walk, computation: Computation, arguments: list[Value] | None) -
     return values[computation.root.name]
 
 
-def _value(walk: Walk, each: Instruction, operands: list[Value], arguments: list[Value] | None) -> Value:
-    opcode = each.opcode
-    if opcode == "parameter":
-        return walk.inputs(each.name, each.shape) if arguments is None else arguments[each.parameter_number or 0]
-    if opcode == "constant":
-        return walk.inputs(each.name, each.shape)
+def _value(walk: Walk, instruction: Instruction, operands: list[Value], arguments: list[Value] | None) -> Value:
+    opcode = instruction.opcode
+    if opcode == "parameter" and arguments is not None:
+        return arguments[instruction.parameter_number or 0]
+    if opcode in ("parameter", "constant"):
+        return walk.inputs(instruction.name, instruction.shape)
     if opcode == "tuple":
         return tuple(operands)
     if opcode == "get-tuple-element":
         source = operands[0] if operands else None
         if not isinstance(source, tuple):
-            raise each.error("found no tuple, expected one as operand")
-        return source[number(each, "index", below=len(source))]
+            raise instruction.error("found no tuple, expected one as operand")
+        return source[number(instruction, "index", below=len(source))]
     if opcode == "call":
-        called = walk.module.computations[each.called[0]]
+        called = walk.module.computations[instruction.called[0]]
         if len(called.parameters) != len(operands):
-            raise each.error(f"found {len(operands)} operands, expected the {len(called.parameters)} of %{called.name}")
+            raise instruction.error(f"found {len(operands)} operands, expected the {len(called.parameters)} of %{called.name}")
         return _walk(walk, called, operands)
     if opcode in ("optimization-barrier", "opt-barrier", "copy") and operands and isinstance(operands[0], tuple):
         return operands[0]
-    if custom_target(each) in SAME_VALUE_CALLS and operands and fits(operands[0], each.shape):
+    if custom_target(instruction) in SAME_VALUE_CALLS and operands and fits(operands[0], instruction.shape):
         return operands[0]
     arrays = [leaf for operand in operands for leaf in leaves(operand)]
     if opcode == "reduce":
-        return reduce(walk, each, arrays)
-    if isinstance(each.shape, TupleShape):
-        return walk.opaque(each, arrays)
+        return reduce(walk, instruction, arrays)
+    if isinstance(instruction.shape, TupleShape):
+        return walk.opaque(instruction, arrays)
     handler = _HANDLERS.get(opcode)
     if handler is not None:
-        return handler(walk, each, arrays)
-    if opcode in _SPREAD_ALIKE and arrays and all(array.shape in ((), each.shape.dims) for array in arrays):
-        return elementwise(walk, each, arrays)
+        return handler(walk, instruction, arrays)
+    if opcode in _SPREAD_ALIKE and arrays and all(array.shape in ((), instruction.shape.dims) for array in arrays):
+        return elementwise(walk, instruction, arrays)
     if opcode in ("while", "fusion", "conditional"):
         message = f"found a {opcode}, expected a module before optimisation, with calls and plain instructions only: "
         message += "of XLA's dump, take the file with before_optimizations in its name"
-        raise InputError(message, place=f"operator {each.name} (line {each.line})")
-    return walk.opaque(each, arrays)
+        raise InputError(message, place=f"operator {instruction.name} (line {instruction.line})")
+    return walk.opaque(instruction, arrays)

@@ -37,7 +37,7 @@ class Walk:
 
     def operator(
         self,
-        each: Instruction,
+        instruction: Instruction,
         operands: list[Variable],
         options: tuple[Option, ...],
         *,
@@ -47,25 +47,25 @@ class Walk:
         dynamic: tuple[int, ...] = (),
     ) -> list[Variable]:
         """Write an operator whose results are those of an instruction."""
-        shapes = [leaf for _, leaf in each.shape.leaves]
+        shapes = [leaf for _, leaf in instruction.shape.leaves]
         return self.builder.operator(
-            op or each.opcode,
+            op or instruction.opcode,
             operands,
             [leaf.dims for leaf in shapes],
             options,
             attributes=attributes,
             restricted=restricted,
-            name=each.name,
+            name=instruction.name,
             dynamic=dynamic,
             item_bytes=[_item_bytes(leaf, self._float_bytes) for leaf in shapes],
         )
 
-    def opaque(self, each: Instruction, operands: list[Variable]) -> Value:
+    def opaque(self, instruction: Instruction, operands: list[Variable]) -> Value:
         """What nothing is known of: all in one bank, read at indices unknown."""
-        outputs = len(each.shape.leaves)
+        outputs = len(instruction.shape.leaves)
         dynamic = tuple(range(len(operands)))
-        results = self.operator(each, operands, rules.unspread(len(operands), outputs), dynamic=dynamic)
-        return results[0] if isinstance(each.shape, ArrayShape) else packed(each.shape, iter(results))
+        results = self.operator(instruction, operands, rules.unspread(len(operands), outputs), dynamic=dynamic)
+        return results[0] if isinstance(instruction.shape, ArrayShape) else packed(instruction.shape, iter(results))
 
 
 def leaves(value: Value) -> list[Variable]:
@@ -80,10 +80,10 @@ def packed(shape: Shape, results: Iterator[Variable]) -> Value:
     return tuple(packed(part, results) for part in shape.parts)
 
 
-def dims(each: Instruction) -> tuple[int, ...]:
+def dims(instruction: Instruction) -> tuple[int, ...]:
     """Sizes of an array that an instruction makes."""
-    assert isinstance(each.shape, ArrayShape)
-    return each.shape.dims
+    assert isinstance(instruction.shape, ArrayShape)
+    return instruction.shape.dims
 
 
 def _item_bytes(shape: ArrayShape, float_bytes: int | None) -> int:
@@ -113,14 +113,16 @@ def listed(values: Sequence[int]) -> str:
     return ",".join(map(str, values))
 
 
-def first_operand(each: Instruction, operands: list[Variable], count: int | None = 1) -> Variable:
+def first_operand(instruction: Instruction, operands: list[Variable], count: int | None = 1) -> Variable:
     """The first operand, where there are ``count`` of them; None for one or more."""
     if len(operands) != count if count is not None else not operands:
-        raise each.error(f"found {len(operands)} operands, expected {count or 'one or more'}")
+        raise instruction.error(f"found {len(operands)} operands, expected {count or 'one or more'}")
     return operands[0]
 
 
-def expect_one_for_each(each: Instruction, name: str, values: list[int], operand: Variable) -> None:
+def expect_one_for_each(instruction: Instruction, name: str, values: list[int], operand: Variable) -> None:
     """Raise InputError where there is not one number for each dimension."""
     if len(values) != len(operand.shape):
-        raise each.error(f"found {name}={{{listed(values)}}}, expected {len(operand.shape)} numbers, one for each dimension")
+        raise instruction.error(
+            f"found {name}={{{listed(values)}}}, expected {len(operand.shape)} numbers, one for each dimension"
+        )

@@ -106,8 +106,8 @@ def _pad(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     axes = walk.integers(node, 3) if len(node.input) > 3 and node.input[3] else list(range(rank))
     walk.expect(node, len(pads) == 2 * len(axes), f"pads {pads}", f"{2 * len(axes)} numbers")
     low, high = [0] * rank, [0] * rank
-    for at, each in enumerate(axes):
-        axis = walk.axis(node, each, rank)
+    for at, dimension in enumerate(axes):
+        axis = walk.axis(node, dimension, rank)
         low[axis], high[axis] = pads[at], pads[at + len(axes)]
     given = options.get("value", 0.0)
     walk.expect(node, isinstance(given, int | float), repr(given), "a number to pad with")
@@ -270,9 +270,9 @@ def _batch_normalization(walk: Walk, node: Any, options: dict[str, Any]) -> None
     """Element by element; scale, offset, mean and variance go along the channels."""
     data, *others = walk.inputs(node, 5)
     walk.expect(node, len(data.shape) > 1, f"an operand of shape {list(data.shape)}", "two dimensions or more")
-    for each in others:
-        walk.expect(node, len(each.shape) == 1, f"a scale or mean of shape {list(each.shape)}", "one dimension")
-    loads = [Load(data.shape, (Piece(each.name, (index(1),)),)) for each in others]
+    for other in others:
+        walk.expect(node, len(other.shape) == 1, f"a scale or mean of shape {list(other.shape)}", "one dimension")
+    loads = [Load(data.shape, (Piece(other.name, (index(1),)),)) for other in others]
     ways = rules.elementwise(len(data.shape), 1 + len(loads))
     walk.operator(node, [data, *loads], ways)
 
@@ -359,7 +359,7 @@ def _program(file: OnnxFile, float_bytes: int | None) -> Program:
             handler(walk, node, options)
         else:
             walk.opaque(node)
-    outputs = [walk.variable(each.name).name for each in file.graph.output]
+    outputs = [walk.variable(output.name).name for output in file.graph.output]
     program = walk.builder.program(tuple(dict.fromkeys(outputs)))
     check(program)
     return program

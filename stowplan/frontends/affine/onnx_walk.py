@@ -31,9 +31,9 @@ class Walk:
         self.values: dict[str, Variable] = {}
         self._arrays: dict[str, Any] = {}
         """Numbers of constants, once something has asked for them."""
-        for each in file.graph.sparse_initializer:
+        for tensor in file.graph.sparse_initializer:
             # What is stored of it is not as large as the tensor.
-            file.shapes[each.values.name] = None
+            file.shapes[tensor.values.name] = None
 
     def _item_bytes(self, name: str) -> int:
         """Bytes of an element of a value."""
@@ -88,7 +88,7 @@ class Walk:
 
     def whole(self, node: Any, found: Any) -> list[int]:
         """A list of whole numbers; raises InputError for anything else."""
-        if not isinstance(found, Iterable) or isinstance(found, bytes) or not all(isinstance(each, int) for each in found):
+        if not isinstance(found, Iterable) or isinstance(found, bytes) or not all(isinstance(number, int) for number in found):
             raise InputError(f"found {found!r}, expected whole numbers", place=self._place(node))
         return list(found)
 

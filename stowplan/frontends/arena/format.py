@@ -43,7 +43,7 @@ def arena_problem(graph: OrderProblem, capacity: int | None = None, alignment: i
 
     plain = msgspec.structs.replace(graph, ops=tuple(msgspec.structs.replace(op, in_place=()) for op in graph.ops))
     structure = build(plain)
-    begin, end = (each.tolist() for each in structure.lives(stable_order(structure)))
+    begin, end = (moments.tolist() for moments in structure.lives(stable_order(structure)))
     tensors = [plain.tensors[number] for number in structure.tensor.tolist()]
     buffers = tuple(
         Buffer(id=tensor.id, lower=low, upper=high, size=tensor.size, alignment=math.lcm(tensor.alignment, alignment))

@@ -165,7 +165,7 @@ def _read(data: bytes, name: str, capacity: int | None, replace_offline_plan: bo
     if len(graphs) != 1:
         message = f"found {len(graphs)} subgraphs, expected one: bodies of IF, WHILE and CALL_ONCE are not planned"
         raise InputError(message, place="subgraphs")
-    stored = [_has_data(buffer, each) for each in buffer.tables(model, MODEL_BUFFERS)]
+    stored = [_has_data(buffer, tensor) for tensor in buffer.tables(model, MODEL_BUFFERS)]
     (graph,) = graphs
     tensors = buffer.tables(graph, _GRAPH_TENSORS)
     operators = buffer.tables(graph, _GRAPH_OPERATORS)
@@ -189,7 +189,7 @@ def _read(data: bytes, name: str, capacity: int | None, replace_offline_plan: bo
         is_custom = _check_operator(buffer, operator, codes, moment)
         known = set(first)
         reads = touch(operator, _OPERATOR_INPUTS, moment)
-        writes = [each for field in (_OPERATOR_OUTPUTS, _OPERATOR_INTERMEDIATES) for each in touch(operator, field, moment)]
+        writes = [tensor for field in (_OPERATOR_OUTPUTS, _OPERATOR_INTERMEDIATES) for tensor in touch(operator, field, moment)]
         if is_custom:
             custom.update(reads, writes)
         else:
@@ -252,10 +252,10 @@ def _offline_plan(buffer: FlatBuffer, model: int, tensors: int) -> tuple[int, ..
     """Offset of each tensor in the plan that a model has; all at run time where it has none."""
     offsets = [AT_RUNTIME] * tensors
     holders = buffer.tables(model, MODEL_BUFFERS)
-    for each in buffer.tables(model, MODEL_METADATA):
-        if buffer.text(each, METADATA_NAME) != OFFLINE_PLAN:
+    for entry in buffer.tables(model, MODEL_METADATA):
+        if buffer.text(entry, METADATA_NAME) != OFFLINE_PLAN:
             continue
-        number = buffer.number(each, METADATA_BUFFER, "I")
+        number = buffer.number(entry, METADATA_BUFFER, "I")
         start, count = buffer.vector(holders[number], _BUFFER_DATA) if number < len(holders) else (0, 0)
         _, _, told, *offsets = struct.unpack_from(f"<{count // 4}i", buffer.data, start) if count >= 12 else (0, 0, 0)
         if told != tensors or len(offsets) < tensors or min(offsets, default=0) < AT_RUNTIME:

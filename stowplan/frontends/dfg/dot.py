@@ -146,8 +146,8 @@ def _statement(
     if tokens.peek() == "--":
         raise InputError("found --, expected -> between nodes", source=source, place=tokens.line)
     values = _attributes(tokens)
-    for each in chain:
-        nodes.setdefault(each, ({}, place))
+    for name in chain:
+        nodes.setdefault(name, ({}, place))
     if len(chain) == 1:
         nodes[chain[0]][0].update(values)
         return
@@ -199,8 +199,8 @@ def _op(name: str, values: dict[str, str], table: OpTable) -> str:
     candidates = [label, *words, *(re.sub(r"[_.]?[0-9]+$", "", word) for word in words), *letters]
     if not label and not name.isdecimal():
         candidates.append(name)
-    candidates = [each for each in (*candidates, stem) if each]
-    unknown = next((each for each in (*letters, stem) if each), name)
+    candidates = [word for word in (*candidates, stem) if word]
+    unknown = next((word for word in (*letters, stem) if word), name)
     return next((candidate for candidate in candidates if table.find(candidate) is not None), unknown)
 
 

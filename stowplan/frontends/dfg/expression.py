@@ -189,7 +189,7 @@ def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool =
     kept = [result.operand.instruction for result in results if isinstance(result, Expression)]
     if not kept or None in kept:
         raise InputError("found no computed value returned, expected one or more", place=label)
-    graph = _live(label, known, [each for each in kept if each is not None], variables)
+    graph = _live(label, known, [name for name in kept if name is not None], variables)
     return fuse_multiply_add(graph) if fuse else graph
 
 
@@ -211,12 +211,12 @@ def _live(label: str, known: _Trace, kept: list[str], variables: list[Variable])
         each.id: msgspec.structs.replace(each, operands=tuple(map(resolved, each.operands))) for each in known.instructions
     }
     live: set[str] = set()
-    open_names = [sources[each][0] if each in sources else each for each in kept]
+    open_names = [sources[name][0] if name in sources else name for name in kept]
     while open_names:
-        each = open_names.pop()
-        if each not in live:
-            live.add(each)
-            open_names += [o.instruction for o in instructions[each].operands if o.instruction is not None]
+        name = open_names.pop()
+        if name not in live:
+            live.add(name)
+            open_names += [o.instruction for o in instructions[name].operands if o.instruction is not None]
     body = tuple(each for name, each in instructions.items() if name in live)
     used = {name for each in body for name in each.variables}
     return Dfg(label, body, tuple(variable for variable in variables if variable.id in used))

@@ -152,10 +152,10 @@ def join(
         operands += [Operand(variable=name) for name in node.variables]
         instructions.append(_instruction(node, ops[node.id], tuple(operands)))
     names = dict.fromkeys(name for node in known.values() for name in node.variables)
-    values = {each: ops[each].value if node.value is None else node.value for each, node in known.items()}
+    values = {key: ops[key].value if node.value is None else node.value for key, node in known.items()}
     return Dfg(
         name,
-        _with_immediates(instructions, {each: value for each, value in values.items() if value is not None}),
+        _with_immediates(instructions, {key: value for key, value in values.items() if value is not None}),
         tuple(Variable(id=name) for name in names),
         _notes(unknown),
     )

@@ -122,17 +122,17 @@ def fuse_multiply_add(graph: Dfg) -> Dfg:
 
     gone: set[str] = set()
     fused: dict[str, Instruction] = {}
-    for each in graph.instructions:
-        if each.op != "add" or len(each.operands) != 2:
+    for addition in graph.instructions:
+        if addition.op != "add" or len(addition.operands) != 2:
             continue
-        choices = [place for place, operand in enumerate(each.operands) if fusable(operand)]
+        choices = [place for place, operand in enumerate(addition.operands) if fusable(operand)]
         if not choices:
             continue
-        place = max(choices, key=lambda at: chain(each.operands[at].instruction or ""))
-        product = by_id[each.operands[place].instruction or ""]
+        place = max(choices, key=lambda at: chain(addition.operands[at].instruction or ""))
+        product = by_id[addition.operands[place].instruction or ""]
         gone.add(product.id)
-        fused[each.id] = Instruction(
-            id=each.id, op="madd", operands=(*product.operands, each.operands[1 - place]), writes=each.writes
+        fused[addition.id] = Instruction(
+            id=addition.id, op="madd", operands=(*product.operands, addition.operands[1 - place]), writes=addition.writes
         )
     kept = tuple(fused.get(instruction.id, instruction) for instruction in graph.instructions if instruction.id not in gone)
     return Dfg(graph.name, kept, graph.variables)
@@ -233,7 +233,7 @@ def lower(
 
 def _chosen(matters: bool, option: str, value: object, *others: object) -> tuple[Assumption, ...]:
     """An option with its value and the first of others to try, where they make other instructions."""
-    other = next(each for each in others if each != value)
+    other = next(one for one in others if one != value)
     return (Assumption(option, str(value), f"--rule {option}={other}"),) if matters else ()
 
 
@@ -259,7 +259,7 @@ def _inputs_to_variables(graph: Dfg, *, copies: bool) -> Dfg:
     }
     read = {operand.instruction for instruction in graph.instructions for operand in instruction.operands}
     # Data that nothing reads is what the loop body is for: it stays.
-    outside = {name: each for name, each in outside.items() if name in read}
+    outside = {name: value for name, value in outside.items() if name in read}
     number = {name: at for at, name in enumerate(outside)}
     variables: dict[str, Variable] = {variable.id: variable for variable in graph.variables}
 

@@ -49,13 +49,13 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
             "interfaces"
         )
     number = graph.number
-    level = _levels(graph, number, [each is not None for each in kind])
-    readers = _sent(graph, number, level, [each is not None for each in kind])
+    level = _levels(graph, number, [access is not None for access in kind])
+    readers = _sent(graph, number, level, [access is not None for access in kind])
     taken = set(number)
     copies: list[Instruction] = []
     changed: dict[tuple[_Reader, str], Operand] = {}
-    for source, each in readers.items():
-        copies += _link(graph.instructions[source].id, each, level, taken, changed)
+    for source, sent in readers.items():
+        copies += _link(graph.instructions[source].id, sent, level, taken, changed)
 
     def moved(at: int, operand: Operand) -> Operand:
         found = changed.get((_Reader(at, operand.distance, operand.initial), operand.instruction or ""))
@@ -71,11 +71,11 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
 def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[int]:
     """Level of each instruction: loads and stores on the longest way to it, less where it can wait for its consumers."""
     component = graph.components
-    with_access = {component[at] for at, each in enumerate(is_access) if each}
+    with_access = {component[at] for at, access in enumerate(is_access) if access}
     # Recurrences without memory in them are one unit; others are cut somewhere anyway.
     unit = [-1 - at if component[at] in with_access else component[at] for at in range(len(number))]
-    before: dict[int, set[tuple[int, bool]]] = {each: set() for each in unit}
-    after: dict[int, set[int]] = {each: set() for each in unit}
+    before: dict[int, set[tuple[int, bool]]] = {one: set() for one in unit}
+    after: dict[int, set[int]] = {one: set() for one in unit}
     for at, instruction in enumerate(graph.instructions):
         for operand in instruction.operands:
             if operand.instruction is not None and not operand.distance:
@@ -83,7 +83,7 @@ def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[i
                 if unit[source] != unit[at]:
                     before[unit[at]].add((unit[source], is_access[source]))
                     after[unit[source]].add(unit[at])
-    waiting = {each: len({source for source, _ in sources}) for each, sources in before.items()}
+    waiting = {one: len({source for source, _ in sources}) for one, sources in before.items()}
     order = [one for one, count in waiting.items() if not count]
     height: dict[int, int] = {}
     for one in order:
@@ -110,7 +110,7 @@ def _sent(graph: Dfg, number: dict[str, int], level: list[int], is_access: list[
                 source = number[operand.instruction]
                 if is_access[source] or level[source] != level[at]:
                     found[source][_Reader(at, operand.distance, operand.initial)] = None
-    return {source: list(each) for source, each in found.items()}
+    return {source: list(sent) for source, sent in found.items()}
 
 
 def _groups(readers: list[_Reader], level: list[int]) -> list[list[_Reader]]:
@@ -122,12 +122,12 @@ def _groups(readers: list[_Reader], level: list[int]) -> list[list[_Reader]]:
     for reader in readers:
         by_level[level[reader.instruction]].append(reader)
     groups: dict[tuple[int, int, float], list[_Reader]] = defaultdict(list)
-    for each, members in by_level.items():
+    for stage, members in by_level.items():
         has_this = any(reader.distance == 0 for reader in members)
         for reader in members:
             initial = 0.0 if has_this else reader.initial
-            groups[int(not has_this), each, initial].append(reader)
-    return sorted(groups.values(), key=lambda each: (min(reader.distance for reader in each), level[each[0].instruction]))
+            groups[int(not has_this), stage, initial].append(reader)
+    return sorted(groups.values(), key=lambda group: (min(reader.distance for reader in group), level[group[0].instruction]))
 
 
 def _link(

@@ -155,7 +155,7 @@ class OpTable:
         """Raise InputError where a table names a tile that a machine of so many does not have."""
         for layer in self._layers:
             places: list[tuple[str, _Costs | _Ops]] = [
-                *((f"class.{name}", each) for name, each in layer.classes.items()),
+                *((f"class.{name}", costs) for name, costs in layer.classes.items()),
                 *((f"op[{at}]", op) for at, op in enumerate(layer.ops)),
             ]
             for place, costs in places:
@@ -187,24 +187,24 @@ class OpTable:
         return msgspec.structs.replace(instruction, latency=found.latency, tiles=found.tiles)
 
     def _find(self, name: str) -> Resolved | None:
-        found = [each for layer in self._layers if (each := layer.find(name)) is not None]
+        found = [entry for layer in self._layers if (entry := layer.find(name)) is not None]
         own = _key(name)
         if not found and own not in OPERATIONS:
             return None
         entries = [entry for entry, _ in found]
-        meaning = _first(entries, lambda each: each.meaning) or (own if own in OPERATIONS else None)
+        meaning = _first(entries, lambda entry: entry.meaning) or (own if own in OPERATIONS else None)
         text = next((value for _, value in found if value is not None), None)
         if meaning is not None and meaning != own:
             # What is said of an operation holds for all ops that mean it, unless it is said of them.
-            entries += [each[0] for layer in self._layers if (each := layer.find(meaning)) is not None]
-        group = _first(entries, lambda each: each.group) or UNCLASSIFIED
+            entries += [entry[0] for layer in self._layers if (entry := layer.find(meaning)) is not None]
+        group = _first(entries, lambda entry: entry.group) or UNCLASSIFIED
         value = read_number(text) if meaning == "constant" else None
         return Resolved(meaning or generic_operation(own), value, *self._costs(entries, group))
 
     def _costs(self, entries: list[_Ops], group: str) -> tuple[int | None, tuple[int, ...] | None]:
         every: list[_Costs | _Ops] = [*entries, *(layer.classes[group] for layer in self._layers if group in layer.classes)]
-        tiles = _first(every, lambda each: each.tiles)
-        return _first(every, lambda each: each.latency), None if tiles is None else tuple(sorted(tiles))
+        tiles = _first(every, lambda entry: entry.tiles)
+        return _first(every, lambda entry: entry.latency), None if tiles is None else tuple(sorted(tiles))
 
 
 def _first(entries: list[Any], field: Callable[[Any], Any]) -> Any:
@@ -215,7 +215,7 @@ def read_number(text: str | None) -> float | None:
     """A finite number in decimal or with a prefix such as 0x; None for anything else."""
     if text is None:
         return None
-    for read in (float, lambda each: float(int(each, 0))):
+    for read in (float, lambda text: float(int(text, 0))):
         try:
             value = read(text.strip())
         except (ValueError, OverflowError):

@@ -229,8 +229,8 @@ def numbers(instruction: Instruction, name: str, *, below: int | None = None, ne
     match = _NUMBERS.fullmatch(text)
     if match is None:
         raise instruction.error(f"found {name}={excerpt(text)}, expected whole numbers")
-    found = [int(each) for each in match[1].split(",")] if match[1] else []
-    if below is not None and (len(set(found)) < len(found) or any(not 0 <= each < below for each in found)):
+    found = [int(digits) for digits in match[1].split(",")] if match[1] else []
+    if below is not None and (len(set(found)) < len(found) or any(not 0 <= number < below for number in found)):
         raise instruction.error(f"found {name}={excerpt(text)}, expected different dimensions from 0 to {below - 1}")
     return found
 
@@ -274,8 +274,8 @@ def window(instruction: Instruction, rank: int) -> Window:
     def sizes(name: str) -> list[int]:
         if name not in given:
             return [1] * rank
-        found = [int(each) for each in given[name].split("x")] if _SIZES.fullmatch(given[name]) else []
-        if len(found) != rank or any(each < 1 for each in found):
+        found = [int(digits) for digits in given[name].split("x")] if _SIZES.fullmatch(given[name]) else []
+        if len(found) != rank or any(size < 1 for size in found):
             raise instruction.error(f"found window {excerpt(text)}, expected {name} as {rank} positive numbers")
         return found
 

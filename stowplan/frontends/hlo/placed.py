@@ -148,9 +148,9 @@ def _fast_uses(
     for (tensor, is_output), space in zip(keys, found, strict=True):
         if tensor is not None and (tensor, is_output) in uses:
             spaces.setdefault((tensor, is_output), set()).add(space == fast_space)
-    if any(len(each) > 1 for each in spaces.values()):
+    if any(len(said) > 1 for said in spaces.values()):
         return None
-    return frozenset(use for use, each in spaces.items() if True in each)
+    return frozenset(use for use, said in spaces.items() if True in said)
 
 
 #: Attributes that no cost depends on, or that name computations, which are digested themselves.

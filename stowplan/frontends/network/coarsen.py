@@ -167,7 +167,7 @@ def _simplify(trace: Trace, views_are_free: bool) -> tuple[list[Operation], dict
         if name in kept and name not in live:
             live.add(name)
             waiting.extend(kept[name].inputs)
-    return [each for name, each in kept.items() if name in live], external, outputs
+    return [operation for name, operation in kept.items() if name in live], external, outputs
 
 
 def _merge_embeddings(steps: list[Operation], outputs: list[str]) -> list[Operation]:
@@ -209,11 +209,11 @@ def _group(steps: list[Operation], outputs: list[str], fuse: bool) -> list[_Grou
     return groups
 
 
-def _host_group(each: Operation, made_by: dict[str, _Group], readers: Counter[str]) -> _Group | None:
+def _host_group(operation: Operation, made_by: dict[str, _Group], readers: Counter[str]) -> _Group | None:
     """The layer that can take up an operation: the latest of its inputs, and nobody else reads that one."""
-    if each.op not in _ELEMENTWISE:
+    if operation.op not in _ELEMENTWISE:
         return None
-    found = [made_by[name] for name in each.inputs if name in made_by]
+    found = [made_by[name] for name in operation.inputs if name in made_by]
     if not found:
         return None
     latest = max(found, key=lambda group: group.position)
@@ -221,7 +221,7 @@ def _host_group(each: Operation, made_by: dict[str, _Group], readers: Counter[st
     if readers[latest.output] != 1 or (first.op not in _ANCHORS and first.op not in _ELEMENTWISE):
         return None
     # What grows on the way (a broadcast add, say) would be a layer with an output of another size.
-    return latest if elements(each.shape) == elements(latest.operations[-1].shape) else None
+    return latest if elements(operation.shape) == elements(latest.operations[-1].shape) else None
 
 
 def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rename_products: bool) -> Network:

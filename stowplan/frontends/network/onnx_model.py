@@ -94,7 +94,7 @@ def read_onnx(path: str | Path, *, granularity: Granularity = "auto") -> Network
 
 def _operands(node: Any) -> list[str]:
     """Inputs of a product or a convolution, which has two or more."""
-    names = [each for each in node.input if each]
+    names = [name for name in node.input if name]
     if len(names) < 2:
         message = f"found a {node.op_type} with {len(names)} inputs, expected two or more: data, and what it is multiplied with"
         raise InputError(message, place=node.output[0])
@@ -134,7 +134,7 @@ class _Tracer:
             inputs=inputs,
             integer_inputs=frozenset(name for name in inputs if not self._is_float(name)),
             operations=tuple(self._operations),
-            outputs=tuple(each.name for each in self._graph.output),
+            outputs=tuple(output.name for output in self._graph.output),
         )
 
     def _stripped(self, given: list[str]) -> set[str]:
@@ -230,7 +230,7 @@ class _Tracer:
         name = f"{output}/product" if rest else output
         self._add(name, op, [data], [weight], node.op_type, shape=self._shape(output), **more)
         if rest:
-            self._add(output, "bias_add", [name], [each for each in rest if each in self._weights], "bias")
+            self._add(output, "bias_add", [name], [operand for operand in rest if operand in self._weights], "bias")
 
     def _window(self, node: Any, options: dict[str, Any], kernel: Dims = ()) -> Window:
         def last(name: str, default: int) -> int:

@@ -114,7 +114,7 @@ def read_exported(program: Any, *, name: str = "network", granularity: Granulari
 
 def _writes_over_view(node: Any) -> bool:
     written = [given for argument, given in torch_program.arguments(node) if torch_program.is_written(argument)]
-    returns = [each for given in written if hasattr(given, "meta") for each in getattr(schema_of(given), "returns", ())]
+    returns = [result for given in written if hasattr(given, "meta") for result in getattr(schema_of(given), "returns", ())]
     return any(result.alias_info is not None and not result.alias_info.is_write for result in returns)
 
 
@@ -145,7 +145,7 @@ class _Tracer:
                     if stored or not _is_float(value):
                         integers.add(node.name)
             elif node.op == "output":
-                outputs = [each.name for each in node.all_input_nodes]
+                outputs = [used.name for used in node.all_input_nodes]
             elif _tensor(value) is not None:
                 self._take(node)
         return Trace(
@@ -159,7 +159,7 @@ class _Tracer:
     def _take(self, node: Any) -> None:
         target = _target_name(node)
         op = _OP_OF.get(target) or ("elementwise" if _is_pointwise(node.target) else "other")
-        weights = [each for each in node.all_input_nodes if each.name in self._weights]
+        weights = [used for used in node.all_input_nodes if used.name in self._weights]
         if op == "linear":
             self._linear(node, target)
         elif op == "matmul":
@@ -193,7 +193,7 @@ class _Tracer:
             self._add(node, FREE)
 
     def _activations(self, node: Any) -> tuple[str, ...]:
-        return tuple(each.name for each in node.all_input_nodes if each.name not in self._weights and _has_tensor(each))
+        return tuple(used.name for used in node.all_input_nodes if used.name not in self._weights and _has_tensor(used))
 
     def _size(self, weights: list[Any]) -> int:
         return sum(self._weights[weight.name] for weight in weights)
@@ -223,7 +223,7 @@ class _Tracer:
         if weight.name not in self._weights or data.name in self._weights:
             macs = elements(_shape(node)) * _shape(data)[-1]
             self._add(
-                node, "matmul", macs=macs, weights=self._size([each for each in node.all_input_nodes if self._is_weight(each)])
+                node, "matmul", macs=macs, weights=self._size([used for used in node.all_input_nodes if self._is_weight(used)])
             )
             return
         self._product(node, data, weight, bias, _shape(data)[-1], target)
@@ -237,7 +237,7 @@ class _Tracer:
         if self._is_weight(right) and not self._is_weight(left):
             self._product(node, left, right, None, depth, "matmul")
             return
-        weights = [each for each in (left, right) if self._is_weight(each)]
+        weights = [operand for operand in (left, right) if self._is_weight(operand)]
         self._add(node, "matmul", weights=self._size(weights), macs=elements(_shape(node)) * depth, label="matmul")
 
     def _convolution(self, node: Any) -> None:
@@ -297,7 +297,7 @@ def _is_pointwise(target: Any) -> bool:
 def _tensor(value: Any) -> Any:
     """The tensor of a node's value: the first of several, None where there is none."""
     if isinstance(value, (tuple, list)):
-        return next((each for each in value if hasattr(each, "shape")), None)
+        return next((result for result in value if hasattr(result, "shape")), None)
     return value if hasattr(value, "shape") else None
 
 

@@ -48,7 +48,7 @@ class _Reader(LeafWalk[int | None]):
 
     def problem(self, computation: Computation, name: str, *, is_entry: bool) -> Problem:
         """The problem of a computation; of the entry, what the caller keeps stays."""
-        donated = {(each.operand, each.operand_index) for each in self.module.input_output_alias} if is_entry else set()
+        donated = {(alias.operand, alias.operand_index) for alias in self.module.input_output_alias} if is_entry else set()
         inputs: list[int] = []
         kept: dict[int, None] = {}
         for instruction in computation.instructions:

@@ -57,7 +57,7 @@ class _Reader:
         self._tensors: list[Tensor] = []
         self._number: dict[str, int] = {}
         self._readers = Counter(name for node in file.graph.node for name in set(node.input))
-        self._readers.update(each.name for each in file.graph.output)
+        self._readers.update(output.name for output in file.graph.output)
 
     def problem(self) -> Problem:
         """The problem."""
@@ -69,7 +69,7 @@ class _Reader:
             op = self._op(node, names)
             if op is not None:
                 ops.append(op)
-        outputs = dict.fromkeys(self._number[each.name] for each in self._graph.output if each.name in self._number)
+        outputs = dict.fromkeys(self._number[output.name] for output in self._graph.output if output.name in self._number)
         return Problem(
             name=self._file.name,
             tensors=tuple(self._tensors),
@@ -115,7 +115,7 @@ class _Reader:
         if kind in _IN_PLACE and writes and view is None:
             same = [tensor for tensor in reads if self._size_of(tensor) == self._tensors[writes[0]].size]
             # The one that fewest others read.
-            pairs = tuple((each, writes[0]) for each in sorted(same, key=self._readers_of)[:1])
+            pairs = tuple((operand, writes[0]) for operand in sorted(same, key=self._readers_of)[:1])
         return Op(id=name, reads=tuple(reads), writes=writes, in_place=pairs, kind=kind)
 
     def _readers_of(self, number: int) -> int:

@@ -146,7 +146,7 @@ class _Reader:
         return any(storage_key(tensor) in self._order.overwritten for tensor in tensors_of(self._run.values[node]))
 
     def _of(self, node: Any) -> list[int]:
-        return [each for each in self._numbers.get(node, ()) if each is not None]
+        return [number for number in self._numbers.get(node, ()) if number is not None]
 
     def _walk(self, run: FakeRun, graph: Any, prefix: str = "") -> Any:
         """Take a graph's operators; its placeholders have their values. Returns the node of its results."""
@@ -154,7 +154,7 @@ class _Reader:
             check_reading()
             name = prefix + node.name
             if node.op != "placeholder":
-                self._makers[node] = {each for used in node.all_input_nodes for each in self._makers.get(used, ())}
+                self._makers[node] = {maker for used in node.all_input_nodes for maker in self._makers.get(used, ())}
             if node.op == "get_attr":
                 self._make(node, name, run.run(node), is_stored=True)
             elif node.op == "call_function" and node.target is operator.getitem:
@@ -173,9 +173,9 @@ class _Reader:
         module = run.values[node.args[inlined.graph]]
         inner = FakeRun(module, run.mode)
         given = [node for node in module.graph.nodes if node.op == "placeholder"]
-        for each, used in zip(given, node.args[inlined.operands :], strict=True):
-            inner.values[each] = run.taken(used)
-            self._numbers[each], self._makers[each] = self._numbers.get(used, [None]), self._makers.get(used, set())
+        for inside, used in zip(given, node.args[inlined.operands :], strict=True):
+            inner.values[inside] = run.taken(used)
+            self._numbers[inside], self._makers[inside] = self._numbers.get(used, [None]), self._makers.get(used, set())
         with inlined.context(*node.args[: inlined.graph]):
             last = self._walk(inner, module.graph, f"{name}.")
         self._held.append(inner)

@@ -64,14 +64,14 @@ class Inside(NamedTuple):
 
 def _of_map(node: Any, graphs: Sequence[Inside], own: int, results: Sequence[Any]) -> int:
     """Results of all iterations live while the last runs, and while they are stacked."""
-    times, part = max((len(each) for each in tensors_of(results)), default=0), sum(graphs[0].results)
+    times, part = max((len(tensor) for tensor in tensors_of(results)), default=0), sum(graphs[0].results)
     return max(times * part, (times - 1) * part + graphs[0].peak - own)
 
 
 def _of_scan(node: Any, graphs: Sequence[Inside], own: int, results: Sequence[Any]) -> int:
     """Results are scattered into their places with two indices of 8 bytes for each element of an iteration's."""
     stacked = tensors_of(results[len(node.args[1]) :])
-    return graphs[0].peak + sum(16 * math.prod(map(int, each.shape[1:])) for each in stacked)
+    return graphs[0].peak + sum(16 * math.prod(map(int, tensor.shape[1:])) for tensor in stacked)
 
 
 #: Branches and loops: bytes beside operands and results, given the node, its graphs, the bytes of its results and these.

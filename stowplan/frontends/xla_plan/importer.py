@@ -187,9 +187,9 @@ def _plan(problem: Problem, placed: list[PlacedStay]) -> tuple[Plan, list[int]]:
     queue: list[tuple[int, bool, int, int, Copy]] = []
     between = problem.evictions == "between_steps"
     for place, entry in enumerate(placed):
-        for each in entry.slices:
-            part = Copy(entry.tensor, "in", each.start, each.end, (each.low, each.high))
-            queue.append((each.start, between and entry.is_delayed, each.sequence, place, part))
+        for piece in entry.slices:
+            part = Copy(entry.tensor, "in", piece.start, piece.end, (piece.low, piece.high))
+            queue.append((piece.start, between and entry.is_delayed, piece.sequence, place, part))
         if entry.stay.source is Source.COPIED and not entry.slices:
             queue.append(
                 (

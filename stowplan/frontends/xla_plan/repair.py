@@ -81,7 +81,7 @@ class PlacedStay:
     def is_delayed(self) -> bool:
         """Whether its copy, or one of its slices, begins later than XLA's."""
         if self.slices:
-            return any(each.start > part.starts[0] for each, part in zip(self.slices, self.stay.parts, strict=True))
+            return any(moved.start > part.starts[0] for moved, part in zip(self.slices, self.stay.parts, strict=True))
         return self.start > self.stay.starts[0]
 
     @property
@@ -98,7 +98,7 @@ def _slices(stay: Stay) -> list[Slice]:
     for part in stay.parts:
         low = part.offset - stay.offset
         found.append(Slice(part.starts[0], part.arrived, low, low + part.size, part.sequence))
-    borders = sorted((each.low, each.high) for each in found)
+    borders = sorted((piece.low, piece.high) for piece in found)
     is_partition = [0, *(high for _, high in borders)] == [*(low for low, _ in borders), stay.size]
     return found if is_partition else []
 

@@ -134,7 +134,7 @@ def _raise_outside(load: Load, number: int, tensor: Tensor, place: str) -> None:
         values = np.broadcast_to(evaluate(expression, points), load.extents)
         outside = chosen & ((values < 0) | (values >= tensor.shape[dimension]))
         if outside.any():
-            at = tuple(int(each[0]) for each in np.nonzero(outside))
+            at = tuple(int(places[0]) for places in np.nonzero(outside))
             raise InputError(
                 f"reads {tensor.name!r} out of bounds: index {int(values[at])} of dimension {dimension} "
                 f"in iteration {list(at)}, expected 0 to {tensor.shape[dimension] - 1}",
@@ -195,7 +195,7 @@ def _complete(tensor: Tensor, writers: list[Copy] | None, place: str) -> None:
         marks = np.zeros(tensor.shape, bool)
         for copy in writers:
             points = grid(copy.extents)
-            marks[tuple(evaluate(each, points) for each in copy.store.index)] = True
+            marks[tuple(evaluate(expression, points) for expression in copy.store.index)] = True
         covered = bool(marks.all())
     else:
         raise InputError(f"cannot show that all of tensor {tensor.name!r} is written before it is read", place=place)

@@ -132,14 +132,14 @@ def add(one: Expression, two: Expression, extents: Extents, factor: int = 1) -> 
     if two.is_constant:
         return Expression(one.constant + factor * two.constant, one.terms)
     terms = dict(one.terms)
-    for atom, each in two.terms:
-        terms[atom] = terms.get(atom, 0) + factor * each
+    for atom, multiple in two.terms:
+        terms[atom] = terms.get(atom, 0) + factor * multiple
     return _joined(one.constant + factor * two.constant, terms, extents)
 
 
 def scale(one: Expression, factor: int) -> Expression:
     """``factor * one``."""
-    return Expression(factor * one.constant, [(atom, factor * each) for atom, each in one.terms])
+    return Expression(factor * one.constant, [(atom, factor * multiple) for atom, multiple in one.terms])
 
 
 def _joined(value: int, terms: dict[Atom, int], extents: Extents, within: int = 0) -> Expression:
@@ -153,9 +153,9 @@ def _joined(value: int, terms: dict[Atom, int], extents: Extents, within: int = 
                 partner, replaced = found
                 del terms[atom], terms[partner]
                 value += factor * replaced.constant
-                for inner, each in replaced.terms:
-                    terms[inner] = terms.get(inner, 0) + factor * each
-                terms = {inner: each for inner, each in terms.items() if each}
+                for inner, multiple in replaced.terms:
+                    terms[inner] = terms.get(inner, 0) + factor * multiple
+                terms = {inner: multiple for inner, multiple in terms.items() if multiple}
                 joining = True
                 break
     return Expression(value, terms.items())
@@ -166,8 +166,8 @@ def _partner(
 ) -> tuple[Division, Expression] | None:
     """(other term, what both are together over ``factor``) for a remainder among ``terms``, or None."""
     whole: Expression | None = None
-    for other, each in terms.items():
-        missing = each - factor * rest.by
+    for other, multiple in terms.items():
+        missing = multiple - factor * rest.by
         if isinstance(other, int) or (missing % within if within else missing):
             continue
         floor = other

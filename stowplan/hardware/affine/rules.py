@@ -23,8 +23,8 @@ def matmul(
 
     Columns of the right side, the usual weights, come first.
     """
-    free_left = [each for each in range(left) if each not in {one for one, _ in (*contracting, *batch)}]
-    free_right = [each for each in range(right) if each not in {two for _, two in (*contracting, *batch)}]
+    free_left = [axis for axis in range(left) if axis not in {one for one, _ in (*contracting, *batch)}]
+    free_right = [axis for axis in range(right) if axis not in {two for _, two in (*contracting, *batch)}]
     first_right = len(batch) + len(free_left)
     results = [*range(first_right, first_right + len(free_right)), *range(len(batch), first_right)] or [UNSPREAD]
     return tuple((*pair, result) for pair in contracting or [(UNSPREAD, UNSPREAD)] for result in results)
@@ -43,9 +43,9 @@ def pool(window: Sequence[int]) -> tuple[Option, ...]:
 
 def reduction(rank: int, dimensions: Sequence[int], operands: int = 1, outputs: int = 1) -> tuple[Option, ...]:
     """A kept dimension on both sides; along a reduced one the matrix unit adds up over the banks: the output is unspread."""
-    kept = [each for each in range(rank) if each not in dimensions]
-    options = [(*(each,) * operands, *(place,) * outputs) for place, each in enumerate(kept)]
-    options += [(*(each,) * operands, *(UNSPREAD,) * outputs) for each in (*dimensions, UNSPREAD)]
+    kept = [axis for axis in range(rank) if axis not in dimensions]
+    options = [(*(axis,) * operands, *(place,) * outputs) for place, axis in enumerate(kept)]
+    options += [(*(axis,) * operands, *(UNSPREAD,) * outputs) for axis in (*dimensions, UNSPREAD)]
     return tuple(options)
 
 

@@ -118,7 +118,7 @@ class _Mapping:
             name=self._program.name,
             target=self._target.name,
         )
-        views_of = {(name, number): key for name, each in self._views.items() for key, number in each.items()}
+        views_of = {(name, number): key for name, numbers in self._views.items() for key, number in numbers.items()}
         scratchpad = self._target.scratchpad
         tiled = split(problem, scratchpad.tile, scratchpad.stream_buffer or 0)
         names = tuple(self._names[tile.tensor] for tile in tiled.tiles)

@@ -69,7 +69,7 @@ class TierTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     @property
     def precisions(self) -> tuple[Precision, ...]:
         """Precisions the target has speeds for, narrowest first."""
-        return tuple(each for each in get_args(Precision) if each in self.compute)
+        return tuple(precision for precision in get_args(Precision) if precision in self.compute)
 
     def speed(self, precision: Precision) -> Compute:
         """Speeds in a precision; raises InputError where the target has none."""

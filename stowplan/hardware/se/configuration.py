@@ -151,7 +151,7 @@ class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=T
                     master = spoke.master or ""
                     operands = ", ".join(_describe(source, tile) for source in entry.inputs)
                     outputs = ", ".join([*spoke.outputs, *_sent(entry)])
-                passing = "; ".join(f"{each.input} passes to {', '.join(each.outputs)}" for each in spoke.forwards)
+                passing = "; ".join(f"{forward.input} passes to {', '.join(forward.outputs)}" for forward in spoke.forwards)
                 tail = "; ".join(part for part in (outputs, passing) if part)
                 lines.append(f"{tile.tile:>4} {slot:>4}  {what:<24} {master:<14} {operands:<44} {tail}".rstrip())
         return "\n".join(lines)
@@ -169,9 +169,9 @@ def _describe(source: Input, tile: Tile) -> str:
     if source.port == CONSTANT:
         return f"{source.constant:g}"
     if source.port == MEMORY:
-        return next(each.variable for each in tile.memory if each.address == source.address)
+        return next(entry.variable for entry in tile.memory if entry.address == source.address)
     if source.port == RECEIVED:
-        value = next(each.value for each in tile.received if each.address == source.address)
+        value = next(entry.value for entry in tile.received if entry.address == source.address)
         return f"{value} from memory" + (f" ({source.skip} late)" if source.skip else "")
     return source.port + (f" +{source.delay}" if source.delay else "") + (f" ({source.skip} late)" if source.skip else "")
 
@@ -206,12 +206,12 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
         received = tuple(
             Received(
                 value=problem.instructions[source].id,
-                address=each.address,
-                words=each.words,
+                address=own.address,
+                words=own.words,
                 reads=tuple(e.distance for e in problem.edges if e.asynchronous and e.source == source),
             )
-            for source, each in words.items()
-            if each.tile == tile
+            for source, own in words.items()
+            if own.tile == tile
         )
         entries, spokes = [], {slot: Spoke() for slot in range(ii)}
         for place, number in enumerate(here):
@@ -292,7 +292,7 @@ def _received(problem: Problem, plan: Plan) -> dict[int, Words]:
     for source in sorted(last):
         tile = where[source]
         if tile not in free:
-            held = _memory(problem, [number for number, each in enumerate(plan.tiles) if each == tile])
+            held = _memory(problem, [number for number, own in enumerate(plan.tiles) if own == tile])
             free[tile] = sum(variable.words for variable in held)
         count = (last[source] - launch[problem.flows[source]]) // plan.ii + 1
         found[source] = Words(tile=tile, address=free[tile], words=count)
@@ -308,8 +308,8 @@ def _flows(problem: Problem, plan: Plan, words: Mapping[int, Words]) -> tuple[Fl
     for edge in problem.edges:
         if edge.asynchronous:
             needs[flow[edge.target]][msgspec.structs.replace(words[edge.source], skip=edge.distance)] = None
-    for source, each in words.items():
-        fills[flow[source]].append(each)
+    for source, own in words.items():
+        fills[flow[source]].append(own)
     return tuple(Flow(launch=launch[at], needs=tuple(needs[at]), fills=tuple(fills[at])) for at in sorted(launch))
 
 

@@ -70,7 +70,7 @@ def is_machine_name(name: str) -> bool:
 
 def describe_machine(name: str) -> str:
     """A few words on a machine that comes with the package, by its short name."""
-    long = next((each for each, short in _LONG_NAMES.items() if short == name), None)
+    long = next((long_name for long_name, short in _LONG_NAMES.items() if short == name), None)
     if long is not None:
         return f"Streaming Engine (also {long})"
     return f"each tile reaches its four neighbours{', over the edges too' if name.startswith('torus') else ''}"

@@ -225,8 +225,8 @@ def simulate(
             tile.issue(clock)
         busy = clock if end == clock or arrived or any(launched) else busy
         clock += 1
-    values = {name: [each[turn] for turn in sorted(each)] for tile in tiles for name, each in tile.results.items()}
-    values.update({name: [each[turn] for turn in sorted(each)] for name, each in fabric.answers.items()})
+    values = {name: [by_turn[turn] for turn in sorted(by_turn)] for tile in tiles for name, by_turn in tile.results.items()}
+    values.update({name: [by_turn[turn] for turn in sorted(by_turn)] for name, by_turn in fabric.answers.items()})
     return Run(values, end)
 
 
@@ -266,7 +266,7 @@ class _Running:
         self._came: dict[tuple[str, int], list[Lanes]] = defaultdict(list)
         """What arrived at a port, by the slot it arrived in: one value for each thread of its producer."""
         self.results = {entry.id: {} for entry in self.tables.instructions if entry.interface is None}
-        self._at_address = {each.address: each.variable for each in self.tables.memory}
+        self._at_address = {entry.address: entry.variable for entry in self.tables.memory}
         self._outputs: list[tuple[str, Lanes, str]] = []
 
     def finish(self, clock: int) -> int:

@@ -92,9 +92,9 @@ def build(problem: Problem) -> Model:
         Not yet hinted; one unit of the objective is ``unit`` weighted bytes.
     """
     structure = analyse(problem)
-    weights = [each for tensor in problem.tensors for each in (tensor.bytes, *(view.bytes for view in tensor.views))]
+    weights = [size for tensor in problem.tensors for size in (tensor.bytes, *(view.bytes for view in tensor.views))]
     weights += [size for operator in problem.operators for size in operator.read_bytes]
-    unit = gcd(*(problem.copy_weight * each for each in weights), *(problem.off_chip_weight * each for each in weights)) or 1
+    unit = gcd(*(problem.copy_weight * size for size in weights), *(problem.off_chip_weight * size for size in weights)) or 1
     offset = sum(off_chip_cost(problem, tensor) for tensor in range(len(problem.tensors))) // unit
     built = Model(problem, structure, unit, offset)
     _add_variables(built)
@@ -138,7 +138,7 @@ def _add_variables(built: Model) -> None:
         else:
             variables = [model.new_bool_var(f"own {tensor} {layout}") for layout in layouts]
             model.add_exactly_one(variables)
-            built.own.update({(tensor, layout): [each] for layout, each in zip(layouts, variables, strict=True)})
+            built.own.update({(tensor, layout): [variable] for layout, variable in zip(layouts, variables, strict=True)})
 
 
 def _choosing(built: Model, number: int, tensor: int, layout: int) -> list[cp_model.IntVar]:
@@ -187,9 +187,9 @@ def _add_capacity(built: Model) -> None:
     for tensor, layout in built.copies:
         layouts.setdefault(tensor, []).append(layout)
     whole, spare = divmod(problem.capacity, unit)
-    for number, each in enumerate(structure.crowded):
+    for number, tensors in enumerate(structure.crowded):
         items: list[tuple[cp_model.LinearExprT, int]] = []
-        for tensor in each:
+        for tensor in tensors:
             stay = built.on_chip[tensor]
             items.append((1 if stay is None else stay, problem.tensors[tensor].bytes))
             items.extend(

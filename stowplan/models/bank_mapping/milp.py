@@ -53,7 +53,7 @@ class Model:
             point[column] = float(better.layouts[tensor] == layout)
         for (tensor, _), column in self.own_columns.items():
             # An input that nobody wants in a layout of its own has the first one.
-            mine = [each for (other, _), each in self.own_columns.items() if other == tensor] if not point[column] else []
+            mine = [own for (other, _), own in self.own_columns.items() if other == tensor] if not point[column] else []
             if mine and not point[mine].any():
                 point[mine[0]] = 1.0
         for tensor, column in self.stay_columns.items():
@@ -190,8 +190,8 @@ class _Program(Program):
         for first, operator in zip(self.option_columns, problem.operators, strict=True):
             self.add_row([(first + k, 1.0) for k in range(len(operator.options))], 1.0, 1.0)
         inputs: dict[int, list[int]] = {}
-        for (tensor, _), each in self.own_columns.items():
-            inputs.setdefault(tensor, []).append(each)
+        for (tensor, _), column in self.own_columns.items():
+            inputs.setdefault(tensor, []).append(column)
         for columns in inputs.values():
             self.add_row([(column, 1.0) for column in columns], 1.0, 1.0)
         for tensor, writers in enumerate(problem.writers):
@@ -201,7 +201,7 @@ class _Program(Program):
                 layouts = {option[at] for option in operator.options} | set(self.structure.writable[tensor])
                 for layout in sorted(layouts):
                     theirs, mine = self._choosing(number, at, layout), self._writing(tensor, layout)
-                    self.add_row([*((each, 1.0) for each in theirs), *((each, -1.0) for each in mine)], 0.0, 0.0)
+                    self.add_row([*((column, 1.0) for column in theirs), *((column, -1.0) for column in mine)], 0.0, 0.0)
 
     def _add_layouts(self) -> None:
         """What a reader wants of a tensor on chip is its own layout or a copy: want - own - copy + stays <= 1."""
@@ -210,9 +210,9 @@ class _Program(Program):
                 if self.structure.on_chip[tensor] is False:
                     continue
                 for layout in sorted({option[at] for option in operator.options}):
-                    terms = [(each, 1.0) for each in self._choosing(number, at, layout)]
+                    terms = [(column, 1.0) for column in self._choosing(number, at, layout)]
                     if self.problem.writers[tensor]:
-                        terms += [(each, -1.0) for each in self._writing(tensor, layout)]
+                        terms += [(column, -1.0) for column in self._writing(tensor, layout)]
                     elif (tensor, layout) in self.own_columns:
                         terms.append((self.own_columns[tensor, layout], -1.0))
                     terms.append((self.copy_columns[tensor, layout], -1.0))
@@ -229,15 +229,15 @@ class _Program(Program):
         problem, unit = self.problem, self.structure.unit
         whole, spare = divmod(problem.capacity, unit)
         before: set[int] = set()
-        for number, each in enumerate(self.structure.crowded):
-            now = set(each)
+        for number, live in enumerate(self.structure.crowded):
+            now = set(live)
             moment = _Moment(
                 self.column(problem.capacity / unit, integer=False, name=f"m_{number}"),
                 self.column(float(whole), name=f"w_{number}"),
             )
             whole_terms, rest_terms = [(moment.rounded, 1.0)], [(moment.rests, -1.0)]
             fixed_whole = fixed_rest = 0.0
-            for tensor in each:
+            for tensor in live:
                 for column, size in self._items(tensor):
                     units = size // unit
                     if column is None:
@@ -259,7 +259,7 @@ class _Program(Program):
             self.add_row(whole_terms, upper=whole - fixed_whole)
             self.add_row(rest_terms, -fixed_rest, -fixed_rest)
             self.add_row([(moment.rests, 1.0), (moment.rounded, -1.0)], upper=spare / unit)
-            small = [tensor for tensor in each if tensor in self.stay_columns and spare < problem.tensors[tensor].bytes < unit]
+            small = [tensor for tensor in live if tensor in self.stay_columns and spare < problem.tensors[tensor].bytes < unit]
             for tensor in sorted(small, key=lambda one: -self.structure.gain[one])[:_MOST_SMALL]:
                 self.add_row([(self.stay_columns[tensor], 1.0), (moment.rounded, -1.0)], upper=0.0)
             self.moments.append(moment)

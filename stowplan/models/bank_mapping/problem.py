@@ -127,7 +127,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
                 writers.setdefault(tensor, []).append(number)
             views = sum(view.bytes for tensor in operator.reads for view in self.tensors[tensor].views)
             total += views + sum(operator.read_bytes)
-            total += sum(2 * self.tensors[each].bytes for each in (*operator.reads, *operator.writes))
+            total += sum(2 * self.tensors[tensor].bytes for tensor in (*operator.reads, *operator.writes))
             if total * weight >= LIMIT:
                 raise InputError(f"the bytes moved add up to {total} or more, times weight {weight}, too many", place=place)
         for tensor, numbers in writers.items():
@@ -142,8 +142,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
             possible = {option[at] for option in operator.options}
             if shared is not None and not shared & possible:
                 name = self.tensors[tensor].name
-                found = ", ".join(self.tensors[tensor].layout_name(each) for each in sorted(possible))
-                expected = ", ".join(self.tensors[tensor].layout_name(each) for each in sorted(shared))
+                found = ", ".join(self.tensors[tensor].layout_name(layout) for layout in sorted(possible))
+                expected = ", ".join(self.tensors[tensor].layout_name(layout) for layout in sorted(shared))
                 raise InputError(
                     f"contradictory bank rules: it writes tensor {name!r} as {found}, those before it as {expected}",
                     place=f"operators[{number}] ({operator.name})",

@@ -144,7 +144,7 @@ def analyse(problem: Problem) -> Structure:
     # What gains nothing by staying needs neither space nor copies in main memory.
     off = [gain[tensor] <= 0 or problem.tensors[tensor].bytes > problem.capacity for tensor in range(count)]
     crowded = _crowded(problem, larger, off)
-    contended = {tensor for each in crowded for tensor in each}
+    contended = {tensor for tensors in crowded for tensor in tensors}
     on_chip: list[bool | None] = []
     for tensor in range(count):
         if off[tensor]:
@@ -164,8 +164,8 @@ _MOST_UNITS = 64
 def _unit(problem: Problem, crowded: list[tuple[int, ...]]) -> int:
     """The size, at least a 64th of the capacity, whose tensors take most space over all crowded moments; or the capacity."""
     space: dict[int, int] = {}
-    for each in crowded:
-        for tensor in each:
+    for tensors in crowded:
+        for tensor in tensors:
             size = problem.tensors[tensor].bytes
             if size * _MOST_UNITS >= problem.capacity:
                 space[size] = space.get(size, 0) + size
@@ -194,4 +194,4 @@ def _crowded(problem: Problem, larger: list[int], off: list[bool]) -> list[tuple
     """Sets of tensors, at moments after which one of them dies, whose largest forms together exceed the capacity."""
     lives = ((tensor, *life) for tensor in range(len(off)) if not off[tensor] and (life := problem.life(tensor)) is not None)
     together = (tuple(sorted(live)) for live in live_sets(lives))
-    return [each for each in together if sum(larger[tensor] for tensor in each) > problem.capacity]
+    return [tensors for tensors in together if sum(larger[tensor] for tensor in tensors) > problem.capacity]

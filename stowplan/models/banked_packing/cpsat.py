@@ -86,7 +86,7 @@ def build(problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = ()) -
         Not yet hinted. A buffer that no bank has room for makes it infeasible.
     """
     costs = [[problem.cost(number, bank) for bank in banks] for number, banks in enumerate(problem.allowed)]
-    built = Model(problem, gcd(*(cost for each in costs for cost in each)) or 1)
+    built = Model(problem, gcd(*(cost for row in costs for cost in row)) or 1)
     model = built.model
     for number, banks in enumerate(problem.allowed):
         built.inside.append({bank: model.new_bool_var(f"buffer {number} in {bank}") for bank in banks})
@@ -106,8 +106,8 @@ def build(problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = ()) -
     model.minimize(
         sum(
             cost // built.unit * variable
-            for banks, each in zip(built.inside, costs, strict=True)
-            for variable, cost in zip(banks.values(), each, strict=True)
+            for banks, row in zip(built.inside, costs, strict=True)
+            for variable, cost in zip(banks.values(), row, strict=True)
         )
     )
     return built

@@ -209,7 +209,7 @@ def internal_loops(problem: Problem) -> IntArray:
     within = np.array([not (tensor.is_input or tensor.is_output) for tensor in problem.tensors], np.bool_) & (last >= 0)
     inner = np.full(count, -1)
     # Inner loops come later, so they overwrite what those around them wrote.
-    for number, loop in sorted(enumerate(problem.loops), key=lambda each: (each[1].start, -each[1].end)):
+    for number, loop in sorted(enumerate(problem.loops), key=lambda numbered: (numbered[1].start, -numbered[1].end)):
         inner[within & (first >= loop.start) & (last < loop.end)] = number
     return inner
 

@@ -98,7 +98,7 @@ ALIKE = 0.5
 def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
     """For each step of a problem the step of an earlier version that it was, -1 for none; shape ``[T]``."""
     found = matched(_steps(problem), _steps(earlier))
-    signatures = [[_signature(each, step) for step in each.steps] for each in (problem, earlier)]
+    signatures = [[_signature(version, step) for step in version.steps] for version in (problem, earlier)]
     likeness = cache(_likeness)
     return aligned(found, len(earlier.steps), lambda step, before: likeness(signatures[0][step], signatures[1][before]), ALIKE)
 
@@ -109,7 +109,7 @@ def paired_uses(problem: Problem, step: int, earlier: Problem, before: int) -> l
     Where both have as many of each role in the same order, by place; else the first of a size and role is the first of these,
     and so on.
     """
-    mine, theirs = (_signature(each, each.steps[number])[1] for each, number in ((problem, step), (earlier, before)))
+    mine, theirs = (_signature(version, version.steps[number])[1] for version, number in ((problem, step), (earlier, before)))
     if [is_output for _, is_output in mine] == [is_output for _, is_output in theirs]:
         return [(place, place) for place in range(len(mine))]
     places: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
@@ -144,7 +144,7 @@ def _likeness(one: Signature, other: Signature) -> float:
     if one[0] != other[0]:
         return 0.0
     mine, theirs = Counter(one[1]), Counter(other[1])
-    most = max(sum(size * count for (size, _), count in each.items()) for each in (mine, theirs))
+    most = max(sum(size * count for (size, _), count in bag.items()) for bag in (mine, theirs))
     return sum(size * count for (size, _), count in (mine & theirs).items()) / most if most else 0.0
 
 

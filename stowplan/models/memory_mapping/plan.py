@@ -77,14 +77,14 @@ _Key = tuple[int, Hashable]
 
 def _residencies(problem: Problem, first: Plan, second: Plan) -> tuple[dict[_Key, Values], dict[_Key, Values]]:
     """Residencies of a tensor are the same one where they share a step: then it moved, in place or in time."""
-    pairs = _pairs(first.residencies, second.residencies, lambda each: each.tensor, _by_overlap)
-    return _sides(pairs, lambda each: each.tensor, _residency_values)
+    pairs = _pairs(first.residencies, second.residencies, lambda stay: stay.tensor, _by_overlap)
+    return _sides(pairs, lambda stay: stay.tensor, _residency_values)
 
 
 def _copies(problem: Problem, first: Plan, second: Plan) -> tuple[dict[_Key, Values], dict[_Key, Values]]:
     """Copies of a tensor in one direction that are not in both plans are set beside each other as they start."""
-    pairs = _pairs(first.copies, second.copies, lambda each: (each.tensor, each.direction), zip_longest)
-    return _sides(pairs, lambda each: (each.tensor, each.direction), _copy_values)
+    pairs = _pairs(first.copies, second.copies, lambda copy: (copy.tensor, copy.direction), zip_longest)
+    return _sides(pairs, lambda copy: (copy.tensor, copy.direction), _copy_values)
 
 
 def _fast_uses(problem: Problem, plan: Plan) -> dict[tuple[int, int, Use], Values]:
@@ -98,13 +98,13 @@ def _use_name(problem: Problem, key: tuple[int, int, Use]) -> str:
     return f"{problem.steps[step].name} {'writes' if use.is_output else 'reads'} {problem.tensors[use.tensor].name}"
 
 
-def _residency_values(each: Residency) -> Values:
-    return {"start": each.start, "end": each.end, "offset": each.offset, "preloaded": each.preloaded}
+def _residency_values(stay: Residency) -> Values:
+    return {"start": stay.start, "end": stay.end, "offset": stay.offset, "preloaded": stay.preloaded}
 
 
-def _copy_values(each: Copy) -> Values:
-    part: Values = {} if each.part is None else {"part": f"{each.part[0]}-{each.part[1]}"}
-    return {"start": each.start, "end": each.end, **part}
+def _copy_values(copy: Copy) -> Values:
+    part: Values = {} if copy.part is None else {"part": f"{copy.part[0]}-{copy.part[1]}"}
+    return {"start": copy.start, "end": copy.end, **part}
 
 
 def _pairs(
@@ -116,15 +116,15 @@ def _pairs(
     """What is in both plans as it is, then, group by group, what ``pair`` sets beside each other."""
     groups: dict[Hashable, tuple[list[_Thing], list[_Thing]]] = {}
     for side, things in enumerate((first, second)):
-        for each in sorted(things, key=lambda thing: (thing.start, thing.end)):
-            groups.setdefault(group(each), ([], []))[side].append(each)
+        for thing in sorted(things, key=lambda thing: (thing.start, thing.end)):
+            groups.setdefault(group(thing), ([], []))[side].append(thing)
     found: list[tuple[_Thing | None, _Thing | None]] = []
     for before, after in groups.values():
-        for each in list(before):
-            if each in after:
-                before.remove(each)
-                after.remove(each)
-                found.append((each, each))
+        for thing in list(before):
+            if thing in after:
+                before.remove(thing)
+                after.remove(thing)
+                found.append((thing, thing))
         found.extend(pair(before, after))
     return found
 
@@ -147,8 +147,8 @@ def _sides(
     values: Callable[[_Thing], Values],
 ) -> tuple[dict[_Key, Values], dict[_Key, Values]]:
     """Both plans' sides of the pairs."""
-    before = {(at, what(each)): values(each) for at, (each, _) in enumerate(pairs) if each is not None}
-    after = {(at, what(each)): values(each) for at, (_, each) in enumerate(pairs) if each is not None}
+    before = {(at, what(thing)): values(thing) for at, (thing, _) in enumerate(pairs) if thing is not None}
+    after = {(at, what(thing)): values(thing) for at, (_, thing) in enumerate(pairs) if thing is not None}
     return before, after
 
 

@@ -219,7 +219,7 @@ class Program:
     def dual_bound(self, duals: FloatArray) -> int:
         """What :func:`proven_bound` says of row duals of a program in whole numbers."""
         row_lower, row_upper, lower, upper, cost = (
-            np.array(each, np.int64) for each in (self.rows.lower, self.rows.upper, self.lower, self.upper, self.cost)
+            np.array(numbers, np.int64) for numbers in (self.rows.lower, self.rows.upper, self.lower, self.upper, self.cost)
         )
         return proven_bound(self.rows.entries(len(self.cost)), row_lower, row_upper, lower, upper, cost, duals)
 

@@ -161,7 +161,7 @@ def _outcome(model: MatrixModel, result: Any, seen: float | None) -> Outcome:
         if not model.is_feasible(values):
             values = None
     bound = result.termination.objective_bounds.dual_bound
-    known = [each for each in (bound if np.isfinite(bound) else None, seen) if each is not None]
+    known = [value for value in (bound if np.isfinite(bound) else None, seen) if value is not None]
     if values is None and status in ("optimal", "feasible"):
         status = "unknown"
     return Outcome(

@@ -24,8 +24,8 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Ma
     latency, hops = problem.latencies, problem.hops
     component = structure.component
     members: dict[int, list[int]] = defaultdict(list)
-    for number, each in enumerate(component):
-        members[each].append(number)
+    for number, label in enumerate(component):
+        members[label].append(number)
     incoming: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     outgoing: dict[int, set[int]] = defaultdict(set)
     for source, target, distance, sent in structure.precedences:
@@ -46,14 +46,14 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Ma
     for number, time in known.items():
         slots.take(number, time)
     times = [0] * structure.count
-    ready = [(-height[each], each) for each, count in waiting.items() if count == 0]
+    ready = [(-height[label], label) for label, count in waiting.items() if count == 0]
     heapq.heapify(ready)
     while ready:
-        each = heapq.heappop(ready)[1]
-        group = members[each]
+        label = heapq.heappop(ready)[1]
+        group = members[label]
         if len(group) == 1:
             number = group[0]
-            time = max([0, *(times[source] + clocks for source, _, clocks in incoming[each])])
+            time = max([0, *(times[source] + clocks for source, _, clocks in incoming[label])])
             if number in known:
                 times[number] = time + (known[number] - time) % ii
             else:
@@ -65,10 +65,10 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Ma
         else:
             # The least shift that no time is negative and every value from outside is there.
             late = max(-known[number] for number in group)
-            late = max([late, *(times[source] + clocks - known[target] for source, target, clocks in incoming[each])])
+            late = max([late, *(times[source] + clocks - known[target] for source, target, clocks in incoming[label])])
             for number in group:
                 times[number] = known[number] + ii * -(-late // ii)
-        for two in sorted(outgoing[each]):
+        for two in sorted(outgoing[label]):
             waiting[two] -= 1
             if waiting[two] == 0:
                 heapq.heappush(ready, (-height[two], two))
@@ -167,8 +167,8 @@ def _has_room(structure: Structure, ii: int, tiles: Sequence[int], times: Sequen
         return True
     machine = structure.problem.machine
     words: Counter[int] = Counter()
-    for members, each in zip(structure.members, structure.words, strict=True):
-        words[tiles[members[0]]] += each
+    for members, size in zip(structure.members, structure.words, strict=True):
+        words[tiles[members[0]]] += size
     for buffer in structure.buffers:
         words[tiles[buffer.readers[0][0]]] += structure.words_of(buffer, ii, times)
     return all(used <= machine.memories * machine.memory_depth for used in words.values())

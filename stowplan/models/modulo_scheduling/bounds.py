@@ -234,7 +234,7 @@ def longest_span(structure: Structure, ii: int) -> int | None:
     problem = structure.problem
     if problem.rules.max_delay is None or not problem.is_synchronous or structure.count > MOST_MEMBERS:
         return None
-    return max((int(-each.least.min()) for each in time_bounds(structure, ii, whole=True)), default=0)
+    return max((int(-bound.least.min()) for bound in time_bounds(structure, ii, whole=True)), default=0)
 
 
 def sharing_tiles(structure: Structure, ii: int) -> list[tuple[int, ...]]:
@@ -270,7 +270,7 @@ def _sets(structure: Structure, *, flows: bool) -> list[tuple[int, ...]]:
     for number in range(structure.count) if flows else structure.recurrent:
         members[structure.flow[number] if flows else structure.component[number]].append(number)
     kept = (tuple(numbers) for numbers in members.values() if 2 <= len(numbers) <= MOST_MEMBERS)
-    return sorted(kept, key=lambda each: (-len(each), each))
+    return sorted(kept, key=lambda members: (-len(members), members))
 
 
 def _least_trip(structure: Structure) -> int | None:

@@ -84,7 +84,7 @@ def open_iis(problem: Problem, structure: Structure, least: int = 1) -> OpenIIs:
             cycle = _contradiction(structure.count, bounds, low if from_below else high)
             if not cycle:
                 break
-            clocks, distance = sum(each.clocks for each in cycle), sum(each.distance for each in cycle)
+            clocks, distance = sum(bound.clocks for bound in cycle), sum(bound.distance for bound in cycle)
             told = _describe(structure, cycle)
             # What is refuted is every II with clocks > II * distance: all, all below some, or all above some.
             if distance == 0:
@@ -103,7 +103,7 @@ def open_iis(problem: Problem, structure: Structure, least: int = 1) -> OpenIIs:
     kept = tuple(ii for ii in iis if told_odd.get(ii % 2) is None)
     if iis and not kept:
         both = [told_odd[parity] for parity in sorted({ii % 2 for ii in iis})]
-        return OpenIIs((), (*reasons.values(), *dict.fromkeys(each for each in both if each is not None)))
+        return OpenIIs((), (*reasons.values(), *dict.fromkeys(reason for reason in both if reason is not None)))
     return OpenIIs(kept, tuple(reasons[side] for side in sorted(reasons, reverse=True)))
 
 
@@ -112,9 +112,9 @@ def _bounds(structure: Structure, limit: int) -> list[_Bound]:
     problem, latency = structure.problem, structure.problem.latencies
     spans: dict[tuple[int, int], tuple[int, int] | None] = {}
     found = []
-    for each in structure.precedences:
-        one, two = structure.group[each.source], structure.group[each.target]
-        if each.clocks is None:
+    for order in structure.precedences:
+        one, two = structure.group[order.source], structure.group[order.target]
+        if order.clocks is None:
             if (one, two) not in spans:
                 spans[one, two] = hop_span(structure, one, two)
             span = spans[one, two]
@@ -122,11 +122,11 @@ def _bounds(structure: Structure, limit: int) -> list[_Bound]:
                 # No links at all: reach says why.
                 continue
             least, most = span
-            high = latency[each.source] + most + limit
-            found.append(_Bound(each.target, each.source, -high, -each.distance, each, is_upper=True))
+            high = latency[order.source] + most + limit
+            found.append(_Bound(order.target, order.source, -high, -order.distance, order, is_upper=True))
         else:
-            least = each.clocks
-        found.append(_Bound(each.source, each.target, latency[each.source] + least, each.distance, each))
+            least = order.clocks
+        found.append(_Bound(order.source, order.target, latency[order.source] + least, order.distance, order))
     origin = structure.count
     pinned = {problem.number[pin.instruction]: pin.time for pin in problem.pins if pin.time is not None}
     for number, time in pinned.items():
@@ -167,18 +167,18 @@ def farthest(problem: Problem) -> int:
 def _describe(structure: Structure, cycle: Sequence[_Bound]) -> str:
     """What contradicts what, and by how much."""
     ids = [instruction.id for instruction in structure.problem.instructions]
-    arrivals = [each for each in cycle if each.value is not None and not each.is_upper]
-    limits = [each for each in cycle if each.value is not None and each.is_upper]
-    clocks, distance = sum(each.clocks for each in cycle), sum(each.distance for each in cycle)
+    arrivals = [bound for bound in cycle if bound.value is not None and not bound.is_upper]
+    limits = [bound for bound in cycle if bound.value is not None and bound.is_upper]
+    clocks, distance = sum(bound.clocks for bound in cycle), sum(bound.distance for bound in cycle)
     parts = []
     if arrivals:
         parts.append(f"{_ways(ids, arrivals)}: {sum(each.clocks for each in arrivals)} clocks or more")
     if limits:
-        most = -sum(each.clocks for each in limits)
+        most = -sum(bound.clocks for bound in limits)
         parts.append(
             f"{_ways(ids, reversed(limits))}: {most} clocks at most with max_delay {structure.problem.rules.max_delay}"
         )
-    if any(each.value is None for each in cycle):
+    if any(bound.value is None for bound in cycle):
         parts.append("between fixed times")
     told = "; ".join(parts)
     if distance == 0 and limits:
@@ -200,11 +200,11 @@ def _ways(ids: Sequence[str], bounds: Iterable[_Bound]) -> str:
     first = next((at for at, value in enumerate(values) if values[at - 1].target != value.source), 0)
     chains: list[list[str]] = []
     last = None
-    for each in values[first:] + values[:first]:
-        if each.source != last:
-            chains.append([ids[each.source]])
-        chains[-1].append(ids[each.target] + (f" (+{each.distance})" if each.distance else ""))
-        last = each.target
+    for value in values[first:] + values[:first]:
+        if value.source != last:
+            chains.append([ids[value.source]])
+        chains[-1].append(ids[value.target] + (f" (+{value.distance})" if value.distance else ""))
+        last = value.target
     return " and ".join(" -> ".join(_short(chain)) for chain in chains)
 
 
@@ -255,13 +255,13 @@ def _odd_cycle(structure: Structure, parity: int) -> str | None:
         waiting = deque([first])
         while waiting:
             number = waiting.popleft()
-            for other, odd, each in near[number]:
+            for other, odd, precedence in near[number]:
                 if other not in value:
                     value[other] = value[number] ^ odd
-                    by[other] = each
+                    by[other] = precedence
                     waiting.append(other)
                 elif value[other] != value[number] ^ odd:
-                    return _tell_odd(structure, _around(by, each), parity)
+                    return _tell_odd(structure, _around(by, precedence), parity)
     return None
 
 
@@ -271,9 +271,9 @@ def _around(by: dict[int, Precedence], last: Precedence) -> list[Precedence]:
     def to_root(number: int) -> list[Precedence]:
         found = []
         while number in by:
-            each = by[number]
-            found.append(each)
-            number = each.source if each.target == number else each.target
+            precedence = by[number]
+            found.append(precedence)
+            number = precedence.source if precedence.target == number else precedence.target
         return found
 
     one, two = to_root(last.source), to_root(last.target)
@@ -285,9 +285,9 @@ def _around(by: dict[int, Precedence], last: Precedence) -> list[Precedence]:
 
 def _tell_odd(structure: Structure, cycle: Sequence[Precedence], parity: int) -> str:
     ids = [instruction.id for instruction in structure.problem.instructions]
-    named = ", ".join(f"{ids[each.source]} -> {ids[each.target]}" for each in cycle[:_NAMED])
+    named = ", ".join(f"{ids[value.source]} -> {ids[value.target]}" for value in cycle[:_NAMED])
     named += ", ..." if len(cycle) > _NAMED else ""
-    which = "" if not any(each.distance for each in cycle) else f" at {'odd' if parity else 'even'} initiation intervals"
+    which = "" if not any(value.distance for value in cycle) else f" at {'odd' if parity else 'even'} initiation intervals"
     return (
         f"the values {named} make a cycle whose clocks add up to an odd number{which}, and no places of its instructions do "
         "without a delay: pass one of them on by another instruction, or allow delays"

@@ -115,7 +115,7 @@ class MilpModel:
                     program.one_of(done, least=0)
             load = {row[tile]: float(len(members)) for row, members in zip(self.on, structure.members, strict=True)}
             program.row(load, upper=machine.instruction_depth)
-            words = {row[tile]: float(each) for row, each in zip(self.on, structure.words, strict=True) if each}
+            words = {row[tile]: float(size) for row, size in zip(self.on, structure.words, strict=True) if size}
             program.row(words, upper=machine.memories * machine.memory_depth)
             for family in structure.families:
                 row: Terms = {}
@@ -182,7 +182,7 @@ class MilpModel:
         if not structure.buffers or sum(structure.words) + most * len(structure.buffers) <= room:
             return
         used = [
-            {row[tile]: float(each) for row, each in zip(self.on, structure.words, strict=True) if each} for tile in self._tiles
+            {row[tile]: float(size) for row, size in zip(self.on, structure.words, strict=True) if size} for tile in self._tiles
         ]
         for buffer in structure.buffers:
             words = program.column(room)

@@ -102,7 +102,7 @@ class Structure:
             tile: frozenset(n for n, each in enumerate(machine.interfaces) if each.tiles is None or tile in each.tiles)
             for tile in tiles
         }
-        kinds = sorted({frozenset(each) for each in served.values() if each}, key=sorted)
+        kinds = sorted({frozenset(own) for own in served.values() if own}, key=sorted)
         found: dict[frozenset[int], int] = {}
         for count in range(1, len(kinds) + 1):
             for chosen in combinations(kinds, count):
@@ -112,7 +112,7 @@ class Structure:
                 # A tile makes one request a clock.
                 if most < min(len(inside), accesses):
                     found[inside] = min(most, found.get(inside, most))
-        return [PortLimit(inside, most) for inside, most in sorted(found.items(), key=lambda each: sorted(each[0]))]
+        return [PortLimit(inside, most) for inside, most in sorted(found.items(), key=lambda limit: sorted(limit[0]))]
 
     @cached_property
     def group(self) -> list[int]:

@@ -66,9 +66,9 @@ def _forced_others(structure: Structure) -> NDArray[np.int64]:
         before = everyone if creator < 0 else after[creator]
         until = everyone if structure.kept[storage] else 0
         own = 0
-        for each in users:
-            until |= bits[each]
-            own |= 1 << each
+        for user in users:
+            until |= bits[user]
+            own |= 1 << user
         live = before & until & ~own
         if live:
             raw = np.frombuffer(live.to_bytes((n + 7) // 8, "little"), np.uint8)
@@ -157,7 +157,7 @@ class Cuts:
             self._flow.set_arc_capacity(arc, capacity)
         status = self._flow.solve(self._source, self._sink)
         found = int(self._flow.optimal_flow()) if status == self._flow.OPTIMAL else 0
-        ran = [each for each in self._flow.get_source_side_min_cut() if each < structure.ops] if want_set else []
+        ran = [op for op in self._flow.get_source_side_min_cut() if op < structure.ops] if want_set else []
         for arc in changes:
             self._flow.set_arc_capacity(arc, 0)
         for arc in freed:

@@ -64,7 +64,7 @@ class Model:
             With its height in bytes as objective.
         """
         offsets = tuple(value(variable) * self.unit for variable in self.offsets)
-        height = max((at + each.size for at, each in zip(offsets, self.problem.buffers, strict=True)), default=0)
+        height = max((at + buffer.size for at, buffer in zip(offsets, self.problem.buffers, strict=True)), default=0)
         return Plan(problem=self.problem.digest, objective=height, offsets=offsets)
 
 
@@ -201,7 +201,7 @@ def _colliding(problem: Problem, offsets: dict[int, int]) -> list[tuple[int, int
     spans = problem.spans
     inside = np.isin(spans.owner, np.fromiter(offsets, np.int64, len(offsets)))
     owner, start, end = spans.owner[inside], spans.start[inside], spans.end[inside]
-    low = np.array([offsets[each] for each in owner.tolist()], np.int64)
+    low = np.array([offsets[number] for number in owner.tolist()], np.int64)
     high = low + spans.size[owner]
     found: dict[tuple[int, int], None] = {}
     for at in range(len(owner)):

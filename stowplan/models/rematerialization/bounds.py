@@ -64,7 +64,7 @@ class Moments:
 
     def own_bytes(self, op: int) -> int:
         """What is live for the operator itself while it runs: what it writes, and what it reads and no result replaces."""
-        return sum(self.structure.size[each] for each in {*self.structure.writes[op], *self.held(op)})
+        return sum(self.structure.size[value] for value in {*self.structure.writes[op], *self.held(op)})
 
     def held(self, op: int) -> set[int]:
         """Storages that it reads, and whose place no result takes."""

@@ -133,7 +133,7 @@ class Model:
         for value in structure.needs[op]:
             # The operand of a pair may end where its successor begins.
             last = run.start + (0 if structure.root[value] in replaced else 1)
-            views = [each for each in structure.writes[op] if structure.parent[each] == value]
+            views = [view for view in structure.writes[op] if structure.parent[view] == value]
             writer = structure.writer[value]
             if writer < 0:
                 model.add(self._given[value] >= last).only_enforce_if(run.is_there)

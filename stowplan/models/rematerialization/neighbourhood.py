@@ -237,7 +237,7 @@ class Neighbourhood:
                     room -= is_there * life.size
                 else:
                     terms.append((life.size, is_there))
-            key = tuple((size, each.index) for size, each in terms)
+            key = tuple((size, variable.index) for size, variable in terms)
             if key not in rows or room < rows[key][0]:
                 rows[key] = room, terms
         for room, terms in rows.values():
@@ -269,8 +269,8 @@ class Neighbourhood:
                 is_there = after
                 if later:
                     is_there = self.model.new_bool_var("")
-                    for each in [*later, *([] if isinstance(after, int) else [after])]:
-                        self.model.add_implication(each, is_there)
+                    for reason in [*later, *([] if isinstance(after, int) else [after])]:
+                        self.model.add_implication(reason, is_there)
             if isinstance(is_there, int):
                 room -= is_there * life.size
             else:
@@ -325,4 +325,4 @@ class Neighbourhood:
 
 
 def _total(terms: Sequence[tuple[int, cp_model.IntVar]]) -> cp_model.LinearExpr:
-    return cp_model.LinearExpr.weighted_sum([each for _, each in terms], [size for size, _ in terms])
+    return cp_model.LinearExpr.weighted_sum([variable for _, variable in terms], [size for size, _ in terms])

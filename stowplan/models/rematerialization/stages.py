@@ -268,10 +268,10 @@ def more_moments(
     firsts = sorted(first.values())
     following = np.searchsorted(firsts, np.arange(len(sequence)))
     found = [*chain]
-    for at in sorted((at for at, each in enumerate(live) if each > limit), key=lambda at: -live[at]):
+    for at in sorted((at for at, size in enumerate(live) if size > limit), key=lambda at: -live[at]):
         for place in firsts[following[at] : following[at] + NEAR]:
             op = sequence[place]
-            if op not in found and all((moments.before[op] >> each | moments.before[each] >> op) & 1 for each in found):
+            if op not in found and all((moments.before[op] >> other | moments.before[other] >> op) & 1 for other in found):
                 found.append(op)
                 break
         if len(found) >= len(chain) + most:

@@ -87,11 +87,11 @@ def build(problem: Problem) -> Structure:
     needs, writes, readers = [], [], [list[int]() for _ in values]
     for number, op in enumerate(problem.ops):
         own = {index[tensor] for tensor in op.writes}
-        found = {value[tensor] for tensor in op.reads} | {parent[each] for each in own if parent[each] >= 0}
+        found = {value[tensor] for tensor in op.reads} | {parent[made] for made in own if parent[made] >= 0}
         needs.append(tuple(sorted(found - own)))
-        writes.append(tuple(sorted(own, key=lambda each: (depth[each], each))))
-        for each in needs[-1]:
-            readers[each].append(number)
+        writes.append(tuple(sorted(own, key=lambda made: (depth[made], made))))
+        for needed in needs[-1]:
+            readers[needed].append(number)
     stays = {value[each] for each in (*problem.outputs, *(() if problem.free_inputs else problem.inputs)) if each in value}
     ordering = build_order(problem.graph)
     return Structure(
@@ -102,7 +102,7 @@ def build(problem: Problem) -> Structure:
         parent=parent,
         root=root,
         writer=[written.get(value, -1) for value in values],
-        kept=[each in stays for each in range(len(values))],
+        kept=[number in stays for number in range(len(values))],
         needs=needs,
         writes=writes,
         pairs=[tuple(value[operand] for operand, _ in op.in_place) for op in problem.ops],

@@ -81,7 +81,7 @@ def _tensors(problem: Problem, plan: Plan) -> dict[Placed, Values]:
     return found
 
 
-DECISIONS = (Decision("tensor", lambda problem, each: f"{problem.layers[each.layer].name} {each.what}", _tensors),)
+DECISIONS = (Decision("tensor", lambda problem, tensor: f"{problem.layers[tensor.layer].name} {tensor.what}", _tensors),)
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:

@@ -340,8 +340,8 @@ class Offsets:
         room = FirstFit(memory.capacity)
         offsets = [0] * len(inside)
         for at in order:
-            each = self._structure.tensors[inside[at]]
-            offset = room.take(each.first, each.last + 1, each.size, memory.alignment)
+            tensor = self._structure.tensors[inside[at]]
+            offset = room.take(tensor.first, tensor.last + 1, tensor.size, memory.alignment)
             if offset is None:
                 return None
             offsets[at] = offset

@@ -92,9 +92,9 @@ def _boxes(layout: Layout, colours: dict[int, int]) -> Boxes:
     loaded = {(copy.tensor, copy.start) for copy in layout.plan.copies if copy.direction == "in"}
 
     def note(index: int) -> str:
-        each = residencies[index]
+        stay = residencies[index]
         # One letter each: there may be thousands, and the page's script has the words.
-        return "p" if each.preloaded else "c" if (each.tensor, each.start) in loaded else "w"
+        return "p" if stay.preloaded else "c" if (stay.tensor, stay.start) in loaded else "w"
 
     def describe(tensor: int) -> tuple[str, int]:
         return tensors[tensor].name, tensors[tensor].size

@@ -72,8 +72,8 @@ class Layout:
     def boxes(self) -> tuple[Box, ...]:
         """The residencies as boxes, in the order of the plan."""
         return tuple(
-            Box(each.tensor, float(left), float(right), each.offset, self.problem.tensors[each.tensor].size)
-            for each, left, right in zip(self.plan.residencies, self.left, self.right, strict=True)
+            Box(stay.tensor, float(left), float(right), stay.offset, self.problem.tensors[stay.tensor].size)
+            for stay, left, right in zip(self.plan.residencies, self.left, self.right, strict=True)
         )
 
     @property

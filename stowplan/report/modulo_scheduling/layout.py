@@ -75,7 +75,7 @@ class Layout:
 def build_layout(problem: Problem, plan: Plan) -> Layout:
     """Lay out a valid plan; tiles that do nothing share a low row."""
     stops = [_stops(problem, plan, number) for number in range(len(problem.edges))]
-    busy = {*plan.tiles, *(tile for each in stops for _, tile in each)}
+    busy = {*plan.tiles, *(tile for way in stops for _, tile in way)}
     rows = _rows(problem.machine.tiles, busy)
     middle = {row.first: row.middle for row in rows if not row.is_idle}
     height = rows[-1].top + rows[-1].height + MARGIN
@@ -166,7 +166,7 @@ class _Router:
         """The best way between two boxes, or stops (which have no number)."""
         choices = [_bent(begin, source is not None, end, target is not None, bend) for bend in _BENDS]
         choices += _swung(begin, source is not None, end, target is not None)
-        found = min(choices, key=lambda each: self._cost(each, source, target))
+        found = min(choices, key=lambda way: self._cost(way, source, target))
         self._taken = np.concatenate((self._taken, _points_on(found)))
         return found
 

@@ -62,8 +62,8 @@ def choose(of_use: Mapping[int, int], rows: Mapping[int, int], worth: Mapping[in
             continue
         # Out goes the one of least worth without which no more measured patterns fall together.
         upto = lost(rows, of_use, chosen)
-        for other in sorted(chosen[:-1], key=lambda each: (worth[each], -each)):
-            kept = [each for each in chosen if each != other]
+        for other in sorted(chosen[:-1], key=lambda bit: (worth[bit], -bit)):
+            kept = [bit for bit in chosen if bit != other]
             if lost(rows, of_use, kept) <= upto:
                 chosen = kept
                 break
@@ -103,13 +103,13 @@ def without_idle(
         values, known = cycles.reshape(shape), is_known.reshape(shape)
         effects = []
         for bit in range(len(uses)):
-            (slow, fast), (slow_known, fast_known) = (np.moveaxis(each, -1 - bit, 0) for each in (values, known))
+            (slow, fast), (slow_known, fast_known) = (np.moveaxis(table, -1 - bit, 0) for table in (values, known))
             change = np.abs(fast - slow) / np.maximum(np.minimum(slow, fast), 1)
             effects.append(float(np.where(slow_known & fast_known & (slow != fast), np.inf, change).max()))
         bit = int(np.argmin(effects))
         if effects[bit] > IDLE:
             break
-        (slow, fast), (slow_known, fast_known) = (np.moveaxis(each, -1 - bit, 0) for each in (values, known))
+        (slow, fast), (slow_known, fast_known) = (np.moveaxis(table, -1 - bit, 0) for table in (values, known))
         cycles = np.where(fast_known & ~slow_known, fast, slow).ravel()
         is_known = (slow_known | fast_known).ravel()
         uses = uses[:bit] + uses[bit + 1 :]
@@ -261,7 +261,7 @@ class SignatureCosts:
         if key not in self._tables:
             self._tables[key] = self._cycles_of(step.name, of_use)
         uses, cycles = self._tables[key]
-        return Table(uses, tuple([target.cycles_ps(max(0, round(each))) for each in cycles]))
+        return Table(uses, tuple([target.cycles_ps(max(0, round(value))) for value in cycles]))
 
     def _cycles_of(self, name: str, of_use: Mapping[int, int]) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Uses that a step's table tells apart, and its cycles for each subset of them."""
@@ -285,7 +285,7 @@ class SignatureCosts:
     def _worth(self, name: str, of_use: Mapping[int, int], rows: Mapping[int, int]) -> dict[int, float]:
         """Largest relative change of the cycles when a use alone changes memory, at some of the measured patterns."""
         bases = sorted(rows)
-        bases = [bases[at] for at in sorted({round(each) for each in np.linspace(0, len(bases) - 1, 6)})]
+        bases = [bases[at] for at in sorted({round(place) for place in np.linspace(0, len(bases) - 1, 6)})]
         asked = [pattern for base in bases for pattern in (base, *(base ^ leaves for leaves in of_use.values()))]
         logs = np.log(np.maximum(self.predict(name, asked)[0].cycles, 1)).reshape(len(bases), -1)
         change = np.abs(logs[:, 1:] - logs[:, :1]).max(axis=0)
@@ -299,7 +299,7 @@ class SignatureCosts:
         moved = np.array([leaf.moved for leaf in signed.leaves], np.float64) + 1
         told = as_bits([chosen], len(signed.leaves))[0]
         differs = _distance(as_bits(patterns, len(told)), as_bits(known, len(told)), np.where(told, moved, 0))
-        return [known[each] & ~chosen for each in differs.argmin(axis=1)]
+        return [known[column] & ~chosen for column in differs.argmin(axis=1)]
 
 
 def _distance(one: Bits, other: Bits, weight: Array) -> Array:

@@ -232,13 +232,13 @@ class SegmentBounds:
         return [
             segment
             for segment in short
-            if any(each.start < segment.end and segment.start < each.end for each in lossy)
+            if any(other.start < segment.end and segment.start < other.end for other in lossy)
             and self._potential_ps(segment) > self._negligible_ps
         ]
 
     def _bound_all(self, segments: list[Segment], *, integer: bool) -> None:
         """Bound segments of one level, those that promise most first."""
-        todo = sorted(segments, key=lambda each: (each.loss_ps, self._potential_ps(each)), reverse=True)
+        todo = sorted(segments, key=lambda segment: (segment.loss_ps, self._potential_ps(segment)), reverse=True)
         is_last = integer and any(segment.end - segment.start == self.problem.horizon for segment in segments)
         level_end = time.monotonic() + self.effort.left * (1.0 if is_last else LEVEL_SHARE)
         for place, segment in enumerate(todo):

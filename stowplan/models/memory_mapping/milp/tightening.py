@@ -222,7 +222,7 @@ class RoundingCuts:
                         )
                     if best is not None:
                         candidates.append((*best[:4], Rounding(row, *best[4:])))
-        candidates.sort(key=lambda each: -each[0])
+        candidates.sort(key=lambda candidate: -candidate[0])
         rows = Rows()
         self.origins = []
         for _, columns, coefficients, side, origin in candidates[:limit]:

@@ -117,13 +117,13 @@ class ModuloModel(PlaceModel):
         spans: dict[int, tuple[int, int]] = {}
         timed = {self.problem.number[pin.instruction] for pin in self.problem.pins if pin.time is not None}
         slots = 1 if self._may_turn else self.ii
-        for each in self._bounds if self._may_move else []:
-            if timed.isdisjoint(each.members):
-                windows = each.windows(each.anchor, self._last_time)
+        for bound in self._bounds if self._may_move else []:
+            if timed.isdisjoint(bound.members):
+                windows = bound.windows(bound.anchor, self._last_time)
                 first = self.ii * -(min(low for low, _ in windows) // self.ii)
                 spans |= {
                     number: (first + low, first + high + slots - 1)
-                    for number, (low, high) in zip(each.members, windows, strict=True)
+                    for number, (low, high) in zip(bound.members, windows, strict=True)
                 }
                 slots = self.ii
         return spans
