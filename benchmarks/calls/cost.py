@@ -139,7 +139,8 @@ def small_instances(arguments: argparse.Namespace, bytecode: str) -> None:
         first, later, kind, status = calls(path, target, arguments.repeat, arguments.time_limit)
         bare = statistics.median(bare_seconds(path, target, arguments))
         cells = (pair(line), pair(first), pair(median(later), 1000), f"{1000 * bare:.0f}")
-        rows.append((Path(path).name, kind.replace("_", " "), *cells))
+        of_file = f" ({Path(path).name})" if arguments.examples else ""
+        rows.append((kind.replace("_", " ") + of_file, *cells))
         print(f"{path}: {status}", file=sys.stderr, flush=True)
     shutil.rmtree(bytecode + str(Path(stowplan.__file__).parent))
     os.environ.update(PYTHONDONTWRITEBYTECODE="1", HOME=os.devnull)
@@ -150,7 +151,7 @@ def small_instances(arguments: argparse.Namespace, bytecode: str) -> None:
         rows[number] += (pair(line), pair(first))
         print(f"{path}: cold", file=sys.stderr, flush=True)
     head = ("command line, s", "first call, s", "later calls, ms", "bare, ms", "cold command line, s", "cold first call, s")
-    print(table(rows, ("instance", "kind", *head)))
+    print(table(rows, ("kind", *head)))
 
 
 def pair(seconds: tuple[float, float], factor: int = 1) -> str:
