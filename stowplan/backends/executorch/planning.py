@@ -20,7 +20,6 @@ from stowplan.errors import MissingDependencyError, brief, to_install
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 from stowplan.portfolio.solve import solve
@@ -211,9 +210,7 @@ def memory_planning_algorithm(
     UsageError
         An argument of a wrong type or out of range.
     """
-    return MemoryPlanningAlgorithm(
-        check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
-    )
+    return MemoryPlanningAlgorithm(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
 
 
 def memory_planning_pass(

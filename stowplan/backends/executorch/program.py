@@ -19,7 +19,6 @@ from stowplan.backends.executorch.planning import ArenaReport, MemoryPlanningAlg
 from stowplan.backends.executorch.reorder import OrderReport, ReorderPass
 from stowplan.errors import UsageError
 from stowplan.models.document import Arena, OffsetRow, OffsetTable
-from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 
 
@@ -82,7 +81,7 @@ def plan(
     require()
     from executorch.exir import ExecutorchBackendConfig
 
-    options = check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
+    options = Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers)
     base = ExecutorchBackendConfig() if config is None else config
     if not order or complaint():
         return _planned(edge, base, options, order=False)

@@ -18,7 +18,6 @@ from stowplan.backends.executorch.arenas import UnsupportedError, round_up
 from stowplan.backends.executorch.planning import reason, solve_with, warn
 from stowplan.frontends.torch_program import FakeRun, arguments, is_written, leaves, storage_key, tensors_of
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
-from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.operator_order.kind import KIND
 
@@ -237,7 +236,7 @@ def reorder_pass(time_limit: float = 10.0, *, deterministic: bool = False, seed:
     UsageError
         An argument of a wrong type or out of range.
     """
-    return ReorderPass(check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers)))
+    return ReorderPass(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
 
 
 def _is_getitem(node: Any) -> bool:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from stowplan.arguments import flag, size, whole
 from stowplan.backends.torch.errors import UnsupportedError
 from stowplan.errors import MissingDependencyError, UsageError, to_install
-from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def partitioner(
         An argument of a wrong type or out of range.
     """
     require()
-    options = check_options(Options(time_limit=time_limit, workers=workers, seed=seed))
+    options = Options(time_limit=time_limit, workers=workers, seed=seed)
     limit, graphs = to_bytes(memory), whole("{} graphs", graphs, 1)
     beside = to_bytes(outside, "an outside", 0)
     if beside >= limit:

@@ -12,7 +12,6 @@ import msgspec
 from stowplan.backends.torch.entry import require
 from stowplan.log import LOGGER
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
-from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.operator_order.kind import KIND
 from stowplan.portfolio.solve import solve
@@ -149,7 +148,7 @@ def inductor_order(
     UsageError
         An argument of a wrong type or out of range.
     """
-    options = check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
+    options = Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers)
     require()
     from torch._inductor import config, memory
 

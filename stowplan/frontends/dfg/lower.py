@@ -240,7 +240,7 @@ def lower(
 def _chosen(matters: bool, option: str, value: object, *others: object) -> tuple[Assumption, ...]:
     """An option with its value and the first of others to try, where they make other instructions."""
     other = next(each for each in others if each != value)
-    return (Assumption(option, str(value), f"--rule {option}={other}"),) if matters else ()
+    return (Assumption(option, str(value), f"--set {option}={other}"),) if matters else ()
 
 
 def _filled(graph: Dfg, result: Dfg, table: OpTable) -> tuple[Instruction, ...]:
