@@ -14,6 +14,7 @@ import typer
 
 from stowplan.cli import EXIT_CODES
 from stowplan.cli.app import app_for, sections
+from stowplan.cli.settings import settings
 
 PAGE = Path(__file__).resolve().parent / "reference" / "command-line.md"
 MARK = "<!-- What follows is written by docs/command_line.py. -->"
@@ -94,8 +95,21 @@ def generated() -> str:
             elsewhere = ", ".join(_names([row for row in each.rows if row in shared], shared))
             told += [f"[Shared](#shared-options): {elsewhere}."] if elsewhere else []
     told += ["## Shared options", *_lists([row for _, group in groups for each in group for row in each.rows], shared)]
+    told += [
+        "## Settings",
+        "What `--set NAME=VALUE` takes, by what it is for; `stowplan settings` prints the same.",
+        *_settings(),
+    ]
     told += ["## Exit codes", "\n".join(f"- {code}: {meaning}." for code, meaning in EXIT_CODES.items())]
     return "\n\n".join(told) + "\n"
+
+
+def _settings() -> list[str]:
+    """A list for each heading."""
+    found: dict[str, list[str]] = {}
+    for setting in settings():
+        found.setdefault(setting.heading, []).append(f"- `{setting.usage}`: {setting.text}")
+    return [line for heading, lines in found.items() for line in (f"{heading}:", "\n".join(lines))]
 
 
 def _names(rows: list[Row], shared: set[Row]) -> list[str]:

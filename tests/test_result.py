@@ -41,7 +41,7 @@ def result(**changes: Any) -> Result:
         "seconds": 1.52,
         "details": {"capacity": 5},
         "warnings": ("look out",),
-        "assumptions": (Assumption("stalls", "forbidden", "--stalls allowed"),),
+        "assumptions": (Assumption("stalls", "forbidden", "--set stalls=allowed"),),
     }
     return Result(**values | changes)
 
@@ -114,7 +114,7 @@ def test_as_plain_values() -> None:
         "gain_percent": 20.0,
         "is_baseline": False,
         "is_reproducible": True,
-        "assumptions": [{"name": "stalls", "value": "forbidden", "instead": "--stalls allowed"}],
+        "assumptions": [{"name": "stalls", "value": "forbidden", "instead": "--set stalls=allowed"}],
         "cut_short": False,
         "history": [
             {"seconds": 0.0, "source": "floor", "objective": None, "bound": 60},

@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--target")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each")
     parser.add_argument(
-        "--proof-seconds", type=float, help="of the processor, for each proof; by default as many as solve --certify takes"
+        "--proof-seconds", type=float, help="of the processor, for each proof; by default as many as solve --certificate takes"
     )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json-out", type=Path, default=Path("certified-inputs.json"))

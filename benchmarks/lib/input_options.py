@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
-from stowplan.frontends.options import OPTIONS, ReadOptions, spelt
+from stowplan.cli.options import no_setting, read_settings
+from stowplan.frontends.options import OPTIONS, ReadOptions
+
+_SETTINGS = {name: option for name, option in OPTIONS.items() if not option.flag}
 
 
 def add_input_options(parser: Any) -> list[argparse.Action]:
-    """Add every option of inputs to a parser, or to a group of one; what has several values is given again and again."""
-    hints = get_type_hints(ReadOptions)
-    found: list[argparse.Action] = []
-    for name, declared in OPTIONS.items():
-        if not declared.metavar:
-            found.append(parser.add_argument(spelt(name), dest=name, action="store_true", help=declared.help))
-            continue
-        parts = (hints[name], *get_args(hints[name]))
-        action = "append" if any(get_origin(each) is tuple for each in parts) else "store"
-        one = int if int in parts else str
-        found.append(
-            parser.add_argument(spelt(name), dest=name, action=action, type=one, metavar=declared.metavar, help=declared.help)
+    """Add the options of inputs to a parser, or to a group of one; what is rare is given as ``--set NAME=VALUE``."""
+    found: list[argparse.Action] = [
+        parser.add_argument(
+            option.flag, dest=name, type=int if int in option.types else str, metavar=option.metavar, help=option.help
         )
-    return found
+        for name, option in OPTIONS.items()
+        if option.flag
+    ]
+    rare = parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="see 'stowplan settings'")
+    return [*found, rare]
 
 
 def read_options(arguments: argparse.Namespace) -> ReadOptions:
     """The options of inputs that were given; raises UsageError for a value that an option does not take."""
-    return ReadOptions(**{name: getattr(arguments, name) for name in OPTIONS})
+    given, others = read_settings(arguments.set, _SETTINGS)
+    if others:
+        raise no_setting(others[0], _SETTINGS)
+    return ReadOptions(**{name: getattr(arguments, name) for name, option in OPTIONS.items() if option.flag}, **given)

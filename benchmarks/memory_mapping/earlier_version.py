@@ -116,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--target", default="tpu-v4")
-    parser.add_argument("--rule", action="append", default=[], help="as of stowplan solve --rule")
+    parser.add_argument("--rule", action="append", default=[], help="as of stowplan solve --set")
     parser.add_argument("--change", action="store_true", help="make the earlier version of each file")
     parser.add_argument("--part", type=float, default=0.02, help="of the steps that the earlier version lacks")
     parser.add_argument("--seconds", type=float, default=30.0)

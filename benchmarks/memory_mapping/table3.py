@@ -17,8 +17,10 @@ from pathlib import Path
 
 from benchmarks.lib.input_options import add_input_options, read_options
 from benchmarks.lib.memory_mapping.speedup_table import as_text, read_batches, run_batches, speedup_table
-from stowplan.cli.options import DEFAULT_CANDIDATES, DEFAULT_TIME_LIMIT, DEFAULT_WORKERS, settings_of
+from stowplan.cli.batch import xla_folders
+from stowplan.cli.options import settings_of
 from stowplan.errors import StowplanError, UsageError
+from stowplan.portfolio.context import FAMILIES, Options
 
 #: What names the baseline of each result's own kind.
 PROD = "prod"
@@ -35,14 +37,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         styles.add_argument(f"--{style}", dest="style", action="store_const", const=style, default="text", help=what)
     group = parser.add_argument_group("with -o")
     solving = [
-        group.add_argument("--time-limit", metavar="SECONDS", type=float, default=DEFAULT_TIME_LIMIT),
-        group.add_argument("--candidates", metavar="NAMES", default=DEFAULT_CANDIDATES, help="separated by commas"),
+        group.add_argument("--time-limit", metavar="SECONDS", type=float, default=Options().time_limit),
+        group.add_argument("--candidates", metavar="NAMES", default=",".join(FAMILIES), help="separated by commas"),
         group.add_argument(
             "--without", metavar="NAMES", default="heuristic,exact", help="of the second batch, none that learn"
         ),
-        group.add_argument("--xla-plans", metavar="FOLDER", action="append", default=[], help="as of 'stowplan batch'"),
+        group.add_argument("--plan", metavar="xla=FOLDER", action="append", default=[], help="as of 'stowplan batch'"),
         group.add_argument("--seed", metavar="N", type=int, default=0),
-        group.add_argument("--workers", metavar="N", type=int, default=DEFAULT_WORKERS),
+        group.add_argument("--workers", metavar="N", type=int, default=Options().workers),
         *add_input_options(group),
     ]
     arguments = parser.parse_args(argv)
@@ -59,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             batches = read_batches(arguments.paths)
         else:
             others = {name: getattr(arguments, name) for name in ("time_limit", "seed", "workers", "baseline")}
-            others |= {"candidates": tuple(arguments.candidates.split(",")), "xla_plans": tuple(arguments.xla_plans)}
+            others |= {"candidates": tuple(arguments.candidates.split(",")), "xla_plans": xla_folders(arguments.plan)}
             settings = settings_of(read_options(arguments), **others)
             without = tuple(arguments.without.split(","))
             batches = run_batches(arguments.paths, arguments.output, settings, without, quiet=arguments.quiet)

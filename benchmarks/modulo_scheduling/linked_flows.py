@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("graphs", nargs="+", type=Path)
     parser.add_argument("--target", default="se")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a cell (default 20)")
-    parser.add_argument("--inputs", default="instructions", help="as in --rule inputs=... (default instructions)")
+    parser.add_argument("--inputs", default="instructions", help="as in --set inputs=... (default instructions)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     print("| graph | memory | instructions in flows | " + " | ".join(f"delays {each}" for each in DELAYS) + " |")

@@ -94,7 +94,7 @@ def _run(arguments: list[str] | None) -> int:
         # A bare `stowplan` asks for help and gets it; its message is the help text.
         context = getattr(error, "ctx", None)
         hint = f" (try '{context.command_path} --help')" if context is not None else ""
-        message = _in_plain_words(error)
+        message = _in_plain_words(error, context)
         note(message if "\n" in message else f"stowplan: {message.rstrip('.')}{hint}")
         return 2
     except Abort as error:
@@ -119,10 +119,16 @@ _NUMBERS = {
 }
 
 
-def _in_plain_words(error: Any) -> str:
-    """What a parser of the command line says; of numbers what was found and expected."""
+def _in_plain_words(error: Any, context: Any) -> str:
+    """What a parser of the command line says; of numbers what was found and expected, of old flags what is in their place."""
     import re
 
+    from stowplan.cli.options import instead_of
+
+    flag = getattr(error, "option_name", "")
+    now = instead_of(flag, context.command.callback) if flag and context is not None else None
+    if now is not None:
+        return f"No such option: {flag}, expected {now}"
     message = str(error.format_message())
     for said, told in _NUMBERS.items():
         message = re.sub(said, told, message)

@@ -9,7 +9,9 @@ import typer
 from typer.core import TyperCommand
 
 from stowplan import __version__, kinds
-from stowplan.frontends.options import ALL_INPUTS, LOOP_BODIES, NETWORKS, OPTIONS, PROGRAMS
+from stowplan.frontends.options import OPTIONS
+from stowplan.options import ALL_INPUTS, SEARCH
+from stowplan.portfolio.context import SEARCH_OPTIONS
 
 
 def _print_version(asked: bool) -> None:
@@ -42,7 +44,8 @@ def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str,
     """Parameters of a command as its help has them: name, and flags with text, under each heading."""
     found: dict[str, list[tuple[str, tuple[str, str]]]] = {name: [] for name in ("Arguments", *_HEADINGS, "Options")}
     parameters = command.get_params(context)
-    for each in parameters:
+    # What is rare comes last.
+    for each in sorted(parameters, key=lambda each: bool(each.name == "settings_given")):
         row = each.get_help_record(context)
         if row is None:
             continue
@@ -53,27 +56,20 @@ def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str,
     return {heading: rows for heading, rows in found.items() if rows}
 
 
-#: Headings in the help of commands with more options than a few, and the parameters under each beside those of inputs.
+#: Headings in the help of commands with more options than a few, and the parameters under each beside those declared for it.
 _HEADINGS: dict[str, tuple[str, ...]] = {
-    "What is written": (
-        *("output", "plans", "certificate", "certify", "emit", "depfile", "report", "png", "as_json", "quiet"),
-    ),
-    "The search": (
-        *("time_limit", "candidates", "gap", "deterministic", "work_limit", "seed", "workers", "memory_limit"),
-        *("cache", "cache_bytes"),
-    ),
-    "Plans at hand": ("xla_plan", "xla_plans", "hint", "hint_program", "keep_close", "keep_close_within", "baseline", "prod"),
-    ALL_INPUTS: ("targets",),
-    PROGRAMS: (),
-    NETWORKS: (),
-    LOOP_BODIES: ("config",),
+    "What is written": ("output", "emit", "certificate", "depfile", "report", "png", "plans", "as_json", "quiet"),
+    SEARCH: ("time_limit", "seed", "cache"),
+    "Plans at hand": ("at_hand", "hint", "hint_program", "keep_close"),
+    ALL_INPUTS: ("targets", "target"),
 }
 _FEW = 12
 
 
 def _heading(name: str) -> str:
-    if name in OPTIONS:
-        return OPTIONS[name].inputs
+    declared = OPTIONS.get(name) or SEARCH_OPTIONS.get(name)
+    if declared is not None:
+        return declared.heading
     return next((heading for heading, names in _HEADINGS.items() if name in names), "Options")
 
 
@@ -90,6 +86,7 @@ _COMMANDS = {
     "tune-xla": "stowplan.cli.tune_xla:tune_xla_command",
     "show": "stowplan.cli.inspect:show_command",
     "targets": "stowplan.cli.inspect:targets_command",
+    "settings": "stowplan.cli.settings:settings_command",
     "show-versions": "stowplan.cli.versions:show_versions_command",
 }
 
@@ -104,6 +101,12 @@ _GROUPS = {
         {agent: f"stowplan.cli.train.{agent}:{agent}_command" for agent in ("muzero", "egrl", "ppo")},
     ),
 }
+
+
+def commands() -> dict[str, Any]:
+    """All commands by their names, those of groups after the groups'."""
+    inner = {f"{group} {name}": place for group, (_, places) in _GROUPS.items() for name, place in places.items()}
+    return {name: kinds.load(place) for name, place in (_COMMANDS | inner).items()}
 
 
 #: Lines after ``\b`` stay as they are.

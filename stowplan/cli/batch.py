@@ -4,63 +4,58 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from stowplan import files
 from stowplan.cli import stopping
-from stowplan.cli.options import SHARED, Quiet, Search, Suites, Targets, XlaPlans, option, settings_of, size, with_input_options
-from stowplan.cli.output import as_gap, as_quantity, as_ratio, note, render, say, say_json
+from stowplan.cli.options import SHARED, Quiet, Suites, Targets, option, setting, settings_of, with_options
+from stowplan.cli.output import as_gap, as_quantity, as_ratio, render, say, say_json, telling
 from stowplan.cli.outputs import check_outputs
+from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
+from stowplan.portfolio.context import SEARCH_OPTIONS, Options
 
 if TYPE_CHECKING:
     from stowplan.portfolio.batch.records import Record
     from stowplan.portfolio.batch.task import Item
 
 
-@with_input_options(SHARED)
+@with_options(SHARED, search=SEARCH_OPTIONS)
 def batch_command(
     suites: Suites,
     output: Annotated[Path, option("-o --output", "FOLDER", "Write plans and results here; made where it is missing.")],
     targets: Targets = None,
-    xla_plans: XlaPlans = None,
+    at_hand: Annotated[
+        list[str] | None,
+        option(
+            "--plan", "xla=FOLDER", "Again and again: modules after XLA's memory-space assignment, under the inputs' names."
+        ),
+    ] = None,
     jobs: Annotated[
         int | None, option("--jobs", "N", "Inputs side by side, each with its own --workers; 0: as cores allow.", min=0)
     ] = None,
     memory_budget: Annotated[
-        int | None,
-        option(
-            "--memory-budget",
-            "SIZE",
-            "Memory for all jobs, e.g. 16GB: so many are at work as fit with their --memory-limit; without it, the "
-            "budget is shared.",
-            parser=size,
-        ),
+        int | None, setting("SIZE", "Memory for all jobs, e.g. 16GB: as many are at work as fit, or it is shared among --jobs.")
     ] = None,
     scheduler: Annotated[
-        str | None,
-        option(
-            "--scheduler",
-            "ADDRESS",
-            "Dask scheduler, e.g. tcp://host:8786: its workers read and solve the inputs (docs/guide/batches.md).",
-        ),
+        str | None, option("--scheduler", "ADDRESS", "Dask scheduler, tcp://host:8786: its workers read and solve the inputs.")
     ] = None,
-    jsonl: Annotated[
-        Path | None, option("--jsonl", "FILE", "A line for each result, as it comes; by default FOLDER/results.jsonl.")
-    ] = None,
+    jsonl: Annotated[Path | None, setting("FILE", "A line for each result; by default FOLDER/results.jsonl.")] = None,
     fresh: Annotated[bool, option("--fresh", "", "Solve everything again, also what is finished.")] = False,
     as_json: Annotated[bool, option("--json", "", "Print all results as one JSON list.")] = False,
     quiet: Quiet = False,
     *,
-    search: Search,
+    search: Options,
     options: ReadOptions,
 ) -> None:
     """Solve a suite of inputs into a folder, maybe side by side.
 
-    Each input gives NAME.plan.json, NAME.result.json, with --certify NAME.proof.json, and a line in results.jsonl. A second
+    Each input gives NAME.plan.json, NAME.result.json, with certify=yes NAME.proof.json, and a line in results.jsonl. A second
     run with the same options skips what is finished; an input that fails is named at the end. The exit code is 0 where all were
     solved, else the highest of theirs.
     """
@@ -68,8 +63,7 @@ def batch_command(
     from stowplan.portfolio.batch.run import run_batch
     from stowplan.portfolio.batch.task import find_inputs
 
-    given = search.settings() | {"candidates": tuple(search.candidates.split(","))}
-    settings = settings_of(options, targets or (), **given, xla_plans=tuple(map(str, xla_plans or ())))
+    settings = settings_of(options, targets or (), **msgspec.structs.asdict(search), xla_plans=xla_folders(at_hand or ()))
     if jsonl is not None:
         check_outputs((jsonl,), inputs=suites)
     items = find_inputs(suites)
@@ -105,30 +99,36 @@ def batch_command(
     raise typer.Exit(CANCELLED if interrupted else worst_code([record for _, record in done]))
 
 
+def xla_folders(texts: Sequence[str]) -> tuple[str, ...]:
+    """The folders in texts ``xla=FOLDER``; raises UsageError for others."""
+    for text in texts:
+        if not text.removeprefix("xla=") or not text.startswith("xla="):
+            raise UsageError(f"--plan: found {text!r}, expected xla=FOLDER")
+    return tuple(text.removeprefix("xla=") for text in texts)
+
+
 class _Progress:
     """Lines on standard error: of inputs in their turn one as they begin and one as they end, else one as they end."""
 
     def __init__(self, total: int, *, in_turn: bool, quiet: bool):
-        self._total, self._in_turn, self._quiet = total, in_turn, quiet
+        self._total, self._in_turn, self._tell = total, in_turn, telling(quiet)
         self._began = time.monotonic()
         self._done = self._solved = 0
 
     def begin(self, item: Item) -> None:
         """The turn of an input comes."""
-        if self._in_turn and not self._quiet:
-            note(f"[{self._done + 1}/{self._total}] {files.printable(item.name)}")
+        if self._in_turn:
+            self._tell(f"[{self._done + 1}/{self._total}] {files.printable(item.name)}")
 
     def end(self, item: Item, record: Record, was_finished: bool) -> None:
         """There is a record of it."""
         self._done += 1
         self._solved += not was_finished
-        if self._quiet:
-            return
         text = f"{_outcome(record)}{', finished before' if was_finished else ''}"
         if self._in_turn:
-            note(f"    {text}")
+            self._tell(f"    {text}")
         else:
-            note(f"[{self._done}/{self._total}] {files.printable(item.name)}: {text}{self._time_left()}")
+            self._tell(f"[{self._done}/{self._total}] {files.printable(item.name)}: {text}{self._time_left()}")
 
     def _time_left(self) -> str:
         """How long the others will take, if they are like those that were solved; nothing where that is soon."""

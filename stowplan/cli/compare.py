@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan.cli.options import option, with_input_options
+from stowplan.cli.options import option, with_options
 from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, render, say, say_json
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.options import ReadOptions, spelt_all
@@ -34,7 +34,7 @@ _REMARKS = {
 _MOST_ROWS = 40
 
 
-@with_input_options()
+@with_options()
 def compare_command(
     results: Annotated[
         Path,

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from stowplan.cli.options import DEFAULT_TIME_LIMIT, Input, Quiet, option, with_input_options
-from stowplan.cli.output import note, open_noting
+from stowplan.cli.options import Input, Quiet, option, setting, with_options
+from stowplan.cli.output import note, open_noting, telling
 from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
-from stowplan.frontends.options import OPTIONS, PROGRAMS, ReadOptions
+from stowplan.frontends.options import OPTIONS, ReadOptions
+from stowplan.options import PROGRAMS
+from stowplan.portfolio.context import Options
 
 #: Options of inputs that are compiled programs.
-OF_PROGRAMS = tuple(name for name, each in OPTIONS.items() if each.inputs == PROGRAMS or name in ("target", "capacity"))
+OF_PROGRAMS = tuple(name for name, each in OPTIONS.items() if each.heading == PROGRAMS or name in ("target", "capacity"))
 
 #: Beyond this many windows a file with all of them is of no use to any solver.
 MAX_WINDOWS = 200_000
 
 
-@with_input_options()
+@with_options()
 def convert_command(
     source: Input,
     output: Annotated[Path, option("-o --output", "FILE", "Write the problem here.")],
@@ -38,22 +40,18 @@ def convert_command(
     note(f"{output}: {counts}")
 
 
-@with_input_options(OF_PROGRAMS)
+@with_options(OF_PROGRAMS)
 def export_command(
     source: Input,
     output: Annotated[Path, option("-o --output", "FILE", "Write the model here: .mps or .lp, with .gz after it to pack it.")],
-    relaxed: Annotated[bool, option("--relaxed", "", "Without integers: the linear relaxation.")] = False,
+    relaxed: Annotated[bool, setting("", "Without integers: the linear relaxation.")] = False,
     windows: Annotated[
-        str,
-        option(
-            "--windows",
-            "WHICH",
-            "Rows of the copy channels: linear (those the linear relaxation needs), all (small programs), or none.",
-        ),
+        Literal["linear", "all", "none"],
+        setting("WHICH", "Rows of the copy channels: linear (those the relaxation needs), all (small programs), or none."),
     ] = "linear",
     time_limit: Annotated[
         float, option("--time-limit", "SECONDS", "For finding the rows of the copy channels, at most.")
-    ] = DEFAULT_TIME_LIMIT,
+    ] = Options().time_limit,
     quiet: Quiet = False,
     *,
     options: ReadOptions,
@@ -65,8 +63,6 @@ def export_command(
     from stowplan.models.mip.export import format_of, save
 
     format_of(output)
-    if windows not in ("linear", "all", "none"):
-        raise UsageError(f"--windows: found {windows!r}, expected linear, all or none")
     if not time_limit > 0:
         raise UsageError(f"--time-limit: found {time_limit} s, expected more than 0")
     check_outputs((output,), inputs=(source, *options.files))
@@ -80,15 +76,15 @@ def export_command(
 
     began = time.monotonic()
     model = RelaxationModel(problem)
-    if not quiet:
-        note(f"{problem.name}: {len(model.cost)} columns, {len(model.rows.lower)} rows without copy channels")
+    tell = telling(quiet)
+    tell(f"{problem.name}: {len(model.cost)} columns, {len(model.rows.lower)} rows without copy channels")
     chosen = []
     if windows == "linear":
         chosen = linear_windows(model, time_limit=time_limit)
     elif windows == "all":
         pairs = len({job.release for job in model.jobs}) * len({job.deadline for job in model.jobs})
         if pairs > MAX_WINDOWS:
-            raise UsageError(f"--windows all: found {pairs} pairs of boundaries, expected at most {MAX_WINDOWS}: use linear")
+            raise UsageError(f"--set windows=all: found {pairs} pairs of boundaries, expected at most {MAX_WINDOWS}")
         chosen = all_windows(model)
     found = formulate(model, chosen)
     matrix = found.matrix.relaxed() if relaxed else found.matrix
@@ -97,9 +93,8 @@ def export_command(
         f"objective and time in units of {found.unit_ps} ps; problem digest {problem.digest}",
     ]
     save(matrix, output, remarks)
-    if not quiet:
-        integers = int(matrix.is_integer.sum())
-        note(
-            f"{output}: {matrix.columns} columns ({integers} integer), {matrix.rows} rows ({len(chosen)} copy windows), "
-            f"{matrix.matrix.nnz} entries; objective in units of {found.unit_ps} ps; {time.monotonic() - began:.1f} s"
-        )
+    integers = int(matrix.is_integer.sum())
+    tell(
+        f"{output}: {matrix.columns} columns ({integers} integer), {matrix.rows} rows ({len(chosen)} copy windows), "
+        f"{matrix.matrix.nnz} entries; objective in units of {found.unit_ps} ps; {time.monotonic() - began:.1f} s"
+    )

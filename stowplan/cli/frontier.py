@@ -7,16 +7,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from stowplan import cli, files
 from stowplan.cli import INTERRUPTED, stopping
-from stowplan.cli.options import Input, Quiet, Search, option, size, with_input_options
+from stowplan.cli.options import Input, Quiet, option, size, with_options
 from stowplan.cli.output import LinePrinter, note, open_noting, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
 from stowplan.deadline import read_within
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
+from stowplan.portfolio.context import SEARCH_OPTIONS, Options
 
 if TYPE_CHECKING:
     from stowplan.portfolio.rematerialization.frontier import Point
@@ -25,24 +27,19 @@ FORMAT = "stowplan.rematerialization.frontier"
 VERSION = 1
 
 
-@with_input_options(())
+@with_options((), search=[name for name in SEARCH_OPTIONS if name != "certify"])
 def frontier_command(
     source: Input,
     limits: Annotated[
         str,
-        option(
-            "--limits",
-            "N",
-            "How many limits, evenly from the bound on the least peak to the peak of the order given; or sizes, separated by "
-            "commas: 2GB,3GB.",
-        ),
+        option("--limits", "N", "How many, evenly from the least peak's bound to the given order's peak; or sizes: 2GB,3GB."),
     ] = "8",
     output: Annotated[Path | None, option("-o --output", "FILE", "Write limits, bounds and plans here, as JSON.")] = None,
     png: Annotated[Path | None, option("--png", "FILE", "Draw added cost over limits here: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, option("--json", "", "Print what -o writes, but the plans.")] = False,
     quiet: Quiet = False,
     *,
-    search: Search,
+    search: Options,
     options: ReadOptions,
 ) -> None:
     """Find the least added cost within several limits.
@@ -52,7 +49,7 @@ def frontier_command(
     began = cli.began()
     check_outputs((output, png), inputs=(source, *options.files))
     wanted = _limits(limits)
-    settings = search.settings()
+    settings = msgspec.structs.asdict(search)
     from stowplan.models.rematerialization.problem import Problem
     from stowplan.portfolio.rematerialization.frontier import frontier
 

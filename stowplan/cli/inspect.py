@@ -9,9 +9,9 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli.options import CacheFolder, Input, Picture, PlanFile, option, with_input_options
+from stowplan.cli.options import CacheFolder, Input, Picture, PlanFile, option, setting, with_options
 from stowplan.cli.output import note, open_noting, say, say_json
-from stowplan.cli.outputs import check_outputs, check_picture, emissions
+from stowplan.cli.outputs import Outputs, check_outputs, check_picture
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.options import ReadOptions
 from stowplan.result import format_gap, format_quantity, two_numbers
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from stowplan.report.presenter import Presenter
 
 
-@with_input_options()
+@with_options()
 def verify_command(
     problem: Input,
     plan: PlanFile,
     emit: Annotated[
-        list[str] | None, option("--emit", "FORMAT=FILE", "Write the offsets of a valid plan as c-header, json, csv or tflite.")
+        list[str] | None,
+        option("--emit", "FORMAT=FILE", "Write c-header, json, csv, tflite or config of a valid plan, as 'solve' does."),
     ] = None,
     bound: Annotated[
         Path | None,
@@ -41,10 +42,10 @@ def verify_command(
 
     Lists every broken rule on standard output; the exit code is 4 where there is one, or where the proof of a bound fails.
     """
-    wanted = emissions(None, emit)
-    check_outputs(wanted.outputs, inputs=(problem, plan, *options.files))
+    wanted = Outputs.of(None, emit)
+    wanted.check(inputs=(problem, plan, *options.files))
     found, given, assumed = open_both(problem, plan, options)
-    wanted.check(found, problem)
+    wanted.check_problem(found, problem)
     from stowplan.portfolio.kind import check as check_plan
     from stowplan.portfolio.kind import kind_of
 
@@ -73,7 +74,7 @@ def verify_command(
         exact = f" ({proven.bound} {kind.unit})" if kind.unit == "ps" else ""
         shown = f"{format_quantity(proven.bound, kind.unit)}{exact}, by {proven.form}"
         say(f"proven bound: {shown}" + (f": within {format_gap(gap)} of the optimum" if is_one else ""))
-    wanted.write(found, given, problem)
+    wanted.write(found, given, None, problem)
 
 
 def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdict | None, str]:
@@ -94,37 +95,29 @@ def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdi
     return found, ""
 
 
-@with_input_options()
+@with_options()
 def show_command(
     plan: PlanFile,
     problem: Annotated[Path, typer.Argument(metavar="INPUT", help="The compiled program or problem file it is for.")],
     compare: Annotated[Path | None, option("--compare", "PLAN", "A second plan to show beside it.")] = None,
     png: Picture = None,
-    seconds: Annotated[bool, option("--seconds", "", "For compiled programs: draw time in seconds, not in steps.")] = False,
+    seconds: Annotated[bool, setting("", "For compiled programs: draw time in seconds, not in steps.")] = False,
     everything: Annotated[bool, option("--all", "", "List everything, not the first 40 rows.")] = False,
-    config: Annotated[
-        Path | None, option("--config", "FILE", "For data-flow graphs: write the tables of all tiles here, as JSON.")
-    ] = None,
     iterations: Annotated[
-        int | None,
-        option(
-            "--simulate",
-            "N",
-            "For data-flow graphs: run N iterations on random numbers, clock by clock, and compare with NumPy.",
-        ),
+        int | None, option("--simulate", "N", "For data-flow graphs: run N iterations, clock by clock, and compare with NumPy.")
     ] = None,
     as_json: Annotated[bool, option("--json", "", "For data-flow graphs: print the tables as JSON.")] = False,
     *,
     options: ReadOptions,
 ) -> None:
     """Print a plan for people to read, or draw it."""
-    check_outputs((png, config), inputs=(plan, problem, compare, *options.files))
+    check_outputs((png,), inputs=(plan, problem, compare, *options.files))
     found, given, assumed = open_both(problem, plan, options)
     from stowplan.frontends.read import read_plan
     from stowplan.report.presenter import draw, presenter_for
 
     presenter = presenter_for(found)
-    for flag, is_given in (("--config", config is not None), ("--simulate", iterations is not None), ("--json", as_json)):
+    for flag, is_given in (("--simulate", iterations is not None), ("--json", as_json)):
         if is_given:
             presenter.check_configurable(flag)
     if iterations is not None and iterations < 1:
@@ -137,14 +130,11 @@ def show_command(
     if png is not None:
         draw(found, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
         note(str(png))
-    if config is not None:
-        presenter.configuration(found, given).save(config)
-        note(str(config))
     if iterations is not None:
         say(presenter.simulate(found, given, iterations))
     if as_json:
         say_json(presenter.configuration(found, given))
-    if config is None and iterations is None and not as_json and png is None:
+    if iterations is None and not as_json and png is None:
         say(presenter.summarize(found, given, others=others, everything=everything))
 
 
@@ -215,8 +205,7 @@ def targets_command(
         option(
             "--template",
             "KIND",
-            "Print a target file to start your own from instead, every field with a comment: memory-mapping, "
-            "tier-placement, bank-mapping or modulo-scheduling.",
+            "Print a target file to start your own from: memory-mapping, tier-placement, bank-mapping or modulo-scheduling.",
         ),
     ] = None,
 ) -> None:

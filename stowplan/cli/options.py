@@ -1,20 +1,26 @@
-"""Arguments and options that several commands share; those of inputs come from :mod:`stowplan.frontends.options`."""
+"""Options of commands: those that several share, ``--set``, and flags that are settings now.
+
+Those of inputs are declared in :mod:`stowplan.frontends.options`, those of searches in :mod:`stowplan.portfolio.context`. A
+command declares its own by annotating a parameter: with :func:`option` for a flag, with :class:`~stowplan.options.Option` for a
+setting.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import difflib
 import functools
 import inspect
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stowplan import arguments
 from stowplan.errors import UsageError
-from stowplan.frontends.options import OPTIONS, ReadOptions, spelt, spelt_all
+from stowplan.frontends.options import OPTIONS, ReadOptions, spelt_all
+from stowplan.options import Option, declared
+from stowplan.portfolio.context import SEARCH_OPTIONS, Options
 
 if TYPE_CHECKING:
     from stowplan.portfolio.batch.records import Settings
@@ -25,13 +31,25 @@ def option(flags: str, metavar: str, text: str, **others: Any) -> Any:
     return typer.Option(*flags.split(), metavar=metavar or None, help=text, **others)
 
 
+#: What one command takes, by ``--set``.
+setting = functools.partial(Option, "")
+
+
+def size(text: str) -> int:
+    """Bytes, as an option says them (:func:`stowplan.arguments.size`)."""
+    try:
+        return arguments.size("{}", text)
+    except UsageError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 Input = Annotated[
     Path,
     typer.Argument(
         metavar="INPUT",
         help="Compiled program (scheduled HLO text), network (layer file, ONNX), data-flow graph (JSON, DOT), buffers to pack "
         "(CSV), graph of operators (JSON), TensorFlow Lite model, program of torch.export (.pt2), HLO before optimisation, or "
-        "problem file; plain or gzip. Most can be planned for several targets.",
+        "problem file; plain or gzip.",
     ),
 ]
 Suites = Annotated[
@@ -40,75 +58,14 @@ Suites = Annotated[
 ]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as 'stowplan solve -o' writes it.")]
 Targets = Annotated[
-    list[str] | None,
-    option(
-        "--target",
-        "NAME",
-        "Target by name, or the path of a target file; again and again, one for each kind of input that needs one.",
-    ),
+    list[str] | None, option("--target", "NAME", "Target by name, or a target file; one for each kind of input that needs one.")
 ]
-TimeLimit = Annotated[float, option("--time-limit", "SECONDS", "Time limit, reading the input included.")]
-Candidates = Annotated[str, option("--candidates", "NAMES", "Families or names of candidates, separated by commas.")]
-Baseline = Annotated[
-    str | None,
-    option(
-        "--baseline",
-        "NAME",
-        "Baseline that the result is no worse than, and is compared with: greedy, all_slow, xla, compiler ...; or prod.",
-    ),
-]
-Prod = Annotated[
-    bool,
-    option("--prod", "", "The same as --baseline prod: XLA's own plan where --xla-plan has it, else the kind's own baseline."),
-]
-Gap = Annotated[float, option("--gap", "GAP", "Stop at this gap between plan and bound, e.g. 0.01.")]
-Deterministic = Annotated[
-    bool, option("--deterministic", "", "Limit work, not time: the same plan, byte for byte, on every run.")
-]
-WorkLimit = Annotated[
-    float | None, option("--work-limit", "SECONDS", "Work of a deterministic run, in seconds of a machine at leisure.")
-]
-
-
-def size(text: str, least: int = 0) -> int:
-    """Bytes, as an option says them (:func:`stowplan.arguments.size`)."""
-    try:
-        return arguments.size("{}", text, least)
-    except UsageError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-MemoryLimit = Annotated[
-    int | None,
-    option(
-        "--memory-limit",
-        "SIZE",
-        "Memory for the process of each candidate, e.g. 2GB: one that takes more has failed, the others go on.",
-        parser=size,
-    ),
-]
-Certify = Annotated[
-    bool, option("--certify", "", "Also prove the bound in a way that is checked without solvers (see --certificate of solve).")
-]
-Seed = Annotated[int, option("--seed", "N", "Seed of everything random.")]
-Workers = Annotated[int, option("--workers", "N", "Processes side by side, at most.")]
+Seed = Annotated[int, option("--seed", "N", SEARCH_OPTIONS["seed"].help)]
 Quiet = Annotated[bool, option("-q --quiet", "", "No progress on standard error.")]
-XlaPlans = Annotated[
-    list[Path] | None,
-    option(
-        "--xla-plans",
-        "FOLDER",
-        "For compiled programs, again and again: the modules after XLA's assignment, under the inputs' names; "
-        "their plans are 'xla'.",
-    ),
-]
 Report = Annotated[Path | None, option("--report", "FILE", "Write an HTML report here.")]
 Picture = Annotated[
     Path | None, option("--png", "FILE", "Draw the plan here: .png, .svg or .pdf (.svg needs no extra, the others viz).")
 ]
-#: As in :mod:`stowplan.portfolio.plan_cache`, which a command line without a cache does without.
-MOST_BYTES = 1 << 28
-
 CacheFolder = Annotated[
     Path | None,
     typer.Option(
@@ -120,68 +77,60 @@ CacheFolder = Annotated[
         help="Keep results here, and take those that are here for the same problem, options and versions.",
     ),
 ]
-CacheBytes = Annotated[
-    int,
-    option(
-        "--cache-bytes", "SIZE", "Keep results of so many bytes at most, those used last.", parser=lambda text: size(text, 1)
-    ),
-]
-
-DEFAULT_CANDIDATES = "heuristic,learned,exact"
-DEFAULT_TIME_LIMIT = 30.0
-DEFAULT_WORKERS = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """The options of a search; a command with a parameter ``search`` of this type has them all."""
-
-    time_limit: TimeLimit = DEFAULT_TIME_LIMIT
-    candidates: Candidates = DEFAULT_CANDIDATES
-    baseline: Baseline = None
-    prod: Prod = False
-    gap: Gap = 0.0
-    deterministic: Deterministic = False
-    work_limit: WorkLimit = None
-    seed: Seed = 0
-    workers: Workers = DEFAULT_WORKERS
-    memory_limit: MemoryLimit = None
-    certify: Certify = False
-
-    def settings(self) -> dict[str, Any]:
-        """They by name, as :func:`stowplan.solve` takes them; raises UsageError where two baselines are named."""
-        if self.prod and self.baseline is not None:
-            raise UsageError("found --prod and --baseline, which name two baselines: expected one of them")
-        given = dataclasses.asdict(self)
-        return given | {"baseline": "prod" if given.pop("prod") else self.baseline}
-
 
 #: Options of inputs that all inputs of a suite may share.
 SHARED = tuple(name for name, each in OPTIONS.items() if each.is_shared)
 
+#: What flags that are no more are now, where that is not a setting of the same name.
+NOW = {
+    "--certify": "--set certify=yes",
+    "--config": "--emit config=FILE",
+    "--prod": "--baseline prod",
+    "--rule": "--set NAME=VALUE",
+    "--xla-plan": "--plan xla=FILE",
+    "--xla-plans": "--plan xla=FOLDER",
+}
 
-def with_input_options(names: Collection[str] = tuple(OPTIONS)) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of inputs, by their names; it gets them as one keyword argument, ``options``.
 
-    Where it has a parameter ``search``, it has the options of :class:`Search`, too.
+def with_options(
+    inputs: Collection[str] = tuple(OPTIONS), search: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options of inputs and of searches, by their names, and ``--set`` where some have no flag.
+
+    It gets those of inputs as one keyword argument, ``options``, and those of a search, where it has any, as ``search``. What
+    ``--set`` has beside settings goes to its parameter ``settings`` where it has one, and is an error elsewhere.
     """
-    return functools.partial(_with_options, names=names)
+    return functools.partial(_with_options, inputs=inputs, search=search)
 
 
-def _with_options(command: Callable[..., None], names: Collection[str]) -> Callable[..., None]:
-    own = inspect.signature(command, eval_str=True).parameters
-    searched = inspect.signature(Search, eval_str=True).parameters if "search" in own else {}
-    every = [each for each in own.values() if each.name not in ("options", "search")] + [*searched.values()]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in every]
-    parameters += [_parameter(name) for name in OPTIONS if name in names]
+def _with_options(command: Callable[..., None], inputs: Collection[str], search: Collection[str]) -> Callable[..., None]:
+    signature = inspect.signature(command, eval_str=True).parameters
+    own = [each for name, each in signature.items() if name not in ("options", "search")]
+    its = declared((each.name, each.annotation, each.default) for each in own)
+    shared = [option for name, option in OPTIONS.items() if name in inputs]
+    shared += [option for name, option in SEARCH_OPTIONS.items() if name in search]
+    settings = its | {option.name: option for option in shared if not option.flag}
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own if each.name not in its]
+    parameters += [_parameter(option) for option in shared if option.flag]
+    takes_others = "settings" in signature
+    if settings and not takes_others:
+        parameters.append(_set(settings))
 
     @functools.wraps(command)
-    def run(**values: Any) -> None:
-        options = ReadOptions(**{name: values.pop(name) for name in names})
-        if searched:
-            values["search"] = Search(**{name: values.pop(name) for name in searched})
-        command(**values, options=options)
+    def run(settings_given: list[str] | None = None, **values: Any) -> None:
+        texts = values["settings"] if takes_others else settings_given
+        given, others = read_settings(texts or (), settings)
+        if takes_others:
+            values["settings"] = others or None
+        elif others:
+            raise no_setting(others[0], settings)
+        values |= given
+        values["options"] = ReadOptions(**{name: values.pop(name) for name in inputs if name in values})
+        if search:
+            values["search"] = Options(**{name: values.pop(name) for name in search if name in values})
+        command(**values)
 
+    run.settings = settings  # type: ignore[attr-defined]
     return with_parameters(run, parameters)
 
 
@@ -193,21 +142,75 @@ def with_parameters(command: Callable[..., None], parameters: Collection[inspect
     return command
 
 
-_TYPES = get_type_hints(ReadOptions)
+def _parameter(declared: Option) -> inspect.Parameter:
+    """An option with a flag as a parameter of a command."""
+    default = ",".join(declared.default) if declared.has_commas else declared.default
+    kind: Any = str if declared.has_commas else next((each for each in (bool, int, float) if each in declared.types), str)
+    told = option(declared.flag, declared.metavar, declared.help, parser=size if declared.metavar == "SIZE" else None)
+    annotation = Annotated[kind | None if default is None else kind, told]
+    return inspect.Parameter(declared.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _parameter(name: str) -> inspect.Parameter:
-    """An option of inputs as a parameter of a command; what has several values is given again and again."""
-    declared, kind = OPTIONS[name], _TYPES[name]
-    parts = get_args(kind) or (kind,)
-    if bool in parts:
-        annotation, default = Annotated[bool, option(spelt(name), "", declared.help)], False
-    else:
-        one: Any = Path if declared.metavar == "FILE" else int if int in parts else str
-        is_several = any(get_origin(each) is tuple for each in (kind, *parts))
-        told = option(spelt(name), declared.metavar, declared.help, parser=size if declared.metavar == "SIZE" else None)
-        annotation, default = Annotated[(list[one] if is_several else one) | None, told], None
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _set(settings: Mapping[str, Option]) -> inspect.Parameter:
+    """``--set``, which completes names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [f"{name}=" for name in names_of(settings) if name.startswith(incomplete)]
+
+    told = option(
+        "--set", "NAME=VALUE", "What is rare, again and again; 'stowplan settings' lists the names.", autocompletion=complete
+    )
+    annotation = Annotated[list[str] | None, told]
+    return inspect.Parameter("settings_given", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def names_of(settings: Mapping[str, Option]) -> list[str]:
+    """All names that ``--set`` takes."""
+    return [name for each in settings for name in (_rules() if each == "rules" else [each])]
+
+
+def _rules() -> Collection[str]:
+    # Not at the top: what reads loop bodies takes time to import.
+    from stowplan.frontends.dfg.format import RULES
+
+    return RULES
+
+
+def read_settings(texts: Sequence[str], settings: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
+    """Values of settings by name, and the texts that are of none of them.
+
+    Raises
+    ------
+    UsageError
+        A text that is not ``NAME=VALUE``, or a value that a setting does not take.
+    """
+    given: dict[str, list[str]] = {}
+    others = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set: found {text!r}, expected NAME=VALUE")
+        if name in settings:
+            given.setdefault(name, []).append(value)
+        elif "rules" in settings and name in _rules():
+            given.setdefault("rules", []).append(text)
+        else:
+            others.append(text)
+    return {name: settings[name].value(values) for name, values in given.items()}, others
+
+
+def no_setting(text: str, settings: Mapping[str, Option]) -> UsageError:
+    """What to say of a text whose name is that of no setting."""
+    name, names = text.partition("=")[0], names_of(settings)
+    meant = "".join(f"; perhaps {each}" for each in difflib.get_close_matches(name, names, 1))
+    return UsageError(f"--set: found {name!r}, expected one of {', '.join(names)}{meant}")
+
+
+def instead_of(flag: str, command: Any) -> str | None:
+    """How what a flag was for is said now; None where there was no such flag of the command."""
+    settings: Mapping[str, Option] = getattr(command, "settings", {})
+    setting = settings.get(flag.removeprefix("--").replace("-", "_"))
+    return NOW.get(flag) if setting is None else f"--set {setting.usage}"
 
 
 def settings_of(options: ReadOptions, targets: Sequence[str] = (), **others: Any) -> Settings:

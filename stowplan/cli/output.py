@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
@@ -67,6 +67,11 @@ def note(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         drop(sys.stderr)
+
+
+def telling(quiet: bool) -> Callable[[str], None]:
+    """:func:`note`, or what says nothing."""
+    return (lambda text: None) if quiet else note
 
 
 def open_noting(path: Path, options: ReadOptions) -> Any:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from stowplan import files
 from stowplan.cli.options import option
@@ -15,15 +15,16 @@ from stowplan.cli.output import note
 from stowplan.errors import UsageError
 from stowplan.result import Result
 
-#: Not a format of all plans: the input, a TensorFlow Lite model, with the offsets in it.
-TFLITE = "tflite"
+if TYPE_CHECKING:
+    from stowplan.report.presenter import Presenter
+
+#: Not formats of all plans: the input, a TensorFlow Lite model, with the offsets in it; and the tables of a machine's tiles.
+TFLITE, CONFIG = "tflite", "config"
 
 Emit = Annotated[
     list[str] | None,
     option(
-        "--emit",
-        "FORMAT[=FILE]",
-        "Write the offsets as c-header, json, csv or tflite, again and again; without a file, to -o in place of the plan.",
+        "--emit", "FORMAT[=FILE]", "Write offsets (c-header, json, csv, tflite) or the tables of tiles (config), else to -o."
     ),
 ]
 Depfile = Annotated[
@@ -31,72 +32,127 @@ Depfile = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Emissions:
-    """What ``-o`` and ``--emit`` ask for."""
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """All files that are written of a plan."""
 
-    plan: Path | None
+    plan: Path | None = None
     """Where the plan goes."""
-    offsets: tuple[tuple[str, Path], ...]
-    """Format and file of each offset table."""
+    tables: tuple[tuple[str, Path], ...] = ()
+    """Format and file of each table made of it."""
+    certificate: Path | None = None
+    report: Path | None = None
+    png: Path | None = None
+    depfile: Path | None = None
+    """Rule that says what the others depend on."""
+
+    @classmethod
+    def of(cls, output: Path | None, emit: list[str] | None, **others: Path | None) -> Outputs:
+        """What ``-o`` and ``--emit`` ask for, and others; raises UsageError for formats unknown, or without a file."""
+        tables: list[tuple[str, Path]] = []
+        takes_output = False
+        for text in emit or ():
+            form, equals, name = text.partition("=")
+            _check_format(form)
+            if equals and not name:
+                raise UsageError(f"--emit: found {text!r}, expected the name of a file after the =")
+            if name:
+                tables.append((form, Path(name)))
+            elif output is None:
+                raise UsageError(f"--emit {form}: found no file to write to, expected --emit {form}=FILE")
+            elif takes_output:
+                raise UsageError(f"--emit {form}: {output} is written in another format already, expected --emit {form}=FILE")
+            else:
+                takes_output = True
+                tables.append((form, output))
+        return cls(plan=None if takes_output else output, tables=tuple(tables), **others)
 
     @property
-    def outputs(self) -> tuple[Path, ...]:
-        """All files."""
-        return (*([] if self.plan is None else [self.plan]), *(path for _, path in self.offsets))
+    def files(self) -> tuple[Path, ...]:
+        """All but the rule."""
+        paths = (self.plan, *(path for _, path in self.tables), self.certificate, self.report, self.png)
+        return tuple(path for path in paths if path is not None)
 
-    def check(self, problem: Any, source: Path) -> None:
-        """Raise UsageError, before any plan is sought, where there will be no offsets, or no model to write them to."""
-        if self.offsets:
+    def check(self, inputs: Iterable[Path | None]) -> None:
+        """As :func:`check_outputs`; also UsageError for a rule of nothing."""
+        if self.depfile is not None and not self.files:
+            raise UsageError("--depfile says what outputs depend on, and none is asked for: expected -o FILE or another")
+        check_outputs((*self.files, self.depfile), inputs=inputs)
+
+    def check_problem(self, problem: Any, source: Path) -> None:
+        """Raise, before any plan is sought, where plans for this problem have no such form or picture."""
+        forms = {form for form, _ in self.tables}
+        if CONFIG in forms:
+            _presenter(problem).check_configurable(f"--emit {CONFIG}")
+        if forms - {CONFIG}:
             from stowplan.backends.emit import check_emittable
 
             check_emittable(problem)
-        if any(form == TFLITE for form, _ in self.offsets):
+        if TFLITE in forms:
             from stowplan.frontends.arena.tflite_file import is_tflite
 
             if not is_tflite(source):
                 raise UsageError(f"--emit {TFLITE}: found the input {source}, expected a TensorFlow Lite model")
+        check_picture(problem, self.png)
 
-    def write(self, problem: Any, plan: Any, source: Path) -> None:
-        """Write plan and offsets."""
-        if self.plan is not None:
+    def write(self, problem: Any, plan: Any, certificate: Any, source: Path) -> None:
+        """Write the plan, tables made of it, and the certificate; of those that are None nothing."""
+        if plan is not None and self.plan is not None:
             plan.save(self.plan)
-        for form, path in self.offsets:
+        for form, path in () if plan is None else self.tables:
             from stowplan.backends import emit, tflite
 
             if form == TFLITE:
                 tflite.write_plan(source, plan, path)
+            elif form == CONFIG:
+                _presenter(problem).configuration(problem, plan).save(path)
             else:
                 emit.write(path, problem, plan, form)
+        if self.certificate is not None and certificate is not None:
+            certificate.save(self.certificate)
+
+    def draw(self, problem: Any, result: Result, plans: dict[str, Any]) -> None:
+        """Report and picture, beside the first of ``plans``, else beside what its kind is usually compared with."""
+        other = next(iter(plans.items()), None)
+        if self.report is not None:
+            from stowplan.report.html import write_report
+
+            write_report(problem, result, self.report, compare=other)
+        if self.png is None:
+            return
+        if result.plan is None:
+            note(f"{self.png}: not drawn: there is no plan")
+            return
+        from stowplan.report.presenter import draw
+
+        others = [other] if other is not None else _presenter(problem).references(problem)
+        draw(problem, [(result.provenance.candidate, result.plan), *others], self.png)
 
 
-def emissions(output: Path | None, emit: list[str] | None) -> Emissions:
-    """What is to be written; raises UsageError for formats unknown, or without a file."""
-    found: list[tuple[str, Path]] = []
-    takes_output = False
-    for text in emit or ():
-        form, equals, name = text.partition("=")
-        check_format(form)
-        if equals and not name:
-            raise UsageError(f"--emit: found {text!r}, expected the name of a file after the =")
-        if name:
-            found.append((form, Path(name)))
-        elif output is None:
-            raise UsageError(f"--emit {form}: found no file to write to, expected --emit {form}=FILE")
-        elif takes_output:
-            raise UsageError(f"--emit {form}: {output} is written in another format already, expected --emit {form}=FILE")
-        else:
-            takes_output = True
-            found.append((form, output))
-    return Emissions(None if takes_output else output, tuple(found))
-
-
-def check_format(form: str) -> None:
-    """Raise UsageError where there is no such format."""
+def _check_format(form: str) -> None:
     from stowplan.backends.emit import FORMATS
 
-    if form not in FORMATS and form != TFLITE:
-        raise UsageError(f"--emit: found {form!r}, expected one of {', '.join((*FORMATS, TFLITE))}")
+    if form not in (*FORMATS, TFLITE, CONFIG):
+        raise UsageError(f"--emit: found {form!r}, expected one of {', '.join((*FORMATS, TFLITE, CONFIG))}")
+
+
+def _presenter(problem: Any) -> Presenter:
+    from stowplan.report.presenter import presenter_for
+
+    return presenter_for(problem)
+
+
+def named_paths(flag: str, texts: Iterable[str] | None) -> dict[str, Path]:
+    """Paths by the names before the ``=``; raises UsageError where there is none, or where two have one name."""
+    found: dict[str, Path] = {}
+    for text in texts or ():
+        name, _, path = text.partition("=")
+        if not name or not path:
+            raise UsageError(f"{flag}: found {text!r}, expected a name and a path, such as xla=FILE")
+        if name in found:
+            raise UsageError(f"{flag}: found {name} twice, expected another name")
+        found[name] = Path(path)
+    return found
 
 
 def write_depfile(path: Path, outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
@@ -210,21 +266,3 @@ def check_picture(problem: Any, png: Path | None) -> None:
         from stowplan.report.presenter import check_picture
 
         check_picture(problem, png)
-
-
-def write_pictures(problem: Any, result: Result, plans: dict[str, Any], report: Path | None, png: Path | None) -> None:
-    """Report and picture of a result, beside the first of ``plans``, else beside what its kind is usually compared with."""
-    other = next(iter(plans.items()), None)
-    if report is not None:
-        from stowplan.report.html import write_report
-
-        write_report(problem, result, report, compare=other)
-    if png is None:
-        return
-    if result.plan is None:
-        note(f"{png}: not drawn: there is no plan")
-        return
-    from stowplan.report.presenter import draw, presenter_for
-
-    others = [other] if other is not None else presenter_for(problem).references(problem)
-    draw(problem, [(result.provenance.candidate, result.plan), *others], png)

@@ -6,72 +6,43 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from stowplan import files
 from stowplan.cli import stopping
-from stowplan.cli.options import (
-    DEFAULT_TIME_LIMIT,
-    DEFAULT_WORKERS,
-    SHARED,
-    Deterministic,
-    Gap,
-    Quiet,
-    Report,
-    Seed,
-    Suites,
-    Targets,
-    TimeLimit,
-    Workers,
-    option,
-    settings_of,
-    with_input_options,
-)
-from stowplan.cli.output import NONE, as_gap, as_quantity, note, render, say, say_json
+from stowplan.cli.options import SHARED, Quiet, Report, Suites, Targets, option, setting, settings_of, with_options
+from stowplan.cli.output import NONE, as_gap, as_quantity, note, render, say, say_json, telling
 from stowplan.cli.outputs import check_outputs
 from stowplan.frontends.options import ReadOptions
+from stowplan.portfolio.context import Options
 from stowplan.result import format_apart, format_quantity
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.batch.task import Item
+    from stowplan.backends.xla.score import CompiledCycles
     from stowplan.portfolio.validation.records import Outcome, ProblemReport, Summary, Validation
     from stowplan.portfolio.validation.statistics import Spread
 
 
-@with_input_options(SHARED)
+@with_options(SHARED, search=("time_limit", "gap", "deterministic", "seed", "workers"))
 def validate_command(
     suites: Suites,
     policies: Annotated[
         list[Path] | None,
-        option(
-            "--policy", "FILE", "Policy file, as 'train' writes it; once for each kind of input. The package's own by default."
-        ),
+        option("--policy", "FILE", "As 'train' writes it, one for each kind of input; the package's own else."),
     ] = None,
     targets: Targets = None,
-    time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
-    games: Annotated[
-        int, option("--games", "N", "Games drawn from the policy, and from its control, beside the likeliest.")
-    ] = 16,
-    solves: Annotated[
-        int, option("--solves", "N", "Exact solves, at most, to find the decisions that cost most; 0 for none.")
-    ] = 24,
+    games: Annotated[int, setting("N", "Games drawn from the policy, and from its control, beside the likeliest.")] = 16,
+    solves: Annotated[int, setting("N", "Exact solves, at most, to find the decisions that cost most; 0 for none.")] = 24,
     compiled: Annotated[
-        Path | None,
-        option(
-            "--compiled",
-            "FOLDER",
-            "Compiles that 'tune-xla --folder' kept: the reward is correlated with the compiler's cycles.",
-        ),
+        Path | None, setting("FOLDER", "Compiles that 'tune-xla --folder' kept: rewards are set beside the compiler's cycles.")
     ] = None,
-    gap: Gap = 0.0,
-    deterministic: Deterministic = False,
-    seed: Seed = 0,
-    workers: Workers = DEFAULT_WORKERS,
     output: Annotated[Path | None, option("-o --output", "FILE", "Write everything here, as JSON.")] = None,
     report: Report = None,
     as_json: Annotated[bool, option("--json", "", "Print everything as JSON.")] = False,
     quiet: Quiet = False,
     *,
+    search: Options,
     options: ReadOptions,
 ) -> None:
     """Measure trained policies against exact optima over a suite.
@@ -88,33 +59,12 @@ def validate_command(
     from stowplan.portfolio.validation.records import Validation, summarize
     from stowplan.portfolio.validation.suite import EXACT_CANDIDATES, validate
 
-    settings = settings_of(
-        options,
-        targets or (),
-        time_limit=time_limit,
-        candidates=EXACT_CANDIDATES,
-        seed=seed,
-        workers=workers,
-        deterministic=deterministic,
-        gap=gap,
-    )
+    settings = settings_of(options, targets or (), **msgspec.structs.asdict(search) | {"candidates": EXACT_CANDIDATES})
     items = find_inputs(suites)
-    measured = None
-    if compiled is not None:
-        from stowplan.backends.xla.score import CompiledCycles
-
-        measured = CompiledCycles(compiled)
-    opened = Policies(policies or (), seed)
+    measured = None if compiled is None else _measured(compiled)
+    opened = Policies(policies or (), search.seed)
+    tell = telling(quiet)
     done: list[ProblemReport] = []
-
-    def announce(item: Item) -> None:
-        if not quiet:
-            note(f"[{len(done) + 1}/{len(items)}] {files.printable(item.name)}")
-
-    def tell(stage: str) -> None:
-        if not quiet:
-            note(f"    {stage}")
-
     with stopping() as cancel:
         for problem in validate(
             items,
@@ -123,13 +73,12 @@ def validate_command(
             games=games,
             solves=solves,
             compiled=measured,
-            on_start=announce,
-            on_stage=tell,
+            on_start=lambda item: tell(f"[{len(done) + 1}/{len(items)}] {files.printable(item.name)}"),
+            on_stage=lambda stage: tell(f"    {stage}"),
             cancel=cancel,
         ):
             done.append(problem)
-            if not quiet:
-                note(f"    {_outcome(problem)}")
+            tell(f"    {_outcome(problem)}")
         if len(items) == 1 and done and done[0].error is not None:
             # As of any command of one input.
             note(f"stowplan: {done[0].error}")
@@ -145,10 +94,7 @@ def validate_command(
         )
         if output is not None:
             validation.save(output)
-        if as_json:
-            say_json(validation)
-        else:
-            say(text_of(validation))
+        say_json(validation) if as_json else say(text_of(validation))
         if report is not None:
             # Last, for it is what may fail.
             from stowplan.report.validation import save_validation_report
@@ -159,6 +105,12 @@ def validate_command(
         note(f"stowplan: {error}")
     codes = [each.exit_code for each in done] + [error.exit_code for error in idle]
     raise typer.Exit(CANCELLED if validation.interrupted else max(codes, default=0))
+
+
+def _measured(folder: Path) -> CompiledCycles:
+    from stowplan.backends.xla.score import CompiledCycles
+
+    return CompiledCycles(folder)
 
 
 def _outcome(problem: ProblemReport) -> str:

@@ -1,4 +1,4 @@
-"""What :func:`stowplan.solve` is given, checked: options, plans at hand, a hint, the baseline that is named, candidates.
+"""What :func:`stowplan.solve` is given beside options, checked: plans at hand, a hint, the baseline that is named, candidates.
 
 The result is no worse than the baseline that is named, as ``-prod`` of Wang et al. 2023 (section 5, table 3): the better of a
 search's plan and the compiler's. A hint is taken apart into a plan to start from and values to follow.
@@ -14,76 +14,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stowplan import files
-from stowplan.arguments import flag, number, show, whole
+from stowplan.arguments import show
 from stowplan.errors import InputError, UsageError, brief
 from stowplan.frontends.read import read_plan
 from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import FAMILIES, Options
 from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
-from stowplan.portfolio.run.process_memory import check_limits_possible
 
 if TYPE_CHECKING:
     from stowplan.portfolio.keep_close.after_run import StabilityPass
 
-FAMILIES = ("heuristic", "learned", "exact")
 
-#: Seeds are below this: solvers keep them in 31 bits.
-MAX_SEED = 2**31
-
-
-def check_options(options: Options) -> Options:
-    """Check options.
-
-    Parameters
-    ----------
-    options
-        As given by a caller: of any type.
-
-    Returns
-    -------
-    Options
-        The same with plain numbers and names in them.
-
-    Raises
-    ------
-    UsageError
-        A value of a wrong type, or out of range.
-    """
-    candidates: Any = options.candidates
-    if isinstance(candidates, str):
-        candidates = candidates.split(",")
-    elif not isinstance(candidates, Iterable):
-        raise UsageError(f"found candidates {show(candidates)}, expected names, as a list or separated by commas")
-    names = list(candidates)
-    for name in names:
-        if not isinstance(name, str):
-            raise UsageError(f"found candidate {show(name)}, expected a name")
-    limit = None if options.memory_limit is None else whole("a memory limit of {} bytes", options.memory_limit, 1)
-    if limit is not None:
-        check_limits_possible()
-    work = None if options.work_limit is None else number("a work limit of {}", options.work_limit, 0.0, or_least=False)
-    if work is not None and not options.deterministic:
-        raise UsageError("found a work limit, which is for deterministic runs: expected --deterministic with it")
-    return Options(
-        time_limit=number("a time limit of {} s", options.time_limit, 0.0, or_least=False),
-        candidates=tuple(name.strip() for name in names),
-        seed=whole("seed {}", options.seed, 0, MAX_SEED - 1),
-        workers=whole("{} workers", options.workers, 1),
-        deterministic=flag("deterministic {}", options.deterministic),
-        work_limit=work,
-        gap=number("a gap of {}", options.gap, 0.0, 1.0),
-        memory_limit=limit,
-        certify=flag("certify {}", options.certify),
-    )
-
-
-def check_others(plans: Any, baseline: Any, on_progress: Any, cancel: Any) -> None:
+def check_others(plans: Any, on_progress: Any, cancel: Any) -> None:
     """Raise UsageError for an argument of :func:`stowplan.solve` beside the options that is of a wrong type."""
     if plans is not None and not (isinstance(plans, Mapping) and all(isinstance(name, str) for name in plans)):
         raise UsageError(f"found plans {show(plans)}, expected plans by name, a dictionary")
-    if baseline is not None and not isinstance(baseline, str):
-        raise UsageError(f"found baseline {show(baseline)}, expected a name")
     if on_progress is not None and not callable(on_progress):
         raise UsageError(f"found on_progress {show(on_progress)}, expected a function")
     if cancel is not None and not hasattr(cancel, "is_set"):
@@ -128,7 +74,6 @@ def check_call(
     plans: Mapping[str, Any],
     hint: Any = None,
     keep_close: Any = None,
-    baseline: str | None = None,
 ) -> Call:
     """A call with these arguments, as :func:`stowplan.solve` takes them.
 
@@ -146,7 +91,7 @@ def check_call(
     keeper = None if keep_close is None else _keeper(kind, problem, keep_close, plans)
     at_hand = {**plans, **({} if hinted is None else {HINT: hinted})}
     initial, earlier = kind.initial(problem), {} if keeper is None else keeper.starts
-    named = resolve(kind, baseline, initial, {**at_hand, **earlier})
+    named = resolve(kind, options.baseline, initial, {**at_hand, **earlier})
     starts, invalid = starts_of(kind, problem, initial, at_hand, named)
     starts |= earlier
     return Call(

@@ -2,44 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict
 
 import msgspec
 
-from stowplan.models.hint import Hint
+from stowplan.arguments import flag, number, show, whole
+from stowplan.errors import UsageError
+from stowplan.options import SEARCH, Option, declared, fields_of
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from stowplan.models.hint import Hint
+
+
+FAMILIES = ("heuristic", "learned", "exact")
+
+#: Seeds are below this: solvers keep them in 31 bits.
+MAX_SEED = 2**31
+
+_flag = partial(Option, SEARCH, has_flag=True)
+
+#: Seconds, or work, of what has none left.
+_NEXT_TO_NONE = 1e-9
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How to solve. Times in seconds."""
+    """How to solve, checked and made plain: the values given may be of any type. Times in seconds.
 
-    time_limit: float = 30.0
-    candidates: tuple[str, ...] = ("heuristic", "learned", "exact")
-    """Families or names of candidates."""
-    seed: int = 0
-    workers: int = 2
-    """Processes at most."""
-    deterministic: bool = False
+    Raises
+    ------
+    UsageError
+        A value of a wrong type, or out of range.
+    """
+
+    time_limit: Annotated[float, _flag("SECONDS", "Time limit, reading the input included.")] = 30.0
+    candidates: Annotated[
+        tuple[str, ...], _flag("NAMES", "Families or names of candidates, separated by commas.", has_commas=True)
+    ] = FAMILIES
+    baseline: Annotated[
+        str | None, _flag("NAME", "Baseline that the result is no worse than; prod is XLA's by --plan, else the kind's own.")
+    ] = None
+    gap: Annotated[float, _flag("GAP", "Stop at this gap between plan and bound, e.g. 0.01.")] = 0.0
+    """Stop once (objective - bound) / objective is no more than this."""
+    deterministic: Annotated[bool, _flag("", "Limit work, not time: the same plan, byte for byte, on every run.")] = False
     """Limit work, not time: the same input, options and versions give the same plan, whatever the load of the machine.
 
     No clock decides what a candidate finds, so that whatever it does must count as at least what it costs.
     """
-    work_limit: float | None = None
+    work_limit: Annotated[
+        float | None, Option(SEARCH, "SECONDS", "Work of a deterministic run, in seconds of a machine at leisure.")
+    ] = None
     """Work of a deterministic run, in seconds of a machine at leisure, roughly; ``time_limit`` where it is None."""
-    gap: float = 0.0
-    """Stop once (objective - bound) / objective is no more than this."""
-    memory_limit: int | None = None
+    seed: Annotated[int, _flag("N", "Seed of everything random.")] = 0
+    workers: Annotated[int, _flag("N", "Processes side by side, at most.")] = 2
+    memory_limit: Annotated[
+        int | None, _flag("SIZE", "Memory for the process of each candidate, e.g. 2GB: one that takes more has failed.")
+    ] = None
     """Bytes that the process of a candidate may hold, with what it has started; threads cannot be held to it."""
-    certify: bool = False
+    certify: Annotated[bool, Option(SEARCH, "", "Also prove the bound in a way that is checked without solvers.")] = False
     """Whether the result is to have a certificate of its bound."""
+
+    def __post_init__(self) -> None:
+        for name, value in _checked(self).items():
+            msgspec.structs.force_setattr(self, name, value)
 
     @property
     def extent(self) -> float:
         """Seconds of the limit; in a deterministic run those that its work stands for."""
         return self.work_limit if self.deterministic and self.work_limit is not None else self.time_limit
+
+    def limited(self, seconds: float, work: float) -> Options:
+        """The same with other limits; that of work counts in a deterministic run alone."""
+        limit = max(work, _NEXT_TO_NONE) if self.deterministic else None
+        return msgspec.structs.replace(self, time_limit=max(seconds, _NEXT_TO_NONE), work_limit=limit)
+
+
+def _checked(options: Options) -> dict[str, Any]:
+    """Plain values of the fields, whatever they were given as."""
+    candidates: Any = options.candidates
+    if isinstance(candidates, str):
+        candidates = candidates.split(",")
+    elif not isinstance(candidates, Iterable):
+        raise UsageError(f"found candidates {show(candidates)}, expected names, as a list or separated by commas")
+    names = tuple(candidates)
+    for name in names:
+        if not isinstance(name, str):
+            raise UsageError(f"found candidate {show(name)}, expected a name")
+    memory = None if options.memory_limit is None else whole("a memory limit of {} bytes", options.memory_limit, 1)
+    if memory is not None:
+        # Not at the top: most runs have no limit.
+        from stowplan.portfolio.run.process_memory import check_limits_possible
+
+        check_limits_possible()
+    work = None if options.work_limit is None else number("a work limit of {}", options.work_limit, 0.0, or_least=False)
+    if work is not None and not options.deterministic:
+        raise UsageError("found a work limit, which is for deterministic runs: expected --deterministic with it")
+    if options.baseline is not None and not isinstance(options.baseline, str):
+        raise UsageError(f"found baseline {show(options.baseline)}, expected a name")
+    return {
+        "time_limit": number("a time limit of {} s", options.time_limit, 0.0, or_least=False),
+        "candidates": tuple(name.strip() for name in names),
+        "seed": whole("seed {}", options.seed, 0, MAX_SEED - 1),
+        "workers": whole("{} workers", options.workers, 1),
+        "deterministic": flag("deterministic {}", options.deterministic),
+        "work_limit": work,
+        "gap": number("a gap of {}", options.gap, 0.0, 1.0),
+        "memory_limit": memory,
+        "certify": flag("certify {}", options.certify),
+    }
+
+
+#: The options by their names.
+SEARCH_OPTIONS = declared(fields_of(Options))
 
 
 class SolverLimits(TypedDict):

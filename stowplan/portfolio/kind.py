@@ -189,11 +189,11 @@ def _instead(kind: Kind, path: str, free: str) -> str:
     """What to try in place of a rule's value: the option that has it, where there is one."""
     rule, _, name = path.rpartition(".")
     if rule == "rules":
-        return f"--rule {name}={free or 'none'}"
+        return f"--set {name}={free or 'none'}"
     if name in ("capacity", "limit") and "capacity" in kind.modules.amends:
         return "a larger --capacity"
     if path in OPTIONS:
-        return f"{spelt(name)} {free}" if OPTIONS[name].words else f"no {spelt(name)}"
+        return spelt(name, free) if OPTIONS[name].words else f"no {spelt(name)}"
     return f"{free or 'another'} in the file"
 
 

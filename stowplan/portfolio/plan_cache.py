@@ -49,6 +49,9 @@ _UNUSABLE = (OSError, sqlite3.Error, UnicodeDecodeError)
 #: Variables that say where things are and how they run, not what comes of them.
 _NO_MATTER = {"STOWPLAN_CACHE", "STOWPLAN_COMPILE_CACHE", "STOWPLAN_DEBUG", "STOWPLAN_INTERPRET", "STOWPLAN_KEEP_WORKERS"}
 
+#: Options that a key has in another form, or that results do not depend on.
+_NOT_IN_KEY = {"time_limit", "work_limit", "baseline", "memory_limit"}
+
 #: Nanoseconds after which a use is noted again: writing takes longer than reading.
 USED_AGAIN_NS = 10 * 10**9
 
@@ -328,10 +331,11 @@ def key_of(call: Call) -> str:
     """Digest of all that a result depends on but the time limit, which only deterministic ones depend on in any case."""
     options = call.options
     limit = options.extent if options.deterministic else None
+    others = {name: value for name, value in msgspec.structs.asdict(options).items() if name not in _NOT_IN_KEY}
     said = {
         "schema": _SCHEMA,
         "kind": call.kind.name,
-        "options": [options.candidates, options.seed, options.workers, options.deterministic, options.gap, limit],
+        "options": others | {"limit": limit},
         "candidates": [[each.name, each.function, each.checkpoint] for each in call.candidates],
         "baseline": call.baseline,
         "versions": sorted(versions(with_policy=True).items()),
@@ -340,8 +344,6 @@ def key_of(call: Call) -> str:
         "hint": None if call.hint is None else digest(call.hint),
         "problem": digest(call.problem),
     }
-    if options.certify:
-        said["certify"] = True
     if call.keeper is not None:
         said["keep_close"] = digest(call.keeper.given)
     return digest(said)

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from stowplan.deadline import Deadline
-from stowplan.portfolio.arguments import FAMILIES, Call, check_call, check_options, check_others
+from stowplan.portfolio.arguments import Call, check_call, check_others
 from stowplan.portfolio.certification import certified, seconds_for
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import FAMILIES, Options
 from stowplan.portfolio.kind import assumptions, kind_of
 from stowplan.portfolio.plan_cache import PlanCache
 from stowplan.portfolio.run.run import Run, result_of
@@ -113,21 +113,9 @@ def solve(
         A plan at hand that is not valid for the problem, or a hint that is not for it; an earlier plan that is not valid for
         the problem that it is of.
     """
-    began = time.monotonic()
-    options = check_options(
-        Options(
-            time_limit=time_limit,
-            candidates=candidates,  # type: ignore[arg-type]
-            seed=seed,
-            workers=workers,
-            deterministic=deterministic,
-            work_limit=work_limit,
-            gap=gap,
-            memory_limit=memory_limit,
-            certify=certify,
-        )
-    )
-    check_others(plans, baseline, on_progress, cancel)
+    began, given = time.monotonic(), locals()
+    options = Options(**{name: given[name] for name in Options.__struct_fields__})
+    check_others(plans, on_progress, cancel)
     kind = kind_of(problem)
     # The kind's modules may just have been imported; that is part of the time.
     limit = options.time_limit
@@ -141,7 +129,7 @@ def solve(
     elif options.certify:
         limit -= min(seconds_for(limit), limit / 2)
     deadline = Deadline(limit - (time.monotonic() - began), cancel)
-    call = check_call(kind, problem, options, plans=plans or {}, hint=hint, keep_close=keep_close, baseline=baseline)
+    call = check_call(kind, problem, options, plans=plans or {}, hint=hint, keep_close=keep_close)
     kept = PlanCache.of(cache)
     if kept is None:
         result = run_call(call, deadline, on_progress)

@@ -44,7 +44,7 @@ class Presenter:
     def check_options(self, *, plans: int, seconds: bool) -> None:
         """Raise UsageError where so many plans are not shown side by side, or not over seconds."""
         if seconds:
-            raise UsageError(f"--seconds: plans of the kind {self._words()} have no picture over time")
+            raise UsageError(f"--set seconds: plans of the kind {self._words()} have no picture over time")
 
     def check_fits(self, problem: Any, plan: object) -> None:
         """Raise where a plan cannot be shown for this problem: InputError, or VerificationError where it must be valid."""
@@ -61,7 +61,7 @@ class Presenter:
 
     def configuration(self, problem: Any, plan: Any) -> Document:
         """What the machine is configured with for a valid plan."""
-        raise self._not_configured("--config")
+        raise self._not_configured("--emit config")
 
     def simulate(self, problem: Any, plan: Any, iterations: int) -> str:
         """Run the configuration of a valid plan; a line that says what came of it.

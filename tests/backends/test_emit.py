@@ -79,7 +79,7 @@ def test_tier_placement_has_an_arena_for_each_tier() -> None:
         ("two.output", 1, 24, 1, 2),
     ]
     assert [each.bytes for each in table.arenas] == [26, 34]
-    with pytest.raises(UsageError, match="--address-spaces"):
+    with pytest.raises(UsageError, match="--set address_spaces=yes"):
         table_of(msgspec.structs.replace(problem, address_spaces=False), plan)
 
 

@@ -100,8 +100,8 @@ def test_bad_usage_is_one_line(run: Run, batches: tuple[Path, Path], tmp_path: P
     assert "--time-limit: goes with -o FOLDER alone" in error_line(run(batches[0], "--time-limit", 3))
     assert "--target: goes with -o FOLDER alone" in error_line(run(batches[0], "--target", "se"))
     assert "found no folder, expected one that 'stowplan batch' wrote" in error_line(run(SUITE[0]))
-    line = error_line(run(SUITE[0], "-o", tmp_path / "new", "--fixed", SUITE[0]))
-    assert "--fixed: each input needs files of its own" in line
+    line = error_line(run(SUITE[0], "-o", tmp_path / "new", "--set", f"fixed={SUITE[0]}"))
+    assert "--set fixed: each input needs files of its own" in line
     assert not (tmp_path / "new").exists()
 
 
@@ -109,7 +109,9 @@ def test_options_of_inputs_have_their_types() -> None:
     parser = argparse.ArgumentParser()
     add_input_options(parser)
     assert read_options(parser.parse_args([])) == ReadOptions()
-    given = "--target se --capacity 4096 --address-spaces --rule balance=yes --rule fan_out=2 --cycles a --cycles b"
+    given = (
+        "--target se --capacity 4096 --set address_spaces=yes --set balance=yes --set fan_out=2 --set cycles=a --set cycles=b"
+    )
     assert read_options(parser.parse_args(given.split())) == ReadOptions(
         target="se", capacity=4096, address_spaces=True, rules=("balance=yes", "fan_out=2"), cycles=("a", "b")
     )

@@ -159,7 +159,7 @@ def test_a_rule_that_is_newly_allowed_is_not_certified() -> None:
 
 def test_the_choices_of_a_front_end_say_nothing_of_plans() -> None:
     rules, stated = certified("modulo_scheduling", 0)
-    choices = [{"name": "fan_out", "value": "4", "instead": "--rule fan_out=2"}]
+    choices = [{"name": "fan_out", "value": "4", "instead": "--set fan_out=2"}]
     assert check_parsed(rules | {"choices": choices}, stated)
     assert "problem.choices[0].value" in refused(rules | {"choices": [choices[0] | {"value": 4}]}, stated)
 

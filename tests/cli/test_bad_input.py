@@ -238,7 +238,7 @@ def test_inputs_that_are_no_files(cli: Cli, solved: Solved, tmp_path: Path) -> N
     assert error_line(cli("solve", tmp_path, *out)).endswith("found a folder, expected a file")
     assert error_line(cli("convert", os.devnull, "--target", "teaching", *out)).endswith("a pipe or device, expected a file")
     assert "cannot read" in error_line(cli("convert", ALEXNET, "--target", missing.with_suffix(".toml"), *out))
-    assert "cannot read" in error_line(cli("solve", ALEXNET, "--target", "teaching", "--xla-plan", missing, *out))
+    assert "cannot read" in error_line(cli("solve", ALEXNET, "--target", "teaching", "--plan", f"xla={missing}", *out))
 
 
 def test_files_in_each_others_places(cli: Cli, solved: Solved, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_files_in_each_others_places(cli: Cli, solved: Solved, tmp_path: Path) -
     assert "no JSON object, expected a plan" in error_line(
         cli("verify", problem, tmp_path / "made") if False else cli("verify", problem, TEACHING)
     )
-    assert "is a problem already: it takes --capacity, --stalls, but not --target" in error_line(
+    assert "is a problem already: it takes --capacity, --set stalls, but not --target" in error_line(
         cli("solve", problem, "--target", "teaching")
     )
     line, *lines = cli("solve", ALEXNET).err.splitlines()
@@ -278,15 +278,15 @@ OPTIONS = {
     "--capacity 1XB": "'--capacity': found '1XB', expected bytes, or a number with kB, MB, GB ",
     "--capacity viel": "'--capacity': found 'viel', expected bytes",
     "--memory-limit 1Mi": "'--memory-limit': found '1Mi', expected bytes",
-    "--cache-bytes 0": "'--cache-bytes': found 0, expected at least 1",
+    "--set cache_bytes=0": "found a cache of 0 bytes, expected at least 1",
     "--workers 1.5": "'--workers': found '1.5', expected a whole number",
     "--workers 0x10": "'--workers': found '0x10', expected a whole number",
-    "--stalls alowed": "found stalls 'alowed', expected allowed or forbidden",
-    "--donation tide": "found donation 'tide', expected free or tied",
-    "--evictions never": "found evictions 'never', expected whole_steps or between_steps",
-    "--prefetches slicd": "found prefetches 'slicd', expected whole or sliced",
-    "--cost-model roofine": "found cost model 'roofine', expected one of roofline",
-    "--cost-model table": "'table' needs cycles",
+    "--set stalls=alowed": "--set stalls: found 'alowed', expected allowed or forbidden",
+    "--set donation=tide": "--set donation: found 'tide', expected free or tied",
+    "--set evictions=never": "--set evictions: found 'never', expected whole_steps or between_steps",
+    "--set prefetches=slicd": "--set prefetches: found 'slicd', expected whole or sliced",
+    "--set cost_model=roofine": "found cost model 'roofine', expected one of roofline",
+    "--set cost_model=table": "'table' needs cycles",
     "--target tpu-v9": "found target 'tpu-v9', expected one of teaching, tpu-7x, tpu-v4.*; perhaps tpu-v",
     "--target arenaa": "found target 'arenaa', expected one of .* arena, .* se, .*; perhaps arena",
     "--baseline gredy": "found baseline 'gredy', expected one of all_slow",

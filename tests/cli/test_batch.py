@@ -102,10 +102,10 @@ def test_options_of_networks(cli: Cli, suite: Path, tmp_path: Path) -> None:
     onnx_model(suite / "model.onnx")
     out = tmp_path / "out"
     inputs = [suite / name for name in ("model.onnx", "network.json", "buffers.csv")]
-    options = ("--target", "nnp-i", "--granularity", "fine", "--address-spaces", *BRIEF)
+    options = ("--target", "nnp-i", "--set", "granularity=fine", "--set", "address_spaces=yes", *BRIEF)
     outcome = cli("batch", *inputs, "-o", out, *options)
     assert outcome.code == 0, outcome
-    coarse = cli("batch", *inputs, "-o", tmp_path / "coarse", "--target", "nnp-i", "--granularity", "layer", *BRIEF)
+    coarse = cli("batch", *inputs, "-o", tmp_path / "coarse", "--target", "nnp-i", "--set", "granularity=layer", *BRIEF)
     assert coarse.code == 0, coarse
     fine, plain = (
         {name: json.loads((folder / f"{name}.plan.json").read_text()) for name in ("network", "model.onnx")}
@@ -122,7 +122,7 @@ def test_a_model_that_two_targets_take(cli: Cli, tmp_path: Path) -> None:
     outcome = cli("batch", model, "-o", out, "--target", "nnp-i", "--target", "inferentia", *BRIEF)
     assert outcome.code == 2
     assert "both nnp-i and inferentia take it" in outcome.out
-    assert cli("batch", model, "-o", out, "--target", "inferentia", "--precision", "fp16", *BRIEF).code == 0
+    assert cli("batch", model, "-o", out, "--target", "inferentia", "--set", "precision=fp16", *BRIEF).code == 0
 
 
 def test_what_is_finished_is_skipped(cli: Cli, suite: Path, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_side_by_side(cli: Cli, suite: Path, tmp_path: Path) -> None:
     names = ["loop", "broken", "buffers"]
     inputs = [next(suite.glob(f"{name}.*")) for name in names]
     options = ("--target", "se", "--jobs", 2, *(word for word in BRIEF if word != "-q"), "--json")
-    outcome = cli("batch", *inputs, "-o", tmp_path / "out", *options, "--jsonl", tmp_path / "lines")
+    outcome = cli("batch", *inputs, "-o", tmp_path / "out", *options, "--set", f"jsonl={tmp_path / 'lines'}")
     assert outcome.code == 2
     found = json.loads(outcome.out)
     assert [each["name"] for each in found] == names
@@ -170,10 +170,12 @@ def test_side_by_side(cli: Cli, suite: Path, tmp_path: Path) -> None:
 
 def test_a_journal_that_is_no_journal(cli: Cli, suite: Path, tmp_path: Path) -> None:
     buffers = suite / "buffers.csv"
-    assert "is an input of this command" in error_line(cli("batch", buffers, "-o", tmp_path, "--jsonl", buffers, *BRIEF))
+    assert "is an input of this command" in error_line(
+        cli("batch", buffers, "-o", tmp_path, "--set", f"jsonl={buffers}", *BRIEF)
+    )
     other = tmp_path / "other.txt"
     other.write_text("mine\n")
-    refused = error_line(cli("batch", buffers, "-o", tmp_path, "--jsonl", other, *BRIEF))
+    refused = error_line(cli("batch", buffers, "-o", tmp_path, "--set", f"jsonl={other}", *BRIEF))
     assert "other.txt: line 1: " in refused
     assert "expected a result of 'stowplan batch'" in refused
     assert other.read_text() == "mine\n"
@@ -184,8 +186,8 @@ def test_sizes_have_units(cli: Cli, suite: Path, tmp_path: Path) -> None:
     assert cli("batch", buffers, "-o", out, "--memory-limit", "1.5 GiB", *BRIEF).code == 0
     assert record(out, "buffers")["settings"]["memory_limit"] == 3 << 29
     # Two workers, and the process that they belong to.
-    assert cli("batch", buffers, "-o", out, "--memory-budget", "9000000000", *BRIEF).code == 0
+    assert cli("batch", buffers, "-o", out, "--set", "memory_budget=9000000000", *BRIEF).code == 0
     assert record(out, "buffers")["settings"]["memory_limit"] == 3_000_000_000
     for wrong in ("2", "GB", "2 XB", "-1GB", "0"):
-        refused = cli("batch", buffers, "-o", out, "--memory-budget", "1GB", "--memory-limit", wrong, *BRIEF)
+        refused = cli("batch", buffers, "-o", out, "--set", "memory_budget=1GB", "--memory-limit", wrong, *BRIEF)
         assert (refused.code, len(refused.err.splitlines())) == (0 if wrong == "2" else 2, 0 if wrong == "2" else 1)

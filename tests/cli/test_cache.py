@@ -38,7 +38,7 @@ def test_no_cache(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_results_may_be_too_large(cli: Cli, tmp_path: Path) -> None:
-    assert cli("solve", *SAXPY, "--cache", tmp_path, "--cache-bytes", 10).code == 0
+    assert cli("solve", *SAXPY, "--cache", tmp_path, "--set", "cache_bytes=10").code == 0
     assert json.loads(cli("cache", "info", "--cache", tmp_path, "--json").out)["entries"] == 0
 
 

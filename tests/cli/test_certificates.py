@@ -63,7 +63,7 @@ def test_a_certificate_does_not_overwrite_the_input(cli: Cli, tmp_path: Path) ->
 
 def test_results_and_reports_say_both_bounds(cli: Cli, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    done = cli("solve", BUFFERS, "-q", "--json", "--certify", "--report", page, "--time-limit", 5)
+    done = cli("solve", BUFFERS, "-q", "--json", "--set", "certify=yes", "--report", page, "--time-limit", 5)
     values = json.loads(done.out)
     assert (values["bound"], values["certified_bound"], values["proof"]) == (2609152, 2609152, "load")
     assert "Certified bound" in page.read_text()
@@ -72,7 +72,7 @@ def test_results_and_reports_say_both_bounds(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_batch_says_both_bounds(cli: Cli, tmp_path: Path) -> None:
-    done = cli("batch", BUFFERS, "-q", "-o", tmp_path / "out", "--certify", "--time-limit", 5)
+    done = cli("batch", BUFFERS, "-q", "-o", tmp_path / "out", "--set", "certify=yes", "--time-limit", 5)
     assert done.code == 0, done.err
     assert "certified" in done.out
     assert "load" in done.out

@@ -24,7 +24,7 @@ def unit_ps(text: str) -> int:
 @pytest.mark.parametrize("ending", ["mps", "lp"])
 def test_highs_and_cbc_reach_the_optimum_of_the_built_in_model(cli: Cli, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"model.{ending}"
-    done = cli("export", ALEXNET, "--target", "tpu-v4", "-o", path, "--windows", "all")
+    done = cli("export", ALEXNET, "--target", "tpu-v4", "-o", path, "--set", "windows=all")
     assert (done.code, done.out) == (0, "")
     assert f"{path}: " in done.err
     problem = read(ALEXNET, "tpu-v4")
@@ -45,7 +45,14 @@ def test_highs_and_cbc_reach_the_optimum_of_the_built_in_model(cli: Cli, tmp_pat
 
 def test_relaxed_has_no_integers_and_a_lower_optimum(cli: Cli, tmp_path: Path) -> None:
     optima = []
-    for options in ((), ("--relaxed",), ("--relaxed", "--windows", "none")):
+    for options in (
+        (),
+        (
+            "--set",
+            "relaxed=yes",
+        ),
+        ("--set", "relaxed=yes", "--set", "windows=none"),
+    ):
         path = tmp_path / "model.lp"
         assert (
             cli("export", EXAMPLES / "resnet50_inf_b1.hlo.txt.gz", "--target", "tpu-v4", "-o", path, "-q", *options).code == 0
@@ -71,7 +78,7 @@ def test_packed_and_quiet(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("-o", "model.txt"), "ends in .mps or .lp"),
-        (("-o", "model.lp", "--windows", "most"), "expected linear, all or none"),
+        (("-o", "model.lp", "--set", "windows=most"), "expected linear or all or none"),
         (("-o", "model.lp", "--time-limit", "0"), "more than 0"),
         (("-o", "nowhere/model.lp"), "no folder"),
     ],
@@ -93,6 +100,7 @@ def test_a_packing_is_no_program(cli: Cli, tmp_path: Path) -> None:
 def test_it_has_the_options_of_compiled_programs_alone(cli: Cli) -> None:
     told = cli("export", "--help").out
     assert "--capacity" in told
-    assert "--cost-model" in told
-    assert "--precision" not in told
-    assert "--op-table" not in told
+    assert "--set" in told
+    assert "found 'precision', expected one of relaxed, windows, cost_model, " in error_line(
+        cli("export", ALEXNET, "-o", "x.lp", "--set", "precision=fp16")
+    )

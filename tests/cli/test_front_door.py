@@ -19,7 +19,7 @@ import pytest
 import stowplan
 from stowplan.arguments import size
 from stowplan.errors import UsageError
-from stowplan.frontends.options import OPTIONS, ReadOptions
+from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import NoTargetError, open_input
 from tests.cli.conftest import Cli, error_line
 from tests.paths import EXAMPLES, ROOT
@@ -155,15 +155,3 @@ def test_an_unknown_target_is_never_another(cli: Cli) -> None:
             line = error_line(cli("solve", path, "--target", "ordr"))
             assert line.startswith("stowplan: found target 'ordr', expected one of teaching, "), path
             assert line.endswith("; perhaps order"), path
-
-
-@pytest.mark.parametrize("name", ["inputs", "siblings", "starts", "memory"])
-def test_what_a_rule_takes_is_named(cli: Cli, name: str) -> None:
-    choices = (
-        error_line(cli("solve", EXAMPLES / "fir.dfg.json", "--target", "se", "--rule", name))
-        .partition("one of ")[2]
-        .split(", ")
-    )
-    told = " ".join(OPTIONS["rules"].help.split())
-    assert len(choices) > 1
-    assert all(re.search(rf"{name}=[^=]*\b{each}\b", told) for each in choices), choices

@@ -43,9 +43,12 @@ def test_bad_input_is_one_line(cli: Cli, tmp_path: Path) -> None:
     table = tmp_path / "buffers.csv"
     table.write_text("id,lower,upper,size\na,0,1,2\n")
     assert "no problem of rematerialization" in cli("frontier", table).err
-    for flag in ("--precision", "--capacity"):
-        found = cli("frontier", source, flag, "8")
-        assert (found.code, f"No such option: {flag}" in found.err) == (2, True)
+    for option, said in (
+        ("--capacity", "No such option: --capacity"),
+        ("--set", "found 'precision', expected one of work_limit"),
+    ):
+        found = cli("frontier", source, option, "precision=8")
+        assert (found.code, said in found.err) == (2, True)
 
 
 @pytest.mark.parametrize(("is_proven", "code"), [(True, 1), (False, 3)])

@@ -70,9 +70,9 @@ def test_with_the_earlier_program(cli: Cli, tmp_path: Path) -> None:
 def test_what_cannot_be_is_said_in_a_line(cli: Cli, yesterday: Yesterday, tmp_path: Path) -> None:
     solve = ("solve", yesterday.source, "-q", "-o", tmp_path / "new.json")
     assert "expected a plan: stowplan.packing.plan" in error_line(cli(*solve, "--keep-close", EXAMPLES / "banks.json"))
-    assert "no --keep-close" in error_line(cli(*solve, "--keep-close-within", "1%"))
+    assert "no --keep-close" in error_line(cli(*solve, "--set", "keep_close_within=1%"))
     for text in ("much", "-1%", "nan", "inf"):
-        line = error_line(cli(*solve, "--keep-close", yesterday.json, f"--keep-close-within={text}"))
+        line = error_line(cli(*solve, "--keep-close", yesterday.json, "--set", f"keep_close_within={text}"))
         assert f"found '{text}', expected a part of the objective" in line
     assert "and there is neither" in error_line(cli(*solve, "--hint-program", yesterday.source))
     broken = tmp_path / "broken.json"
@@ -91,7 +91,7 @@ def test_a_loss_in_per_cent(cli: Cli, yesterday: Yesterday, tmp_path: Path) -> N
     plan.save(tmp_path / "tall.json")
     for text, objective in (("0", 9), ("12%", 10), ("0.12", 10)):
         found = cli(
-            "solve", yesterday.source, "--keep-close", tmp_path / "tall.json", "--keep-close-within", text, "--json", "-q",
-            "--time-limit", "2",
+            "solve", yesterday.source, "--keep-close", tmp_path / "tall.json", "--set", f"keep_close_within={text}",
+            "--json", "-q", "--time-limit", "2",
         )  # fmt: skip
         assert json.loads(found.out)["objective"] == objective

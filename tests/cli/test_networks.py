@@ -41,17 +41,17 @@ def test_from_a_network_to_a_picture(cli: Cli, tmp_path: Path) -> None:
     assert (code, err) == (0, f"{tmp_path / 'map.png'}\n")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     # In another precision it is a plan for another problem.
-    code, _, err = cli("verify", network, plan, "--precision", "fp16")
+    code, _, err = cli("verify", network, plan, "--set", "precision=fp16")
     assert code == 4
     assert "wrong_problem" in err
-    code, _, err = cli("show", plan, network, "--precision", "fp16")
+    code, _, err = cli("show", plan, network, "--set", "precision=fp16")
     assert (code, err.count("\n")) == (2, 1)
     assert f"{plan}: the plan is for another problem" in err
 
 
 def test_convert_takes_all_options(cli: Cli, tmp_path: Path) -> None:
     problem = tmp_path / "problem.json"
-    options = ["--precision", "fp16", "--address-spaces", "--capacity", 1 << 20]
+    options = ["--set", "precision=fp16", "--set", "address_spaces=yes", "--capacity", 1 << 20]
     code, _, err = cli("convert", NETWORK, *NNP, *options, "-o", problem)
     assert (code, err) == (0, f"{problem}: 57 layers, 111 tensors\n")
     written = json.loads(problem.read_text())
@@ -73,7 +73,7 @@ def test_targets(cli: Cli) -> None:
 
 def test_batch(cli: Cli, tmp_path: Path) -> None:
     small(tmp_path / "one.json")
-    code, _, err = cli("batch", tmp_path, "-o", tmp_path / "out", *NNP, "--precision", "fp16", "--candidates", "milp", "-q")
+    code, _, err = cli("batch", tmp_path, "-o", tmp_path / "out", *NNP, "--set", "precision=fp16", "--candidates", "milp", "-q")
     assert code == 0, err
     record = json.loads((tmp_path / "out" / "one.result.json").read_text())
     assert record["result"]["provenance"]["cost_model"] == "roofline fp16"
@@ -82,11 +82,11 @@ def test_batch(cli: Cli, tmp_path: Path) -> None:
 BAD = {
     "no target": (["solve", NETWORK], "is a network: name a target such as nnp-i"),
     "a program's target": (["solve", NETWORK, "--target", "tpu-v4"], "found target 'tpu-v4', expected one of nnp-i"),
-    "precision": (["solve", NETWORK, *NNP, "--precision", "int3"], "found precision 'int3', expected one of int8, fp16"),
-    "granularity": (["solve", NETWORK, *NNP, "--granularity", "fine"], "but not --granularity"),
+    "precision": (["solve", NETWORK, *NNP, "--set", "precision=int3"], "found precision 'int3', expected one of int8, fp16"),
+    "granularity": (["solve", NETWORK, *NNP, "--set", "granularity=fine"], "but not --set granularity"),
     "stalls": (
-        ["solve", NETWORK, *NNP, "--stalls", "allowed"],
-        "--precision, --address-spaces, but not --stalls",
+        ["solve", NETWORK, *NNP, "--set", "stalls=allowed"],
+        "--set precision, address_spaces, but not --set stalls",
     ),
     "capacity": (["solve", NETWORK, *NNP, "--capacity", -1], "found '-1', expected bytes"),
     "candidate": (["solve", NETWORK, *NNP, "--candidates", "egr"], "found candidate 'egr'"),
@@ -106,9 +106,9 @@ def test_bad_options(cli: Cli, case: str) -> None:
 def test_precision_is_for_networks_only(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "buffers.csv"
     path.write_text("id,lower,upper,size\na,0,1,5\n")
-    code, _, err = cli("solve", path, "--precision", "fp16")
+    code, _, err = cli("solve", path, "--set", "precision=fp16")
     assert (code, err.count("\n")) == (2, 1)
-    assert f"{path} is a list of buffers to pack: it takes --capacity, but not --precision" in err
+    assert f"{path} is a list of buffers to pack: it takes --capacity, but not --set precision" in err
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,10 @@ def test_two_outputs_in_one_file(cli: Cli, spellings: list[str], is_there: bool)
     if is_there:
         Path("out.json").write_text("precious")
     for other in spellings:
-        for one, two in (("-o", "--report"), ("--report", "--png"), ("-o", "--config")):
+        for one, two in (("-o", "--report"), ("--report", "--png"), ("-o", "--certificate")):
             line = error_line(cli("solve", ALEXNET, "--target", "teaching", one, "out.json", two, other))
             assert line == f"stowplan: {Path(other)}: is to be written twice by this command, expected a file for each output"
-    line = error_line(cli("show", "plan", "problem", "--png", "x.png", "--config", "./x.png"))
+    line = error_line(cli("solve", "program", "--png", "x.png", "--emit", "config=./x.png"))
     assert "x.png: is to be written twice" in line
     assert os.path.exists("out.json") == is_there
     check_outputs([Path("out.json"), Path("other.json"), None], [None])
@@ -66,9 +66,9 @@ def test_an_output_that_is_an_input(cli: Cli, tmp_path: Path, monkeypatch: pytes
     for arguments in (
         ("solve", "program", "--target", "mine.toml", "-o", "link"),
         ("solve", "program", "--target", "link", "--report", "./mine.toml"),
-        ("solve", "program", "--fixed", "mine.toml", "-o", "link"),
+        ("solve", "program", "--set", "fixed=mine.toml", "-o", "link"),
         ("convert", "program", "--target", "mine.toml", "-o", "link"),
-        ("convert", "program", "--fixed", "mine.toml", "-o", "link"),
+        ("convert", "program", "--set", "fixed=mine.toml", "-o", "link"),
         ("convert", "program", "-o", "program"),
         ("show", "plan", "program", "--png", "plan"),
         ("show", "plan", "program", "--target", "link", "--png", "link"),

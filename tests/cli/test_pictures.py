@@ -105,7 +105,7 @@ def test_no_plan_no_picture(cli: Cli, tmp_path: Path) -> None:
 
 def test_offsets_of_address_spaces_are_shown(cli: Cli, tmp_path: Path) -> None:
     network, plan = small(tmp_path / "small.json"), tmp_path / "plan.json"
-    options = ("--target", "nnp-i", "--address-spaces")
+    options = ("--target", "nnp-i", "--set", "address_spaces=yes")
     assert cli("solve", network, *options, "-o", plan, "-q", "--time-limit", 20).code == 0
     shown = cli("show", plan, network, *options)
     assert shown.code == 0
@@ -133,8 +133,8 @@ def test_the_compilers_own_map_is_drawn_once(cli: Cli, tmp_path: Path) -> None:
 
 def test_seconds_are_for_compiled_programs(cli: Cli, packing: tuple[Path, Path], tmp_path: Path) -> None:
     buffers, plan = packing
-    line = error_line(cli("show", plan, buffers, "--seconds"))
-    assert "--seconds: plans of the kind packing have no picture over time" in line
+    line = error_line(cli("show", plan, buffers, "--set", "seconds=yes"))
+    assert "--set seconds: plans of the kind packing have no picture over time" in line
 
 
 def test_a_plan_of_another_kind_is_not_shown(cli: Cli, packing: tuple[Path, Path], tmp_path: Path) -> None:

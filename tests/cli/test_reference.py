@@ -20,5 +20,5 @@ def test_the_page_is_what_its_script_writes() -> None:
     assert written == script.page(), "stale: run python docs/command_line.py"
     # Each command, each group, and each option at least once.
     assert {"solve", "tune-xla", "cache info", "train", "train egrl", "Exit codes"} <= {*re.findall("^## (.*)$", written, re.M)}
-    for flag in ("--evictions MODE", "--set NAME=VALUE", "--help"):
+    for flag in ("evictions=MODE", "--set NAME=VALUE", "--help"):
         assert (f"`{flag}`: " in written) == (flag != "--help")

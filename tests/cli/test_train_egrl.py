@@ -124,8 +124,8 @@ def test_every_method_trains(cli: Cli, tmp_path: Path, problem: Path, method: st
 
 def test_layer_files_are_read_as_solve_reads_them(cli: Cli, tmp_path: Path) -> None:
     done = cli(
-        "train", "egrl", EXAMPLES / "resnet50.layers.json", "--target", "nnp-i", "--precision", "fp16", "--capacity", 1 << 20,
-        "-o", tmp_path / "x.pt", "--evaluations", 3, "--json", "--preset", "paper", *SMALL,
+        "train", "egrl", EXAMPLES / "resnet50.layers.json", "--target", "nnp-i", "--set", "precision=fp16",
+        "--capacity", 1 << 20, "-o", tmp_path / "x.pt", "--evaluations", 3, "--json", "--preset", "paper", *SMALL,
     )  # fmt: skip
     assert done.code == 0, done
     row = json.loads(done.out)["networks"][0]

@@ -18,7 +18,7 @@ from stowplan.portfolio.validation.records import Validation
 from tests.cli.conftest import Cli, error_line
 from tests.portfolio.validation.players import BEST, ONE_BAD, Fixed, Idle, Scripted, four_reads, solved
 
-ARGUMENTS = ("--games", 3, "--time-limit", 60, "--deterministic")
+ARGUMENTS = ("--set", "games=3", "--time-limit", 60, "--deterministic")
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_policy_of_another_kind(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "four.json"
     four_reads().save(path)
     policy = adapter_of(policies.kind("modulo_scheduling")).source.path
-    outcome = cli("validate", path, "--policy", policy, "-q", "--games", "1", "--solves", "0")
+    outcome = cli("validate", path, "--policy", policy, "-q", "--set", "games=1", "--set", "solves=0")
     assert outcome.code == 2
     assert "mmap_muzero.pt" in outcome.out
     assert outcome.err.endswith("ppo.pt: found a policy of modulo scheduling, and no problem for it in the suite\n")
@@ -206,10 +206,12 @@ def test_without_torch(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_folder_without_compiled_results(cli: Cli, folder: Path, tmp_path: Path) -> None:
-    assert "found no compiled result" in error_line(cli("validate", folder, "--compiled", tmp_path))
+    assert "found no compiled result" in error_line(cli("validate", folder, "--set", f"compiled={tmp_path}"))
 
 
-@pytest.mark.parametrize(("option", "value"), [("--games", -1), ("--solves", -1), ("--time-limit", 0), ("--workers", 0)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("--set", "games=-1"), ("--set", "solves=-1"), ("--time-limit", 0), ("--workers", 0)]
+)
 def test_numbers_out_of_range(cli: Cli, scripted: None, folder: Path, option: str, value: int) -> None:
     assert "expected" in error_line(cli("validate", folder, "-q", option, value))
 

@@ -76,7 +76,7 @@ def test_another_problem(cli: Cli, solved: Solved) -> None:
         (ALEXNET, "--target", "tpu-v4"),
         (ALEXNET, "--capacity", 2**21),
         (solved.problem_file, "--capacity", 4096),
-        (solved.problem_file, "--stalls", "forbidden"),
+        (solved.problem_file, "--set", "stalls=forbidden"),
     ):
         line = rejection(cli("verify", *arguments, solved.plan_file))
         assert line.startswith(f"stowplan: {solved.plan_file}: not a valid plan: wrong_problem: found digest ")

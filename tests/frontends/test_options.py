@@ -12,9 +12,13 @@ import pytest
 import stowplan
 from stowplan import kinds
 from stowplan.cli import main
+from stowplan.cli.batch import batch_command
+from stowplan.cli.solve import solve_command
 from stowplan.errors import UsageError
+from stowplan.frontends.dfg.format import RULES, LoopOptions
 from stowplan.frontends.formats import format_of, formats, look
-from stowplan.frontends.options import OPTIONS, ReadOptions, SharedOptions, spelt
+from stowplan.frontends.options import OPTIONS, ReadOptions, SharedOptions
+from stowplan.models.modulo_scheduling.problem import Rules
 from stowplan.portfolio.batch.records import Settings
 from tests.paths import EXAMPLES
 
@@ -28,13 +32,22 @@ def test_reading_takes_each_of_them() -> None:
 
 
 def test_the_command_line_takes_each_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    for command, names in (("solve", OPTIONS), ("batch", [name for name, each in OPTIONS.items() if each.is_shared])):
+    printed = {}
+    for arguments in (["solve", "--help"], ["batch", "--help"], ["settings"]):
         with pytest.raises(SystemExit):
-            main([command, "--help"])
-        printed = " ".join(capsys.readouterr().out.split())
+            main(arguments)
+        printed[arguments[0]] = " ".join(capsys.readouterr().out.split())
+    commands = {"solve": (solve_command, OPTIONS), "batch": (batch_command, {*OPTIONS} - {"target", "cycles", "fixed"})}
+    for command, (function, names) in commands.items():
         for name in names:
-            assert " ".join([spelt(name), OPTIONS[name].metavar]).strip() in printed
-            assert OPTIONS[name].help.split(":")[0] in printed
+            option = OPTIONS[name]
+            if option.flag:
+                assert f"{option.flag} {option.metavar} {option.help}" in printed[command]
+            else:
+                assert function.settings[name] == option
+                assert all(rule in printed["settings"] for rule in RULES) if name == "rules" else True
+                assert name == "rules" or f"{option.usage} {option.help}" in printed["settings"]
+    assert {*RULES} == {*Rules.__struct_fields__} | {*LoopOptions.__struct_fields__} - {"rules", "fixed", "op_table"}
 
 
 def test_formats_and_kinds_name_no_others() -> None:

@@ -51,9 +51,9 @@ def test_memory_mapping() -> None:
     problem = PROBLEMS["memory_mapping"]
     strict = msgspec.structs.replace(problem, stalls="forbidden", evictions="whole_steps", prefetches="whole", channels=1)
     found = written(strict)
-    assert "stalls=forbidden (try --stalls allowed)" in found
-    assert "evictions=whole_steps (try --evictions between_steps)" in found
-    assert "prefetches=whole (try --prefetches sliced)" in found
+    assert "stalls=forbidden (try --set stalls=allowed)" in found
+    assert "evictions=whole_steps (try --set evictions=between_steps)" in found
+    assert "prefetches=whole (try --set prefetches=sliced)" in found
     lax = msgspec.structs.replace(strict, stalls="allowed", evictions="between_steps", prefetches="sliced")
     assert not re.search("stalls|evictions|prefetches", " ".join(written(lax)))
 
@@ -88,11 +88,14 @@ def _too_many_instructions() -> Any:
     [
         (_too_high, ["capacity=8 (try a larger --capacity)", "buffers.alignment=4 (try 1 in the file)"]),
         (_too_narrow_banks, ["banks.capacity=7, 99 (try another in the file)", "buffers.banks=near (try another in the file)"]),
-        (_too_small_a_tier, ["tiers.capacity=10 (try a larger --capacity)", "address_spaces=yes (try no --address-spaces)"]),
+        (
+            _too_small_a_tier,
+            ["tiers.capacity=10 (try a larger --capacity)", "address_spaces=yes (try no --set address_spaces)"],
+        ),
         (_too_low_a_limit, ["limit=4 (try a larger --capacity)", "ops.once=yes (try no in the file)"]),
         (
             _too_many_instructions,
-            ["siblings=consumers (try --rule siblings=none)", "pass_through=no (try --rule pass_through=yes)"],
+            ["siblings=consumers (try --set siblings=none)", "pass_through=no (try --set pass_through=yes)"],
         ),
     ],
 )
@@ -115,20 +118,20 @@ def wide(consumers: int) -> Any:
 def test_choices_of_the_front_end_that_make_other_instructions() -> None:
     mesh = load_machine("mesh-4x4")
     assert lower(wide(2), mesh).choices == ()
-    assert lower(wide(3), mesh).choices == (Assumption("fan_out", "4", "--rule fan_out=2"),)
-    assert lower(wide(3), mesh, fan_out=2).choices == (Assumption("fan_out", "2", "--rule fan_out=3"),)
-    assert lower(wide(3), mesh, fan_out=0).choices == (Assumption("fan_out", "0", "--rule fan_out=2"),)
+    assert lower(wide(3), mesh).choices == (Assumption("fan_out", "4", "--set fan_out=2"),)
+    assert lower(wide(3), mesh, fan_out=2).choices == (Assumption("fan_out", "2", "--set fan_out=3"),)
+    assert lower(wide(3), mesh, fan_out=0).choices == (Assumption("fan_out", "0", "--set fan_out=2"),)
     nodes = [{"id": name, "op": op} for name, op in (("x", "load"), ("m", "mul"), ("a", "add"))]
     edges = [{"src": one, "dst": two} for one, two in ("xm", "xm", "ma", "xa")]
     graph = decode_json(json.dumps({"nodes": nodes, "edges": edges}).encode())
     assert [*map(str, lower(graph, mesh).choices)] == [
-        "inputs=variables (try --rule inputs=copies)",
-        "fuse=no (try --rule fuse=yes)",
+        "inputs=variables (try --set inputs=copies)",
+        "fuse=no (try --set fuse=yes)",
     ]
     assert [*map(str, lower(graph, streaming_engine(), inputs="instructions", fuse=True).choices)] == [
-        "inputs=instructions (try --rule inputs=copies)",
-        "fuse=yes (try --rule fuse=no)",
-        "memory=instructions (try --rule memory=asynchronous)",
+        "inputs=instructions (try --set inputs=copies)",
+        "fuse=yes (try --set fuse=no)",
+        "memory=instructions (try --set memory=asynchronous)",
     ]
 
 
@@ -149,7 +152,7 @@ def test_what_is_tried_in_place_of_a_choice_maps_the_loop(tmp_path: Path) -> Non
     result = stowplan.solve(stowplan.read(tmp_path / "graph.json", rules=["fan_out=4"], **given), time_limit=20)
     assert result.status == "infeasible"
     advice = next(each.instead for each in result.assumptions if each.name == "fan_out")
-    assert advice == "--rule fan_out=2"
+    assert advice == "--set fan_out=2"
     again = stowplan.solve(stowplan.read(tmp_path / "graph.json", rules=[advice.split()[1]], **given), time_limit=20)
     assert again.status in ("optimal", "feasible")
     assert "fan_out=2" in again.details["under"]

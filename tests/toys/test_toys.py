@@ -47,8 +47,10 @@ def test_convert_and_show(cli: Cli, numbers: Path, tmp_path: Path) -> None:
     assert cli("convert", numbers, "-o", problem, "--capacity", 3).err.endswith("problem.json: 3 numbers\n")
     assert cli("solve", problem, "-o", plan, "--time-limit", 60, "-q").code == 0
     assert "objective  7 points" in cli("show", plan, problem).out
-    for option in (["--config", tmp_path / "tables.json"], ["--simulate", 3], ["--json"]):
+    for option in (["--simulate", 3], ["--json"]):
         assert f"{option[0]}: plans of the kind sums configure no machine" in error_line(cli("show", plan, problem, *option))
+    refused = error_line(cli("solve", problem, "--emit", f"config={tmp_path / 'tables.json'}"))
+    assert "--emit config: plans of the kind sums configure no machine" in refused
 
 
 def test_deterministic_runs_are_alike(numbers: Path) -> None:

@@ -154,7 +154,7 @@ def speedup_table(batches: Mapping[str, Mapping[str, Record]], baseline: str | N
     without = [each.name for each in instances if each.baseline is None]
     if not compared:
         what = "a baseline" if baseline is None else f"the baseline {baseline}"
-        raise InputError(f"found no result with {what} to compare with: solve the suite with --prod, or --baseline NAME")
+        raise InputError(f"found no result with {what} to compare with: solve the suite with --baseline NAME")
     if without:
         notes.append(f"left out of the rows, without a baseline: {', '.join(without)}")
     return SpeedupTable(

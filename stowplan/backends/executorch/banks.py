@@ -25,7 +25,6 @@ from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.banked_packing.verify import verify
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
@@ -303,7 +302,7 @@ def banked_planning_algorithm(
         )
     given = {name: RATIO**at for at, name in enumerate(names)} if costs is None else costs
     chosen = tuple(whole(f"the cost {{}} of {name}", given[name], 0) for name in names)
-    return BankedPlanningAlgorithm(target, check_options(Options(time_limit=time_limit, **search)), chosen)
+    return BankedPlanningAlgorithm(target, Options(time_limit=time_limit, **search), chosen)
 
 
 def banked_memory_planning_pass(

@@ -20,7 +20,6 @@ from stowplan.backends.search import SearchOptions, solve_with
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 
@@ -198,7 +197,7 @@ def memory_planning_algorithm(time_limit: float = 10.0, **search: Unpack[SearchO
     UsageError
         An argument of a wrong type or out of range.
     """
-    return MemoryPlanningAlgorithm(check_options(Options(time_limit=time_limit, **search)))
+    return MemoryPlanningAlgorithm(Options(time_limit=time_limit, **search))
 
 
 def memory_planning_pass(time_limit: float = 10.0, **others: Any) -> Any:

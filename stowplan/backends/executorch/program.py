@@ -22,7 +22,6 @@ from stowplan.backends.orders import OrderReport
 from stowplan.backends.search import SearchOptions
 from stowplan.errors import UsageError
 from stowplan.models.document import Arena, OffsetRow, OffsetTable
-from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 
 
@@ -78,7 +77,7 @@ def plan(
     require(*NEEDED)
     from executorch.exir import ExecutorchBackendConfig
 
-    options = check_options(Options(time_limit=time_limit, **search))
+    options = Options(time_limit=time_limit, **search)
     base = ExecutorchBackendConfig() if config is None else config
     if not order or complaint():
         return _planned(edge, base, options, order=False)

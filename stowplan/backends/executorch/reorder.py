@@ -27,7 +27,6 @@ from stowplan.frontends.torch_program import (
     tensors_of,
 )
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
-from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 
 #: Bytes that executorch aligns tensors to.
@@ -203,7 +202,7 @@ def reorder_pass(time_limit: float = 10.0, **search: Unpack[SearchOptions]) -> R
     UsageError
         An argument of a wrong type or out of range.
     """
-    return ReorderPass(check_options(Options(time_limit=time_limit, **search)))
+    return ReorderPass(Options(time_limit=time_limit, **search))
 
 
 def _is_getitem(node: Any) -> bool:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from stowplan.arguments import flag, size, whole
 from stowplan.backends.fallback import UnsupportedError, require, warn
 from stowplan.errors import UsageError
-from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def partitioner(
         An argument of a wrong type or out of range.
     """
     require(*NEEDED)
-    options = check_options(Options(time_limit=time_limit, workers=workers, seed=seed))
+    options = Options(time_limit=time_limit, workers=workers, seed=seed)
     limit, graphs = size("a memory limit of {}", memory, 1), whole("{} graphs", graphs, 1)
     beside = size("an outside of {}", outside, 0)
     if beside >= limit:

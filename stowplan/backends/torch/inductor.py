@@ -13,7 +13,6 @@ from stowplan.backends.search import SearchOptions
 from stowplan.backends.torch.entry import NEEDED
 from stowplan.log import LOGGER
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
-from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 
 
@@ -117,7 +116,7 @@ def inductor_order(time_limit: float = 10.0, **search: Unpack[SearchOptions]) ->
     UsageError
         An argument of a wrong type or out of range.
     """
-    options = check_options(Options(time_limit=time_limit, **search))
+    options = Options(time_limit=time_limit, **search)
     require(*NEEDED)
     from torch._inductor import config, memory
 

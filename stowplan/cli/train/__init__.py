@@ -21,7 +21,7 @@ import typer
 from stowplan import cli, files, kinds
 from stowplan.arguments import number
 from stowplan.cli import INTERRUPTED, stopping
-from stowplan.cli.options import Quiet, option, with_input_options, with_parameters
+from stowplan.cli.options import Quiet, option, with_options, with_parameters
 from stowplan.cli.output import LinePrinter, note, open_noting, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
 from stowplan.deadline import Deadline, limit_after, read_within
@@ -350,4 +350,4 @@ def command(training: type[Training[Any]]) -> Callable[..., None]:
         for field in dataclasses.fields(training)
         if field.init
     ]
-    return with_input_options(training.INPUTS)(with_parameters(run, parameters))
+    return with_options(training.INPUTS)(with_parameters(run, parameters))

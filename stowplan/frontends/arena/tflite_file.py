@@ -225,7 +225,7 @@ def _read(data: bytes, name: str, capacity: int | None, replace_offline_plan: bo
             free[number] = Buffer(id=label, lower=lower, upper=upper, size=size, alignment=ALIGNMENT)
     if placed:
         stay = f"{len(placed)} tensors stay where the file has them, unchecked for what they share"
-        warn_unmodelled(f"{stay}; --replace-offline-plan frees those of no custom operator", OFFLINE_PLAN)
+        warn_unmodelled(f"{stay}; --set replace_offline_plan=yes frees those of no custom operator", OFFLINE_PLAN)
     problem = Problem(name=name, buffers=(*free.values(), *_obstacles(placed)), capacity=capacity)
     return TfliteModel(problem, tuple(free), offsets, data)
 

@@ -49,8 +49,7 @@ _YES_OR_NO = {"yes": True, "true": True, "on": True, "no": False, "false": False
 def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table: str | Path | None = None) -> LoopOptions:
     """Options from ``NAME=VALUE`` texts, and paths.
 
-    Names are ``max_delay``, ``pass_through``, ``starts``, ``siblings``, ``inputs``, ``fuse``, ``fan_out``,
-    ``strict``, ``memory`` and ``balance``.
+    Names are those of :data:`RULES`.
 
     Raises
     ------
@@ -61,8 +60,8 @@ def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table:
     others: dict[str, Any] = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if name not in _WORDS:
-            raise UsageError(f"--rule: found {text!r}, expected NAME=VALUE with one of {', '.join(_WORDS)}")
+        if name not in RULES:
+            raise UsageError(f"found the rule {text!r}, expected NAME=VALUE with one of {', '.join(RULES)}")
         (rules if name in Rules.__struct_fields__ else others)[name] = _value(name, value)
     paths = {"fixed": fixed, "op_table": op_table}
     others |= {name: str(path) for name, path in paths.items() if path is not None}
@@ -70,15 +69,19 @@ def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table:
 
 
 def _value(name: str, text: str) -> Any:
-    words = _WORDS[name]
+    words = RULES[name]
     if text.lower() in words:
         return words[text.lower()]
     if name in _NUMBERS and text.isdecimal() and len(text) < 19:
         return int(text)
-    expected = (
-        "a number, 0 or more" if name in _NUMBERS else "yes or no" if words is _YES_OR_NO else f"one of {', '.join(words)}"
-    )
-    raise UsageError(f"--rule: found {name} {text!r}, expected {expected}")
+    raise UsageError(f"found the rule {name} {text!r}, expected {values_of(name)}")
+
+
+def values_of(rule: str) -> str:
+    """What a rule takes, in words."""
+    if rule in _NUMBERS:
+        return "a number, 0 or more"
+    return "yes or no" if RULES[rule] is _YES_OR_NO else f"one of {', '.join(RULES[rule])}"
 
 
 def _each(*words: str) -> dict[str, str]:
@@ -87,8 +90,8 @@ def _each(*words: str) -> dict[str, str]:
 
 _NUMBERS = ("max_delay", "fan_out")
 
-#: Words for values of each option.
-_WORDS: dict[str, Mapping[str, Any]] = {
+#: The rules by their names, and words for values of each.
+RULES: dict[str, Mapping[str, Any]] = {
     "max_delay": {"none": None, "unlimited": None},
     "pass_through": _YES_OR_NO,
     "starts": _each("flow", "source"),

@@ -234,7 +234,7 @@ def lower(
 def _chosen(matters: bool, option: str, value: object, *others: object) -> tuple[Assumption, ...]:
     """An option with its value and the first of others to try, where they make other instructions."""
     other = next(one for one in others if one != value)
-    return (Assumption(option, str(value), f"--rule {option}={other}"),) if matters else ()
+    return (Assumption(option, str(value), f"--set {option}={other}"),) if matters else ()
 
 
 def _filled(graph: Dfg, result: Dfg, table: OpTable) -> tuple[Instruction, ...]:

@@ -93,7 +93,7 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
         The tiers are no address spaces, so that there are no offsets.
     """
     if not problem.address_spaces:
-        raise UsageError("plans of this network have no offsets: pass --address-spaces (address_spaces=True)")
+        raise UsageError("plans of this network have no offsets: pass --set address_spaces=yes (address_spaces=True)")
     rows = (
         OffsetRow(
             name=f"{problem.layers[tensor.layer].name}.{tensor.what}",

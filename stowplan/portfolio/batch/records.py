@@ -8,18 +8,17 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 
 from stowplan import files
-from stowplan.arguments import flag, show, whole
+from stowplan.arguments import show
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.file_lock import try_lock
-from stowplan.frontends.options import SharedOptions
+from stowplan.frontends.options import ReadOptions, SharedOptions
 from stowplan.models.document import Document
-from stowplan.portfolio.arguments import FAMILIES, check_options
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import FAMILIES, Options
 
 FORMAT = "stowplan.batch.result"
 VERSION = 1
@@ -28,9 +27,6 @@ VERSION = 1
 INTERNAL_ERROR = 70
 #: Exit code of an interrupted run.
 CANCELLED = 130
-
-#: Settings that are options of solve, too.
-OF_SOLVE = Options.__struct_fields__
 
 
 class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,6 +55,17 @@ class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     xla_plans: tuple[str, ...] = ()
     """Folders with XLA's own plans of compiled programs: modules after memory-space assignment, under the inputs' file names.
     They are plans at hand, named ``xla``."""
+
+    @property
+    def search(self) -> Options:
+        """How each input is solved; raises UsageError for a value of a wrong type, or out of range."""
+        return Options(**{name: getattr(self, name) for name in Options.__struct_fields__})
+
+    @property
+    def inputs(self) -> ReadOptions:
+        """How each input is read, but for its target; raises UsageError for a value that an option does not take."""
+        names = {*ReadOptions.__struct_fields__} & {*Settings.__struct_fields__} - {"target"}
+        return ReadOptions(**{name: getattr(self, name) for name in names})
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -95,11 +102,7 @@ def check_settings(settings: Settings) -> Settings:
     InputError
         One of ``xla_plans`` is no folder.
     """
-    shared = msgspec.structs.asdict(check_options(Options(**{name: getattr(settings, name) for name in OF_SOLVE})))
-    for name, kind in get_type_hints(Settings).items():
-        value = getattr(settings, name, None)
-        if kind == str | None and value is not None and not isinstance(value, str):
-            raise UsageError(f"found {name} {show(value)}, expected a name")
+    shared = msgspec.structs.asdict(settings.search)
     if isinstance(settings.xla_plans, str) or not all(isinstance(each, str) for each in settings.xla_plans):
         raise UsageError(f"found xla_plans {show(settings.xla_plans)}, expected folders")
     for folder in settings.xla_plans:
@@ -107,12 +110,7 @@ def check_settings(settings: Settings) -> Settings:
             raise InputError("found no folder, expected one with modules after XLA's memory-space assignment", source=folder)
     if not isinstance(settings.target, str | tuple | None) or not all(isinstance(each, str) for each in settings.targets):
         raise UsageError(f"found target {show(settings.target)}, expected a name, or names")
-    flag("address_spaces {}", settings.address_spaces)
-    if settings.capacity is not None:
-        shared["capacity"] = whole("a capacity of {} bytes", settings.capacity)
-    if isinstance(settings.rules, str) or not all(isinstance(rule, str) for rule in settings.rules):
-        raise UsageError(f"found rules {show(settings.rules)}, expected a list of NAME=VALUE")
-    return msgspec.structs.replace(settings, **shared)
+    return msgspec.structs.replace(settings, **shared, capacity=settings.inputs.capacity)
 
 
 def worst_code(records: Sequence[Record]) -> int:

@@ -19,11 +19,10 @@ from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.frontends import formats
 from stowplan.frontends.format import Opened
 from stowplan.frontends.formats import is_input, target_for
-from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_with
 from stowplan.kinds import KindModules
 from stowplan.portfolio.arguments import XLA
-from stowplan.portfolio.batch.records import OF_SOLVE, Record, Settings, describe_failure
+from stowplan.portfolio.batch.records import Record, Settings, describe_failure
 from stowplan.portfolio.kind import kind_of
 from stowplan.portfolio.solve import solve
 
@@ -193,9 +192,8 @@ def read_problem(path: Path, settings: Settings, targets: tuple[str, ...]) -> An
 
 
 def _open(path: Path, settings: Settings, targets: tuple[str, ...], folder: Path) -> Opened:
-    options = {name: getattr(settings, name) for name in ReadOptions.__struct_fields__ if name in Settings.__struct_fields__}
     table = None if settings.op_table is None else folder / settings.op_table
-    return open_with(path, ReadOptions(**options | {"target": target_for(path, targets), "op_table": table}))
+    return open_with(path, msgspec.structs.replace(settings.inputs, target=target_for(path, targets), op_table=table))
 
 
 def _xla_plan(path: Path, opened: Opened, folders: Sequence[Path]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -229,10 +227,10 @@ def _solved(task: Task, cancel: threading.Event | None) -> Outcome:
     at_hand = files.digest(plans[XLA]) if plans else None
     if task.earlier == Finished(kind_of(problem).identity(problem)["digest"], at_hand):
         return Outcome()
-    options = {name: getattr(settings, name) for name in OF_SOLVE}
+    options = msgspec.structs.asdict(settings.search)
     if not settings.deterministic:
         options["time_limit"] = limit_after(began, settings.time_limit)
-    result = solve(problem, **options, plans=plans, baseline=settings.baseline, cancel=cancel).within(settings.time_limit)
+    result = solve(problem, **options, plans=plans, cancel=cancel).within(settings.time_limit)
     result = msgspec.structs.replace(result, warnings=(*opened.warnings, *warnings, *result.warnings))
     values = result.to_dict(None if result.plan is None else task.plan)
     record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values, xla_plan=at_hand)

@@ -63,7 +63,7 @@ class StabilityPass:
         """Have a run that has not begun leave a part of the time, and tell of its plans."""
         self._whole = options, deadline = state.options, state.deadline
         part = 1 - SHARE
-        state.options = msgspec.structs.replace(options, time_limit=part * options.time_limit, work_limit=part * options.extent)
+        state.options = options.limited(part * options.time_limit, part * options.extent)
         if not options.deterministic:
             state.deadline = deadline.within((1 - SHARE) * deadline.remaining)
         state.on_plan = self.take

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from stowplan.models.packing.bounds import find_overload, load_bound
@@ -261,7 +260,7 @@ class InnerRun(Context):
     def __init__(
         self, outer: Context, seconds: float, *, bound: int | None = None, is_over: Callable[[], bool] = lambda: False
     ):
-        super().__init__(msgspec.structs.replace(outer.options, time_limit=seconds, work_limit=seconds))
+        super().__init__(outer.options.limited(seconds, seconds))
         self._outer, self._is_over = outer, is_over
         self._end = time.monotonic() + seconds
         self.best: Plan | None = None

@@ -112,5 +112,5 @@ def test_results_of_earlier_versions() -> None:
 
 
 def test_nothing_to_compare_with() -> None:
-    with pytest.raises(InputError, match="solve the suite with --prod, or --baseline NAME"):
+    with pytest.raises(InputError, match="solve the suite with --baseline NAME"):
         speedup_table({"run": {"a": record(80, baseline=None)}})

@@ -108,7 +108,7 @@ def test_offsets_of_a_file_stay(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for one, two in ((0, 1), (1, 2), (2, 3), (3, 4)):
         assert abs(offsets[one] - offsets[two]) >= 64
     # Asked for by name, all is planned anew, and the plan says which problem it is for.
-    assert solve(path, "--replace-offline-plan", "--emit", f"tflite={out}") == 0
+    assert solve(path, "--set", "replace_offline_plan=yes", "--emit", f"tflite={out}") == 0
     assert "objective  128 bytes" in (said := capsys.readouterr().out)
     assert "stay" not in said
     assert words(out)[3:] in ([0, 64, 0, 64, 0], [64, 0, 64, 0, 64])
@@ -126,7 +126,7 @@ def test_offsets_that_a_custom_operator_may_know_stay_whatever_is_asked(tmp_path
         ("4", 3, 4, None, 64),
         ("placed 0", 0, 3, 64, 96),
     ]
-    assert solve(path, "--replace-offline-plan", "--emit", f"tflite={out}") == 0
+    assert solve(path, "--set", "replace_offline_plan=yes", "--emit", f"tflite={out}") == 0
     offsets = words(out)[3:]
     assert offsets[1:3] == [64, 96]
     assert offsets[0] + 64 <= 64 or offsets[0] >= 160
@@ -160,7 +160,7 @@ def _plan_of(path: Path) -> Any:
 @pytest.mark.skipif(not CASES.is_dir(), reason="needs ../shared/cases")
 def test_models_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vela, out = CASES / "tflite-vela" / "micro_models_person_detect_vela.tflite", tmp_path / "out.tflite"
-    for more in ([], ["--replace-offline-plan"]):
+    for more in ([], ["--set", "replace_offline_plan=yes"]):
         assert solve(vela, "--emit", f"tflite={out}", *more) == 0
         assert "'ethos-u' is not known" in capsys.readouterr().out
         found = FlatBuffer(out.read_bytes())

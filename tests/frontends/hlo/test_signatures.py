@@ -225,10 +225,10 @@ def test_files_that_do_not_fit_are_refused(folder: Path) -> None:
 
 def test_the_command_line_takes_any_number_of_files(folder: Path) -> None:
     arguments = ["convert", str(folder / "program.hlo.txt"), "--target", "tpu-v4", "-o", str(folder / "problem.json")]
-    cycles = [part for name in ("slow", "first", "copied") for part in ("--cycles", str(folder / f"{name}.hlo.txt"))]
+    cycles = [part for name in ("slow", "first", "copied") for part in ("--set", f"cycles={folder / name}.hlo.txt")]
     found = CliRunner().invoke(app_for(arguments), [*arguments, *cycles])
     assert found.exit_code == 0, found.output
     assert stowplan.read(folder / "problem.json").cost_model == "signatures"
-    refused = CliRunner().invoke(app_for(arguments), [*arguments, *cycles, "--cost-model", "table"])
+    refused = CliRunner().invoke(app_for(arguments), [*arguments, *cycles, "--set", "cost_model=table"])
     assert isinstance(refused.exception, UsageError)
     assert "found 3 files with cycles" in str(refused.exception)

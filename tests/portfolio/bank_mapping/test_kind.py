@@ -130,7 +130,7 @@ def test_what_is_shown_is_what_the_verifier_counts(monkeypatch: pytest.MonkeyPat
 
 
 def test_options_that_do_not_belong(graph: Path) -> None:
-    with pytest.raises(UsageError, match="takes --target, --capacity, --precision, but not"):
+    with pytest.raises(UsageError, match="takes --target, --capacity, --set precision, but not"):
         stowplan.read(graph, target="inferentia", stalls="allowed")
     assert stowplan.read(graph, target="inferentia", capacity=1000).capacity == 1000
 

@@ -37,7 +37,7 @@ def chain(path: Path, count: int = 4, **changes: Any) -> Path:
 def test_from_a_graph_to_tables_and_a_picture(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[viz]'")
     plan, config, picture = tmp_path / "plan.json", tmp_path / "config.json", tmp_path / "plan.png"
-    outputs = ["-o", plan, "--config", config, "--png", picture]
+    outputs = ["-o", plan, "--emit", f"config={config}", "--png", picture]
     code, out, _ = cli("solve", FIR, *SE, *outputs, "--time-limit", 30, "--json", "-q")
     result = json.loads(out)
     assert (code, result["status"], result["kind"]) == (0, "optimal", "modulo_scheduling")
@@ -66,19 +66,20 @@ def test_from_a_graph_to_tables_and_a_picture(cli: Cli, tmp_path: Path) -> None:
     code, out, _ = cli("show", plan, FIR, "--json")
     assert code == 0
     assert msgspec.json.decode(out, type=configurations.Configuration) == tables
-    code, _, err = cli("show", plan, FIR, "--png", tmp_path / "again.svg", "--config", tmp_path / "again.json")
-    assert (code, err) == (0, f"{tmp_path / 'again.svg'}\n{tmp_path / 'again.json'}\n")
+    code, _, err = cli("show", plan, FIR, "--png", tmp_path / "again.svg")
+    assert (code, err) == (0, f"{tmp_path / 'again.svg'}\n")
+    assert cli("verify", FIR, plan, "--emit", f"config={tmp_path / 'again.json'}")[0] == 0
     assert (tmp_path / "again.json").read_bytes() == config.read_bytes()
     # Under other rules it is a plan for another problem.
-    assert cli("verify", FIR, plan, "--rule", "max_delay=0")[0] == 4
-    code, _, err = cli("show", plan, FIR, "--rule", "inputs=copies")
+    assert cli("verify", FIR, plan, "--set", "max_delay=0")[0] == 4
+    code, _, err = cli("show", plan, FIR, "--set", "inputs=copies")
     assert (code, err.count("\n")) == (4, 1)
     assert "wrong_problem" in err
 
 
 def test_memory_over_the_asynchronous_fabric(cli: Cli, tmp_path: Path) -> None:
     plan, graph = tmp_path / "plan.json", EXAMPLES / "saxpy.dfg.json"
-    rule = ("--rule", "memory=asynchronous")
+    rule = ("--set", "memory=asynchronous")
     code, out, _ = cli("solve", graph, *SE, *rule, "-o", plan, "--time-limit", 30, "--json", "-q")
     details = json.loads(out)["details"]
     assert (code, details["ii"], details["ii_is_minimal"]) == (0, 3, True)
@@ -120,9 +121,9 @@ def test_dot_and_other_machines(cli: Cli, tmp_path: Path) -> None:
     graph.write_text("digraph k { a [op=load]; b [op=mul]; c [op=add]; a -> b; b -> c; c -> c [distance=1] }")
     plan = tmp_path / "plan.json"
     for target, rule in (("torus-3x3", "inputs=instructions"), ("se-latency-4", "fuse=yes")):
-        code, out, _ = cli("solve", graph, "--target", target, "--rule", rule, "-o", plan, "--json", "-q", "--time-limit", 20)
+        code, out, _ = cli("solve", graph, "--target", target, "--set", rule, "-o", plan, "--json", "-q", "--time-limit", 20)
         assert (code, json.loads(out)["status"]) == (0, "optimal")
-        assert cli("show", plan, graph, "--rule", rule, "--simulate", 5)[0] == 0
+        assert cli("show", plan, graph, "--set", rule, "--simulate", 5)[0] == 0
     machine = tmp_path / "mine.toml"
     machine.write_text(
         'name = "mine"\nrows = 1\ncolumns = 3\nlatency = 2\nlinks = [{ name = "right", rows = 0, columns = 1 }]\n'
@@ -140,14 +141,14 @@ def test_fixed_instructions(cli: Cli, tmp_path: Path) -> None:
     assert cli("solve", graph, *SE, "-o", plan, "-q", "--time-limit", 20)[0] == 0
     content = json.loads(plan.read_text())
     assert (content["tiles"][0], content["times"][3]) == (5, 30)
-    assert cli("solve", graph, *SE, "--fixed", fixed, "-o", plan, "-q", "--time-limit", 20)[0] == 0
+    assert cli("solve", graph, *SE, "--set", f"fixed={fixed}", "-o", plan, "-q", "--time-limit", 20)[0] == 0
     content = json.loads(plan.read_text())
     assert (content["tiles"][0], content["slots"][0], content["times"][3]) == (2, 0, 30)
-    assert cli("verify", graph, plan, "--fixed", fixed)[0] == 0
+    assert cli("verify", graph, plan, "--set", f"fixed={fixed}")[0] == 0
     # Of a converted problem, fixed instructions are what may still be changed.
     problem = tmp_path / "problem.json"
     assert cli("convert", graph, *SE, "-o", problem)[::2] == (0, f"{problem}: 4 instructions, 3 edges\n")
-    assert cli("solve", problem, "--fixed", fixed, "-q", "--time-limit", 20, "-o", plan)[0] == 0
+    assert cli("solve", problem, "--set", f"fixed={fixed}", "-q", "--time-limit", 20, "-o", plan)[0] == 0
     assert json.loads(plan.read_text())["tiles"][0] == 2
 
 
@@ -208,8 +209,8 @@ def test_bad_files(cli: Cli, tmp_path: Path) -> None:
     for arguments, expected in (
         ([cut, *SE], f"{cut}: "),
         ([dot, *SE], f"{dot}: line 2: found distance 'x'"),
-        ([FIR, *SE, "--fixed", fixed], f"{fixed}: [0].instruction: Expected `str`, got `int`"),
-        ([FIR, *SE, "--fixed", tmp_path / "none.json"], "none.json: cannot read"),
+        ([FIR, *SE, "--set", f"fixed={fixed}"], f"{fixed}: [0].instruction: Expected `str`, got `int`"),
+        ([FIR, *SE, "--set", f"fixed={tmp_path / 'none.json'}"], "none.json: cannot read"),
     ):
         code, out, err = cli("solve", *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
@@ -219,11 +220,14 @@ def test_bad_files(cli: Cli, tmp_path: Path) -> None:
 BAD_OPTIONS = {
     "no target": ([FIR], "is a data-flow graph: name a target such as se (tile and time"),
     "unknown machine": ([FIR, "--target", "tpu-v4"], "found machine 'tpu-v4', expected one of mesh-2x2"),
-    "rule": ([FIR, *SE, "--rule", "speed=3"], "--rule: found 'speed=3', expected NAME=VALUE with one of max_delay"),
-    "value": ([FIR, *SE, "--rule", "siblings=all"], "--rule: found siblings 'all', expected one of consumers"),
-    "number": ([FIR, *SE, "--rule", "max_delay=-1"], "--rule: found max_delay '-1', expected a number"),
-    "flag": ([FIR, *SE, "--rule", "pass_through=perhaps"], "--rule: found pass_through 'perhaps', expected yes or no"),
-    "capacity": ([FIR, *SE, "--capacity", 5], "is a data-flow graph: it takes --target, --rule, --fixed, --op-table, but not"),
+    "rule": ([FIR, *SE, "--set", "speed=3"], "--set: found 'speed', expected one of cost_model, .*"),
+    "value": ([FIR, *SE, "--set", "siblings=all"], "found the rule siblings 'all', expected one of consumers"),
+    "number": ([FIR, *SE, "--set", "max_delay=-1"], "found the rule max_delay '-1', expected a number"),
+    "flag": ([FIR, *SE, "--set", "pass_through=perhaps"], "found the rule pass_through 'perhaps', expected yes or no"),
+    "capacity": (
+        [FIR, *SE, "--capacity", 5],
+        "is a data-flow graph: it takes --target, --set RULE=VALUE, fixed, op_table, but not",
+    ),
     "candidate": ([FIR, *SE, "--candidates", "annealing"], "found candidate 'annealing', expected some of cpsat"),
 }
 
@@ -240,17 +244,17 @@ def test_bad_options(cli: Cli, case: str) -> None:
 def test_rules_are_for_graphs(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "buffers.csv"
     path.write_text("id,lower,upper,size\na,0,1,5\n")
-    code, _, err = cli("solve", path, "--rule", "max_delay=1")
+    code, _, err = cli("solve", path, "--set", "max_delay=1")
     assert (code, err.count("\n")) == (2, 1)
-    code, _, err = cli("solve", path, "--config", tmp_path / "config.json")
+    code, _, err = cli("solve", path, "--emit", f"config={tmp_path / 'config.json'}")
     assert (code, err.count("\n")) == (2, 1)
-    assert "--config" in err
+    assert "--emit config" in err
 
 
 def test_batch(cli: Cli, tmp_path: Path) -> None:
     chain(tmp_path / "one.json")
     (tmp_path / "two.dot").write_text("digraph { a [op=add]; b [op=add]; a -> b }")
-    options = ["--candidates", "cpsat", "--rule", "max_delay=2", "-q", "--time-limit", 20]
+    options = ["--candidates", "cpsat", "--set", "max_delay=2", "-q", "--time-limit", 20]
     code, out, err = cli("batch", tmp_path, "-o", tmp_path / "out", *SE, *options)
     assert code == 0, err
     assert "2 of 2 solved" in out
