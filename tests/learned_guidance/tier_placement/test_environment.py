@@ -109,7 +109,7 @@ def test_vectors_of_environments() -> None:
         assert rewards.shape == (3,)
         assert not truncated.any()
         # A step ends an episode, and the next call begins another.
-        assert not terminated.any() or info["evaluations"].tolist() == [1, 1, 1]
+        assert not terminated.any() or len(info["latency_ps"]) == 3
         seen |= {each.problem.name for each in envs.unwrapped.get_attr("unwrapped")}
     assert len(seen) == 3
     envs.close()
