@@ -66,9 +66,9 @@ def _forced_others(structure: Structure) -> NDArray[np.int64]:
         before = everyone if creator < 0 else after[creator]
         until = everyone if structure.kept[storage] else 0
         own = 0
-        for user in users:
-            until |= bits[user]
-            own |= 1 << user
+        for reader in users:
+            until |= bits[reader]
+            own |= 1 << reader
         live = before & until & ~own
         if live:
             raw = np.frombuffer(live.to_bytes((n + 7) // 8, "little"), np.uint8)

@@ -145,8 +145,8 @@ def build(problem: Problem) -> Structure:
         creator[made[-1]] = number
         pairs.append([(root[operand], root[result]) for operand, result in op.in_place])
     users: list[list[int]] = [[] for _ in storages]
-    for number, storages in enumerate(touched):
-        for storage in storages:
+    for number, own in enumerate(touched):
+        for storage in own:
             users[storage].append(number)
     successors: list[list[int]] = [[] for _ in problem.ops]
     for number, befores in enumerate(problem.predecessors):
