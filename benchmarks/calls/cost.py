@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import math
 import os
 import resource
 import shutil
@@ -138,7 +139,7 @@ def small_instances(arguments: argparse.Namespace, bytecode: str) -> None:
         line = command_line(path, target, arguments.time_limit)
         first, later, kind, status = calls(path, target, arguments.repeat, arguments.time_limit)
         bare = statistics.median(bare_seconds(path, target, arguments))
-        cells = (pair(line), pair(first), pair(median(later), 1000), f"{1000 * bare:.0f}")
+        cells = (pair(line), pair(first), pair(median(later), 1000), f"{1000 * bare:.0f}" if bare < math.inf else "open")
         of_file = f" ({Path(path).name})" if arguments.examples else ""
         rows.append((kind.replace("_", " ") + of_file, *cells))
         print(f"{path}: {status}", file=sys.stderr, flush=True)
@@ -343,7 +344,7 @@ class Bare:
         self._context: WorkerContext | None = None
 
     def seconds(self) -> float:
-        """Run them until plan and bound meet and baselines are there."""
+        """Run them until plan and bound meet and baselines are there; infinite where they do not."""
         options = Options(time_limit=self._limit)
         began = time.perf_counter()
         for source, plan in self._kind.initial(self._problem).items():
@@ -357,7 +358,7 @@ class Bare:
             job = Job(self._kind.modules, {}, options, b"", end, self._plan, self._bound)
             self._context = WorkerContext(job, self._hear)
             candidate.load()(self._problem, self._context)
-        return time.perf_counter() - began
+        return time.perf_counter() - began if self._is_closed else math.inf
 
     @property
     def _is_closed(self) -> bool:
