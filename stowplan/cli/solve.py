@@ -212,11 +212,11 @@ LARGE_FILE = 12_000
 
 
 def _load_ahead(source: Path) -> None:
-    """Have a worker load what the search of a large program needs, while it is read."""
+    """Have a worker load what neighbourhoods of a large program need, while it is read."""
     from stowplan.portfolio.run.warm_workers import workers
 
     if source.name.endswith(".hlo.txt.gz") and source.is_file() and source.stat().st_size >= LARGE_FILE:
-        workers().prepare("stowplan.portfolio.memory_mapping.candidates:search")
+        workers().prepare("stowplan.portfolio.memory_mapping.lns:lns")
 
 
 def _read_hint(hint: Path, earlier: Any, problem: Any) -> Any:

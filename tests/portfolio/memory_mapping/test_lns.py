@@ -198,7 +198,8 @@ def test_reports_are_rarer_the_larger_the_program_is() -> None:
 
 def test_no_time_means_no_work() -> None:
     problem = wide_problem(1)
-    context = Recorder(all_slow(problem), seconds=0.0)
+    context = Recorder(all_slow(problem))
+    context.left = 0.0
     lns(problem, context)
     assert_anytime(problem, all_slow(problem), context.plans)
 
