@@ -44,9 +44,11 @@ def greedy(problem: Problem, context: Context) -> None:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The greedy, which is the baseline, then the complete model, on a small problem."""
+    """The constructive heuristics, then the complete model, on a small problem."""
     if asks_for_heuristics(context):
-        greedy(problem, context)
+        data = arrays.build(problem)
+        for _ in _constructed(problem, context, data):
+            pass
     _solve_complete(problem, context, presolve_seconds(context))
 
 
@@ -55,25 +57,32 @@ def search(problem: Problem, context: Context) -> None:
     data = arrays.build(problem)
     guides = Guides(problem, context, data)
     best: State | None = None
-    for source, steps in heuristics.constructive(data):
-        state, is_complete = heuristics.run(steps, context.closed)
-        if not is_complete:
-            # Half a greedy is no baseline.
-            source = "search"
-        if source == "greedy" or best is None or state.totals[0].total < best.totals[0].total:
-            context.plan(export_plan(problem, data, state), source)
+    for state in _constructed(problem, context, data):
         for other in (state, guides.better(int(state.totals[0].total))):
             if other is not None and (best is None or other.totals[0].total < best.totals[0].total):
                 best = other
-        if context.closed():
-            return
-    if best is None or not problem.use_count:
+    if best is None or context.closed() or not problem.use_count:
         return
     if context.start_plan is not None and context.start_plan.residencies:
         given = import_plan(problem, data, context.start_plan)
         if given.totals[0].total < best.totals[0].total:
             best = given
     _ruin_and_recreate(problem, context, data, best, guides)
+
+
+def _constructed(problem: Problem, context: Context, data: arrays.Data) -> Iterator[State]:
+    """The constructive heuristics; the greedy, which is the baseline, and those that are better than all before are told."""
+    least = math.inf
+    for source, steps in heuristics.constructive(data):
+        state, is_complete = heuristics.run(steps, context.closed)
+        # Half a greedy is no baseline.
+        source = source if is_complete else "search"
+        if source == "greedy" or state.totals[0].total < least:
+            context.plan(export_plan(problem, data, state), source)
+        least = min(least, state.totals[0].total)
+        yield state
+        if context.closed():
+            return
 
 
 def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: State, guides: Guides) -> None:

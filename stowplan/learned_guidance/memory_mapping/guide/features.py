@@ -233,7 +233,12 @@ def _levels(key: Floats, counted: NDArray[np.bool_]) -> Ints:
     """The level of each key, 0 the highest: an equal part of those that are counted in each."""
     if not counted.any():
         return np.zeros(len(key), np.int64)
-    borders = np.quantile(key[counted], np.linspace(1, 0, LEVELS + 1)[1:-1])
+    # As ``numpy.quantile``, which loads masked arrays: a third of what a first call takes until then.
+    ranked = np.sort(key[counted])
+    at = (len(ranked) - 1) * np.linspace(1, 0, LEVELS + 1)[1:-1]
+    below = np.floor(at).astype(np.int64)
+    low, high, part = ranked[below], ranked[np.minimum(below + 1, len(ranked) - 1)], at - below
+    borders = np.where(part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part))
     return np.searchsorted(-borders, -key, "left").astype(np.int64)
 
 

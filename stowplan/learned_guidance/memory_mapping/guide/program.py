@@ -162,8 +162,11 @@ def _latencies(problem: Problem, access: Ints, total: int) -> tuple[Floats, Floa
     fastest = np.full(len(steps), -np.inf)
     np.maximum.at(fastest, step_of, all_fast)
     # A step that reads and writes a tensor in place has two terms for one access.
-    key, inverse = np.unique(owner * total + of, return_inverse=True)
-    change = np.bincount(inverse, terms_fast - terms_slow)
+    key = owner * total + of
+    order = np.argsort(key, kind="stable")
+    is_first = np.diff(key[order], prepend=-1) != 0
+    change = np.bincount(np.cumsum(is_first)[np.argsort(order)] - 1, terms_fast - terms_slow)
+    key = key[order][is_first]
     piece, which = key // total, key % total
     begun, ended = np.full(total, -np.inf), np.full(total, -np.inf)
     np.maximum.at(begun, which, all_slow[piece] + change)
