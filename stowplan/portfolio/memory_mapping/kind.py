@@ -24,9 +24,6 @@ COMPLETE_MODEL_USES = 400
 #: Up to so many uses the complete model is tried for a moment before all else.
 SMALL_USES = 128
 
-#: Up to so many uses the search by itself often meets the bound within a moment.
-FEW_USES = 500
-
 #: What the relaxation gets of the time where others wait for its place: so many seconds a use, until which its bound grows
 #: quickly, and at least and at most so much of all. Of what is left, a large problem's plan gains more than its bound does,
 #: for neighbourhoods begin from a guided plan (``docs/results/guidance.md``).
@@ -65,8 +62,6 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     """Search has a place of its own; the exact candidates, and a policy where places are few, share another."""
     is_small = problem.use_count <= COMPLETE_MODEL_USES
     search = [in_caller(Candidate("search", "heuristic", f"{_HERE}.candidates:search"), options)]
-    # What may be over within a moment is not worth starting another process.
-    search = [replace(each, is_long=problem.use_count > FEW_USES) for each in search]
     relaxation = Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", proves_only=True)
     # These go on from other candidates' plans.
     improving = [Candidate("cpsat", "exact", f"{_HERE}.candidates:complete")] if is_small else []
