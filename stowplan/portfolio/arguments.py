@@ -189,10 +189,10 @@ def starts_of(
             raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
         found = check(kind, problem, plan)
         if not found.ok and name == baseline and plan.problem == problem.digest:
-            invalid.append(left_out(name, f"its plan is not valid: {'; '.join(found.violations[:1])}"))
+            invalid.append(left_out(name, f"its plan is not valid: {'; '.join(found.lines[:1])}"))
             continue
         if not found.ok:
-            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(found.violations[:3])}")
+            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(found.lines[:3])}")
         starts[name] = plan
     return starts, invalid
 
@@ -288,7 +288,7 @@ def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
     given = read_hint(path, earlier)
     plan = hints.plan_of(given) if isinstance(given, Hint) else given
     if plan is not None and not (found := check(kind, earlier, plan)).ok:
-        raise InputError(f"not valid for the earlier version: {'; '.join(found.violations[:3])}", source=path)
+        raise InputError(f"not valid for the earlier version: {'; '.join(found.lines[:3])}", source=path)
     (values,) = hinted_values(kind, earlier, given, plan)
     values = msgspec.structs.replace(values, plan=None if plan is None else msgspec.to_builtins(plan))
     hint: Hint = transferred(problem, earlier, values)

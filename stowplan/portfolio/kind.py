@@ -7,26 +7,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
 
+import msgspec
+
 from stowplan import kinds
 from stowplan.frontends.options import OPTIONS, spelt
 from stowplan.kinds import KindModules
-from stowplan.models.verification import Verification
+from stowplan.models.verification import Verification, Violation
 from stowplan.result import Assumption
-
-
-@dataclass(frozen=True)
-class Check:
-    """What a kind's verifier says of a plan."""
-
-    ok: bool
-    objective: int | None
-    """Recomputed from scratch."""
-    violations: tuple[str, ...]
-    """One line each."""
-    tie_break: int = 0
-    """What decides between plans of equal objective: the smaller the better."""
-    is_tie_break_least: bool = True
-    """Whether no plan of this objective has a smaller ``tie_break``."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +74,8 @@ class Kind:
 
     name: str
     """As it is registered in :mod:`stowplan.kinds`."""
-    verify: Callable[[Any, Any], Check]
+    verify: Callable[[Any, Any], Verification[Any]]
     """``(problem, plan)``, both of their types; :func:`check` takes anything for a plan."""
-    finish: Callable[[Any, Any, int], Any]
-    """``(problem, plan, objective) -> plan`` with the verified objective written into it."""
     initial: Callable[[Any], Mapping[str, Any]]
     """Plans that cost nothing to make, by name."""
     bound: Callable[[Any], int]
@@ -103,6 +88,10 @@ class Kind:
     """``(problem, plan or None)`` to details for the result."""
     identity: Callable[[Any], dict[str, str]]
     """Program, target, cost model and digest of a problem."""
+    labels: Callable[[Any, Any], dict[str, Any]] = lambda problem, plan: {
+        field: getattr(problem, field) for field in ("name", "target") if hasattr(plan, field)
+    }
+    """``(problem, plan)`` to the fields of plans that repeat what the problem says, for whoever reads or applies them."""
     unit: str = "ps"
     """Of objectives and bounds."""
     baseline_sources: tuple[str, ...] = field(default=())
@@ -142,26 +131,9 @@ class Kind:
         """Where its parts are."""
         return kinds.named(self.name)
 
-
-def checking(
-    verify: Callable[[Any, Any], Verification[Any]],
-    objective: str,
-    tie_break: Callable[[Any], tuple[int, bool]] = lambda found: (0, True),
-) -> Callable[[Any, Any], Check]:
-    """A kind's verifier in these terms.
-
-    ``objective`` is the name of the field of what it finds; ``tie_break`` gives :attr:`Check.tie_break` and
-    :attr:`Check.is_tie_break_least`.
-    """
-
-    def check_plan(problem: Any, plan: Any) -> Check:
-        found = verify(problem, plan)
-        texts = tuple(f"{each.code}: {each.message}" for each in found.violations)
-        # Of a plan for another problem this is all there is to say: its numbers mean other things.
-        texts = tuple(text for text in texts if text.startswith("wrong_problem: ")) or texts
-        return Check(found.ok, getattr(found, objective), texts, *tie_break(found))
-
-    return check_plan
+    def finish(self, problem: Any, plan: Any, objective: int) -> Any:
+        """A plan with the verified objective and the kind's :attr:`labels` written into it."""
+        return msgspec.structs.replace(plan, objective=objective, **self.labels(problem, plan))
 
 
 #: Values of a rule that are named, of those that many things in a problem have.
@@ -207,14 +179,18 @@ def identify(problem: Any, cost_model: str | None = None, target: str | None = N
     }
 
 
-def check(kind: Kind, problem: Any, plan: Any) -> Check:
+def check(kind: Kind, problem: Any, plan: Any) -> Verification[Any]:
     """What the kind's verifier says of anything that is given as a plan; never raises."""
     if not isinstance(plan, kind.modules.plan_type):
-        return Check(False, None, (f"wrong_kind: found {describe_plan(plan)}, expected a plan of {kind.name}",))
+        return _not_verified("wrong_kind", f"found {describe_plan(plan)}, expected a plan of {kind.name}")
     try:
         return kind.verify(problem, plan)
     except Exception as error:  # a plan that the verifier stumbles over must not cost the plans at hand
-        return Check(False, None, (f"the verifier failed: {type(error).__name__}: {error}",))
+        return _not_verified("the verifier failed", f"{type(error).__name__}: {error}")
+
+
+def _not_verified(code: str, message: str) -> Verification[str]:
+    return Verification((Violation(code, message),), None)
 
 
 def describe_plan(plan: Any) -> str:

@@ -82,8 +82,8 @@ def _objective(kind: Kind, problem: Any, plan: Any, name: str) -> int:
         raise InputError("the plan is for another problem, expected two plans of the same input", source=name)
     found = check(kind, problem, plan)
     if not found.ok or found.objective is None:
-        more = f" (and {len(found.violations) - 1} more)" if len(found.violations) > 1 else ""
-        raise InputError(f"not a valid plan: {''.join(found.violations[:1])}{more}", source=name)
+        more = f" (and {len(found.lines) - 1} more)" if len(found.lines) > 1 else ""
+        raise InputError(f"not a valid plan: {''.join(found.lines[:1])}{more}", source=name)
     return found.objective
 
 

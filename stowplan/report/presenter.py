@@ -88,7 +88,7 @@ class Presenter:
         who = self._kind.identity(problem)
         lines = [f"{who['program'] or self._words()} on {who['target']} ({who['cost_model']})"]
         lines.append(f"  objective  {self.format_objective(check.objective, self._kind.unit)}")
-        lines += [f"  not valid  {violation}" for violation in (check.violations if everything else check.violations[:10])]
+        lines += [f"  not valid  {violation}" for violation in (check.lines if everything else check.lines[:10])]
         for name, other in others:
             value = self._kind.verify(problem, other).objective
             lines.append(f"  {name:<9}  {self.format_objective(value, self._kind.unit)}")

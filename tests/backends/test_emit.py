@@ -55,7 +55,7 @@ def test_memory_mapping() -> None:
         ("t1", 1, 1, 0, 5),
     ]
     assert [(each.name, each.bytes, each.capacity) for each in table.arenas] == [("fast_memory", 2, 3)]
-    nothing = mapping.Plan(problem=problem.digest, objective_ps=140)
+    nothing = mapping.Plan(problem=problem.digest, objective=140)
     assert table_of(problem, nothing).arenas[0].bytes == 0
     assert b"_rows" not in emit(problem, nothing, "c-header")
 
@@ -65,7 +65,7 @@ def test_tier_placement_has_an_arena_for_each_tier() -> None:
     problem: Any = _network(tiers, address_spaces=True)
     plan = placement.Plan(
         problem=problem.digest,
-        objective_ps=0,
+        objective=0,
         weight_tiers=(0, 1),
         output_tiers=(1, 1),
         weight_offsets=(16, 0),

@@ -32,9 +32,7 @@ def test_residencies_fast_uses_and_copies() -> None:
     names = [tensor.name for tensor in problem.tensors]
 
     def plan(residencies: list[Residency], copies: list[Copy], fast: tuple[int, ...]) -> Plan:
-        return Plan(
-            problem=problem.digest, objective_ps=0, residencies=tuple(residencies), copies=tuple(copies), fast_uses=fast
-        )
+        return Plan(problem=problem.digest, objective=0, residencies=tuple(residencies), copies=tuple(copies), fast_uses=fast)
 
     first = plan(
         [Residency(0, 1, 4, 0), Residency(0, 6, 8, 0), Residency(1, 2, 3, 8)],
@@ -88,7 +86,7 @@ def test_tensors_that_changed_tier() -> None:
 
     def plan(first_output: int) -> MemoryMap:
         return MemoryMap(
-            problem=problem.digest, objective_ps=0, weight_tiers=(0,) * count, output_tiers=(first_output, *(0,) * (count - 1))
+            problem=problem.digest, objective=0, weight_tiers=(0,) * count, output_tiers=(first_output, *(0,) * (count - 1))
         )
 
     (tensors,) = diff(problem, plan(0), plan(2))

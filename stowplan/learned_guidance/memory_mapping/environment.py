@@ -228,7 +228,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         """The plan of a game that is over; ValueError before. A lost game's plan keeps everything in slow memory."""
         if self._is_forfeited:
             problem = self.problem
-            return Plan(problem=problem.digest, objective_ps=problem.all_slow_ps, program=problem.name, target=problem.target)
+            return Plan(problem=problem.digest, objective=problem.all_slow_ps, program=problem.name, target=problem.target)
         return self._playing().plan()
 
     def render(self) -> Picture | str | None:
@@ -310,8 +310,8 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         }
         if self._is_over:
             plan = self.plan()
-            info["plan"], info["objective_ps"] = plan, plan.objective_ps
-            info["normalised_return"] = self.problem.normalised_return(plan.objective_ps)
+            info["plan"], info["objective_ps"] = plan, plan.objective
+            info["normalised_return"] = self.problem.normalised_return(plan.objective)
             info["lost"] = self._is_forfeited or state.is_lost
         return info
 

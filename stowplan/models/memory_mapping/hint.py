@@ -178,9 +178,9 @@ def carried_plan(problem: Problem, earlier: Problem, plan: Plan, before: Sequenc
         found = verify(problem, moved)
         blamed = {_blamed(problem, moved, each) for each in found.violations if each.code != Reason.WRONG_OBJECTIVE}
         if not blamed:
-            if found.objective_ps is None or found.objective_ps >= problem.all_slow_ps:
+            if found.objective is None or found.objective >= problem.all_slow_ps:
                 return None
-            return msgspec.structs.replace(moved, objective_ps=found.objective_ps)
+            return msgspec.structs.replace(moved, objective=found.objective)
         if blamed == {None}:
             return None
         moved = _without(problem, moved, blamed)
@@ -189,10 +189,11 @@ def carried_plan(problem: Problem, earlier: Problem, plan: Plan, before: Sequenc
 
 def _blamed(problem: Problem, plan: Plan, violation: Violation) -> int | None:
     """The tensor to give up for a violation: of two that meet, the smaller one, which loses less."""
-    if violation.code == Reason.OVERLAP and violation.residencies:
-        tensors = {plan.residencies[number].tensor for number in violation.residencies}
+    residencies = violation.concerns.get("residencies", ())
+    if violation.code == Reason.OVERLAP and residencies:
+        tensors = {plan.residencies[number].tensor for number in residencies}
         return min(tensors, key=lambda tensor: (problem.tensors[tensor].size, tensor))
-    return violation.tensor
+    return next(iter(violation.concerns.get("tensors", ())), None)
 
 
 def _without(problem: Problem, plan: Plan, tensors: set[int | None]) -> Plan:
@@ -241,7 +242,7 @@ class _Move:
                 copies.append((moved_copy.start, place, moved_copy))
         return Plan(
             problem=self._problem.digest,
-            objective_ps=0,
+            objective=0,
             program=self._problem.name,
             target=self._problem.target,
             residencies=tuple(moved for pairs in homes.values() for _, moved in pairs),

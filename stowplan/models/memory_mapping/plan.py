@@ -47,7 +47,7 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     problem: str
     """Digest of the problem it is for."""
-    objective_ps: int
+    objective: int = msgspec.field(name="objective_ps")
     residencies: tuple[Residency, ...] = ()
     copies: tuple[Copy, ...] = ()
     """In the order in which they are queued, sorted by ``start``."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from stowplan.errors import UsageError
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
@@ -22,7 +24,7 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     problem: str
     """Digest of the problem it is for."""
-    objective_ps: int
+    objective: int = msgspec.field(name="objective_ps")
     """Latency of the network."""
     weight_tiers: tuple[int, ...]
     """Number of the tier of each layer's weights."""

@@ -65,7 +65,7 @@ def given(value: Any, kind: Kind) -> KeepClose:
                 f"found an earlier version that is a problem of {kind_of(found.problem).name}, expected one of {kind.name}"
             )
         if not (verified := check(kind, found.problem, found.plan)).ok:
-            raise InputError(f"the earlier plan is not valid for the earlier version: {'; '.join(verified.violations[:3])}")
+            raise InputError(f"the earlier plan is not valid for the earlier version: {'; '.join(verified.lines[:3])}")
     within = number("a loss of {} to keep close", found.within, 0.0)
     return msgspec.structs.replace(found, within=within)
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver
+from stowplan.portfolio.kind import Candidate, Kind, identify, presolver
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.pace import is_large
 from stowplan.portfolio.memory_mapping.quick import quick_plan
@@ -44,21 +42,14 @@ LEAST_SECONDS = 0.5
 SHORT_SECONDS, SHORT_SHARE = 3.0, 0.25
 
 
-def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
+def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
     placed = sorted({residency.tensor for residency in plan.residencies})
-    return msgspec.structs.replace(
-        plan,
-        objective_ps=objective,
-        program=problem.name,
-        target=problem.target,
-        names={tensor: problem.tensors[tensor].name for tensor in placed},
-    )
+    names = {tensor: problem.tensors[tensor].name for tensor in placed}
+    return {"program": problem.name, "target": problem.target, "names": names}
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
-    everything_slow = Plan(
-        problem=problem.digest, objective_ps=problem.all_slow_ps, program=problem.name, target=problem.target
-    )
+    everything_slow = Plan(problem=problem.digest, objective=problem.all_slow_ps, program=problem.name, target=problem.target)
     return {"all_slow": everything_slow}
 
 
@@ -117,7 +108,7 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
         traffic = sum(size * weight for size, weight in zip(moved, weights, strict=True))
         served = sum(size * weight for use, (size, weight) in enumerate(zip(moved, weights, strict=True)) if use in fast)
         facts |= {
-            "normalised_return": problem.normalised_return(plan.objective_ps),
+            "normalised_return": problem.normalised_return(plan.objective),
             "stall": simulate(problem, plan).stall_ps,
             "fast_traffic": served / traffic if traffic else 0.0,
             "residencies": len(plan.residencies),
@@ -129,8 +120,8 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
 
 KIND = Kind(
     name="memory_mapping",
-    verify=checking(verify, "objective_ps"),
-    finish=_finish,
+    verify=verify,
+    labels=_labels,
     initial=_initial,
     bound=lambda problem: problem.floor_ps,
     candidates=_candidates,

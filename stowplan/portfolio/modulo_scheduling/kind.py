@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from stowplan.models.modulo_scheduling.bounds import critical_path, objective_bound, recurrence_mii, resource_mii
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, assumptions, checking, identify
+from stowplan.portfolio.kind import Candidate, Kind, assumptions, identify
 from stowplan.portfolio.modulo_scheduling import learned
 
 _HERE = "stowplan.portfolio.modulo_scheduling.candidates"
@@ -22,9 +20,9 @@ _HERE = "stowplan.portfolio.modulo_scheduling.candidates"
 SMALL = 64
 
 
-def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
+def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
     ids = tuple(instruction.id for instruction in problem.instructions)
-    return msgspec.structs.replace(plan, objective=objective, instructions=ids, name=problem.name, target=problem.target)
+    return {"instructions": ids, "name": problem.name, "target": problem.target}
 
 
 def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan | None]:
@@ -103,8 +101,8 @@ DEPTHS = ("machine.spoke_depth", "machine.instruction_depth", "machine.memory_de
 
 KIND = Kind(
     name="modulo_scheduling",
-    verify=checking(verify, "objective"),
-    finish=_finish,
+    verify=verify,
+    labels=_labels,
     initial=lambda problem: {},
     bound=objective_bound,
     candidates=_candidates,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.kind import Candidate, Kind, identify
 from stowplan.portfolio.packing.quick import quick_plan
 
 _HERE = "stowplan.portfolio.packing.candidates"
@@ -21,10 +19,6 @@ EXACT_BUFFERS = 1500
 
 #: Of so many buffers the quick plan takes milliseconds.
 FEW_BUFFERS = 300
-
-
-def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
-    return msgspec.structs.replace(plan, objective=objective, name=problem.name, buffers=problem.buffers)
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
@@ -107,8 +101,8 @@ def _identity(problem: Problem) -> dict[str, str]:
 
 KIND = Kind(
     name="packing",
-    verify=checking(verify, "height"),
-    finish=_finish,
+    verify=verify,
+    labels=lambda problem, plan: {"name": problem.name, "buffers": problem.buffers},
     initial=_initial,
     bound=load_bound,
     candidates=_candidates,

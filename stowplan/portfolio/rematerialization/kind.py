@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
-from stowplan.models.rematerialization.verify import Verification, verify
+from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.kind import Candidate, Kind, identify
 from stowplan.portfolio.rematerialization.greedy import simulate
 
 #: Operators of a graph for which the greedy simulation costs nothing.
@@ -21,10 +19,6 @@ SMALL = 64
 _HERE = "stowplan.portfolio.rematerialization"
 _SEARCH = f"{_HERE}.candidates"
 _PROOFS = f"{_HERE}.proofs"
-
-
-def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
-    return msgspec.structs.replace(plan, objective=objective, name=problem.name)
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
@@ -79,15 +73,11 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     return facts
 
 
-def _tie_break(found: Verification) -> tuple[int, bool]:
-    """Of plans of one added cost that with the smaller peak; none is sought for that alone."""
-    return found.peak or 0, True
-
-
 KIND = Kind(
     name="rematerialization",
-    verify=checking(verify, "added_cost", _tie_break),
-    finish=_finish,
+    # Of plans of one added cost that with the smaller peak is better; none is sought for that alone.
+    verify=verify,
+    labels=lambda problem, plan: {"name": problem.name},
     initial=_initial,
     bound=lambda problem: 0,
     candidates=_candidates,

@@ -157,8 +157,8 @@ def _tensor_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
 
 def moved(problem: Problem, plan: Plan) -> tuple[int, int]:
     """(bytes copied between banks, bytes moved to and from main memory)."""
-    found = verify(problem, plan)
-    return found.copied_bytes or 0, found.off_chip_bytes or 0
+    figures = verify(problem, plan).figures
+    return figures.get("copied_bytes", 0), figures.get("off_chip_bytes", 0)
 
 
 def totals(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> list[tuple[str, int, int, str]]:

@@ -158,8 +158,8 @@ def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] =
     layout.check_fits(problem, plan)
     timeline = simulate(problem, plan)
     lines = [f"{printable(problem.name or 'program')} on {printable(problem.target)}: {format_ps(timeline.total_ps)} simulated"]
-    if plan.objective_ps != timeline.total_ps:
-        lines.append(f"  claimed       {format_ps(plan.objective_ps)}")
+    if plan.objective != timeline.total_ps:
+        lines.append(f"  claimed       {format_ps(plan.objective)}")
     lines += [
         f"  all slow      {format_ps(problem.all_slow_ps)}, all fast {format_ps(problem.all_fast_ps)}, "
         f"R = {problem.normalised_return(timeline.total_ps):.4f}",

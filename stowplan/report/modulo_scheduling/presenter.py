@@ -51,9 +51,8 @@ class ModuloSchedulingPresenter(DrawingPresenter):
             raise InputError(f"found a {type(plan).__name__} of another kind, expected a modulo schedule")
         found = verify(problem, plan)
         if not found.ok:
-            first = found.violations[0]
             more = f" (and {len(found.violations) - 1} more)" if len(found.violations) > 1 else ""
-            raise VerificationError(f"not a valid plan: {first.code}: {first.message}{more}")
+            raise VerificationError(f"not a valid plan: {found.violations[0]}{more}")
 
     def check_configurable(self, option: str) -> None:
         """A machine with tiles."""

@@ -235,7 +235,7 @@ def bands(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> scene.Plot:
     legend = scene.patches(
         (maps.tier_colour(number), f"{tier.name}, {format_bytes(tier.capacity)}") for number, tier in enumerate(problem.tiers)
     )
-    heading = ", ".join(f"{label} {format_ps(plan.objective_ps)}" for label, plan in plans)
+    heading = ", ".join(f"{label} {format_ps(plan.objective)}" for label, plan in plans)
     if any(not layer.weight_bytes for layer in problem.layers):
         legend.append(scene.Key("no weights", EMPTY))
     return scene.Plot(scene.number_axis(0, len(problem.layers), "layer"), panels, heading, legend, gap=4)

@@ -126,7 +126,7 @@ def _played(
     else:
         plan = Plan(
             problem=judge.problem.digest,
-            objective_ps=sum(judge.durations_ps(found)),
+            objective=sum(judge.durations_ps(found)),
             program=program.name,
             target=judge.target.name,
         )

@@ -22,7 +22,7 @@ from tests.models.tier_placement.cases import chain, random_problem
 def random_map(problem: Problem, chance: random.Random) -> Plan:
     """Of no use but to be a hint."""
     weights, outputs = [[chance.randrange(len(problem.tiers)) for _ in problem.layers] for _ in range(2)]
-    return Plan(problem=problem.digest, objective_ps=0, weight_tiers=tuple(weights), output_tiers=tuple(outputs))
+    return Plan(problem=problem.digest, objective=0, weight_tiers=tuple(weights), output_tiers=tuple(outputs))
 
 
 @pytest.mark.parametrize("seed", range(20))

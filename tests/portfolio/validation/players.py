@@ -108,7 +108,7 @@ def solved(problem: Any, *, proven: bool = True, **options: Any) -> Result:
     return Result(
         kind="memory_mapping",
         plan=outcome.plan,
-        objective=outcome.plan.objective_ps,
+        objective=outcome.plan.objective,
         bound=bound,
         status="optimal" if proven else "feasible",
         stop_reason="optimal",
