@@ -153,7 +153,7 @@ def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assum
     from stowplan.portfolio.kind import describe_plan, kind_of
 
     kind = kind_of(problem)
-    if not isinstance(plan, kind.modules.plan_type):
+    if not isinstance(plan, kind.plan):
         raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=path)
     hint = target_hint(assumed) if plan.problem != problem.digest else ""
     try:

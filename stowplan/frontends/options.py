@@ -2,7 +2,7 @@
 
 :func:`stowplan.read`, the command line, suites and messages take names, types, values and texts from here. Which files take an
 option is said by their format (:attr:`~stowplan.frontends.format.InputFormat.accepts`), which finished problems by their kind
-(:attr:`~stowplan.kinds.KindModules.amends`).
+(:attr:`~stowplan.kinds.BaseKind.amends`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from stowplan.kinds import Plan, Problem
+from stowplan.models.document import PlanDocument, ProblemDocument
 
 CodeT = TypeVar("CodeT", bound=str, covariant=True)
 
@@ -57,7 +57,7 @@ class Verification(Generic[CodeT]):
         return tuple(text for text in texts if text.startswith("wrong_problem: ")) or texts
 
 
-def of_problem(problem: Problem, plan: Plan) -> list[Violation[Any]]:
+def of_problem(problem: ProblemDocument[PlanDocument], plan: PlanDocument) -> list[Violation[Any]]:
     """The violation ``wrong_problem``, where a plan is for another problem; else none."""
     if plan.problem == problem.digest:
         return []

@@ -1,19 +1,33 @@
-"""What a kind of problem brings to a run: its verifier, its candidates, and what results say of it."""
+"""What a kind of problem is: one object that says how its plans are verified, found and shown.
+
+Each is declared in ``portfolio/<kind>/kind.py``. What takes long to import, and most calls go without, is
+imported by a function there (:attr:`Kind.extras`), or named by its place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
 from stowplan import kinds
+from stowplan.errors import UsageError
 from stowplan.frontends.options import OPTIONS, spelt
-from stowplan.kinds import KindModules
+from stowplan.models.decisions import Decision, Part, field_by_field
+from stowplan.models.document import OffsetTable, PlanDocument, ProblemDocument
+from stowplan.models.hint import HintValues
 from stowplan.models.verification import Verification, Violation
+from stowplan.portfolio.context import Options
 from stowplan.result import Assumption
+
+if TYPE_CHECKING:
+    from stowplan.portfolio.keep_close.earlier_plan import KeepClose, PlanChanges
+    from stowplan.portfolio.validation.adapter import Adapter
+
+P = TypeVar("P", bound=ProblemDocument[PlanDocument])
+Q = TypeVar("Q", bound=PlanDocument)
 
 
 @dataclass(frozen=True)
@@ -69,26 +83,38 @@ def presolver(function: str) -> Candidate:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of problem, as the portfolio sees it. Its problem, plan and files are those of :attr:`modules`."""
+class Extras(Generic[P, Q]):
+    """What a kind brings beside solving."""
 
-    name: str
-    """As it is registered in :mod:`stowplan.kinds`."""
-    verify: Callable[[Any, Any], Verification[Any]]
-    """``(problem, plan)``, both of their types; :func:`check` takes anything for a plan."""
-    initial: Callable[[Any], Mapping[str, Any]]
+    hints: HintValues[P, Q] | None = None
+    """The values that hints may have; a kind without takes only plans as hints."""
+    changes: Callable[[P, KeepClose], PlanChanges] | None = None
+    """How plans are kept close (:mod:`stowplan.portfolio.keep_close.earlier_plan`); without it fields are reverted."""
+    adapter: Adapter | None = None
+    """How its policies are validated (:mod:`stowplan.portfolio.validation.adapter`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind(kinds.BaseKind, Generic[P, Q]):
+    """A kind of problem, of problems ``P`` and plans ``Q``. What has a default may be left out."""
+
+    problem: type[P]
+    plan: type[Q]
+    verify: Callable[[P, Q], Verification[Any]]
+    """:func:`check` takes anything for a plan."""
+    initial: Callable[[P], Mapping[str, Q]]
     """Plans that cost nothing to make, by name."""
-    bound: Callable[[Any], int]
+    bound: Callable[[P], int]
     """A bound that costs nothing."""
-    candidates: Callable[[Any, Any], list[Candidate]]
+    candidates: Callable[[P, Options], list[Candidate]]
     """``(problem, options)`` to all candidates there are, most useful first."""
     baseline: str
     """Name of the baseline that speedups are over."""
-    facts: Callable[[Any, Any], dict[str, Any]]
+    facts: Callable[[P, Q | None], dict[str, Any]]
     """``(problem, plan or None)`` to details for the result."""
-    identity: Callable[[Any], dict[str, str]]
+    identity: Callable[[P], dict[str, str]]
     """Program, target, cost model and digest of a problem."""
-    labels: Callable[[Any, Any], dict[str, Any]] = lambda problem, plan: {
+    labels: Callable[[P, Q], dict[str, Any]] = lambda problem, plan: {
         field: getattr(problem, field) for field in ("name", "target") if hasattr(plan, field)
     }
     """``(problem, plan)`` to the fields of plans that repeat what the problem says, for whoever reads or applies them."""
@@ -96,28 +122,28 @@ class Kind:
     """Of objectives and bounds."""
     baseline_sources: tuple[str, ...] = field(default=())
     """Sources whose objectives the result lists as baselines."""
-    makes_baselines: Callable[[Any], tuple[Candidate, ...]] = lambda problem: ()
+    makes_baselines: Callable[[P], tuple[Candidate, ...]] = lambda problem: ()
     """Candidates with :attr:`Candidate.makes_baseline`, for baselines that are not among the initial plans: a run has one of
     them where that baseline is named, whatever other candidates it has."""
-    awaited_baselines: Callable[[Any], tuple[str, ...]] = lambda problem: ()
+    awaited_baselines: Callable[[P], tuple[str, ...]] = lambda problem: ()
     """Those of ``baseline_sources`` that heuristics make first: a run of a problem that could stop waits for them, until each
     has a plan, or is known to have none (:meth:`stowplan.portfolio.context.Context.no_plan`)."""
-    asks_for_any: Callable[[Any], bool] = lambda problem: False
+    asks_for_any: Callable[[P], bool] = lambda problem: False
     """Whether any valid plan will do, however good others may be."""
     assumptions: tuple[str, ...] = ()
     """Rules that could be others: fields of the problem (``banks.capacity``), with the value that forbids nothing where there
     is one (``stalls=allowed``)."""
-    proven: Callable[[Any, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
+    proven: Callable[[P, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
     """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
-    notes: Callable[[Any], tuple[str, ...]] = lambda problem: getattr(problem, "notes", ())
+    notes: Callable[[P], tuple[str, ...]] = lambda problem: getattr(problem, "notes", ())
     """What the problem's front end could not take literally; results warn of it."""
-    quick_plan: Callable[[Any, Any, Callable[[], bool]], tuple[str, Any] | None] | None = None
+    quick_plan: Callable[[P, Options, Callable[[], bool]], tuple[str, Q | None] | None] | None = None
     """``(problem, options, should_stop)`` to the name and the plan of a heuristic that needs little time.
 
     It runs in this process, while the workers load what they need, so that no limit is too short for some plan. Stopped
     early it returns what it has, None where that is nothing. A plan that is None: what makes that baseline comes to nothing.
     """
-    is_quick_first: Callable[[Any], bool] = lambda problem: False
+    is_quick_first: Callable[[P], bool] = lambda problem: False
     """Whether the quick plan takes so little time that workers are started after it, where they are still needed."""
     is_quick_in_workers: bool = False
     """Whether workers that wait begin before all else, and the quick plan is not needed once they have one."""
@@ -125,22 +151,30 @@ class Kind:
     """Names of the facts that say how large a problem is."""
     highlights: tuple[str, ...] = ()
     """Names of the facts that summaries print."""
+    decisions: tuple[Decision, ...] = ()
+    """What its plans decide; plans of a kind without are compared field by field."""
+    offset_table: Callable[[P, Q], OffsetTable] | None = None
+    """The table of a valid plan, for ``--emit`` (:mod:`stowplan.backends.emit`)."""
+    extras: Callable[[], Extras[P, Q]] = lambda: Extras()
+    """Imports what most calls go without."""
+    presenter: str = ""
+    """``module:name`` of its :class:`stowplan.report.presenter.Presenter`; empty for that itself."""
 
-    @property
-    def modules(self) -> KindModules:
-        """Where its parts are."""
-        return kinds.named(self.name)
-
-    def finish(self, problem: Any, plan: Any, objective: int) -> Any:
+    def finish(self, problem: P, plan: Q, objective: int) -> Q:
         """A plan with the verified objective and the kind's :attr:`labels` written into it."""
         return msgspec.structs.replace(plan, objective=objective, **self.labels(problem, plan))
+
+    def diff(self, problem: P, first: Q, second: Q) -> tuple[Part, ...]:
+        """What two valid plans of a problem decide differently, by sorts of decisions."""
+        parts = tuple(decision.compare(problem, first, second) for decision in self.decisions)
+        return parts or field_by_field(first, second)
 
 
 #: Values of a rule that are named, of those that many things in a problem have.
 MOST_VALUES = 4
 
 
-def assumptions(kind: Kind, problem: Any) -> tuple[Assumption, ...]:
+def assumptions(kind: Kind[Any, Any], problem: Any) -> tuple[Assumption, ...]:
     """What verdicts on a problem rest on: how its front end made it, and its kind's rules that could be others."""
     found: list[Assumption] = [*getattr(problem, "choices", ())]
     for path, _, free in (rule.partition("=") for rule in kind.assumptions):
@@ -157,12 +191,12 @@ def assumptions(kind: Kind, problem: Any) -> tuple[Assumption, ...]:
     return tuple(found)
 
 
-def _instead(kind: Kind, path: str, free: str) -> str:
+def _instead(kind: Kind[Any, Any], path: str, free: str) -> str:
     """What to try in place of a rule's value: the option that has it, where there is one."""
     rule, _, name = path.rpartition(".")
     if rule == "rules":
         return f"--rule {name}={free or 'none'}"
-    if name in ("capacity", "limit") and "capacity" in kind.modules.amends:
+    if name in ("capacity", "limit") and "capacity" in kind.amends:
         return "a larger --capacity"
     if path in OPTIONS:
         return f"{spelt(name)} {free}" if OPTIONS[name].words else f"no {spelt(name)}"
@@ -179,9 +213,9 @@ def identify(problem: Any, cost_model: str | None = None, target: str | None = N
     }
 
 
-def check(kind: Kind, problem: Any, plan: Any) -> Verification[Any]:
+def check(kind: Kind[Any, Any], problem: Any, plan: Any) -> Verification[Any]:
     """What the kind's verifier says of anything that is given as a plan; never raises."""
-    if not isinstance(plan, kind.modules.plan_type):
+    if not isinstance(plan, kind.plan):
         return _not_verified("wrong_kind", f"found {describe_plan(plan)}, expected a plan of {kind.name}")
     try:
         return kind.verify(problem, plan)
@@ -195,20 +229,26 @@ def _not_verified(code: str, message: str) -> Verification[str]:
 
 def describe_plan(plan: Any) -> str:
     """What is given as a plan, for an error message: ``a plan of packing``, ``a str`` ..."""
-    other = next((each.name for each in kinds.registered() if each.is_plan(plan)), None)
-    return f"a {type(plan).__name__}" if other is None else f"a plan of {other}"
+    other = kinds.of_format(getattr(plan, "format", None), "plan")
+    return f"a {type(plan).__name__}" if other is None else f"a plan of {other.name}"
 
 
-@cache
-def _of_modules(modules: KindModules) -> Kind:
-    return cast(Kind, modules.part("portfolio.kind:KIND"))
-
-
-def kind(name: str) -> Kind:
+def kind(name: str) -> Kind[Any, Any]:
     """Kind of this name; raises UsageError where there is none."""
-    return _of_modules(kinds.named(name))
+    return _whole(kinds.named(name))
 
 
-def kind_of(problem: object) -> Kind:
+def kind_of(problem: object) -> Kind[Any, Any]:
     """Kind of a problem object; raises UsageError for anything else. Imports that kind alone."""
-    return _of_modules(kinds.of_problem(problem))
+    return _whole(kinds.of_problem(problem))
+
+
+def registered() -> list[Kind[Any, Any]]:
+    """All kinds, imported."""
+    return list(map(_whole, kinds.registered()))
+
+
+def _whole(found: kinds.BaseKind) -> Kind[Any, Any]:
+    if not isinstance(found, Kind):
+        raise UsageError(f"found a {type(found).__name__} as the kind {found.name}, expected a stowplan.portfolio.kind.Kind")
+    return found

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from stowplan import kinds
 from stowplan.deadline import Deadline
 from stowplan.portfolio.arguments import FAMILIES, Call, check_call, check_options, check_others
 from stowplan.portfolio.certification import certified, seconds_for
@@ -131,11 +132,9 @@ def solve(
     kind = kind_of(problem)
     # The kind's modules may just have been imported; that is part of the time.
     limit = options.time_limit
-    if options.certify:
-        from stowplan.certificates.maker import maker_of
-
+    if options.certify and kind.certificate:
         # Loaded within the limit.
-        maker_of(kind.name)
+        kinds.load(kind.certificate)
     if options.deterministic:
         limit = CEILING * options.time_limit
     elif options.certify:

@@ -55,7 +55,7 @@ def ladder_plan(problem: Problem, rungs: int, *, first: int = 0) -> Plan:
     )
 
 
-def fake_kind(*names: str, **changes: Any) -> Kind:
+def fake_kind(*names: str, **changes: Any) -> Kind[Any, Any]:
     """Memory mapping with the candidates of these names, as ``name``, ``name/share``, ``name:proves_only`` or
     ``name:takes_over``.
 

@@ -44,7 +44,7 @@ def test_kinds_know_their_plans() -> None:
     assert {name for name, plan in PLANS.items() if plan is None} == {"modulo_scheduling"}
     for name, plan in PLANS.items():
         if plan is not None:
-            assert type(plan) is kind(name).modules.plan_type
+            assert type(plan) is kind(name).plan
             assert check(kind(name), PROBLEMS[name], plan) == kind(name).verify(PROBLEMS[name], plan)
             assert describe_plan(plan) == f"a plan of {name}"
 

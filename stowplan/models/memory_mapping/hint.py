@@ -20,7 +20,7 @@ from functools import cache
 
 import msgspec
 
-from stowplan.models.hint import Hint, Steps, aligned, carried, check, in_order, matched, of_values, plan_of, trust
+from stowplan.models.hint import Hint, HintValues, Steps, aligned, carried, check, in_order, matched, of_values, plan_of, trust
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences, accesses_of
 from stowplan.models.memory_mapping.copy_engine import with_whole_copies
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
@@ -300,7 +300,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     InputError, UsageError
         The hint is not for the earlier version.
     """
-    check(earlier, given)
+    check(earlier, given, VALUES)
     known = {access: number for number, access in enumerate(_accesses(earlier))}
     before = matched_steps(problem, earlier)
     numbers: list[int | None] = []
@@ -331,3 +331,7 @@ def _accesses(problem: Problem) -> Iterator[tuple[int, int]]:
     for tensor, accesses in enumerate(accesses_of(problem)):
         for access in accesses:
             yield tensor, access.step
+
+
+#: What hints for this kind may say.
+VALUES = HintValues(counts, of_plan, transferred, OPTIONAL)

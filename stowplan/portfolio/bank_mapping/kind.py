@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from stowplan.models.bank_mapping.plan import Plan
+from stowplan.models.bank_mapping.plan import DECISIONS, Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import objective_bound
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, identify
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
 
 _HERE = "stowplan.portfolio.bank_mapping.candidates"
 
@@ -53,8 +53,17 @@ def _identity(problem: Problem) -> dict[str, str]:
     return identify(problem, f"bytes copied between banks and moved off chip, {weights}")
 
 
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.portfolio.bank_mapping.keep_close import Changes
+
+    return Extras(changes=Changes)
+
+
 KIND = Kind(
     name="bank_mapping",
+    problem=Problem,
+    plan=Plan,
+    amends=("capacity",),
     verify=verify,
     initial=_initial,
     bound=objective_bound,
@@ -66,4 +75,8 @@ KIND = Kind(
     identity=_identity,
     unit="bytes",
     baseline_sources=("local", "propagation"),
+    decisions=DECISIONS,
+    presenter="stowplan.report.bank_mapping.presenter:BankMappingPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.linear:chip",
 )

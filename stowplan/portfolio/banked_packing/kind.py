@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from stowplan.models.banked_packing.plan import Plan
+from stowplan.models.banked_packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.banked_packing.problem import Problem, find_overload, floor
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, identify, presolver
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, presolver
 
 _HERE = "stowplan.portfolio.banked_packing.candidates"
 
@@ -66,8 +66,16 @@ def _identity(problem: Problem) -> dict[str, str]:
     return identify(problem, "banked packing", target)
 
 
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.portfolio.banked_packing.keep_close import Changes
+
+    return Extras(changes=Changes)
+
+
 KIND = Kind(
     name="banked_packing",
+    problem=Problem,
+    plan=Plan,
     verify=verify,
     labels=lambda problem, plan: {"name": problem.name, "buffers": problem.buffers, "memory": problem.banks},
     initial=_initial,
@@ -81,4 +89,9 @@ KIND = Kind(
     unit="cost",
     makes_baselines=lambda problem: (Candidate("by_size", "baseline", f"{_HERE}:by_size"),),
     quick_plan=greedy.quick_plan,
+    decisions=DECISIONS,
+    offset_table=offset_table,
+    presenter="stowplan.report.banked_packing.presenter:BankedPackingPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.linear:banks",
 )

@@ -40,7 +40,7 @@ class StabilityPass:
         It is of another problem, and what it decides cannot be known again.
     """
 
-    def __init__(self, kind: Kind, problem: Any, given: KeepClose):
+    def __init__(self, kind: Kind[Any, Any], problem: Any, given: KeepClose):
         self._kind, self._problem, self.given = kind, problem, given
         self._changes = changes_of(problem, given)
         self._earlier: AcceptedPlan | None = None

@@ -39,7 +39,7 @@ class CostLimit:
 
 
 def cost_limit(
-    kind: Kind,
+    kind: Kind[Any, Any],
     problem: Any,
     best: Verification[Any],
     earlier: Verification[Any] | None,
@@ -107,7 +107,9 @@ class Search:
         A plan that is good enough.
     """
 
-    def __init__(self, kind: Kind, problem: Any, changes: PlanChanges, limit: CostLimit, budget: Budget, best: AcceptedPlan):
+    def __init__(
+        self, kind: Kind[Any, Any], problem: Any, changes: PlanChanges, limit: CostLimit, budget: Budget, best: AcceptedPlan
+    ):
         self._kind, self._problem, self._changes = kind, problem, changes
         self._limit, self._budget = limit, budget
         self.best = best

@@ -6,19 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from stowplan.hardware.simulator import simulate
-from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.plan import DECISIONS, Plan, offset_table
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, identify, presolver
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, presolver
 from stowplan.portfolio.memory_mapping import learned
-from stowplan.portfolio.memory_mapping.pace import is_large
+from stowplan.portfolio.memory_mapping.pace import COMPLETE_MODEL_USES, is_large
 from stowplan.portfolio.memory_mapping.quick import quick_plan
 
 _HERE = "stowplan.portfolio.memory_mapping"
-
-#: The complete model is tried up to this many uses; beyond it proves nothing in minutes.
-COMPLETE_MODEL_USES = 400
 
 #: Up to so many uses the complete model is tried for a moment before all else.
 SMALL_USES = 128
@@ -118,8 +115,19 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     return facts
 
 
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.models.memory_mapping.hint import VALUES
+    from stowplan.portfolio.memory_mapping.keep_close import Changes
+    from stowplan.portfolio.memory_mapping.validation import ADAPTER
+
+    return Extras(hints=VALUES, changes=Changes, adapter=ADAPTER)
+
+
 KIND = Kind(
     name="memory_mapping",
+    problem=Problem,
+    plan=Plan,
+    amends=("capacity", "stalls"),
     verify=verify,
     labels=_labels,
     initial=_initial,
@@ -136,4 +144,9 @@ KIND = Kind(
     quick_plan=quick_plan,
     is_quick_first=lambda problem: problem.use_count <= QUICK_USES,
     is_quick_in_workers=True,
+    decisions=DECISIONS,
+    offset_table=offset_table,
+    presenter="stowplan.report.memory_mapping.presenter:MemoryMappingPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.mapping:mapping",
 )

@@ -14,8 +14,8 @@ from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Problem, Step, Table
 from stowplan.portfolio.memory_mapping.heuristics import without_stalls
-from stowplan.portfolio.memory_mapping.kind import COMPLETE_MODEL_USES
 from stowplan.portfolio.memory_mapping.learned import POLICY
+from stowplan.portfolio.memory_mapping.pace import COMPLETE_MODEL_USES
 from stowplan.portfolio.validation.adapter import Adapter, Completion, Effort, Estimate, Game, Stop
 
 if TYPE_CHECKING:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stowplan.models.modulo_scheduling.bounds import critical_path, objective_bound, recurrence_mii, resource_mii
-from stowplan.models.modulo_scheduling.plan import Plan, decode_objective
+from stowplan.models.modulo_scheduling.plan import DECISIONS, Plan, decode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, assumptions, identify
+from stowplan.portfolio.kind import Candidate, Extras, Kind, assumptions, identify
 from stowplan.portfolio.modulo_scheduling import learned
 
 _HERE = "stowplan.portfolio.modulo_scheduling.candidates"
@@ -99,8 +99,27 @@ UNIT = "clocks (II x 1000000 + latency)"
 RULES = ("rules.siblings=none", "rules.pass_through=yes", "rules.max_delay", "rules.starts=flow")
 DEPTHS = ("machine.spoke_depth", "machine.instruction_depth", "machine.memory_depth")
 
+
+def _amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
+    from stowplan.frontends.dfg.format import amended
+
+    return amended(problem, changes)
+
+
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.models.modulo_scheduling.hint import VALUES
+    from stowplan.portfolio.modulo_scheduling.keep_close import Changes
+    from stowplan.portfolio.modulo_scheduling.validation import ADAPTER
+
+    return Extras(hints=VALUES, changes=Changes, adapter=ADAPTER)
+
+
 KIND = Kind(
     name="modulo_scheduling",
+    problem=Problem,
+    plan=Plan,
+    amends=("fixed",),
+    amend=_amended,
     verify=verify,
     labels=_labels,
     initial=lambda problem: {},
@@ -118,4 +137,8 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     proven=_proven,
     quick_plan=_quick_plan,
+    decisions=DECISIONS,
+    presenter="stowplan.report.modulo_scheduling.presenter:ModuloSchedulingPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.loops:schedule",
 )

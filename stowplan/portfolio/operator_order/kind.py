@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from stowplan.models.operator_order.bounds import load_bound
-from stowplan.models.operator_order.plan import Plan
+from stowplan.models.operator_order.plan import DECISIONS, Plan, offset_table
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, identify, presolver
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, presolver
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.orders import BASELINES, depth_first
 
@@ -67,8 +67,16 @@ def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[
     return {} if objective is None or bound is None else {"peak_proven": objective <= bound}
 
 
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.portfolio.operator_order.keep_close import Changes
+
+    return Extras(changes=Changes)
+
+
 KIND = Kind(
     name="operator_order",
+    problem=Problem,
+    plan=Plan,
     verify=verify,
     labels=lambda problem, plan: {"name": problem.name, "target": TARGET},
     initial=_initial,
@@ -86,4 +94,9 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     proven=_proven,
     quick_plan=_quick_plan,
+    decisions=DECISIONS,
+    offset_table=offset_table,
+    presenter="stowplan.report.operator_order.presenter:OrderPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.cuts:order",
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from stowplan.models.packing.bounds import find_overload, load_bound
-from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.csv_files import read_described_plan, read_plan
+from stowplan.models.packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, identify
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
 from stowplan.portfolio.packing.quick import quick_plan
 
 _HERE = "stowplan.portfolio.packing.candidates"
@@ -99,8 +100,19 @@ def _identity(problem: Problem) -> dict[str, str]:
     return identify(problem, "packing", "least height" if problem.capacity is None else f"{problem.capacity} bytes")
 
 
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.portfolio.packing.keep_close import Changes
+
+    return Extras(changes=Changes)
+
+
 KIND = Kind(
     name="packing",
+    problem=Problem,
+    plan=Plan,
+    read_plan=read_plan,
+    read_described_plan=read_described_plan,
+    amends=("capacity",),
     verify=verify,
     labels=lambda problem, plan: {"name": problem.name, "buffers": problem.buffers},
     initial=_initial,
@@ -120,4 +132,9 @@ KIND = Kind(
     quick_plan=lambda *given: quick_plan(*given) or ("greedy", None),
     # Often it meets the bound, and no worker is needed.
     is_quick_first=lambda problem: len(problem.buffers) <= FEW_BUFFERS,
+    decisions=DECISIONS,
+    offset_table=offset_table,
+    presenter="stowplan.report.packing.presenter:PackingPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.loads:packing",
 )

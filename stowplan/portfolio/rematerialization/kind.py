@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stowplan.models.rematerialization.plan import Plan
-from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.plan import DECISIONS, Plan
+from stowplan.models.rematerialization.problem import Problem, amended
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.context import Options
@@ -75,6 +75,10 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
 
 KIND = Kind(
     name="rematerialization",
+    problem=Problem,
+    plan=Plan,
+    amends=("capacity",),
+    amend=amended,
     # Of plans of one added cost that with the smaller peak is better; none is sought for that alone.
     verify=verify,
     labels=lambda problem, plan: {"name": problem.name},
@@ -90,4 +94,7 @@ KIND = Kind(
     unit="cost",
     makes_baselines=_makes_baselines,
     quick_plan=_quick_plan,
+    decisions=DECISIONS,
+    presenter="stowplan.report.rematerialization.presenter:RematerializationPresenter",
+    certificate="stowplan.certificates.maker.cuts:rematerialization",
 )

@@ -48,7 +48,7 @@ class Best:
 class RunState:
     """What is known of a run, and the rules by which it changes."""
 
-    kind: Kind
+    kind: Kind[Any, Any]
     problem: Any
     options: Options
     deadline: Deadline

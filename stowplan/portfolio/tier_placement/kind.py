@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from stowplan.models.tier_placement.plan import Plan, placed
-from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.plan import DECISIONS, Plan, offset_table, placed
+from stowplan.models.tier_placement.problem import Problem, amended
 from stowplan.models.tier_placement.structure import find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, identify, presolver
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, presolver
 from stowplan.portfolio.tier_placement import learned
 
 #: Beyond this many layers CP-SAT finds nothing that the others lack; the linear relaxation proves sooner than the MILP.
@@ -69,8 +69,20 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     return facts
 
 
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.models.tier_placement.hint import VALUES
+    from stowplan.portfolio.tier_placement.keep_close import Changes
+    from stowplan.portfolio.tier_placement.validation import ADAPTER
+
+    return Extras(hints=VALUES, changes=Changes, adapter=ADAPTER)
+
+
 KIND = Kind(
     name="tier_placement",
+    problem=Problem,
+    plan=Plan,
+    amends=("capacity",),
+    amend=amended,
     verify=verify,
     labels=_labels,
     initial=_initial,
@@ -84,4 +96,9 @@ KIND = Kind(
     baseline_sources=("compiler", "greedy_dp"),
     awaited_baselines=lambda problem: ("greedy_dp",),
     makes_baselines=lambda problem: (Candidate("greedy_dp", "baseline", f"{_HERE}:greedy_dp"),),
+    decisions=DECISIONS,
+    offset_table=offset_table,
+    presenter="stowplan.report.tier_placement.presenter:TierPlacementPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.linear:tiers",
 )

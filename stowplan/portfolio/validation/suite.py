@@ -266,7 +266,7 @@ class Judge:
         Of the exact side.
     """
 
-    def __init__(self, kind: Kind, problem: Any, result: Result):
+    def __init__(self, kind: Kind[Any, Any], problem: Any, result: Result):
         self.kind, self.problem, self.result = kind, problem, result
         self.exact = Exact(
             objective=result.objective,

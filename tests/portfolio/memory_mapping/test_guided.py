@@ -16,6 +16,7 @@ from stowplan.learned_guidance.memory_mapping.guide.guide import filled_hint
 from stowplan.models.hint import TRUST, Hint, check
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import access_sequences
+from stowplan.models.memory_mapping.hint import VALUES
 from stowplan.models.memory_mapping.milp import hint as guide_module
 from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
@@ -219,7 +220,7 @@ def test_the_relaxation_hands_its_hint_on_and_its_bound() -> None:
     context = Recorder(time_limit=5.0, workers=2)
     candidates.relaxation(problem, context)
     assert [hint.source for hint in context.given] == ["relaxation"]
-    check(problem, context.given[0])
+    check(problem, context.given[0], VALUES)
     # With one worker, and in deterministic runs, the search has solved it before.
     for options in ({"workers": 1}, {"deterministic": True}):
         again = Recorder(time_limit=5.0, **options)
@@ -309,7 +310,7 @@ def test_without_a_learned_guide_memory_filled_by_density_is_followed(
     candidates.search(problem, context)
     assert len(filled) == expected
     for hint in filled:
-        check(problem, hint)
+        check(problem, hint, VALUES)
     for plan, _ in context.plans:
         assert verify(problem, plan).ok
 

@@ -28,6 +28,8 @@ def smallest(problem: Problem, context: Context) -> None:
 
 KIND = Kind(
     name="sums",
+    problem=Problem,
+    plan=Plan,
     verify=_verify,
     initial=lambda problem: {"first": plan_of(problem, 0, 1)},
     bound=lambda problem: 2 * min(problem.numbers),
