@@ -34,9 +34,9 @@ class BaseKind:
     """Class of its problems, a :class:`stowplan.models.document.ProblemDocument`."""
     plan: type[Any]
     """Class of its plans, a :class:`stowplan.models.document.PlanDocument`."""
-    read_plan: Callable[[Path, Any], Any] | None = None
+    read_plan: Callable[[str | Path, Any], Any] | None = None
     """``(path, problem)`` to a plan, for plans in files that are not JSON."""
-    read_described_plan: Callable[[Path], Any] | None = None
+    read_described_plan: Callable[[str | Path], Any] | None = None
     """``(path)`` to a plan, for such files of problems that are not at hand: plans that say what for."""
     amends: tuple[str, ...] = ()
     """Options of :func:`stowplan.read` that still change a finished problem of this kind."""

@@ -79,14 +79,13 @@ def certify(
     Certificate
         Its claim is what its proof shows; where there is none, what is trusted.
     """
-    found = kinds.of_problem(problem)
-    kind = found.name
+    kind = kinds.of_problem(problem)
     rules = parse(files.encode(problem), "problem")
     wish = Wish(problem, bound, infeasible, plan, tuple(evidence), time.monotonic() + seconds, should_stop, rules)
     identity = digest(rules)
     best: Certificate | None = None
-    for proof in kinds.load(found.certificate)(wish) if found.certificate else ():
-        found = _shown(kind, identity, rules, proof, bound, infeasible)
+    for proof in kinds.load(kind.certificate)(wish) if kind.certificate else ():
+        found = _shown(kind.name, identity, rules, proof, bound, infeasible)
         if found is not None and (best is None or found.bound is None or found.bound > (best.bound or 0)):
             best = found
             if infeasible or (bound is not None and found.bound is not None and found.bound >= bound):
@@ -94,7 +93,7 @@ def certify(
         if wish.is_over():
             break
     if best is None:
-        return Certificate(kind=kind, problem=identity, bound=bound, proof={"form": "trusted"} | (trusted or {}))
+        return Certificate(kind=kind.name, problem=identity, bound=bound, proof={"form": "trusted"} | (trusted or {}))
     return best
 
 

@@ -8,9 +8,6 @@ from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import PlanDocument
 
-FORMAT = "stowplan.bank_mapping.plan"
-VERSION = 1
-
 
 class BankCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A memcopy between banks: a tensor that stays on chip, in another layout."""
@@ -40,8 +37,8 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Name of the problem, for people; the digest decides."""
     target: str = ""
     """Name of the target, for people."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.bank_mapping.plan"
+    version: int = 1
 
 
 def _tensors(problem: Problem, plan: Plan) -> dict[int, Values]:

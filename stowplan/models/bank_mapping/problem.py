@@ -20,9 +20,6 @@ from stowplan.models.document import ProblemDocument, expect, expect_unique
 if TYPE_CHECKING:
     from stowplan.models.bank_mapping.plan import Plan  # noqa: F401
 
-FORMAT = "stowplan.bank_mapping.problem"
-VERSION = 1
-
 UNSPREAD = -1
 """Layout of a tensor that is in one bank."""
 
@@ -104,8 +101,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """Cost of a byte moved to or from main memory."""
     name: str = ""
     target: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.bank_mapping.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         for field in ("banks", "copy_weight", "off_chip_weight"):

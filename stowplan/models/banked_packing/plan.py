@@ -6,9 +6,6 @@ from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import OffsetRow, OffsetTable, PlanDocument, make_table
 
-FORMAT = "stowplan.banked_packing.plan"
-VERSION = 1
-
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Banks and offsets; :func:`stowplan.models.banked_packing.verify.verify` says whether they are valid.
@@ -28,8 +25,8 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Name of the problem, for people; the digest decides."""
     target: str = ""
     """Always empty: the banks are the problem's."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.banked_packing.plan"
+    version: int = 1
 
 
 def _buffers(problem: Problem, plan: Plan) -> dict[int, Values]:

@@ -23,9 +23,6 @@ from stowplan.models.packing.problem import SizedLife
 if TYPE_CHECKING:
     from stowplan.models.banked_packing.plan import Plan  # noqa: F401
 
-FORMAT = "stowplan.banked_packing.problem"
-VERSION = 1
-
 #: Times, bytes and the cost of any plan stay below this in absolute value.
 LIMIT = 1 << 60
 
@@ -61,8 +58,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     buffers: tuple[Buffer, ...]
     banks: tuple[Bank, ...]
     name: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.banked_packing.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         names = {bank.name for bank in self.banks}

@@ -12,9 +12,6 @@ from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import OffsetRow, OffsetTable, PlanDocument, make_table
 from stowplan.models.memory_mapping.problem import Problem, Use
 
-FORMAT = "stowplan.memory_mapping.plan"
-VERSION = 1
-
 
 class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Tensor ``tensor`` stands in fast memory at ``[offset, offset + size)`` bytes during the steps ``[start, end)``."""
@@ -56,8 +53,8 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     target: str = ""
     names: dict[int, str] = msgspec.field(default_factory=dict)
     """Names of the tensors that have residencies, for whoever applies or reads the plan; the numbers decide."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.memory_mapping.plan"
+    version: int = 1
 
 
 _Thing = TypeVar("_Thing", Residency, Copy)

@@ -24,9 +24,6 @@ from stowplan.models.document import ProblemDocument
 if TYPE_CHECKING:
     from stowplan.models.memory_mapping.plan import Plan  # noqa: F401
 
-FORMAT = "stowplan.memory_mapping.problem"
-VERSION = 1
-
 #: A table lists one latency for each subset of its uses, so it stays short.
 MAX_TABLE_USES = 8
 
@@ -142,8 +139,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """Whether a copy-in may be made in slices, each of which takes its part of the place when it starts."""
     notes: tuple[str, ...] = ()
     """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.memory_mapping.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         _check(self)

@@ -6,9 +6,6 @@ from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import PlanDocument
 from stowplan.models.modulo_scheduling.problem import Problem
 
-FORMAT = "stowplan.modulo_scheduling.plan"
-VERSION = 1
-
 #: An objective is the initiation interval times this, plus the makespan: in decimal, 4000019 is an II of 4 and 19 clocks.
 SCALE = 1_000_000
 
@@ -61,8 +58,8 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Name of the problem, for people; the digest decides."""
     target: str = ""
     """Name of the machine, for people."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.modulo_scheduling.plan"
+    version: int = 1
 
 
 def _instructions(problem: Problem, plan: Plan) -> dict[int, Values]:

@@ -22,9 +22,6 @@ from stowplan.result import Assumption
 if TYPE_CHECKING:
     from stowplan.models.modulo_scheduling.plan import Plan  # noqa: F401
 
-FORMAT = "stowplan.modulo_scheduling.problem"
-VERSION = 1
-
 #: Times, in clocks, stay below this, and so does the makespan.
 TIME_LIMIT = 1_000_000
 
@@ -159,8 +156,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
     choices: tuple[Assumption, ...] = ()
     """Options of the front end where others would have made other instructions; neither do rules and plans depend on these."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.modulo_scheduling.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         _check(self)

@@ -10,9 +10,6 @@ from stowplan.models.hint import longest_ascending
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 
-FORMAT = "stowplan.operator_order.plan"
-VERSION = 1
-
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Order and offsets; :func:`stowplan.models.operator_order.verify.verify` says whether they are valid.
@@ -30,8 +27,8 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Name of the problem, for people; the digest decides."""
     target: str = ""
     """What other inputs are read for, so that they mean this kind: ``order``."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.operator_order.plan"
+    version: int = 1
 
 
 def _operators(problem: Problem, first: Plan, second: Plan) -> tuple[dict[int, Values], dict[int, Values]]:

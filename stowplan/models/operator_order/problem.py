@@ -19,9 +19,6 @@ from stowplan.models.document import ProblemDocument, expect, expect_range, expe
 if TYPE_CHECKING:
     from stowplan.models.operator_order.plan import Plan  # noqa: F401
 
-FORMAT = "stowplan.operator_order.problem"
-VERSION = 1
-
 #: The sum of all sizes and alignments stays below this, so that sums of two fit in 64 bits.
 LIMIT = 1 << 61
 
@@ -66,8 +63,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     precedences: tuple[tuple[int, int], ...] = ()
     """Pairs of operators: the first runs before the second."""
     name: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.operator_order.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         _check_tensors(self.tensors)

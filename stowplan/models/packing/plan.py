@@ -12,9 +12,6 @@ from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import OffsetRow, OffsetTable, PlanDocument, make_table
 from stowplan.models.packing.problem import Buffer, Problem
 
-FORMAT = "stowplan.packing.plan"
-VERSION = 1
-
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Offsets; :func:`stowplan.models.packing.verify.verify` says whether they are valid.
@@ -30,8 +27,8 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Name of the problem, for people; the digest decides."""
     target: str = ""
     """Always empty: packing knows no targets."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.packing.plan"
+    version: int = 1
 
     def save(self, path: str | Path) -> None:
         """Write the plan: as CSV where the name ends in ``.csv``, else as JSON. The same plan gives the same bytes."""

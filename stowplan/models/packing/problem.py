@@ -17,9 +17,6 @@ from stowplan.models.document import ProblemDocument, expect, expect_unique
 if TYPE_CHECKING:
     from stowplan.models.packing.plan import Plan  # noqa: F401
 
-FORMAT = "stowplan.packing.problem"
-VERSION = 1
-
 #: Times, offsets and the sum of all sizes stay below this in absolute value, so that sums of two fit in 64 bits.
 LIMIT = 1 << 61
 
@@ -75,8 +72,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     capacity: int | None = None
     """Bytes that all buffers must fit into; None asks for the least height."""
     name: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.packing.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         if self.capacity is not None and not 0 <= self.capacity < LIMIT:

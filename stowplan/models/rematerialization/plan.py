@@ -8,9 +8,6 @@ from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import PlanDocument
 from stowplan.models.rematerialization.problem import Problem
 
-FORMAT = "stowplan.rematerialization.plan"
-VERSION = 1
-
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Runs of operators; :func:`stowplan.models.rematerialization.verify.verify` says whether they are valid.
@@ -25,8 +22,8 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str = ""
     """Name of the problem, for people; the digest decides."""
     target: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.rematerialization.plan"
+    version: int = 1
 
 
 def _runs(problem: Problem, plan: Plan) -> dict[int, Values]:

@@ -18,9 +18,6 @@ from stowplan.models.operator_order import problem as operator_order
 if TYPE_CHECKING:
     from stowplan.models.rematerialization.plan import Plan  # noqa: F401
 
-FORMAT = "stowplan.rematerialization.problem"
-VERSION = 1
-
 #: The costs of all operators together, and the limit, stay below this: a thousand runs of each then fit in 64 bits.
 LIMIT = 1 << 52
 
@@ -69,8 +66,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     limit: int | None = None
     """Bytes that may be live at once; None for as many as it takes."""
     name: str = ""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.rematerialization.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         expect(self.limit is None or 0 <= self.limit < LIMIT, "limit", f"{self.limit}", f"0 to {LIMIT - 1} bytes")

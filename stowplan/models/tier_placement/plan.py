@@ -11,9 +11,6 @@ from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import OffsetRow, OffsetTable, PlanDocument, make_table
 from stowplan.models.tier_placement.problem import Problem
 
-FORMAT = "stowplan.tier_placement.plan"
-VERSION = 1
-
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A memory map; :func:`stowplan.models.tier_placement.verify.verify` says whether it is valid.
@@ -38,8 +35,8 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Names of the tiers, for whoever applies or reads the plan; the numbers decide."""
     layers: tuple[str, ...] = ()
     """Names of the layers, likewise."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.tier_placement.plan"
+    version: int = 1
 
 
 class Placed(NamedTuple):

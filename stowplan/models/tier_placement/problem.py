@@ -19,9 +19,6 @@ from stowplan.models.document import ProblemDocument, expect, expect_range, expe
 if TYPE_CHECKING:
     from stowplan.models.tier_placement.plan import Plan  # noqa: F401
 
-FORMAT = "stowplan.tier_placement.problem"
-VERSION = 1
-
 #: Bytes, offsets and picoseconds stay below this, sums over the whole network included, so that sums of two fit in 64 bits.
 LIMIT = 1 << 61
 
@@ -90,8 +87,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """What the times were made with, for example ``roofline int8``."""
     notes: tuple[str, ...] = ()
     """What the front end could not take literally, for people to read; no rule depends on it."""
-    format: str = FORMAT
-    version: int = VERSION
+    format: str = "stowplan.tier_placement.problem"
+    version: int = 1
 
     def __post_init__(self) -> None:
         _check_tiers(self.tiers)
