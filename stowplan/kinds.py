@@ -89,6 +89,11 @@ def register(name: str, place: str) -> None:
     _PLACES[name] = place
 
 
+def place_of(name: str) -> str | None:
+    """``module:name`` of the kind of this name; None where there is none. Installed packages are only looked at for others'."""
+    return _PLACES.get(name) or _installed().get(name)
+
+
 def places() -> dict[str, str]:
     """``module:name`` of all kinds by their names; nothing of them is imported."""
     return _installed() | _PLACES
@@ -106,7 +111,7 @@ def registered() -> tuple[BaseKind, ...]:
 
 def named(name: str) -> BaseKind:
     """The kind of this name; raises UsageError where there is none."""
-    place = _PLACES.get(name) or _installed().get(name)
+    place = place_of(name)
     if place is None:
         raise UsageError(f"found kind {name!r}, expected one of {', '.join(places())}")
     return _loaded(place)
@@ -115,7 +120,7 @@ def named(name: str) -> BaseKind:
 def of_format(found: object, what: Literal["problem", "plan"]) -> BaseKind | None:
     """The kind whose problems, or plans, have a format; None where there is none."""
     match = _FORMAT.fullmatch(found) if isinstance(found, str) else None
-    if match is None or match[2] != what or (match[1] not in _PLACES and match[1] not in _installed()):
+    if match is None or match[2] != what or place_of(match[1]) is None:
         return None
     return named(match[1])
 

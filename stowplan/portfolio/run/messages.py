@@ -25,7 +25,7 @@ class Job(msgspec.Struct, tag="job"):
     """What a worker is to do."""
 
     kind: str
-    place: str
+    place: str | None
     """``module:name`` of it, which the parent's program may have registered."""
     candidate: dict[str, Any]
     options: Options

@@ -65,7 +65,8 @@ class Worker:
         if isinstance(message, Job | Load):
             if isinstance(message, Job):
                 # It may have been registered by the parent's program.
-                kinds.register(message.kind, message.place)
+                if message.place is not None:
+                    kinds.register(message.kind, message.place)
                 try:
                     self._context = WorkerContext(message, self.send)
                 except Exception as error:

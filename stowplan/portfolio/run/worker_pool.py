@@ -202,7 +202,7 @@ class WorkerPool:
             seconds = min(seconds, share * self._options.time_limit)
         job = Job(
             kind=self._kind.name,
-            place=kinds.places()[self._kind.name],
+            place=kinds.place_of(self._kind.name),
             candidate=asdict(candidate),
             options=self._options,
             problem=problem,
