@@ -70,11 +70,11 @@ class ReorderPass:
         problem = reader.problem
         given = KIND.initial(problem)["given"]
         found = solve_with(self.options, problem)
-        moved = found.plan is not None and found.plan.objective < given.objective
-        if moved:
+        moved, peak = False, given.objective
+        if found.plan is not None and found.plan.objective < given.objective:
+            moved, peak = True, found.plan.objective
             reader.apply(found.plan.order)
             graph_module.recompile()
-        peak = found.plan.objective if moved else given.objective
         self.reports.append(
             OrderReport(
                 operators=len(problem.ops),

@@ -80,6 +80,8 @@ def planned(
         seed=chance.randrange(1 << 30),
         cancel=evidence.deadline.cancelled,
     )
+    # All in main memory is a plan.
+    assert found.plan is not None
     return Planned(problem, found.plan)
 
 

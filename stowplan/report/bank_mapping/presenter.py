@@ -79,17 +79,18 @@ class BankMappingPresenter(DrawingPresenter):
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """Bytes moved, what is on chip, layouts and copies."""
+        plan = plans[0][1]
         return [
             _drawn("Bytes moved", traffic(problem, plans), ""),
-            _drawn("On chip", on_chip(problem, result.plan), "Operators run from left to right."),
+            _drawn("On chip", on_chip(problem, plan), "Operators run from left to right."),
             _drawn(
                 "Layouts",
-                tensors(problem, result.plan),
+                tensors(problem, plan),
                 "From first to last use, operators from left to right. Filled: on chip for that time; pale: in main memory. "
                 "A dark mark is a copy into another layout.",
             ),
-            _largest_tensors(problem, result.plan),
-            *_largest_copies(problem, result.plan),
+            _largest_tensors(problem, plan),
+            *_largest_copies(problem, plan),
         ]
 
 

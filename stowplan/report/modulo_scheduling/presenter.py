@@ -134,7 +134,8 @@ class ModuloSchedulingPresenter(DrawingPresenter):
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """The schedule as a drawing, and its instructions."""
-        return [_schedule(problem, result.plan), _instructions(problem, result.plan)]
+        plan = plans[0][1]
+        return [_schedule(problem, plan), _instructions(problem, plan)]
 
 
 def _schedule(problem: Problem, plan: Plan) -> Section:

@@ -92,7 +92,7 @@ class PackingPresenter(DrawingPresenter):
         colours = assign_colours(layout.boxes for _, layout in layouts)
         return [
             layouts_section([layout for _, layout in layouts], plots(layouts, colours), details),
-            _buffers(problem, result.plan, colours),
+            _buffers(problem, plans[0][1], colours),
         ]
 
 

@@ -107,13 +107,14 @@ class TierPlacementPresenter(DrawingPresenter):
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """Bands of tiers, transitions from another map where it differs, layers."""
+        plan = plans[0][1]
         head = ("Tier:n", "Capacity:r", "Peak:r", "Weights:r", "Outputs of layers:r")
         return [
             _bands(problem, plans),
-            Section("Tiers", table("What stands in each tier", head, _tier_rows(problem, result.plan))),
-            *(_transitions(problem, result.plan, *before) for before in plans[1:]),
-            _contiguity(problem, result.plan),
-            _layers(problem, result.plan),
+            Section("Tiers", table("What stands in each tier", head, _tier_rows(problem, plan))),
+            *(_transitions(problem, plan, *before) for before in plans[1:]),
+            _contiguity(problem, plan),
+            _layers(problem, plan),
         ]
 
 
