@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
 
 from stowplan import kinds
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    PlanT = TypeVar("PlanT", default=Any)
+else:
+    from typing import TypeVar
+
+    PlanT = TypeVar("PlanT")
 
 Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
 StopReason = Literal["optimal", "fits", "gap_reached", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"]
@@ -79,15 +88,15 @@ class Assumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.name}={self.value}" + (f" (try {self.instead})" if self.instead else "")
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
     """The verified best plan, what is proven about it, and how it was found.
 
     Objectives and bounds are integers in ``unit``; smaller is better.
     """
 
     kind: str
-    plan: Any
-    """The plan (a :class:`stowplan.kinds.Plan`), or ``None`` where there is none."""
+    plan: PlanT | None
+    """The plan (a :class:`stowplan.models.document.PlanDocument`), or ``None`` where there is none."""
     objective: int | None
     bound: int | None
     """Proven: no valid plan is better. The best of all candidates' bounds; kept even where no plan was found."""
@@ -193,7 +202,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Speedup over another of the baselines, None where it has no objective."""
         return _ratio(self.baselines.get(name), self.objective)
 
-    def within(self, time_limit: float) -> Result:
+    def within(self, time_limit: float) -> Result[PlanT]:
         """The same as the result of a caller's limit, in seconds, of which reading the input took a part."""
         options = self.provenance.options | {"time_limit": time_limit}
         return msgspec.structs.replace(self, provenance=msgspec.structs.replace(self.provenance, options=options))

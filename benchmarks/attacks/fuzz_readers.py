@@ -89,7 +89,7 @@ def _plain(path: Path) -> bytes:
 def _reread(problem: Any) -> Any:
     """A problem must survive its own file."""
     kind = kind_of(problem)
-    again = kind.modules.decode_problem(files.encode(problem))
+    again = kind.problem.decode(files.encode(problem))
     if again.digest != problem.digest:
         raise AssertionError("the problem is another one after it was written and read")
     return problem

@@ -120,8 +120,7 @@ def is_whole(problem: Any, mutant: Any, plan: Any) -> bool:
 
 def restated(plan: Any, found: Any) -> Any:
     """The plan with what it says of itself as the verifier recomputes it, as far as it does."""
-    told = {name: getattr(found, name, None) for name in ("objective", "objective_ps", "peak")}
-    told["objective"] = getattr(found, "added_cost", told["objective"])
+    told = {"objective": found.objective, **found.figures}
     known = {name: value for name, value in told.items() if value is not None and hasattr(plan, name)}
     return msgspec.structs.replace(plan, **known)
 

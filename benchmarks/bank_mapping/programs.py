@@ -58,7 +58,7 @@ def mapped_on(program: Program, target: str) -> MappedProgram:
 def bytes_moved(mapped: MappedProgram, plan: Plan) -> tuple[int, int]:
     found = verify(mapped.problem, plan)
     assert found.ok, found.violations[:3]
-    return found.copied_bytes or 0, found.off_chip_bytes or 0
+    return found.figures["copied_bytes"], found.figures["off_chip_bytes"]
 
 
 def saved(before: float, after: float) -> str:

@@ -229,7 +229,7 @@ def cached_calls(arguments: argparse.Namespace) -> None:
             verifier = median([timed(check, kind, problem, result.plan) for _ in range(arguments.repeat)])
             wall, processor = command_line(path, target, arguments.time_limit, "--cache", folder)
             print(
-                f"| {Path(path).name} | {kind.modules.title} | {milliseconds(*same)} | {milliseconds(*anew)} | "
+                f"| {Path(path).name} | {kind.title} | {milliseconds(*same)} | {milliseconds(*anew)} | "
                 f"{1000 * digest[0]:.1f} ms | {1000 * verifier[0]:.1f} ms | {processor:.2f} s | {wall:.2f} s |",
                 flush=True,
             )
@@ -355,7 +355,7 @@ class Bare:
             if candidate.family == "learned" or candidate.by_name_only or self._is_closed:
                 continue
             end = time.monotonic() + self._limit
-            job = Job(self._kind.modules, {}, options, b"", end, self._plan, self._bound)
+            job = Job(self._kind.name, None, {}, options, b"", end, self._plan, self._bound)
             self._context = WorkerContext(job, self._hear)
             candidate.load()(self._problem, self._context)
         return time.perf_counter() - began if self._is_closed else math.inf
@@ -374,7 +374,7 @@ class Bare:
             self._context.end_now()
 
     def _offer(self, data: bytes, source: str) -> None:
-        found = check(self._kind, self._problem, self._kind.modules.decode_plan(data))
+        found = check(self._kind, self._problem, self._kind.plan.decode(data))
         if found.ok and found.objective is not None:
             self._sources.add(source)
             if self._objective is None or found.objective < self._objective:

@@ -92,7 +92,7 @@ def warm_calls(paths: list[Path], ways: list[str], limits: list[float], seed: in
             for limit in limits:
                 for again in [limit] if is_warm else [WARMING, WARMING, limit]:
                     # Nothing that an earlier call has found out of the problem counts.
-                    fresh = kind.modules.decode_problem(data)
+                    fresh = kind.problem.decode(data)
                     used, began, clock = time.process_time() + workers().processor_seconds(), time.monotonic(), os.times()
                     result = stowplan.solve(fresh, time_limit=again, candidates=WAYS[way], seed=seed)
                     ended, after = time.monotonic(), os.times()

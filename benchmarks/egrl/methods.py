@@ -261,9 +261,9 @@ def _prove(run: Run, compiler_ps: int) -> Record:
     plan = result.plan
     assert isinstance(plan, Plan)
     seconds = time.process_time() - began
-    speedup = compiler_ps / plan.objective_ps
+    speedup = compiler_ps / plan.objective
     tiers = np.stack([plan.weight_tiers, plan.output_tiers], axis=1)
-    found = _record(run, compiler_ps, plan.objective_ps, speedup, [(0, speedup)], seconds, tiers)
+    found = _record(run, compiler_ps, plan.objective, speedup, [(0, speedup)], seconds, tiers)
     return msgspec.structs.replace(found, bound_ps=result.bound)
 
 

@@ -101,7 +101,7 @@ def timed(part: str, known: dict[str, Any], seconds: float, seeds: int) -> Itera
                 function(problem, context)
                 took = time.process_time() - began
                 proven = context.best_bound or relaxation(problem, time_limit=600.0, seed=0, should_stop=lambda: False)[1]
-                objective = None if context.best is None else context.best.objective_ps
+                objective = None if context.best is None else context.best.objective
                 found = {"objective": objective, "bound": proven, "seconds": took, "compiler": Chip(problem).compiler_ps}
                 yield key, {**found, "points": context.points}
 
@@ -123,7 +123,7 @@ def noisy(known: dict[str, Any], seeds: int) -> Iterator[tuple[str, Any]]:
                     continue
                 compiler = Chip(problem).compiler_ps
                 if method == "policy":
-                    yield key, compiler / policy.place(problem).objective_ps
+                    yield key, compiler / policy.place(problem).objective
                     continue
                 if method == "trained_on":
                     own = policy.config.changed(evaluations=EVALUATIONS)

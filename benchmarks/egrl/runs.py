@@ -127,7 +127,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """The map to deploy."""
         assert self.latency_ps is not None
         weights, outputs = tuple(self.weight_tiers), tuple(self.output_tiers)
-        return Plan(problem=self.problem, objective_ps=self.latency_ps, weight_tiers=weights, output_tiers=outputs)
+        return Plan(problem=self.problem, objective=self.latency_ps, weight_tiers=weights, output_tiers=outputs)
 
 
 def finished(runs: Sequence[Run], folder: Path) -> list[Record]:

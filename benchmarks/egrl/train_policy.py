@@ -114,7 +114,7 @@ def networks(count: int, seed: int, config: EgrlConfig):  # type: ignore[no-unty
         except InputError as error:
             print(error)
             continue
-        if plan.objective_ps >= (1 + LEAST_GAP) * example.bound_ps:
+        if plan.objective >= (1 + LEAST_GAP) * example.bound_ps:
             count -= 1
             yield problem, example
 
@@ -134,12 +134,12 @@ def evaluate(policy: Policy) -> None:
         assert compiled is not None
         known = policy.posterior(problem)
         found = [
-            compiled.objective_ps,
-            decoder.filled(density(problem)).objective_ps,
-            untrained.place(problem).objective_ps,
-            decoder.likeliest(known).objective_ps,
-            decoder.filled(known, orders=1).objective_ps,
-            plan.objective_ps,
+            compiled.objective,
+            decoder.filled(density(problem)).objective,
+            untrained.place(problem).objective,
+            decoder.likeliest(known).objective,
+            decoder.filled(known, orders=1).objective,
+            plan.objective,
         ]
         gaps = " | ".join(f"{latency / bound - 1:.2%}" for latency in found)
         print(f"| {name} | {len(problem.layers):,} | {gaps} | {seconds:.2f} |", flush=True)

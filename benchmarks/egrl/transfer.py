@@ -113,7 +113,7 @@ def decoded(network: str, precision: str, probabilities: np.ndarray) -> dict[str
     return {
         "likeliest": float(chip.evaluate_many(likeliest).speedups[0]),
         "rectified": float(chip.evaluate_many(rectified).speedups[0]),
-        "filled": chip.compiler_ps / decoder.filled(probabilities).objective_ps,
+        "filled": chip.compiler_ps / decoder.filled(probabilities).objective,
     }
 
 

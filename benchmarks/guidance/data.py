@@ -186,7 +186,7 @@ def planned(recipe: str, folder: Path, seconds: float) -> None:
     plan = export_best(problem, data, search)
     values = of_plan(problem, plan).values
     bits = np.packbits(np.array([values["fast"], values["keep"]], np.bool_))
-    _write(path, **known, plan=bits, objectives=np.array([started, plan.objective_ps], np.int64))
+    _write(path, **known, plan=bits, objectives=np.array([started, plan.objective], np.int64))
 
 
 def _bytes(values: Any) -> NDArray[np.uint8]:

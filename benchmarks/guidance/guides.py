@@ -136,8 +136,8 @@ class Module:
         self.bound = max(self.bound, result.bound or 0)
         if result.plan is not None:
             result.plan.save(self.best)
-            gap = 1 - self.bound / result.plan.objective_ps
-            print(f"{self.name}: best plan known {result.plan.objective_ps} ps, {gap:.3%} above the bound", file=sys.stderr)
+            gap = 1 - self.bound / result.plan.objective
+            print(f"{self.name}: best plan known {result.plan.objective} ps, {gap:.3%} above the bound", file=sys.stderr)
 
     def history(self, guide: str, seed: int) -> list[Any]:
         """Processor seconds and objectives of one search, in a process of its own; its plan is kept where it is the best."""
@@ -183,7 +183,7 @@ class Module:
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         found = Plan.load(plan)
         with self._lock:
-            if not self.best.exists() or found.objective_ps < Plan.load(self.best).objective_ps:
+            if not self.best.exists() or found.objective < Plan.load(self.best).objective:
                 found.save(self.best)
         for each in (plan, given):
             each.unlink(missing_ok=True)

@@ -45,7 +45,7 @@ class Clocked(Alone):
         # Verifying is the parent's work.
         self._began += time.process_time() - at
         if self.best is not before:
-            self.history.append((self.clock(), plan.objective_ps))
+            self.history.append((self.clock(), plan.objective))
 
     def note(self, text: str) -> None:
         print(text, file=sys.stderr)

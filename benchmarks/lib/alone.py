@@ -31,7 +31,7 @@ class Alone(Context):
 
     def objective(self, plan: Any) -> int:
         """Of any kind's plan."""
-        return int(plan.objective if hasattr(plan, "objective") else plan.objective_ps)
+        return int(plan.objective)
 
     def plan(self, plan: Any, source: str) -> None:
         found = check(self._kind, self._problem, plan)

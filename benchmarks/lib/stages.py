@@ -27,7 +27,7 @@ _HERE = "stowplan.portfolio.memory_mapping"
 #: Functions by module, with their stages.
 STAGES = {
     "stowplan.frontends.read": {"open_input": "read", "open_with": "read"},
-    "stowplan.kinds": {"KindModules.decode_problem": "conversion", "KindModules.decode_plan": "conversion"},
+    "stowplan.files": {"decode": "conversion"},
     "stowplan.portfolio.run.state": {"check": "verification"},
     "stowplan.portfolio.run.run": {"result_of": "result"},
     "stowplan.portfolio.run.worker_process": {"WorkerProcess.__init__": "start of workers"},

@@ -28,7 +28,6 @@ import stowplan
 from benchmarks.guidance.guides import shuffled
 from benchmarks.lib.alone import Alone
 from benchmarks.lib.tables import table
-from stowplan import kinds
 from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
 from stowplan.models.modulo_scheduling.plan import describe_objective
@@ -66,14 +65,14 @@ def shortened(problem: Any, seed: int, part: float) -> Any:
 
 def row(earlier: Any, later: Any, name: str, arguments: argparse.Namespace) -> list[str]:
     """One line of the table."""
-    modules = kinds.of_problem(later)
+    values = kind_of(later).extras().hints
+    assert values is not None
     options: dict[str, Any] = {"workers": arguments.workers, "seed": arguments.seed}
     before = stowplan.solve(earlier, time_limit=arguments.seconds, **options)
     full = stowplan.solve(later, time_limit=arguments.seconds, **options)
     if before.plan is None or full.plan is None:
         return [name, *[""] * (len(HEAD) - 1)]
-    of_plan = modules.part("models.hint:of_plan")
-    given = modules.part("models.hint:transferred")(later, earlier, of_plan(earlier, before.plan))
+    given = values.transferred(later, earlier, values.of_plan(earlier, before.plan))
     trusted = sum(given.confidence) / max(1, len(given.confidence))
     tried = (None, shuffled(given, arguments.seed), given)
     if arguments.alone:

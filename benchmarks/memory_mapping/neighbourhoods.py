@@ -56,7 +56,7 @@ def run(module: str, guess: str, seed: int, seconds: float, begin: str) -> tuple
     alone = Alone(problem, options, start=start, hints=hints, clock=time.process_time)
     search.lns(problem, alone)
     rounds = re.match(r"\d+", next((note for note in alone.notes if "neighbourhoods" in note), "0"))
-    return module, guess, alone.best.objective_ps / start.objective_ps, int(rounds[0]) if rounds else 0
+    return module, guess, alone.best.objective / start.objective, int(rounds[0]) if rounds else 0
 
 
 def main() -> None:

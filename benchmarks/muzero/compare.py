@@ -63,7 +63,7 @@ def measure(
     began = time.process_time()
     for name, plan in greedies(problem).items():
         assert verify(problem, plan).ok
-        note(name, began, plan.objective_ps)
+        note(name, began, plan.objective)
         began = time.process_time()
     game = CompiledGame(own)
     state = game.reset()

@@ -72,7 +72,7 @@ class Case:
         state.play(found.actions)
         plan = state.plan()
         assert verify(self.problem, plan).ok
-        return self.reward(plan.objective_ps)
+        return self.reward(plan.objective)
 
 
 Found = dict[str, float]
@@ -83,7 +83,7 @@ def _greedies(case: Case, _: int) -> Found:
     # The production greedies plan with stalls where they may; under the game's rules they may not.
     return {
         "greedy game": case.reward(case.problem.all_slow_ps - played),
-        "greedy": case.reward(stronger_greedy(case.whole)[1].objective_ps),
+        "greedy": case.reward(stronger_greedy(case.whole)[1].objective),
     }
 
 
@@ -124,7 +124,7 @@ def _solved(case: Case, _: int) -> Found:
     import stowplan
 
     plan = stowplan.solve(case.problem, time_limit=1.0, deterministic=True).plan
-    return {"solve": case.reward(plan.objective_ps), **_followed(case, "solve", plan)}
+    return {"solve": case.reward(plan.objective), **_followed(case, "solve", plan)}
 
 
 def _followed(case: Case, name: str, known: Plan) -> Found:
@@ -148,7 +148,7 @@ def _policy(case: Case, _: int) -> Found:
     played = {"policy": policy.rollout(game)}
     for simulations in SIMULATIONS if len(game.moves) <= MOST_SEARCHED else ():
         played[f"policy, {simulations} simulations"] = policy.searched(game, simulations=simulations)[0]
-    return {name: case.reward(each.plan.objective_ps) for name, each in played.items() if each is not None}
+    return {name: case.reward(each.plan.objective) for name, each in played.items() if each is not None}
 
 
 def _relaxation(case: Case, _: int) -> Found:
@@ -161,7 +161,7 @@ def _portfolio(case: Case, seed: int) -> Found:
 
     result = stowplan.solve(case.problem, time_limit=SOLVE_SECONDS, seed=seed, workers=1)
     assert result.plan is not None
-    return {KNOWN: case.reward(result.plan.objective_ps)}
+    return {KNOWN: case.reward(result.plan.objective)}
 
 
 WAYS: dict[str, Callable[[Case, int], Found]] = {

@@ -99,12 +99,12 @@ def record(run: Run, game: CompiledGame, best: Best, took: float) -> Record:
     Where no game was finished in time the plan is all slow, and R is 0.
     """
     problem = game.problem
-    plan = Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
+    plan = Plan(problem=problem.digest, objective=problem.all_slow_ps)
     if best.actions is not None and best.return_ps is not None:
         state = game.reset()
         state.play(best.actions)
         plan = state.plan()
-        assert plan.objective_ps == problem.all_slow_ps - best.return_ps
+        assert plan.objective == problem.all_slow_ps - best.return_ps
     found = verify(problem, plan)
     assert found.ok, found.violations
     return Record(
@@ -115,8 +115,8 @@ def record(run: Run, game: CompiledGame, best: Best, took: float) -> Record:
         digest=problem.digest,
         moves=len(game.moves),
         games=best.games,
-        best=problem.normalised_return(plan.objective_ps),
-        objective_ps=plan.objective_ps,
+        best=problem.normalised_return(plan.objective),
+        objective_ps=plan.objective,
         points=[(point.seconds, point.games, normalised(problem, point.return_ps)) for point in best.points],
         settings=run.settings,
         took=took,

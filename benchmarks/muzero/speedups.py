@@ -67,8 +67,8 @@ def measure(path: Path, xla: Path, target: str, players: Mapping[str, Player], t
     for name, plan in plans.items():
         found = verify(problem, plan)
         assert found.ok, (path.name, name, found.violations)
-        assert found.objective_ps is not None
-        objective[name] = found.objective_ps
+        assert found.objective is not None
+        objective[name] = found.objective
     return Row(
         module=path.name.removesuffix(".hlo.txt.gz"),
         digest=problem.digest,

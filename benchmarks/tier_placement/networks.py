@@ -109,7 +109,7 @@ def speeds(seed: int) -> None:
 def describe(problem: Problem) -> list[str]:
     """Form, precision, layers, weights read over LLC, LLC, the compiler's latency."""
     compiled = compiler_plan(problem)
-    latency = "-" if compiled is None else f"{compiled.objective_ps / 1e6:.1f} us"
+    latency = "-" if compiled is None else f"{compiled.objective / 1e6:.1f} us"
     read, room = sum(layer.weights_read for layer in problem.layers), problem.tiers[1].capacity
     precision = problem.cost_model.rpartition(" ")[2]
     return [problem.name, precision, str(len(problem.layers)), f"{read / room:.1f}", f"{room >> 20} MiB", latency]
@@ -133,10 +133,10 @@ def compare(problem: Problem, seed: int) -> list[str]:
             return "-"
         # Evaluations until its best map, which later ones did not better.
         used = walk.progress[-1][0] if walk.progress else walk.evaluations
-        return f"{compiled.objective_ps / walk.latency:.3f} ({used:,})"
+        return f"{compiled.objective / walk.latency:.3f} ({used:,})"
 
     return [
-        f"{compiled.objective_ps / 1e6:.1f} us",
+        f"{compiled.objective / 1e6:.1f} us",
         cell(heuristics.greedy_dp(data, begin, never)),
         cell(baselines.random_maps(data, seed, BUDGET, never)),
         cell(baselines.annealing(data, begin, seed, BUDGET, never)),

@@ -1,6 +1,6 @@
 """Offset tables of plans in the formats that builds take: a C header, JSON, CSV.
 
-:func:`emit` works for every kind that names an offset table (``kinds.KindModules.offsets``). To add a format, write a
+:func:`emit` works for every kind that names an offset table (``Kind.offset_table``). To add a format, write a
 function of (table, name) and give it a line in :data:`FORMATS`. Equal plans give equal bytes: no format writes the time.
 """
 
@@ -11,14 +11,12 @@ import io
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from stowplan import files, kinds
+from stowplan import files
 from stowplan.errors import UsageError
 from stowplan.models.document import OffsetTable
-
-#: Where a kind makes the table of a plan.
-_TABLE = "models.plan:offset_table"
+from stowplan.portfolio.kind import kind_of, registered
 
 
 def table_of(problem: Any, plan: Any) -> OffsetTable:
@@ -29,16 +27,16 @@ def table_of(problem: Any, plan: Any) -> OffsetTable:
     UsageError
         Plans of this kind, or for this problem, have no offsets.
     """
-    check_emittable(problem)
-    return cast(OffsetTable, kinds.of_problem(problem).part(_TABLE)(problem, plan))
+    return check_emittable(problem)(problem, plan)
 
 
-def check_emittable(problem: Any) -> None:
-    """Raise UsageError where plans of this kind have no offsets: before they are sought."""
-    kind = kinds.of_problem(problem)
-    if kind.part(_TABLE) is None:
-        known = ", ".join(other.title for other in kinds.registered() if other.part(_TABLE) is not None)
+def check_emittable(problem: Any) -> Callable[[Any, Any], OffsetTable]:
+    """What makes the tables; raises UsageError where plans of this kind have no offsets: before they are sought."""
+    kind = kind_of(problem)
+    if kind.offset_table is None:
+        known = ", ".join(other.title for other in registered() if other.offset_table is not None)
         raise UsageError(f"plans of {kind.title} have no offsets to emit, those of {known} have")
+    return kind.offset_table
 
 
 def emit(problem: Any, plan: Any, form: str, name: str = "") -> bytes:

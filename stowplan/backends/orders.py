@@ -36,14 +36,13 @@ def ordered(problem: Problem, options: Options, began: float) -> tuple[Plan, Ord
     """The order of least peak, that given where none is lower; ``began`` by ``time.monotonic``."""
     given = KIND.initial(problem)["given"]
     result = solve_with(options, problem)
-    moved = result.plan is not None and result.plan.objective < given.objective
-    plan = result.plan if moved else given
+    plan = given if result.plan is None or result.plan.objective >= given.objective else result.plan
     report = OrderReport(
         operators=len(problem.ops),
         given=given.objective,
         peak=plan.objective,
         bound=min(plan.objective, result.bound or 0),
-        moved=moved,
+        moved=plan is not given,
         seconds=round(time.monotonic() - began, 3),
     )
     return plan, report

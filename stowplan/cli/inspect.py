@@ -53,19 +53,19 @@ def verify_command(
     check = check_plan(kind, found, given)
     proven, failure = (None, "") if bound is None else _check_bound(bound, found, check.objective if check.ok else None)
     if as_json:
-        values = {"ok": check.ok and not failure, "objective": check.objective, "violations": check.violations}
+        values = {"ok": check.ok and not failure, "objective": check.objective, "violations": check.lines}
         said = {} if proven is None else {"bound": proven.bound, "proof": proven.form}
         say_json(values | said | ({"bound_failure": failure} if failure else {}))
     elif check.ok and check.objective is not None:
         exact = f" ({check.objective} {kind.unit})" if kind.unit == "ps" else ""
         say(f"valid: {format_quantity(check.objective, kind.unit)}{exact}")
-    elif check.violations:
-        say("\n".join(check.violations))
+    elif check.lines:
+        say("\n".join(check.lines))
     if not check.ok:
-        others = len(check.violations) - 1
+        others = len(check.lines) - 1
         more = f" (and {others} more)" if others > 0 else ""
         hint = target_hint(assumed) if given.problem != found.digest else ""
-        raise VerificationError(f"{plan}: not a valid plan: {''.join(check.violations[:1])}{more}{hint}")
+        raise VerificationError(f"{plan}: not a valid plan: {''.join(check.lines[:1])}{more}{hint}")
     if failure:
         raise VerificationError(f"{bound}: the bound is not proven: {failure}")
     if proven is not None and proven.bound is not None and check.objective is not None and not as_json:
@@ -143,7 +143,7 @@ def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assum
     from stowplan.portfolio.kind import describe_plan, kind_of
 
     kind = kind_of(problem)
-    if not isinstance(plan, kind.modules.plan_type):
+    if not isinstance(plan, kind.plan):
         raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=path)
     hint = target_hint(assumed) if plan.problem != problem.digest else ""
     try:

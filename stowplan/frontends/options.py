@@ -1,7 +1,7 @@
 """What may be said of an input beside its path.
 
 Which files take an option is said by their format (:attr:`~stowplan.frontends.format.InputFormat.accepts`), which finished
-problems by their kind (:attr:`~stowplan.kinds.KindModules.amends`).
+problems by their kind (:attr:`~stowplan.kinds.BaseKind.amends`).
 """
 
 from __future__ import annotations

@@ -26,30 +26,30 @@ _OPENCGRA = (
 
 def _open(source: Source, options: ReadOptions) -> Opened:
     kind = _kind(source)
-    return Opened(kind.amended(kind.decode_problem(source.data or b"", source.path), options.given()))
+    return Opened(kind.amended(kind.problem.decode(source.data or b"", source.path), options.given()))
 
 
 def _accepts(source: Source) -> frozenset[str]:
     return frozenset(_kind(source).amends)
 
 
-def _kind(source: Source) -> kinds.KindModules:
+def _kind(source: Source) -> kinds.BaseKind:
     """The kind of a problem file; raises InputError for JSON that is no input at all."""
     data = source.data or b""
     found = files.peek_format(data)
-    by_format = {kind.problem_format: kind for kind in kinds.registered()}
-    if found in by_format:
-        return by_format[found]
+    kind = kinds.of_format(found, "problem")
+    if kind is not None:
+        return kind
     if b'"JSON_opt"' in data and not found:
         raise InputError(_OPENCGRA, source=source.path)
-    meant = difflib.get_close_matches(found or "", (*by_format, *_OTHERS), 1)
+    meant = difflib.get_close_matches(found or "", (*kinds.formats("problem"), *_OTHERS), 1)
     expected = repr(meant[0]) if meant else _EXPECTED
     place = None if found is None else "format"
     raise InputError(f"found {files.describe(data)}, expected {expected}", source=source.path, place=place)
 
 
 def _is_input(source: Source) -> bool:
-    return files.peek_format(source.data or b"") in {kind.problem_format for kind in kinds.registered()}
+    return kinds.of_format(files.peek_format(source.data or b""), "problem") is not None
 
 
 #: Takes all JSON that is no other input.

@@ -186,8 +186,8 @@ def read_plan(path: str | Path, problem: Any = None) -> Any:
         What is wrong, with file and field.
     """
     if problem is not None and not files.is_json(path):
-        reader = kinds.of_problem(problem).plan_reader
-        if reader:
-            return kinds.load(reader)(path, problem)
+        read = kinds.of_problem(problem).read_plan
+        if read is not None:
+            return read(path, problem)
     data = files.read_bytes(path)
-    return kinds.of_plan_file(data, path).decode_plan(data, path)
+    return kinds.of_plan_file(data, path).plan.decode(data, path)

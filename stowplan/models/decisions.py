@@ -1,7 +1,7 @@
 """What plans decide, and what two plans of one problem decide differently: the same words for every kind.
 
-A kind declares its sorts of decisions as ``DECISIONS`` in one module (``kinds.KindModules.decisions``), beside the table of its
-offsets. :func:`field_by_field` is for kinds that declare none.
+A kind declares its sorts of decisions as ``DECISIONS`` in one module (``Kind.decisions``), beside the table of its offsets.
+:func:`field_by_field` is for kinds that declare none.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
-
-from stowplan import kinds
 
 Value = int | str | bool
 Values = dict[str, Value]
@@ -66,14 +64,6 @@ class Decision(NamedTuple):
             assert self.values is not None
             before, after = self.values(problem, first), self.values(problem, second)
         return compare_parts(self.what, before, after, lambda key: self.label(problem, key))
-
-
-def diff(problem: Any, first: Any, second: Any) -> tuple[Part, ...]:
-    """What two valid plans of a problem of any kind decide differently, by sorts of decisions."""
-    decisions = kinds.of_problem(problem).part("models.plan:DECISIONS")
-    if decisions is None:
-        return field_by_field(first, second)
-    return tuple(decision.compare(problem, first, second) for decision in decisions)
 
 
 def compare_parts(what: str, first: Mapping[_Key, Values], second: Mapping[_Key, Values], name: Callable[[_Key], str]) -> Part:

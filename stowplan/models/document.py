@@ -1,6 +1,6 @@
 """What all kinds write: problems and plans as JSON files, checked, and the table of offsets, for whoever applies a plan.
 
-A kind makes the table (``kinds.KindModules.offsets``), :mod:`stowplan.backends.emit` writes it.
+A kind makes the table (``Kind.offset_table``), :mod:`stowplan.backends.emit` writes it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import msgspec
 
@@ -42,6 +42,27 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """What notebooks show: a table of the fields, those that are long by how many entries they have."""
         shown: str = kinds.load("stowplan.report.notebook:document_html")(self)
         return shown
+
+
+class PlanDocument(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every plan is: plain data, for one problem."""
+
+    problem: str
+    """Digest of the problem that it is for."""
+    objective: int
+    """What the verifier recomputes; the smaller the better."""
+
+
+PlanT = TypeVar("PlanT", bound=PlanDocument, covariant=True)
+
+
+class ProblemDocument(Document, Generic[PlanT], frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every problem is, validated when it is made; ``PlanT`` is the class of its plans."""
+
+    @property
+    def digest(self) -> str:
+        """Hash of its canonical form: equal problems have equal digests."""
+        raise NotImplementedError
 
 
 def expect(holds: bool, place: str, found: object, expected: str) -> None:
@@ -109,7 +130,11 @@ class OffsetTable(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def make_table(
-    kind: str, problem: kinds.Problem, plan: Document, arenas: Mapping[str, int | None], rows: Iterable[OffsetRow]
+    kind: str,
+    problem: ProblemDocument[PlanDocument],
+    plan: PlanDocument,
+    arenas: Mapping[str, int | None],
+    rows: Iterable[OffsetRow],
 ) -> OffsetTable:
     """The table of a plan.
 

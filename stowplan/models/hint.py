@@ -15,14 +15,15 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
 from stowplan import kinds
 from stowplan.errors import InputError, UsageError, brief
-from stowplan.models.document import Document
+from stowplan.models.document import Document, PlanDocument, ProblemDocument
 
 FORMAT = "stowplan.hint"
 VERSION = 1
@@ -37,8 +38,8 @@ NAME = 40
 class Hint(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Values in [0, 1] for the decisions of a problem, or a plan, or both.
 
-    Which decisions a kind has, and in which order, its ``hint`` module says
-    (:mod:`stowplan.models.memory_mapping.hint`). :func:`check` says whether a hint fits a problem.
+    Which decisions a kind has, and in which order, its :class:`HintValues` say.
+    :func:`check` says whether a hint fits a problem.
     """
 
     kind: str
@@ -57,6 +58,24 @@ class Hint(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     version: int = VERSION
 
 
+P = TypeVar("P", bound=ProblemDocument[PlanDocument])
+Q = TypeVar("Q", bound=PlanDocument)
+
+
+@dataclass(frozen=True)
+class HintValues(Generic[P, Q]):
+    """The values that hints for problems of a kind may have."""
+
+    counts: Callable[[P], Mapping[str, int]]
+    """``(problem)`` to the number of values by their names."""
+    of_plan: Callable[[P, Q], Hint]
+    """``(problem, plan)`` to a hint for what the plan decides."""
+    transferred: Callable[[P, P, Hint], Hint]
+    """``(problem, earlier problem, its hint)`` to a hint for the problem, where steps are known again."""
+    optional: tuple[str, ...] = ()
+    """Names that may be left out."""
+
+
 def of_values(
     problem: Any, values: Mapping[str, Sequence[float]], *, confidence: Sequence[float], plan: Any, source: str
 ) -> Hint:
@@ -71,7 +90,7 @@ def of_values(
     )
 
 
-def check(problem: Any, hint: Hint) -> None:
+def check(problem: Any, hint: Hint, known: HintValues[Any, Any] | None) -> None:
     """Check that a hint is one for this problem; the validity of its plan is not looked at.
 
     Parameters
@@ -80,6 +99,8 @@ def check(problem: Any, hint: Hint) -> None:
         Of any kind.
     hint
         Anything that was read as a hint.
+    known
+        The values that hints for this kind may have; None where they have none.
 
     Raises
     ------
@@ -88,9 +109,9 @@ def check(problem: Any, hint: Hint) -> None:
     UsageError
         It has values, and the kind takes only plans as hints.
     """
-    modules = kinds.of_problem(problem)
-    if hint.kind != modules.name:
-        raise InputError(f"found a hint for {brief(hint.kind, NAME)}, expected one for {modules.name}", place="kind")
+    kind = kinds.of_problem(problem)
+    if hint.kind != kind.name:
+        raise InputError(f"found a hint for {brief(hint.kind, NAME)}, expected one for {kind.name}", place="kind")
     if hint.problem != problem.digest:
         found, expected = brief(hint.problem, NAME), brief(problem.digest, NAME)
         raise InputError(f"found a hint for the problem {found}, expected {expected}", place="problem")
@@ -100,17 +121,16 @@ def check(problem: Any, hint: Hint) -> None:
         if hint.confidence:
             raise InputError("found confidences without values, expected none", place="confidence")
         return
-    counts = modules.part("models.hint:counts")
-    if counts is None:
-        raise UsageError(f"found values as a hint for {modules.title}, expected a plan: that kind takes no values")
-    _check_values(hint, counts(problem), modules.part("models.hint:OPTIONAL") or ())
+    if known is None:
+        raise UsageError(f"found values as a hint for {kind.title}, expected a plan: that kind takes no values")
+    _check_values(hint, known.counts(problem), known.optional)
 
 
 def plan_of(hint: Hint) -> Any:
     """The plan of a hint, decoded; None where it has none. Raises InputError where it is no plan of the hint's kind."""
     if hint.plan is None:
         return None
-    return kinds.named(hint.kind).decode_plan(msgspec.json.encode(hint.plan))
+    return kinds.named(hint.kind).plan.decode(msgspec.json.encode(hint.plan))
 
 
 def _check_values(hint: Hint, counts: Mapping[str, int], optional: Sequence[str]) -> None:

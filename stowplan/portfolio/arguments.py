@@ -40,7 +40,7 @@ def check_others(plans: Any, on_progress: Any, cancel: Any) -> None:
 class Call:
     """A call of :func:`stowplan.solve`, checked: all that its result depends on but the clock."""
 
-    kind: Kind
+    kind: Kind[Any, Any]
     problem: Any
     options: Options
     candidates: Sequence[Candidate]
@@ -67,7 +67,7 @@ class Call:
 
 
 def check_call(
-    kind: Kind,
+    kind: Kind[Any, Any],
     problem: Any,
     options: Options,
     *,
@@ -109,7 +109,7 @@ def check_call(
     )
 
 
-def _keeper(kind: Kind, problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
+def _keeper(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
     # Not at the top: most runs have no earlier plan to keep close to.
     from stowplan.portfolio.keep_close.after_run import StabilityPass
     from stowplan.portfolio.keep_close.earlier_plan import EARLIER, given
@@ -121,7 +121,7 @@ def _keeper(kind: Kind, problem: Any, keep_close: Any, plans: Mapping[str, Any])
 
 
 def starts_of(
-    kind: Kind, problem: Any, initial: Mapping[str, Any], plans: Mapping[str, Any], baseline: str | None
+    kind: Kind[Any, Any], problem: Any, initial: Mapping[str, Any], plans: Mapping[str, Any], baseline: str | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The kind's initial plans and those at hand, the latter verified; and a warning where the baseline's is not valid."""
     starts = dict(initial)
@@ -130,14 +130,14 @@ def starts_of(
     for name, plan in plans.items():
         if name in taken:
             raise UsageError(f"found a plan named {name!r}, which is the name of one of the package's own: give it another")
-        if not isinstance(plan, kind.modules.plan_type):
+        if not isinstance(plan, kind.plan):
             raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
         found = check(kind, problem, plan)
         if not found.ok and name == baseline and plan.problem == problem.digest:
-            invalid.append(left_out(name, f"its plan is not valid: {'; '.join(found.violations[:1])}"))
+            invalid.append(left_out(name, f"its plan is not valid: {'; '.join(found.lines[:1])}"))
             continue
         if not found.ok:
-            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(found.violations[:3])}")
+            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(found.lines[:3])}")
         starts[name] = plan
     return starts, invalid
 
@@ -168,7 +168,7 @@ PRODUCTION = "prod"
 XLA = "xla"
 
 
-def resolve(kind: Kind, baseline: str | None, starts: Mapping[str, Any], given: Iterable[str]) -> str | None:
+def resolve(kind: Kind[Any, Any], baseline: str | None, starts: Mapping[str, Any], given: Iterable[str]) -> str | None:
     """The name of the baseline that a caller means, None where none was named.
 
     Parameters
@@ -196,7 +196,7 @@ def resolve(kind: Kind, baseline: str | None, starts: Mapping[str, Any], given: 
 
 
 def with_maker(
-    kind: Kind, problem: Any, baseline: str | None, starts: Mapping[str, Any], chosen: Sequence[Candidate]
+    kind: Kind[Any, Any], problem: Any, baseline: str | None, starts: Mapping[str, Any], chosen: Sequence[Candidate]
 ) -> list[Candidate]:
     """The candidates of a run, before them what makes the baseline that was named, where no plan of it is at hand."""
     if baseline is None or baseline in starts:
@@ -227,17 +227,16 @@ def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
     kind = kind_of(problem)
     if kind_of(earlier) is not kind:
         raise UsageError(f"found a hint for a problem of {kind_of(earlier).name}, expected one of {kind.name}")
-    transferred = kind.modules.part("models.hint:transferred")
-    if transferred is None:
-        raise UsageError(f"found a hint of an earlier version: problems of {kind.modules.title} take none, only their own")
+    known = kind.extras().hints
+    if known is None:
+        raise UsageError(f"found a hint of an earlier version: problems of {kind.title} take none, only their own")
     given = read_hint(path, earlier)
     plan = hints.plan_of(given) if isinstance(given, Hint) else given
     if plan is not None and not (found := check(kind, earlier, plan)).ok:
-        raise InputError(f"not valid for the earlier version: {'; '.join(found.violations[:3])}", source=path)
+        raise InputError(f"not valid for the earlier version: {'; '.join(found.lines[:3])}", source=path)
     (values,) = hinted_values(kind, earlier, given, plan)
     values = msgspec.structs.replace(values, plan=None if plan is None else msgspec.to_builtins(plan))
-    hint: Hint = transferred(problem, earlier, values)
-    return hint
+    return known.transferred(problem, earlier, values)
 
 
 def read_hint(path: Path, problem: Any) -> Any:
@@ -252,13 +251,13 @@ def read_hint(path: Path, problem: Any) -> Any:
     if files.peek_format(data) == hints.FORMAT:
         hint = Hint.decode(data, path)
         try:
-            hints.check(problem, hint)
+            hints.check(problem, hint, kind_of(problem).extras().hints)
         except InputError as error:
             raise error.within(path) from None
         return hint
     kind = kind_of(problem)
-    if files.is_json(path) and files.peek_format(data) != kind.modules.plan_format:
-        expected = f"expected a hint or a plan: {hints.FORMAT}, {kind.modules.plan_format}"
+    if files.is_json(path) and files.peek_format(data) != kind.plan_format:
+        expected = f"expected a hint or a plan: {hints.FORMAT}, {kind.plan_format}"
         raise InputError(f"found {files.describe(data)}, {expected}", source=path, place="format")
     plan = read_plan(path, problem)
     if plan.problem != problem.digest:
@@ -267,7 +266,7 @@ def read_hint(path: Path, problem: Any) -> Any:
     return plan
 
 
-def hinted_plan(kind: Kind, problem: Any, hint: Any) -> Any:
+def hinted_plan(kind: Kind[Any, Any], problem: Any, hint: Any) -> Any:
     """The plan of a hint, or that is given as one; None where there is none. It has not been verified.
 
     Raises
@@ -278,16 +277,16 @@ def hinted_plan(kind: Kind, problem: Any, hint: Any) -> Any:
         It is a hint for something else, or damaged.
     """
     if isinstance(hint, Hint):
-        hints.check(problem, hint)
+        hints.check(problem, hint, kind.extras().hints)
         return hints.plan_of(hint)
-    if hint is not None and not isinstance(hint, kind.modules.plan_type):
+    if hint is not None and not isinstance(hint, kind.plan):
         raise UsageError(
             f"found {describe_plan(hint)} as the hint, expected a stowplan.models.hint.Hint or a plan of {kind.name}"
         )
     return hint
 
 
-def hinted_values(kind: Kind, problem: Any, hint: Any, plan: Any) -> list[Hint]:
+def hinted_values(kind: Kind[Any, Any], problem: Any, hint: Any, plan: Any) -> list[Hint]:
     """The values of a hint without its plan, or those of the plan; nothing where the kind takes no values.
 
     Parameters
@@ -301,8 +300,7 @@ def hinted_values(kind: Kind, problem: Any, hint: Any, plan: Any) -> list[Hint]:
     """
     if isinstance(hint, Hint) and hint.values:
         return [msgspec.structs.replace(hint, plan=None)]
-    of_plan = None if plan is None else kind.modules.part("models.hint:of_plan")
-    if of_plan is None:
+    known = None if plan is None else kind.extras().hints
+    if known is None:
         return []
-    found: Hint = of_plan(problem, plan)
-    return [msgspec.structs.replace(found, plan=None)]
+    return [msgspec.structs.replace(known.of_plan(problem, plan), plan=None)]

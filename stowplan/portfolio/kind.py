@@ -1,33 +1,33 @@
-"""What a kind of problem brings to a run: its verifier, its candidates, and what results say of it."""
+"""What a kind of problem is: one object that says how its plans are verified, found and shown.
+
+Each is declared in ``portfolio/<kind>/kind.py``. What takes long to import, and most calls go without, is
+imported by a function there (:attr:`Kind.extras`), or named by its place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import msgspec
 
 from stowplan import kinds
+from stowplan.errors import UsageError
 from stowplan.frontends.options import OPTIONS, spelt
-from stowplan.kinds import KindModules
-from stowplan.models.verification import Verification
+from stowplan.models.decisions import Decision, Part, field_by_field
+from stowplan.models.document import OffsetTable, PlanDocument, ProblemDocument
+from stowplan.models.hint import HintValues
+from stowplan.models.verification import Verification, Violation
 from stowplan.portfolio.context import Options
 from stowplan.result import Assumption
 
+if TYPE_CHECKING:
+    from stowplan.portfolio.keep_close.earlier_plan import KeepClose, PlanChanges
+    from stowplan.portfolio.validation.adapter import Adapter
 
-@dataclass(frozen=True)
-class Check:
-    """What a kind's verifier says of a plan."""
-
-    ok: bool
-    objective: int | None
-    """Recomputed from scratch."""
-    violations: tuple[str, ...]
-    """One line each."""
-    tie_break: int = 0
-    """What decides between plans of equal objective: the smaller the better."""
-    is_tie_break_least: bool = True
-    """Whether no plan of this objective has a smaller ``tie_break``."""
+P = TypeVar("P", bound=ProblemDocument[PlanDocument])
+Q = TypeVar("Q", bound=PlanDocument)
 
 
 @dataclass(frozen=True)
@@ -92,83 +92,88 @@ def in_caller(candidate: Candidate, options: Options) -> Candidate:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of problem, as the portfolio sees it. Its problem, plan and files are those of :attr:`modules`."""
+class Extras(Generic[P, Q]):
+    """What a kind brings beside solving."""
 
-    name: str
-    """As it is registered in :mod:`stowplan.kinds`."""
-    verify: Callable[[Any, Any], Check]
-    """``(problem, plan)``, both of their types; :func:`check` takes anything for a plan."""
-    finish: Callable[[Any, Any, int], Any]
-    """``(problem, plan, objective) -> plan`` with the verified objective written into it."""
-    initial: Callable[[Any], Mapping[str, Any]]
+    hints: HintValues[P, Q] | None = None
+    """The values that hints may have; a kind without takes only plans as hints."""
+    changes: Callable[[P, KeepClose], PlanChanges] | None = None
+    """How plans are kept close (:mod:`stowplan.portfolio.keep_close.earlier_plan`); without it fields are reverted."""
+    adapter: Adapter | None = None
+    """How its policies are validated (:mod:`stowplan.portfolio.validation.adapter`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind(kinds.BaseKind, Generic[P, Q]):
+    """A kind of problem, of problems ``P`` and plans ``Q``. What has a default may be left out."""
+
+    problem: type[P]
+    plan: type[Q]
+    verify: Callable[[P, Q], Verification[Any]]
+    """:func:`check` takes anything for a plan."""
+    initial: Callable[[P], Mapping[str, Q]]
     """Plans that cost nothing to make, by name."""
-    bound: Callable[[Any], int]
+    bound: Callable[[P], int]
     """A bound that costs nothing."""
-    candidates: Callable[[Any, Any], list[Candidate]]
+    candidates: Callable[[P, Options], list[Candidate]]
     """``(problem, options)`` to all candidates there are, most useful first."""
     baseline: str
     """Name of the baseline that speedups are over."""
-    facts: Callable[[Any, Any], dict[str, Any]]
+    facts: Callable[[P, Q | None], dict[str, Any]]
     """``(problem, plan or None)`` to details for the result."""
-    identity: Callable[[Any], dict[str, str]]
+    identity: Callable[[P], dict[str, str]]
     """Program, target, cost model and digest of a problem."""
+    labels: Callable[[P, Q], dict[str, Any]] = lambda problem, plan: {
+        field: getattr(problem, field) for field in ("name", "target") if hasattr(plan, field)
+    }
+    """``(problem, plan)`` to the fields of plans that repeat what the problem says, for whoever reads or applies them."""
     unit: str = "ps"
     """Of objectives and bounds."""
     baseline_sources: tuple[str, ...] = field(default=())
     """Sources whose objectives the result lists as baselines."""
-    makes_baselines: Callable[[Any], tuple[Candidate, ...]] = lambda problem: ()
+    makes_baselines: Callable[[P], tuple[Candidate, ...]] = lambda problem: ()
     """Candidates with :attr:`Candidate.makes_baseline`, for baselines that are not among the initial plans: a run has one of
     them where that baseline is named, whatever other candidates it has."""
-    awaited_baselines: Callable[[Any], tuple[str, ...]] = lambda problem: ()
+    awaited_baselines: Callable[[P], tuple[str, ...]] = lambda problem: ()
     """Those of ``baseline_sources`` that heuristics make first: a run of a problem that could stop waits for them, until each
     has a plan, or is known to have none (:meth:`stowplan.portfolio.context.Context.no_plan`)."""
-    asks_for_any: Callable[[Any], bool] = lambda problem: False
+    asks_for_any: Callable[[P], bool] = lambda problem: False
     """Whether any valid plan will do, however good others may be."""
     assumptions: tuple[str, ...] = ()
     """Rules that could be others: fields of the problem (``banks.capacity``), with the value that forbids nothing where there
     is one (``stalls=allowed``)."""
-    proven: Callable[[Any, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
+    proven: Callable[[P, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
     """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
-    notes: Callable[[Any], tuple[str, ...]] = lambda problem: getattr(problem, "notes", ())
+    notes: Callable[[P], tuple[str, ...]] = lambda problem: getattr(problem, "notes", ())
     """What the problem's front end could not take literally; results warn of it."""
     counts: tuple[str, ...] = ()
     """Names of the facts that say how large a problem is."""
     highlights: tuple[str, ...] = ()
     """Names of the facts that summaries print."""
+    decisions: tuple[Decision, ...] = ()
+    """What its plans decide; plans of a kind without are compared field by field."""
+    offset_table: Callable[[P, Q], OffsetTable] | None = None
+    """The table of a valid plan, for ``--emit`` (:mod:`stowplan.backends.emit`)."""
+    extras: Callable[[], Extras[P, Q]] = lambda: Extras()
+    """Imports what most calls go without."""
+    presenter: str = ""
+    """``module:name`` of its :class:`stowplan.report.presenter.Presenter`; empty for that itself."""
 
-    @property
-    def modules(self) -> KindModules:
-        """Where its parts are."""
-        return kinds.named(self.name)
+    def finish(self, problem: P, plan: Q, objective: int) -> Q:
+        """A plan with the verified objective and the kind's :attr:`labels` written into it."""
+        return msgspec.structs.replace(plan, objective=objective, **self.labels(problem, plan))
 
-
-def checking(
-    verify: Callable[[Any, Any], Verification[Any]],
-    objective: str,
-    tie_break: Callable[[Any], tuple[int, bool]] = lambda found: (0, True),
-) -> Callable[[Any, Any], Check]:
-    """A kind's verifier in these terms.
-
-    ``objective`` is the name of the field of what it finds; ``tie_break`` gives :attr:`Check.tie_break` and
-    :attr:`Check.is_tie_break_least`.
-    """
-
-    def check_plan(problem: Any, plan: Any) -> Check:
-        found = verify(problem, plan)
-        texts = tuple(f"{each.code}: {each.message}" for each in found.violations)
-        # Of a plan for another problem this is all there is to say: its numbers mean other things.
-        texts = tuple(text for text in texts if text.startswith("wrong_problem: ")) or texts
-        return Check(found.ok, getattr(found, objective), texts, *tie_break(found))
-
-    return check_plan
+    def diff(self, problem: P, first: Q, second: Q) -> tuple[Part, ...]:
+        """What two valid plans of a problem decide differently, by sorts of decisions."""
+        parts = tuple(decision.compare(problem, first, second) for decision in self.decisions)
+        return parts or field_by_field(first, second)
 
 
 #: Values of a rule that are named, of those that many things in a problem have.
 MOST_VALUES = 4
 
 
-def assumptions(kind: Kind, problem: Any) -> tuple[Assumption, ...]:
+def assumptions(kind: Kind[Any, Any], problem: Any) -> tuple[Assumption, ...]:
     """What verdicts on a problem rest on: how its front end made it, and its kind's rules that could be others."""
     found: list[Assumption] = [*getattr(problem, "choices", ())]
     for path, _, free in (rule.partition("=") for rule in kind.assumptions):
@@ -185,12 +190,12 @@ def assumptions(kind: Kind, problem: Any) -> tuple[Assumption, ...]:
     return tuple(found)
 
 
-def _instead(kind: Kind, path: str, free: str) -> str:
+def _instead(kind: Kind[Any, Any], path: str, free: str) -> str:
     """What to try in place of a rule's value: the option that has it, where there is one."""
     rule, _, name = path.rpartition(".")
     if rule == "rules":
         return f"--set {name}={free or 'none'}"
-    if name in ("capacity", "limit") and "capacity" in kind.modules.amends:
+    if name in ("capacity", "limit") and "capacity" in kind.amends:
         return "a larger --capacity"
     if path in OPTIONS:
         return spelt(name, free) if OPTIONS[name].words else f"no {spelt(name)}"
@@ -207,32 +212,42 @@ def identify(problem: Any, cost_model: str | None = None, target: str | None = N
     }
 
 
-def check(kind: Kind, problem: Any, plan: Any) -> Check:
+def check(kind: Kind[Any, Any], problem: Any, plan: Any) -> Verification[Any]:
     """What the kind's verifier says of anything that is given as a plan; never raises."""
-    if not isinstance(plan, kind.modules.plan_type):
-        return Check(False, None, (f"wrong_kind: found {describe_plan(plan)}, expected a plan of {kind.name}",))
+    if not isinstance(plan, kind.plan):
+        return _not_verified("wrong_kind", f"found {describe_plan(plan)}, expected a plan of {kind.name}")
     try:
         return kind.verify(problem, plan)
     except Exception as error:  # a plan that the verifier stumbles over must not cost the plans at hand
-        return Check(False, None, (f"the verifier failed: {type(error).__name__}: {error}",))
+        return _not_verified("the verifier failed", f"{type(error).__name__}: {error}")
+
+
+def _not_verified(code: str, message: str) -> Verification[str]:
+    return Verification((Violation(code, message),), None)
 
 
 def describe_plan(plan: Any) -> str:
     """What is given as a plan, for an error message: ``a plan of packing``, ``a str`` ..."""
-    other = next((each.name for each in kinds.registered() if each.is_plan(plan)), None)
-    return f"a {type(plan).__name__}" if other is None else f"a plan of {other}"
+    other = kinds.of_format(getattr(plan, "format", None), "plan")
+    return f"a {type(plan).__name__}" if other is None else f"a plan of {other.name}"
 
 
-@cache
-def _of_modules(modules: KindModules) -> Kind:
-    return cast(Kind, modules.part("portfolio.kind:KIND"))
-
-
-def kind(name: str) -> Kind:
+def kind(name: str) -> Kind[Any, Any]:
     """Kind of this name; raises UsageError where there is none."""
-    return _of_modules(kinds.named(name))
+    return _whole(kinds.named(name))
 
 
-def kind_of(problem: object) -> Kind:
+def kind_of(problem: object) -> Kind[Any, Any]:
     """Kind of a problem object; raises UsageError for anything else. Imports that kind alone."""
-    return _of_modules(kinds.of_problem(problem))
+    return _whole(kinds.of_problem(problem))
+
+
+def registered() -> list[Kind[Any, Any]]:
+    """All kinds, imported."""
+    return list(map(_whole, kinds.registered()))
+
+
+def _whole(found: kinds.BaseKind) -> Kind[Any, Any]:
+    if not isinstance(found, Kind):
+        raise UsageError(f"found a {type(found).__name__} as the kind {found.name}, expected a stowplan.portfolio.kind.Kind")
+    return found

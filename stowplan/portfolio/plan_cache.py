@@ -139,7 +139,7 @@ class PlanCache:
 
     # ------------------------------------------------------------------------------------------------------- results
 
-    def get(self, kind: Kind, problem: Any, key: str, time_limit: float) -> Result | None:
+    def get(self, kind: Kind[Any, Any], problem: Any, key: str, time_limit: float) -> Result | None:
         """A result for this key that is good for the time limit, verified; None where there is none."""
         row = self._safely("read", lambda: self._find(key), None)
         if row is None:
@@ -364,7 +364,7 @@ def _digest(data: bytes, plan: bytes | None) -> bytes:
     return hashlib.sha256(data + b"\0" + (plan or b"")).digest()
 
 
-def _decoded(kind: Kind, problem: Any, data: bytes, plan_data: bytes | None, digest: bytes) -> Result | None:
+def _decoded(kind: Kind[Any, Any], problem: Any, data: bytes, plan_data: bytes | None, digest: bytes) -> Result | None:
     """The result of an entry; None where anything is wrong with it."""
     try:
         if _digest(data, plan_data) != digest:
@@ -374,7 +374,7 @@ def _decoded(kind: Kind, problem: Any, data: bytes, plan_data: bytes | None, dig
             found = msgspec.structs.replace(found, certificate=msgspec.convert(found.certificate, Certificate))
         if plan_data is None:
             return found if found.objective is None else None
-        plan = kind.modules.decode_plan(plan_data)
+        plan = kind.plan.decode(plan_data)
     except (msgspec.MsgspecError, StowplanError, TypeError, ValueError):
         return None
     verified = check(kind, problem, plan)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stowplan.errors import InputError
-from stowplan.models.decisions import Part, diff
+from stowplan.models.decisions import Part
 from stowplan.portfolio.kind import Kind, check, describe_plan, kind_of
 from stowplan.result import two_numbers
 
@@ -52,7 +52,7 @@ def compare_plans(
     Returns
     -------
     PlanComparison
-        Objectives, and changes as the kind has them (``KindModules.decisions``).
+        Objectives, and changes as the kind has them (``Kind.decisions``).
 
     Raises
     ------
@@ -70,20 +70,20 @@ def compare_plans(
         difference=after - before,
         percent=100 * (after - before) / before if relative else None,
         facts=_unlike(kind.facts(problem, first), kind.facts(problem, second)),
-        parts=diff(problem, first, second),
+        parts=kind.diff(problem, first, second),
     )
 
 
-def _objective(kind: Kind, problem: Any, plan: Any, name: str) -> int:
+def _objective(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> int:
     """Objective of a valid plan."""
-    if not isinstance(plan, kind.modules.plan_type):
+    if not isinstance(plan, kind.plan):
         raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=name)
     if plan.problem != problem.digest:
         raise InputError("the plan is for another problem, expected two plans of the same input", source=name)
     found = check(kind, problem, plan)
     if not found.ok or found.objective is None:
-        more = f" (and {len(found.violations) - 1} more)" if len(found.violations) > 1 else ""
-        raise InputError(f"not a valid plan: {''.join(found.violations[:1])}{more}", source=name)
+        more = f" (and {len(found.lines) - 1} more)" if len(found.lines) > 1 else ""
+        raise InputError(f"not a valid plan: {''.join(found.lines[:1])}{more}", source=name)
     return found.objective
 
 

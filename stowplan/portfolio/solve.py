@@ -6,11 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from stowplan import kinds
 from stowplan.deadline import Deadline
+from stowplan.models.document import PlanDocument, ProblemDocument
 from stowplan.portfolio.arguments import Call, check_call, check_others
 from stowplan.portfolio.certification import certified, seconds_for
 from stowplan.portfolio.context import FAMILIES, Options
@@ -20,12 +22,14 @@ from stowplan.portfolio.run.run import Run, result_of
 from stowplan.portfolio.run.state import Progress, RunState
 from stowplan.result import Result
 
+PlanT = TypeVar("PlanT", bound=PlanDocument)
+
 #: A deterministic run ends at so many times its time limit at the latest.
 CEILING = 2.0
 
 
 def solve(
-    problem: Any,
+    problem: ProblemDocument[PlanT],
     *,
     time_limit: float = 30.0,
     candidates: str | Iterable[str] = FAMILIES,
@@ -43,7 +47,7 @@ def solve(
     cancel: threading.Event | None = None,
     cache: str | os.PathLike[str] | PlanCache | None = None,
     certify: bool = False,
-) -> Result:
+) -> Result[PlanT]:
     """Best verified plan for a problem within a time limit, with a proven bound.
 
     Parameters
@@ -119,11 +123,9 @@ def solve(
     kind = kind_of(problem)
     # The kind's modules may just have been imported; that is part of the time.
     limit = options.time_limit
-    if options.certify:
-        from stowplan.certificates.maker import maker_of
-
+    if options.certify and kind.certificate:
         # Loaded within the limit.
-        maker_of(kind.name)
+        kinds.load(kind.certificate)
     if options.deterministic:
         limit = CEILING * options.time_limit
     elif options.certify:

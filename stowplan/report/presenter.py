@@ -1,6 +1,6 @@
 """How plans of a kind are shown: as text, as a picture, and in the report. Found by the kind, and loaded when it is asked for.
 
-A kind has its presenter as ``PRESENTER`` in ``report/<kind>/presenter.py``. One without gets :class:`Presenter` itself: text
+A kind says where its presenter is (``Kind.presenter``). One without gets :class:`Presenter` itself: text
 and report say what is the same for every kind, and nothing is drawn.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from stowplan import kinds
 from stowplan.errors import InputError, StowplanError, UsageError
-from stowplan.models.decisions import diff
 from stowplan.models.document import Document
 from stowplan.portfolio.kind import Kind, kind_of
 from stowplan.report.figures import check_format, save_picture
@@ -34,7 +34,7 @@ class Presenter:
     #: Whether ratios of objectives, gaps among them, say something.
     has_ratios = True
 
-    def __init__(self, kind: Kind | None = None):
+    def __init__(self, kind: Kind[Any, Any] | None = None):
         self._kind = kind
 
     def check_drawable(self, problem: Any) -> None:
@@ -48,7 +48,7 @@ class Presenter:
 
     def check_fits(self, problem: Any, plan: object) -> None:
         """Raise where a plan cannot be shown for this problem: InputError, or VerificationError where it must be valid."""
-        expected = None if self._kind is None else self._kind.modules.plan_format
+        expected = None if self._kind is None else self._kind.plan_format
         found = getattr(plan, "format", None)
         if expected is not None and found != expected:
             raise InputError(f"found a plan of another kind ({found or type(plan).__name__}), expected {expected}")
@@ -88,7 +88,7 @@ class Presenter:
         who = self._kind.identity(problem)
         lines = [f"{who['program'] or self._words()} on {who['target']} ({who['cost_model']})"]
         lines.append(f"  objective  {self.format_objective(check.objective, self._kind.unit)}")
-        lines += [f"  not valid  {violation}" for violation in (check.violations if everything else check.violations[:10])]
+        lines += [f"  not valid  {violation}" for violation in (check.lines if everything else check.lines[:10])]
         for name, other in others:
             value = self._kind.verify(problem, other).objective
             lines.append(f"  {name:<9}  {self.format_objective(value, self._kind.unit)}")
@@ -148,7 +148,7 @@ class DrawingPresenter(Presenter):
 
     def check_fits(self, problem: Any, plan: Any) -> None:
         """Plans that break rules are shown as well: seeing what is wrong is what pictures are for."""
-        if self._kind is not None and not isinstance(plan, self._kind.modules.plan_type):
+        if self._kind is not None and not isinstance(plan, self._kind.plan):
             raise InputError(f"found a {type(plan).__name__} of another kind, expected {self.a_plan}")
         if plan.problem != problem.digest:
             raise InputError(f"the plan is for another problem: expected the same {self.made_for}")
@@ -187,7 +187,7 @@ class DrawingPresenter(Presenter):
 
     def are_alike(self, problem: Any, first: Any, second: Any) -> bool:
         """Whether two plans decide the same, whatever their names."""
-        return first == second or not any(part.changes for part in diff(problem, first, second))
+        return first == second or not any(part.changes for part in kind_of(problem).diff(problem, first, second))
 
     def distinct(self, problem: Any, plans: Sequence[Labelled]) -> list[Labelled]:
         """Plans that decide unlike things, as many as the picture has room for; see :func:`merge_equal`."""
@@ -200,9 +200,10 @@ class DrawingPresenter(Presenter):
         return merge_equal(plans, partial(self.are_alike, problem))[: self.most_plans]
 
 
-def presenter_of(kind: Kind) -> Presenter:
+def presenter_of(kind: Kind[Any, Any]) -> Presenter:
     """Presenter of a kind."""
-    return cast(Callable[[Kind], Presenter], kind.modules.part("report.presenter:PRESENTER") or Presenter)(kind)
+    made: Presenter = (kinds.load(kind.presenter) if kind.presenter else Presenter)(kind)
+    return made
 
 
 def presenter_for(problem: object) -> Presenter:

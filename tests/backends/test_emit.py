@@ -6,13 +6,14 @@ import csv
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from stowplan import kinds
+from stowplan.backends import emit as emission
 from stowplan.backends.emit import FORMATS, emit, table_of, write
 from stowplan.errors import UsageError
 from stowplan.models.document import OffsetTable
@@ -21,6 +22,7 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.tier_placement import plan as placement
 from stowplan.models.tier_placement import problem as network
+from stowplan.portfolio.kind import kind
 from tests.portfolio.fakes import ladder_plan, ladder_problem
 
 
@@ -55,7 +57,7 @@ def test_memory_mapping() -> None:
         ("t1", 1, 1, 0, 5),
     ]
     assert [(each.name, each.bytes, each.capacity) for each in table.arenas] == [("fast_memory", 2, 3)]
-    nothing = mapping.Plan(problem=problem.digest, objective_ps=140)
+    nothing = mapping.Plan(problem=problem.digest, objective=140)
     assert table_of(problem, nothing).arenas[0].bytes == 0
     assert b"_rows" not in emit(problem, nothing, "c-header")
 
@@ -65,7 +67,7 @@ def test_tier_placement_has_an_arena_for_each_tier() -> None:
     problem: Any = _network(tiers, address_spaces=True)
     plan = placement.Plan(
         problem=problem.digest,
-        objective_ps=0,
+        objective=0,
         weight_tiers=(0, 1),
         output_tiers=(1, 1),
         weight_offsets=(16, 0),
@@ -137,8 +139,7 @@ def test_what_has_no_offsets_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, plan = packing("a")
     with pytest.raises(UsageError, match="found the format 'xml', expected one of c-header, json, csv"):
         emit(problem, plan, "xml")
-    part = kinds.KindModules.part
-    monkeypatch.setattr(kinds.KindModules, "part", lambda kind, at: None if kind.name == "packing" else part(kind, at))
+    monkeypatch.setattr(emission, "kind_of", lambda problem: replace(kind("packing"), offset_table=None))
     with pytest.raises(UsageError, match="plans of packing have no offsets to emit, those of memory mapping"):
         emit(problem, plan, "json")
 

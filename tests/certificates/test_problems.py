@@ -61,12 +61,12 @@ def test_the_table_has_every_kind() -> None:
 
 @pytest.mark.parametrize("kind", KNOWN)
 def test_a_new_field_or_value_of_a_problem_must_be_known_to_the_checker(kind: str) -> None:
-    assert_covers(kinds.named(kind).part("models.problem:Problem"), KNOWN[kind], kind)
+    assert_covers(kinds.named(kind).problem, KNOWN[kind], kind)
 
 
 def test_the_comparison_sees_what_is_new() -> None:
     """The test above is no test unless these fail."""
-    problem = kinds.named("memory_mapping").part("models.problem:Problem")
+    problem = kinds.named("memory_mapping").problem
     known = KNOWN["memory_mapping"]
     for changed in (
         {name: value for name, value in known.items() if name != "evictions"},

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 import stowplan
-from stowplan import kinds
 from stowplan.models.packing.plan import Plan as PackingPlan
+from stowplan.portfolio.kind import registered
 from tests.cli.conftest import ALEXNET, Cli, Solved, cli, error_line
 
 __all__ = ["cli"]
@@ -130,5 +130,5 @@ def test_help_names_both_forms(cli: Cli) -> None:
 
 
 def test_every_kind_of_the_package_has_a_diff() -> None:
-    for each in kinds.registered():
-        assert each.part("models.plan:DECISIONS"), each.name
+    for each in registered():
+        assert each.decisions, each.name

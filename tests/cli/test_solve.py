@@ -42,7 +42,7 @@ def test_json(cli: Cli, tmp_path: Path) -> None:
     assert (result["status"], result["verified"], result["provenance"]["seed"]) == ("feasible", True, 7)
     assert result["history"][-1].keys() == {"seconds", "source", "objective", "bound"}
     plan = read_plan(output)
-    assert plan.objective_ps == result["objective"] >= result["bound"] > 0
+    assert plan.objective == result["objective"] >= result["bound"] > 0
     assert result["gap"] == pytest.approx(1 - result["bound"] / result["objective"])
     assert cli("verify", ALEXNET, output).code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
@@ -94,7 +94,7 @@ def test_capacity(cli: Cli, solved: Solved, tmp_path: Path) -> None:
         objectives.append(result["objective"])
     assert objectives == sorted(objectives, reverse=True)
     assert objectives[0] == solved.problem.all_slow_ps
-    assert objectives[2] == solved.plan.objective_ps
+    assert objectives[2] == solved.plan.objective
     other = stowplan.read(ALEXNET, "teaching", capacity=2**19)
     assert other == stowplan.read(solved.problem_file, capacity=2**19)
     assert other.digest != solved.problem.digest
@@ -241,7 +241,7 @@ def test_a_plan_and_its_hint_guide_the_next_run(cli: Cli, tmp_path: Path) -> Non
         outcome = cli("solve", ALEXNET, *TEACHING, *BRIEF, "--hint", path, "--json")
         result = json.loads(outcome.out)
         assert outcome.code == 0
-        assert result["baselines"]["hint"] == found.objective_ps >= result["objective"]
+        assert result["baselines"]["hint"] == found.objective >= result["objective"]
         assert result["provenance"]["options"]["hint"] == "plan"
 
 
@@ -288,7 +288,7 @@ def test_a_plan_of_an_earlier_version_guides(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_plan_that_is_not_valid_is_no_hint(cli: Cli, tmp_path: Path) -> None:
     problem = stowplan.read(ALEXNET, target="teaching")
-    Plan(problem=problem.digest, objective_ps=1, fast_uses=(0,)).save(tmp_path / "plan.json")
+    Plan(problem=problem.digest, objective=1, fast_uses=(0,)).save(tmp_path / "plan.json")
     outcome = cli("solve", ALEXNET, *TEACHING, *BRIEF, "--hint", tmp_path / "plan.json")
     assert outcome.code == 2
     assert "the plan 'hint' is not valid for this problem" in error_line(outcome)

@@ -76,8 +76,8 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
     for number, (program, row) in enumerate(zip((small_program(), other_program()), printed["programs"], strict=True)):
         plan = plan_files.Plan.load(tmp_path / "plans" / f"{number:03d}.plan.json")
         assert not verify(program, plan).violations
-        assert program.all_slow_ps - plan.objective_ps == row["return_ps"]
-        assert row["normalised_return"] == pytest.approx(program.normalised_return(plan.objective_ps))
+        assert program.all_slow_ps - plan.objective == row["return_ps"]
+        assert row["normalised_return"] == pytest.approx(program.normalised_return(plan.objective))
     assert "steps" in done.err
 
 

@@ -67,7 +67,7 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
     ):
         plan = Plan.load(tmp_path / "made" / "plans" / f"{number:03d}.plan.json")
         assert not verify(network, plan).violations
-        assert plan.objective_ps == row["latency_ps"]
+        assert plan.objective == row["latency_ps"]
         assert row["speedup"] == pytest.approx(row["compiler_ps"] / row["latency_ps"])
         assert row["measured_speedup"] != row["speedup"]
     assert "best speedup" in done.err
@@ -244,7 +244,7 @@ def test_plans_that_do_not_fit_are_no_demonstrations(cli: Cli, tmp_path: Path, p
         ({"output_tiers": (7,) * 4}, "plan.json: found tiers 0 to 7, expected 0 to 2"),
         ({"weight_tiers": (0,)}, "plan.json: has not a tier for"),
     ):
-        known = {"problem": digest, "objective_ps": 1, "weight_tiers": (0,) * 4, "output_tiers": (0,) * 4}
+        known = {"problem": digest, "objective": 1, "weight_tiers": (0,) * 4, "output_tiers": (0,) * 4}
         Plan(**{**known, **fields}).save(plan)
         assert message in error_line(cli("train", "egrl", problem, "-o", tmp_path / "x.pt", "--demonstrations", plan, *SMALL))
         assert not (tmp_path / "x.pt").exists()

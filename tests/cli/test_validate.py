@@ -13,7 +13,6 @@ from stowplan.cli import validate as command
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.validation import adapter as policies
 from stowplan.portfolio.validation import suite
-from stowplan.portfolio.validation.adapter import adapter_of
 from stowplan.portfolio.validation.records import Validation
 from tests.cli.conftest import Cli, error_line
 from tests.portfolio.validation.players import BEST, ONE_BAD, Fixed, Idle, Scripted, four_reads, solved
@@ -139,7 +138,8 @@ def test_what_candidates_say_of_the_shipped_policies_is_what_the_files_say(
     name: str, claim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    adapter = adapter_of(policies.kind(name))
+    adapter = policies.kind(name).extras().adapter
+    assert adapter is not None
     monkeypatch.delenv(adapter.source.variable, raising=False)
     opened = policies.Policies().of(policies.kind(name))
     assert opened.training == claim
@@ -178,7 +178,9 @@ def test_a_policy_of_another_kind(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     path = tmp_path / "four.json"
     four_reads().save(path)
-    policy = adapter_of(policies.kind("modulo_scheduling")).source.path
+    adapter = policies.kind("modulo_scheduling").extras().adapter
+    assert adapter is not None
+    policy = adapter.source.path
     outcome = cli("validate", path, "--policy", policy, "-q", "--set", "games=1", "--set", "solves=0")
     assert outcome.code == 2
     assert "mmap_muzero.pt" in outcome.out

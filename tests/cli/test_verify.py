@@ -64,9 +64,9 @@ def write(path: Path, value: object) -> Path:
 def test_accepts_what_solve_wrote(cli: Cli, solved: Solved) -> None:
     for arguments in ((solved.problem_file,), (ALEXNET, "--target", "teaching"), (ALEXNET,)):
         outcome = cli("verify", *arguments, solved.plan_file)
-        assert outcome == (0, f"valid: 25.42 ms ({solved.plan.objective_ps} ps)\n", "")
+        assert outcome == (0, f"valid: 25.42 ms ({solved.plan.objective} ps)\n", "")
     outcome = cli("verify", solved.problem_file, solved.plan_file, "--json")
-    assert json.loads(outcome.out) == {"ok": True, "objective": solved.plan.objective_ps, "violations": []}
+    assert json.loads(outcome.out) == {"ok": True, "objective": solved.plan.objective, "violations": []}
     assert (outcome.code, outcome.err) == (0, "")
 
 
@@ -153,7 +153,7 @@ def assert_harmless(problem: Problem, before: Plan, after: Plan, path: Way) -> N
     else:
         assert (table, field) == ("copies", "end")
         assert before.copies[number].start <= after.copies[number].end < before.copies[number].end
-    assert simulate(problem, after).total_ps == before.objective_ps
+    assert simulate(problem, after).total_ps == before.objective
     assert reference.is_valid(*in_units(problem, after))
 
 

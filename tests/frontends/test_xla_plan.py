@@ -412,7 +412,7 @@ def test_real_plans(corpus: Path, name: str, share: float) -> None:
     fast = sum(traffic[use] for use in imported.plan.fast_uses)
     assert fast / sum(traffic) == pytest.approx(share, abs=0.04)
     assert sum(item.traffic for item in imported.dropped) <= 0.05 * sum(traffic)
-    assert imported.plan.objective_ps < problem.all_slow_ps
+    assert imported.plan.objective < problem.all_slow_ps
     assert not imported.homeless
     assert not imported.foreign
     assert imported.mixed_reads == 0

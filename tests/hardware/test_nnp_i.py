@@ -155,8 +155,8 @@ def test_timing_agrees_with_the_verifier(seed: int) -> None:
     for _ in range(10):
         weights, outputs = ([chance.randrange(len(problem.tiers)) for _ in problem.layers] for _ in range(2))
         latency = latency_ps(problem, weights, outputs)
-        plan = Plan(problem=problem.digest, objective_ps=latency, weight_tiers=tuple(weights), output_tiers=tuple(outputs))
-        assert verify(problem, plan).latency_ps == latency == brute_force.latency(problem, (tuple(weights), tuple(outputs)))
+        plan = Plan(problem=problem.digest, objective=latency, weight_tiers=tuple(weights), output_tiers=tuple(outputs))
+        assert verify(problem, plan).objective == latency == brute_force.latency(problem, (tuple(weights), tuple(outputs)))
 
 
 def test_spill_order() -> None:

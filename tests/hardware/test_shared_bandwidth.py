@@ -26,7 +26,7 @@ def case(seed: int) -> tuple[Problem, Plan, list[int], list[int]]:
         start, end = sorted(rng.choices(range(problem.horizon + 1), k=2))
         copies.append(Copy(rng.randrange(len(problem.tensors)), rng.choice(["in", "out"]), start, end))
     copies.sort(key=lambda copy: copy.start)
-    plan = Plan(problem=problem.digest, objective_ps=0, copies=tuple(copies))
+    plan = Plan(problem=problem.digest, objective=0, copies=tuple(copies))
     durations = [rng.randrange(0, 60) for _ in range(problem.horizon)]
     return problem, plan, durations, [rng.randrange(0, each + 1) for each in durations]
 
@@ -95,7 +95,7 @@ def test_without_other_traffic_one_engine_is_the_copy_engine_of_the_rules(seed: 
 def test_a_step_that_takes_all_of_the_bandwidth_leaves_copies_nothing() -> None:
     problem, _, _, _ = case(0)
     size = problem.tensors[0].size
-    plan = Plan(problem=problem.digest, objective_ps=0, copies=(Copy(0, "in", 0, 1),))
+    plan = Plan(problem=problem.digest, objective=0, copies=(Copy(0, "in", 0, 1),))
     durations = [size, *[0] * (problem.horizon - 1)]
 
     def stall(slow: int) -> int:

@@ -85,7 +85,7 @@ def tier_placement(problem: Any, plan: Any) -> bool:
                 return False
         if any(one[0] == two[0] and _share(one[1], two[1]) and one[2] & two[2] for one, two in combinations(placed, 2)):
             return False
-    return bool(plan.objective_ps == tiers.latency(problem, both))
+    return bool(plan.objective == tiers.latency(problem, both))
 
 
 def bank_mapping(problem: Any, plan: Any) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import stowplan
 from stowplan.models.banked_packing.plan import Plan as BankedPlan
-from stowplan.models.decisions import Part, diff, field_by_field
+from stowplan.models.decisions import Part, field_by_field
 from stowplan.models.hint import longest_ascending
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.modulo_scheduling.plan import Plan as Schedule
@@ -32,9 +32,7 @@ def test_residencies_fast_uses_and_copies() -> None:
     names = [tensor.name for tensor in problem.tensors]
 
     def plan(residencies: list[Residency], copies: list[Copy], fast: tuple[int, ...]) -> Plan:
-        return Plan(
-            problem=problem.digest, objective_ps=0, residencies=tuple(residencies), copies=tuple(copies), fast_uses=fast
-        )
+        return Plan(problem=problem.digest, objective=0, residencies=tuple(residencies), copies=tuple(copies), fast_uses=fast)
 
     first = plan(
         [Residency(0, 1, 4, 0), Residency(0, 6, 8, 0), Residency(1, 2, 3, 8)],
@@ -46,7 +44,7 @@ def test_residencies_fast_uses_and_copies() -> None:
         [Copy(0, "in", 0, 1), Copy(1, "out", 3, 4)],
         (1, 2),
     )
-    residencies, uses, copies = diff(problem, first, second)
+    residencies, uses, copies = kind_of(problem).diff(problem, first, second)
     assert residencies.total == 4
     assert changes(residencies) == [
         (names[0], "moved", {"start": 1, "end": 4, "offset": 0}, {"start": 3, "end": 5, "offset": 16}),
@@ -77,7 +75,7 @@ def test_an_operator_that_goes_to_the_back_moves_alone() -> None:
     def plan(order: list[int]) -> Order:
         return Order(problem=problem.digest, objective=0, arena=0, order=tuple(order), offsets=(0,) * sizes)
 
-    operators, tensors = diff(problem, plan([*range(count)]), plan([*range(1, count), 0]))
+    operators, tensors = kind_of(problem).diff(problem, plan([*range(count)]), plan([*range(1, count), 0]))
     assert changes(operators) == [(ids[0], "moved", {"position": 0}, {"position": count - 1})]
     assert (operators.total, tensors.changes) == (count, ())
 
@@ -88,10 +86,10 @@ def test_tensors_that_changed_tier() -> None:
 
     def plan(first_output: int) -> MemoryMap:
         return MemoryMap(
-            problem=problem.digest, objective_ps=0, weight_tiers=(0,) * count, output_tiers=(first_output, *(0,) * (count - 1))
+            problem=problem.digest, objective=0, weight_tiers=(0,) * count, output_tiers=(first_output, *(0,) * (count - 1))
         )
 
-    (tensors,) = diff(problem, plan(0), plan(2))
+    (tensors,) = kind_of(problem).diff(problem, plan(0), plan(2))
     tiers = [tier.name for tier in problem.tiers]
     assert changes(tensors) == [(f"{problem.layers[0].name} output", "moved", {"tier": tiers[0]}, {"tier": tiers[2]})]
 
@@ -114,7 +112,7 @@ def test_instructions_that_changed_tile_or_time() -> None:
             starts=(0,),
         )
 
-    instructions, values = diff(problem, plan(1, 2, 0), plan(1, 3, 1))
+    instructions, values = kind_of(problem).diff(problem, plan(1, 2, 0), plan(1, 3, 1))
     assert changes(instructions) == [(problem.instructions[0].id, "moved", {"time": 2}, {"time": 3})]
     assert [(each.before, each.after) for each in values.changes] == [({"delay": 0}, {"delay": 1})]
 
@@ -126,7 +124,7 @@ def test_buffers_that_changed_bank() -> None:
     def plan(bank: int) -> BankedPlan:
         return BankedPlan(problem=problem.digest, objective=0, banks=(bank, *(0,) * (count - 1)), offsets=(0,) * count)
 
-    (buffers,) = diff(problem, plan(0), plan(1))
+    (buffers,) = kind_of(problem).diff(problem, plan(0), plan(1))
     names = [bank.name for bank in problem.banks]
     assert changes(buffers) == [(problem.buffers[0].id, "moved", {"bank": names[0]}, {"bank": names[1]})]
 
@@ -154,7 +152,9 @@ def test_plans_that_cost_nothing_both_ways_round(name: str, target: str | None) 
     assert plans
     mirror = {"added": "dropped", "dropped": "added", "moved": "moved"}
     for first, second in itertools.product(plans, plans):
-        for forth, back in zip(diff(problem, first, second), diff(problem, second, first), strict=True):
+        for forth, back in zip(
+            kind_of(problem).diff(problem, first, second), kind_of(problem).diff(problem, second, first), strict=True
+        ):
             assert (forth.what, forth.total) == (back.what, back.total)
             assert {(each.name, each.change, str(each.before)) for each in forth.changes} == {
                 (each.name, mirror[each.change], str(each.after)) for each in back.changes

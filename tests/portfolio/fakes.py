@@ -49,13 +49,13 @@ def ladder_plan(problem: Problem, rungs: int, *, first: int = 0) -> Plan:
     tensors = range(first, first + rungs)
     return Plan(
         problem=problem.digest,
-        objective_ps=ALL_SLOW - 9 * rungs,
+        objective=ALL_SLOW - 9 * rungs,
         residencies=tuple(Residency(tensor, 0, 5, place, preloaded=True) for place, tensor in enumerate(tensors)),
         fast_uses=tuple(tensors),
     )
 
 
-def fake_kind(*names: str, **changes: Any) -> Kind:
+def fake_kind(*names: str, **changes: Any) -> Kind[Any, Any]:
     """Memory mapping with the candidates of these names, as ``name``, ``name/share``, ``name:proves_only`` or
     ``name:takes_over``.
 
@@ -132,8 +132,8 @@ def listens(problem: Problem, context: WorkerContext) -> None:
     """Ends the run when it hears of a plan and a bound of others, and says which."""
     while not context.closed():
         plan, bound = context.incumbent()
-        if plan is not None and plan.objective_ps == OPTIMUM and bound == OPTIMUM - 1:
-            context.note(f"heard {plan.objective_ps} and {bound}")
+        if plan is not None and plan.objective == OPTIMUM and bound == OPTIMUM - 1:
+            context.note(f"heard {plan.objective} and {bound}")
             context.bound(OPTIMUM, "listens")
             return
         time.sleep(0.01)
@@ -171,7 +171,7 @@ def takes_a_hint(problem: Problem, context: WorkerContext) -> None:
 
 
 def tells_start(problem: Problem, context: WorkerContext) -> None:
-    context.note(f"starts from {context.start_plan.objective_ps}, incumbent {context.incumbent()[0].objective_ps}")
+    context.note(f"starts from {context.start_plan.objective}, incumbent {context.incumbent()[0].objective}")
 
 
 # Two plans of one objective; which comes first depends on the load, and here on who sleeps.
@@ -362,7 +362,7 @@ def overfills(problem: Problem, context: WorkerContext) -> None:
 
 def boasts(problem: Problem, context: WorkerContext) -> None:
     """A good plan that claims to be still better."""
-    context.plan(msgspec.structs.replace(ladder_plan(problem, 3), objective_ps=OPTIMUM - 1), "boasts")
+    context.plan(msgspec.structs.replace(ladder_plan(problem, 3), objective=OPTIMUM - 1), "boasts")
 
 
 def repeats_nonsense(problem: Problem, context: WorkerContext) -> None:

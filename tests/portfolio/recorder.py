@@ -69,4 +69,4 @@ class Recorder(Context):
 
 
 def _objective(plan: Any) -> int:
-    return int(plan.objective_ps if hasattr(plan, "objective_ps") else plan.objective)
+    return int(plan.objective)

@@ -11,8 +11,9 @@ import pytest
 
 import stowplan
 from stowplan import kinds
+from stowplan.models.verification import Verification
 from stowplan.portfolio.keep_close.reverting import cost_limit
-from stowplan.portfolio.kind import Candidate, Check, kind
+from stowplan.portfolio.kind import Candidate, kind
 from stowplan.portfolio.memory_mapping import candidates
 from stowplan.result import Result
 from tests.paths import EXAMPLES
@@ -178,6 +179,6 @@ def test_half_a_greedy_is_no_baseline() -> None:
 
 def test_a_plan_kept_close_is_no_worse_either_where_any_will_do() -> None:
     problem = stowplan.read(EXAMPLES / "buffers.csv", capacity=10**9)
-    best, found = Check(True, 50, ()), Check(True, 61, ())
+    best, found = Verification((), 50), Verification((), 61)
     assert cost_limit(kind("packing"), problem, best, None, 0.0).holds(found)
     assert not cost_limit(kind("packing"), problem, best, None, 0.0, 60).holds(found)

@@ -14,7 +14,8 @@ import pytest
 import stowplan
 from stowplan import kinds
 from stowplan.errors import UsageError
-from stowplan.portfolio.kind import Check, check, describe_plan, kind
+from stowplan.models.verification import Verification
+from stowplan.portfolio.kind import check, describe_plan, kind
 from tests.models.bank_mapping import cases as banks
 from tests.models.banked_packing import cases as banked
 from tests.models.memory_mapping import cases as programs
@@ -43,7 +44,7 @@ def test_kinds_know_their_plans() -> None:
     assert {name for name, plan in PLANS.items() if plan is None} == {"modulo_scheduling"}
     for name, plan in PLANS.items():
         if plan is not None:
-            assert type(plan) is kind(name).modules.plan_type
+            assert type(plan) is kind(name).plan
             assert check(kind(name), PROBLEMS[name], plan) == kind(name).verify(PROBLEMS[name], plan)
             assert describe_plan(plan) == f"a plan of {name}"
 
@@ -54,29 +55,28 @@ def test_what_is_no_plan_of_the_kind(name: str) -> None:
         if other != name and plan is not None:
             found = check(kind(name), PROBLEMS[name], plan)
             assert (found.ok, found.objective) == (False, None)
-            assert found.violations == (f"wrong_kind: found {describe_plan(plan)}, expected a plan of {name}",)
+            assert found.lines == (f"wrong_kind: found {describe_plan(plan)}, expected a plan of {name}",)
 
 
 @pytest.mark.parametrize("name", [name for name, plan in PLANS.items() if plan is not None])
 def test_a_plan_for_another_problem_is_one_line(name: str) -> None:
     """Whatever else its numbers break there."""
     plan = PLANS[name]
-    wrong = next(each for each in ("objective", "objective_ps") if hasattr(plan, each))
-    spoilt = msgspec.structs.replace(plan, **{"problem": "0" * 64, wrong: getattr(plan, wrong) + 1})
+    spoilt = msgspec.structs.replace(plan, problem="0" * 64, objective=plan.objective + 1)
     found = kind(name).verify(PROBLEMS[name], spoilt)
-    assert (found.ok, len(found.violations)) == (False, 1)
-    assert found.violations[0].startswith("wrong_problem: ")
+    assert (found.ok, len(found.lines)) == (False, 1)
+    assert found.lines[0].startswith("wrong_problem: ")
     right = kind(name).verify(PROBLEMS[name], msgspec.structs.replace(spoilt, problem=plan.problem))
     assert right.violations
-    assert not any(each.startswith("wrong_problem") for each in right.violations)
+    assert not any(each.code == "wrong_problem" for each in right.violations)
 
 
 def test_a_plan_that_the_verifier_stumbles_over() -> None:
-    def stumble(*_: object) -> Check:
+    def stumble(*_: object) -> Verification[str]:
         raise ZeroDivisionError("of all things")
 
     found = check(replace(kind("packing"), verify=stumble), PROBLEMS["packing"], PLANS["packing"])
-    assert found == Check(False, None, ("the verifier failed: ZeroDivisionError: of all things",))
+    assert (found.objective, found.lines) == (None, ("the verifier failed: ZeroDivisionError: of all things",))
     # The real thing: a plan built by hand, of the wrong types all through.
     hollow = msgspec.structs.replace(PLANS["packing"], offsets=(None, "x"))
     assert not check(kind("packing"), PROBLEMS["packing"], hollow).ok

@@ -61,18 +61,18 @@ def spelt_out(value: Any) -> Any:
     return [spelt_out(each) for each in value] if isinstance(value, tuple) else value
 
 
-def same_problems(of: Kind, problem: Any) -> dict[str, Any]:
+def same_problems(of: Kind[Any, Any], problem: Any) -> dict[str, Any]:
     """The same problem, made in other ways."""
     return {
-        "decoded": of.modules.decode_problem(files.encode(problem)),
+        "decoded": of.problem.decode(files.encode(problem)),
         "pickled": pickle.loads(pickle.dumps(problem)),
-        "spelt out": of.modules.decode_problem(msgspec.json.encode(spelt_out(problem))),
-        "spelt out and pickled": pickle.loads(pickle.dumps(of.modules.decode_problem(msgspec.json.encode(spelt_out(problem))))),
+        "spelt out": of.problem.decode(msgspec.json.encode(spelt_out(problem))),
+        "spelt out and pickled": pickle.loads(pickle.dumps(of.problem.decode(msgspec.json.encode(spelt_out(problem))))),
         "replaced": msgspec.structs.replace(problem),
     }
 
 
-def plans_of(of: Kind, problem: Any) -> list[Any]:
+def plans_of(of: Kind[Any, Any], problem: Any) -> list[Any]:
     if of.name == "modulo_scheduling":
         found = cpsat.solve(problem, time_limit=20).plan
         return [] if found is None else [found]

@@ -94,7 +94,7 @@ def check_contract(problem: Problem, result: Result) -> None:
     found = verify(problem, result.plan)
     assert found.ok, found.violations
     assert result.verified
-    assert found.objective_ps == result.objective == result.plan.objective_ps
+    assert found.objective == result.objective == result.plan.objective
     assert result.bound is not None
     assert result.bound <= result.objective
     assert result.gap is not None

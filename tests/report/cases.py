@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Tensor, Use
@@ -95,15 +97,14 @@ def packed_plan(problem: Problem, lead: int = 2, longest: int = 8) -> Plan:
         fast += [use for _, use, _ in group]
     draft = Plan(
         problem=problem.digest,
-        objective_ps=0,
+        objective=0,
         residencies=tuple(residencies),
         copies=tuple(sorted(copies, key=lambda copy: copy.start)),
         fast_uses=tuple(sorted(fast)),
         program=problem.name,
         target=problem.target,
     )
-    return Plan(**{name: getattr(draft, name) for name in draft.__struct_fields__ if name != "objective_ps"},
-                objective_ps=simulate(problem, draft).total_ps)  # fmt: skip
+    return msgspec.structs.replace(draft, objective=simulate(problem, draft).total_ps)
 
 
 def _lowest_gap(problem: Problem, placed: list[Residency], tensor: int, start: int, end: int) -> int | None:

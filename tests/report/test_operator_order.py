@@ -35,7 +35,7 @@ def test_profiles_and_layouts_are_what_the_verifier_sees(seed: int) -> None:
     problem = random_problem(seed)
     plan = KIND.initial(problem)["given"]
     profile = build_profile(problem, plan)
-    assert profile.peak == verify(problem, plan).peak
+    assert profile.peak == verify(problem, plan).objective
     assert verify_packing(profile.lives.packing, profile.lives.offsets(plan)).ok
     assert profile.layout().height == plan.arena
 

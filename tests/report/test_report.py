@@ -44,7 +44,7 @@ HOSTILE = "<script>alert('1')</script>&\"$x_1$"
 
 
 def result_for(problem: Problem, plan: Plan | None, **changes: object) -> Result:
-    objective = None if plan is None else plan.objective_ps
+    objective = None if plan is None else plan.objective
     bound = int(problem.all_fast_ps)
     result = Result(
         kind="memory_mapping",
@@ -91,7 +91,7 @@ def stalled_copy() -> tuple[Problem, Plan]:
     )
     plan = Plan(
         problem=problem.digest,
-        objective_ps=35,
+        objective=35,
         residencies=(Residency(0, 0, 2, 64), Residency(1, 0, 1, 0, preloaded=True)),
         copies=(Copy(0, "in", 0, 1),),
         fast_uses=(0, 1),
@@ -118,7 +118,7 @@ def test_plans_that_use_little_of_fast_memory_can_be_seen() -> None:
     problem, plan = stalled_copy()
     large = msgspec.structs.replace(problem, capacity=1 << 20)
     scene = build_layout(large, msgspec.structs.replace(plan, problem=large.digest))
-    empty = build_layout(large, Plan(problem=large.digest, objective_ps=0))
+    empty = build_layout(large, Plan(problem=large.digest, objective=0))
     # The highest box ends at 128 bytes; both axes are the same, with something in one of them or not.
     assert [each.top for each in share_top([scene, empty])] == [128, 128]
     assert [each.top for each in share_top([empty])] == [1 << 20]
@@ -328,7 +328,7 @@ def test_pictures_are_the_same_twice(tmp_path: Path, suffix: str) -> None:
 
 def test_pictures_of_empty_plans(tmp_path: Path) -> None:
     problem, _ = stalled_copy()
-    empty = Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
+    empty = Plan(problem=problem.digest, objective=problem.all_slow_ps)
     draw(problem, [("all slow", empty)], tmp_path / "empty.svg", seconds=True)
     assert "no stalls" in text_in(tmp_path / "empty.svg")
 
@@ -463,7 +463,7 @@ def test_report_says_what_was_found(compared: tuple[Problem, Plan, Plan]) -> Non
         f"{problem.name} on {problem.target}",
         f"{result.speedup:.3f}×",
         f"gap {result.gap:.2%}",
-        f"{problem.normalised_return(plan.objective_ps):.4f}",
+        f"{problem.normalised_return(plan.objective):.4f}",
         "stopped: time limit",
         "verified",
         "trip count of while.3 unknown: taken as 1",
@@ -632,7 +632,7 @@ def test_text_counts_what_it_leaves_out(compared: tuple[Problem, Plan, Plan]) ->
 
 def test_text_shows_a_claim_that_is_not_so() -> None:
     problem, plan = stalled_copy()
-    assert "claimed       34 ps" in summarize_plan(problem, msgspec.structs.replace(plan, objective_ps=34))
+    assert "claimed       34 ps" in summarize_plan(problem, msgspec.structs.replace(plan, objective=34))
 
 
 def test_names_do_not_steer_the_terminal() -> None:

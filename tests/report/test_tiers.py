@@ -34,10 +34,10 @@ def network() -> Problem:
 
 
 def plan(problem: Problem, weights: tuple[int, ...], outputs: tuple[int, ...]) -> Plan:
-    found = Plan(problem=problem.digest, objective_ps=0, weight_tiers=weights, output_tiers=outputs)
+    found = Plan(problem=problem.digest, objective=0, weight_tiers=weights, output_tiers=outputs)
     return Plan(
         problem=problem.digest,
-        objective_ps=verify(problem, found).latency_ps or 0,
+        objective=verify(problem, found).objective or 0,
         weight_tiers=weights,
         output_tiers=outputs,
     )
@@ -74,7 +74,7 @@ def test_times_are_the_verifiers() -> None:
         problem = random_problem(seed, layers=6)
         tiers = np.random.default_rng(seed).integers(0, len(problem.tiers), (2, len(problem.layers))).tolist()
         given = plan(problem, tuple(tiers[0]), tuple(tiers[1]))
-        assert layers_ps(problem, given.weight_tiers, given.output_tiers).sum() == given.objective_ps
+        assert layers_ps(problem, given.weight_tiers, given.output_tiers).sum() == given.objective
         peaks = use_of_tiers(problem, given).max(axis=1)
         too_full = any(peak > tier.capacity for peak, tier in zip(peaks, problem.tiers, strict=True))
         assert too_full == any(each.code == "over_capacity" for each in verify(problem, given).violations)
@@ -98,9 +98,9 @@ def test_plans_that_do_not_fit() -> None:
     presenter_for(problem).check_fits(problem, good)
     for given, expected in (
         ("no plan", "found a str of another kind"),
-        (Plan(problem="other", objective_ps=0, weight_tiers=(0,) * 4, output_tiers=(0,) * 4), "for another problem"),
-        (Plan(problem=problem.digest, objective_ps=0, weight_tiers=(0,) * 4, output_tiers=(2,) * 4), "a tier, 0 to 1"),
-        (Plan(problem=problem.digest, objective_ps=0, weight_tiers=(0,) * 3, output_tiers=(0,) * 4), "each of the 4 layers"),
+        (Plan(problem="other", objective=0, weight_tiers=(0,) * 4, output_tiers=(0,) * 4), "for another problem"),
+        (Plan(problem=problem.digest, objective=0, weight_tiers=(0,) * 4, output_tiers=(2,) * 4), "a tier, 0 to 1"),
+        (Plan(problem=problem.digest, objective=0, weight_tiers=(0,) * 3, output_tiers=(0,) * 4), "each of the 4 layers"),
     ):
         with pytest.raises(InputError, match=expected):
             presenter_for(problem).check_fits(problem, given)

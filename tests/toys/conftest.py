@@ -6,14 +6,12 @@ import pytest
 
 from stowplan import kinds
 from stowplan.frontends import formats
-from stowplan.kinds import KindModules
 
 
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registers the kind and the format, for one test."""
-    monkeypatch.setattr(kinds, "_KINDS", dict(kinds._KINDS))
+    monkeypatch.setattr(kinds, "_PLACES", dict(kinds._PLACES))
     monkeypatch.setattr(formats, "_PLACES", list(formats._PLACES))
-    here = "tests.toys.sums"
-    kinds.register(KindModules(name="sums", models=here, portfolio=here))
+    kinds.register("sums", "tests.toys.sums.kind:KIND")
     formats.register("tests.toys.number_list")

@@ -33,5 +33,5 @@ def greedies(problem: Problem) -> dict[str, Plan]:
 def stronger_greedy(problem: Problem) -> tuple[str, Plan]:
     """The better one and its name."""
     found = greedies(problem)
-    name = min(found, key=lambda name: found[name].objective_ps)
+    name = min(found, key=lambda name: found[name].objective)
     return name, found[name]

@@ -17,7 +17,7 @@ from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
-from stowplan.models.rematerialization.verify import verify
+from stowplan.models.rematerialization.verify import live_bytes, verify
 from stowplan.portfolio.rematerialization import peaks
 from stowplan.portfolio.rematerialization.greedy import Policy, simulate
 from stowplan.portfolio.rematerialization.insertion import Insertion
@@ -268,5 +268,5 @@ class Chooser:
 
 
 def _held(problem: Problem, plan: Plan, border: int) -> int:
-    live = verify(msgspec.structs.replace(problem, limit=None), plan).live
+    live = live_bytes(problem, plan)
     return live[plan.sequence.index(border)] if live else 0

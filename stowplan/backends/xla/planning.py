@@ -58,4 +58,6 @@ def planned(evidence: Evidence, chance: random.Random, start: Trial, capacity: i
         seed=chance.randrange(1 << 30),
         cancel=evidence.deadline.cancelled,
     )
+    # All in main memory is a plan.
+    assert result.plan is not None
     return Planned(problem, result.plan)

@@ -6,7 +6,7 @@ Every proof is checked here before it is handed out. What no form shows is state
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,26 +44,6 @@ class Wish:
         return time.monotonic() >= self.end or self.should_stop()
 
 
-#: For each kind ``module:function`` of ``(wish) -> iterator of proofs``, the cheapest first.
-_MAKERS = {
-    "packing": "stowplan.certificates.maker.loads:packing",
-    "banked_packing": "stowplan.certificates.maker.linear:banks",
-    "bank_mapping": "stowplan.certificates.maker.linear:chip",
-    "tier_placement": "stowplan.certificates.maker.linear:tiers",
-    "operator_order": "stowplan.certificates.maker.cuts:order",
-    "rematerialization": "stowplan.certificates.maker.cuts:rematerialization",
-    "modulo_scheduling": "stowplan.certificates.maker.loops:schedule",
-    "memory_mapping": "stowplan.certificates.maker.mapping:mapping",
-}
-
-Maker = Callable[[Wish], Iterator[Proof]]
-
-
-def maker_of(kind: str) -> Callable[[Wish], Iterator[Proof]] | None:
-    """What makes proofs for a kind, None where nothing does; what it imports takes longer than many proofs."""
-    return kinds.load(_MAKERS[kind]) if kind in _MAKERS else None
-
-
 def certify(
     problem: Document,
     *,
@@ -99,14 +79,13 @@ def certify(
     Certificate
         Its claim is what its proof shows; where there is none, what is trusted.
     """
-    kind = kinds.of_problem(problem).name
+    kind = kinds.of_problem(problem)
     rules = parse(files.encode(problem), "problem")
-    make = maker_of(kind)
     wish = Wish(problem, bound, infeasible, plan, tuple(evidence), time.monotonic() + seconds, should_stop, rules)
     identity = digest(rules)
     best: Certificate | None = None
-    for proof in make(wish) if make is not None else ():
-        found = _shown(kind, identity, rules, proof, bound, infeasible)
+    for proof in kinds.load(kind.certificate)(wish) if kind.certificate else ():
+        found = _shown(kind.name, identity, rules, proof, bound, infeasible)
         if found is not None and (best is None or found.bound is None or found.bound > (best.bound or 0)):
             best = found
             if infeasible or (bound is not None and found.bound is not None and found.bound >= bound):
@@ -114,7 +93,7 @@ def certify(
         if wish.is_over():
             break
     if best is None:
-        return Certificate(kind=kind, problem=identity, bound=bound, proof={"form": "trusted"} | (trusted or {}))
+        return Certificate(kind=kind.name, problem=identity, bound=bound, proof={"form": "trusted"} | (trusted or {}))
     return best
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, cast, get_args
-
-import msgspec
 
 from stowplan.errors import UsageError
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
@@ -13,7 +10,7 @@ from stowplan.frontends.network import Granularity, is_layer_file, is_onnx, read
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.network import Network, Precision
 from stowplan.hardware.nnp_i.target import load_target, target_names
-from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.problem import amended
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
@@ -31,12 +28,6 @@ def _open(source: Source, options: ReadOptions) -> Opened:
         network = read_layers(source.path)
     problem = build_problem(network, machine, cast(Precision, precision), address_spaces=options.address_spaces)
     return Opened(problem if options.capacity is None else amended(problem, {"capacity": options.capacity}))
-
-
-def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
-    """A problem with another ``capacity`` (bytes) of the fastest tier."""
-    tiers = (*problem.tiers[:-1], msgspec.structs.replace(problem.tiers[-1], capacity=changes["capacity"]))
-    return msgspec.structs.replace(problem, tiers=tiers)
 
 
 def _choice(what: str, found: str, expected: tuple[Any, ...]) -> str:

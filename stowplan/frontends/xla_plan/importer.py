@@ -173,12 +173,14 @@ def _valid_plan(problem: Problem, repair: Repair) -> Plan:
 
 def _blamed(violation: Violation, placed: list[PlacedStay], owners: list[int]) -> set[int]:
     """Places of the stays that a violation is about; ``placed`` are in the order of the plan's residencies."""
-    blamed = set(violation.residencies) | {owners[copy] for copy in violation.copies}
-    uses = set(violation.uses)
+    residencies, copies, uses, tensors = (
+        violation.concerns.get(sort, ()) for sort in ("residencies", "copies", "uses", "tensors")
+    )
+    blamed = {*residencies, *(owners[copy] for copy in copies)}
     if not blamed and uses:
-        blamed = {place for place, entry in enumerate(placed) if entry.uses & uses}
-    if not blamed and violation.tensor is not None:
-        blamed = {place for place, entry in enumerate(placed) if entry.tensor == violation.tensor}
+        blamed = {place for place, entry in enumerate(placed) if not entry.uses.isdisjoint(uses)}
+    if not blamed:
+        blamed = {place for place, entry in enumerate(placed) if entry.tensor in tensors}
     return blamed
 
 
@@ -208,7 +210,7 @@ def _plan(problem: Problem, placed: list[PlacedStay]) -> tuple[Plan, list[int]]:
     queue.sort(key=lambda item: item[:3])
     plan = Plan(
         problem=problem.digest,
-        objective_ps=0,
+        objective=0,
         residencies=tuple(entry.residency() for entry in placed),
         copies=tuple(copy for *_, copy in queue),
         fast_uses=tuple(sorted({use for entry in placed for use in entry.uses})),
@@ -216,5 +218,5 @@ def _plan(problem: Problem, placed: list[PlacedStay]) -> tuple[Plan, list[int]]:
         target=problem.target,
         names={tensor: problem.tensors[tensor].name for tensor in sorted({entry.tensor for entry in placed})},
     )
-    plan = msgspec.structs.replace(plan, objective_ps=simulate(problem, plan).total_ps)
+    plan = msgspec.structs.replace(plan, objective=simulate(problem, plan).total_ps)
     return plan, [place for *_, place, _ in queue]

@@ -109,7 +109,7 @@ def compiler_plan(problem: Problem) -> Plan | None:
 def plan_of(problem: Problem, found: MemoryMap) -> Plan:
     """A map that can be executed, as a plan."""
     latency = latency_ps(problem, found.weight_tiers, found.output_tiers)
-    return Plan(problem=problem.digest, objective_ps=latency, **found._asdict())
+    return Plan(problem=problem.digest, objective=latency, **found._asdict())
 
 
 def spill_order(preferred: int, tiers: int) -> list[int]:

@@ -242,8 +242,8 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         }
         if self._is_over:
             plan = self.plan()
-            info["plan"], info["objective_ps"] = plan, plan.objective_ps
-            info["normalised_return"] = self.problem.normalised_return(plan.objective_ps)
+            info["plan"], info["objective_ps"] = plan, plan.objective
+            info["normalised_return"] = self.problem.normalised_return(plan.objective)
             info["lost"] = state.is_lost
         return info
 

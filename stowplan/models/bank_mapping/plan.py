@@ -6,7 +6,7 @@ import msgspec
 
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document
+from stowplan.models.document import PlanDocument
 
 
 class BankCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,13 +19,12 @@ class BankCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Number of the operator it runs before."""
 
 
-class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Choices; :func:`stowplan.models.bank_mapping.verify.verify` says whether they are valid."""
+class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Choices; :func:`stowplan.models.bank_mapping.verify.verify` says whether they are valid.
 
-    problem: str
-    """Digest of the problem it is for."""
-    objective: int
-    """Weighted bytes moved between banks and to and from main memory."""
+    The objective is the weighted bytes moved between banks and to and from main memory.
+    """
+
     options: tuple[int, ...]
     """For each operator, which of its options."""
     layouts: tuple[int, ...]

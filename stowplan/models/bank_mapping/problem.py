@@ -9,12 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import Document, expect, expect_unique
+from stowplan.models.document import ProblemDocument, expect, expect_unique
+
+if TYPE_CHECKING:
+    from stowplan.models.bank_mapping.plan import Plan  # noqa: F401
 
 UNSPREAD = -1
 """Layout of a tensor that is in one bank."""
@@ -82,7 +86,7 @@ class Operator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return len(self.reads) + self.writes.index(tensor)
 
 
-class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     banks: int

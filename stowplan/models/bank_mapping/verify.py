@@ -5,7 +5,6 @@ Written from docs/reference/bank-mapping.md alone; it shares no code with models
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from stowplan.models import verification
@@ -29,24 +28,8 @@ Code = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class Violation(verification.Violation[Code]):
-    """One broken rule."""
-
-    operator: int | None = None
-    tensor: int | None = None
-
-
-@dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
-    """What was found."""
-
-    copied_bytes: int | None
-    """Bytes copied between banks; this and the next are None where choices are missing or out of range."""
-    off_chip_bytes: int | None
-    """Bytes moved to and from main memory."""
-    objective: int | None
-    """Weighted sum of both."""
+Violation = verification.Violation[Code]
+Verification = verification.Verification[Code]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
@@ -62,10 +45,10 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Verification
         Violations, bytes copied and moved off chip, and their weighted sum.
     """
-    found = verification.of_problem(Violation, problem, plan)
+    found = verification.of_problem(problem, plan)
     shape = _shape(problem, plan)
     if shape:
-        return Verification((*found, *shape), None, None, None)
+        return Verification((*found, *shape), None)
     wanted = _wanted(problem, plan)
     found += _written(problem, plan)
     found += _copies(problem, plan, wanted)
@@ -75,7 +58,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     objective = problem.copy_weight * copied + problem.off_chip_weight * moved
     if plan.objective != objective:
         found.append(Violation("wrong_objective", f"the plan says {plan.objective}, it moves {objective}"))
-    return Verification(tuple(found), copied, moved, objective)
+    return Verification(tuple(found), objective, {"copied_bytes": copied, "off_chip_bytes": moved})
 
 
 def _bytes(problem: Problem, tensor: int, layout: int) -> int:
@@ -97,10 +80,10 @@ def _shape(problem: Problem, plan: Plan) -> list[Violation]:
     for number, (option, operator) in enumerate(zip(plan.options, problem.operators, strict=False)):
         if not 0 <= option < len(operator.options):
             message = f"operator {operator.name} has option {option} of {len(operator.options)}"
-            found.append(Violation("unknown_option", message, operator=number))
+            found.append(Violation("unknown_option", message, {"operators": (number,)}))
     for number, (layout, tensor) in enumerate(zip(plan.layouts, problem.tensors, strict=False)):
         if not -1 <= layout < len(tensor.shape):
-            found.append(Violation("unknown_layout", f"tensor {tensor.name} has layout {layout}", tensor=number))
+            found.append(Violation("unknown_layout", f"tensor {tensor.name} has layout {layout}", {"tensors": (number,)}))
     for copy in plan.copies:
         if not 0 <= copy.tensor < len(problem.tensors):
             found.append(Violation("unknown_layout", f"a copy is of tensor number {copy.tensor}"))
@@ -108,7 +91,7 @@ def _shape(problem: Problem, plan: Plan) -> list[Violation]:
         tensor = problem.tensors[copy.tensor]
         if not -1 <= copy.layout < len(tensor.shape) + len(tensor.views):
             message = f"a copy makes layout {copy.layout} of tensor {tensor.name}"
-            found.append(Violation("unknown_layout", message, tensor=copy.tensor))
+            found.append(Violation("unknown_layout", message, {"tensors": (copy.tensor,)}))
     return found
 
 
@@ -130,7 +113,7 @@ def _written(problem: Problem, plan: Plan) -> list[Violation]:
             if chosen[at] != plan.layouts[tensor]:
                 name = problem.tensors[tensor].name
                 message = f"operator {operator.name} writes {name} in layout {chosen[at]}, its own is {plan.layouts[tensor]}"
-                found.append(Violation("wrong_layout", message, number, tensor))
+                found.append(Violation("wrong_layout", message, {"operators": (number,), "tensors": (tensor,)}))
     return found
 
 
@@ -146,19 +129,19 @@ def _copies(problem: Problem, plan: Plan, wanted: list[dict[int, int]]) -> list[
         name = problem.tensors[copy.tensor].name
         what = f"the copy of {name} to layout {copy.layout}"
         if key in made:
-            found.append(Violation("duplicate_copy", f"{what} is made twice", tensor=copy.tensor))
+            found.append(Violation("duplicate_copy", f"{what} is made twice", {"tensors": (copy.tensor,)}))
         if not plan.on_chip[copy.tensor]:
-            found.append(Violation("copy_off_chip", f"{what} is of a tensor that is not on chip", tensor=copy.tensor))
+            found.append(Violation("copy_off_chip", f"{what} is of a tensor that is not on chip", {"tensors": (copy.tensor,)}))
         if copy.layout == plan.layouts[copy.tensor] or copy.layout not in wanted[copy.tensor]:
-            found.append(Violation("pointless_copy", f"{what} is one that nothing needs", tensor=copy.tensor))
+            found.append(Violation("pointless_copy", f"{what} is one that nothing needs", {"tensors": (copy.tensor,)}))
         elif copy.before > wanted[copy.tensor][copy.layout]:
             first = wanted[copy.tensor][copy.layout]
             message = f"{what} is made before operator {copy.before}, after operator {first} reads it"
-            found.append(Violation("late_copy", message, first, copy.tensor))
+            found.append(Violation("late_copy", message, {"operators": (first,), "tensors": (copy.tensor,)}))
         first_moment = last_write[copy.tensor] + 1 if copy.tensor in last_write else 0
         if not first_moment <= copy.before:
             message = f"{what} is made before operator {copy.before}, before all of it is written"
-            found.append(Violation("early_copy", message, tensor=copy.tensor))
+            found.append(Violation("early_copy", message, {"tensors": (copy.tensor,)}))
         made[key] = copy.before
     for tensor, layouts in enumerate(wanted):
         if not plan.on_chip[tensor]:
@@ -166,7 +149,13 @@ def _copies(problem: Problem, plan: Plan, wanted: list[dict[int, int]]) -> list[
         for layout, first in layouts.items():
             if layout != plan.layouts[tensor] and (tensor, layout) not in made:
                 message = f"operator {problem.operators[first].name} reads {problem.tensors[tensor].name} in layout {layout}"
-                found.append(Violation("missing_copy", f"{message}, its own is {plan.layouts[tensor]}", first, tensor))
+                found.append(
+                    Violation(
+                        "missing_copy",
+                        f"{message}, its own is {plan.layouts[tensor]}",
+                        {"operators": (first,), "tensors": (tensor,)},
+                    )
+                )
     return found
 
 
@@ -193,7 +182,7 @@ def _space(problem: Problem, plan: Plan) -> list[Violation]:
         load += change[number]
         if load > problem.capacity:
             message = f"{load} bytes on chip at operator {operator.name}, more than the capacity of {problem.capacity}"
-            found.append(Violation("over_capacity", message, operator=number))
+            found.append(Violation("over_capacity", message, {"operators": (number,)}))
     return found
 
 

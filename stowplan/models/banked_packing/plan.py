@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
+from stowplan.models.document import OffsetRow, OffsetTable, PlanDocument, make_table
 
 
-class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Banks and offsets; :func:`stowplan.models.banked_packing.verify.verify` says whether they are valid."""
+class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Banks and offsets; :func:`stowplan.models.banked_packing.verify.verify` says whether they are valid.
 
-    problem: str
-    """Digest of the problem it is for."""
-    objective: int
-    """Bytes times uses times the cost of the bank, summed over the buffers."""
+    The objective is bytes times uses times the cost of the bank, summed over the buffers.
+    """
+
     banks: tuple[int, ...]
     """Number of the bank of each buffer, in the problem's order."""
     offsets: tuple[int, ...]

@@ -10,14 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import Document, expect, expect_range, expect_unique
+from stowplan.models.document import ProblemDocument, expect, expect_range, expect_unique
 from stowplan.models.packing.bounds import live_sets
 from stowplan.models.packing.problem import SizedLife
+
+if TYPE_CHECKING:
+    from stowplan.models.banked_packing.plan import Plan  # noqa: F401
 
 #: Times, bytes and the cost of any plan stay below this in absolute value.
 LIMIT = 1 << 60
@@ -48,7 +52,7 @@ class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Names of the banks it may be in; empty for all."""
 
 
-class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     buffers: tuple[Buffer, ...]

@@ -5,7 +5,6 @@ Written from docs/reference/banked-packing.md alone; it shares no code with mode
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from stowplan.models import verification
@@ -25,20 +24,8 @@ Code = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class Violation(verification.Violation[Code]):
-    """One broken rule."""
-
-    buffers: tuple[int, ...] = ()
-    """Numbers of the buffers concerned."""
-
-
-@dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
-    """What was found."""
-
-    cost: int | None
-    """Recomputed objective; None where the plan has not one bank of the problem's and one offset for each buffer."""
+Violation = verification.Violation[Code]
+Verification = verification.Verification[Code]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
@@ -54,14 +41,14 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Verification
         Violations, and the recomputed objective.
     """
-    found = verification.of_problem(Violation, problem, plan)
+    found = verification.of_problem(problem, plan)
     if not len(plan.banks) == len(plan.offsets) == len(problem.buffers):
         counts = f"{len(plan.banks)} banks and {len(plan.offsets)} offsets for {len(problem.buffers)} buffers"
         return Verification((*found, Violation("wrong_count", counts)), None)
     strays = [number for number, bank in enumerate(plan.banks) if not 0 <= bank < len(problem.banks)]
     if strays:
         message = f"buffer {problem.buffers[strays[0]].id} is in bank {plan.banks[strays[0]]} of {len(problem.banks)}"
-        return Verification((*found, Violation("no_such_bank", message, tuple(strays))), None)
+        return Verification((*found, Violation("no_such_bank", message, {"buffers": tuple(strays)})), None)
     cost = 0
     boxes: list[list[verification.Box]] = [[] for _ in problem.banks]
     for number, buffer in enumerate(problem.buffers):
@@ -71,17 +58,17 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         cost += buffer.size * buffer.uses * bank.cost
         if buffer.banks and bank.name not in buffer.banks:
             message = f"buffer {buffer.id} is in {bank.name}, not in {' or '.join(buffer.banks)}"
-            found.append(Violation("forbidden_bank", message, (number,)))
+            found.append(Violation("forbidden_bank", message, {"buffers": (number,)}))
         for unit in {buffer.alignment, bank.alignment}:
             if offset % unit:
                 message = f"buffer {buffer.id} is at {offset} of {bank.name}, not a multiple of {unit}"
-                found.append(Violation("misaligned", message, (number,)))
+                found.append(Violation("misaligned", message, {"buffers": (number,)}))
         if offset < bank.reserved:
             message = f"buffer {buffer.id} is at {offset} of {bank.name}, whose first {bank.reserved} bytes are reserved"
-            found.append(Violation("reserved", message, (number,)))
+            found.append(Violation("reserved", message, {"buffers": (number,)}))
         if end > bank.capacity:
             message = f"buffer {buffer.id} ends at {end} of {bank.name}, beyond its capacity of {bank.capacity}"
-            found.append(Violation("over_capacity", message, (number,)))
+            found.append(Violation("over_capacity", message, {"buffers": (number,)}))
         boxes[plan.banks[number]].append((buffer.lower, buffer.upper, offset, end, number))
     if cost != plan.objective:
         found.append(Violation("wrong_objective", f"the plan says {plan.objective}, its cost is {cost}"))
@@ -91,5 +78,5 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         left -= len(pairs)
         for pair, moment in pairs.items():
             one, two = (problem.buffers[each].id for each in pair)
-            found.append(Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", pair))
+            found.append(Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", {"buffers": pair}))
     return Verification(tuple(found), cost)

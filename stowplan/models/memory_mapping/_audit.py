@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
 from stowplan.models import verification
@@ -48,31 +47,8 @@ class Reason(StrEnum):
     WRONG_OBJECTIVE = "wrong_objective"
 
 
-@dataclass(frozen=True)
-class Violation(verification.Violation[Reason]):
-    """One broken rule, in one line for people and by number for programs."""
-
-    tensor: int | None = None
-    step: int | None = None
-    residencies: tuple[int, ...] = ()
-    """Places in ``plan.residencies``."""
-    copies: tuple[int, ...] = ()
-    """Places in ``plan.copies``."""
-    uses: tuple[int, ...] = ()
-    """Numbers of uses, counted through the whole program."""
-
-
-@dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
-    """What :func:`verify` found: violations, and what the plan costs.
-
-    Violations are in the order of the codes; of each at most :data:`MAX_LISTED`, then one that says how many more there are.
-    """
-
-    objective_ps: int | None
-    """Recomputed objective; None where the plan is too malformed to run."""
-    stall_ps: int | None
-    """Part of the objective spent waiting for copies."""
+Violation = verification.Violation[Reason]
+Verification = verification.Verification[Reason]
 
 
 class ViolationLog:
@@ -86,20 +62,10 @@ class ViolationLog:
         """Whether another violation of this code would be listed."""
         return len(self._listed[code]) < MAX_LISTED
 
-    def add(
-        self,
-        code: Reason,
-        message: str,
-        *,
-        tensor: int | None = None,
-        step: int | None = None,
-        residencies: Iterable[int] = (),
-        copies: Iterable[int] = (),
-        uses: Iterable[int] = (),
-    ) -> None:
+    def add(self, code: Reason, message: str, **concerns: Iterable[int]) -> None:
         """List a violation, or count it where the list of its code is full."""
         if self.has_room(code):
-            self._listed[code].append(Violation(code, message, tensor, step, tuple(residencies), tuple(copies), tuple(uses)))
+            self._listed[code].append(Violation(code, message, {sort: tuple(numbers) for sort, numbers in concerns.items()}))
         else:
             self._more[code] += 1
 
@@ -313,17 +279,17 @@ class Audit:
         """Report residency ``number``, whose tensor exists."""
         item = self.plan.residencies[number]
         message = f"{self.residency_name(number)} {fault}"
-        self.log.add(code, message, tensor=item.tensor, step=item.start, residencies=[number])
+        self.log.add(code, message, tensors=[item.tensor], steps=[item.start], residencies=[number])
 
     def blame_copy(self, code: Reason, number: int, fault: str) -> None:
         """Report copy ``number``, whose tensor exists."""
         item = self.plan.copies[number]
-        self.log.add(code, f"{self.copy_name(number)} {fault}", tensor=item.tensor, step=item.start, copies=[number])
+        self.log.add(code, f"{self.copy_name(number)} {fault}", tensors=[item.tensor], steps=[item.start], copies=[number])
 
     def blame_use(self, code: Reason, number: int, fault: str) -> None:
         """Report use ``number``, which exists."""
         step = self.use_step[number]
-        self.log.add(code, f"{self.step_name(step)} {fault}", tensor=self.use_tensor[number], step=step, uses=[number])
+        self.log.add(code, f"{self.step_name(step)} {fault}", tensors=[self.use_tensor[number]], steps=[step], uses=[number])
 
 
 def _loops_around(problem: Problem) -> list[tuple[int, ...]]:

@@ -180,7 +180,7 @@ def with_whole_copies(problem: Problem, plan: Plan) -> Plan:
     if problem.stalls == "allowed":
         total = play([copy_window(problem, copy) for copy in copies], durations, waits=True, channels=problem.channels).left[-1]
     residencies = tuple(later(residency) for residency in plan.residencies)
-    return replace(plan, residencies=residencies, copies=tuple(copies), objective_ps=total)
+    return replace(plan, residencies=residencies, copies=tuple(copies), objective=total)
 
 
 def _overwrites(problem: Problem, step: int, tensor: int) -> bool:
@@ -225,7 +225,7 @@ class PlanTimeline:
         self.moments = play(
             self.windows, self.durations if self.waits else problem.floors_ps, waits=self.waits, channels=problem.channels
         )
-        self.objective_ps = self.moments.left[-1] if self.waits else sum(self.durations)
+        self.objective = self.moments.left[-1] if self.waits else sum(self.durations)
         self.residencies = by_tensor(plan.residencies)
         self.copies: defaultdict[int, list[tuple[int, Copy]]] = defaultdict(list)
         """Copies of each tensor, with their places in the queue."""

@@ -20,7 +20,7 @@ from functools import cache
 
 import msgspec
 
-from stowplan.models.hint import Hint, Steps, aligned, carried, check, in_order, matched, of_values, plan_of, trust
+from stowplan.models.hint import Hint, HintValues, Steps, aligned, carried, check, in_order, matched, of_values, plan_of, trust
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences, accesses_of
 from stowplan.models.memory_mapping.copy_engine import with_whole_copies
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency, by_tensor
@@ -176,9 +176,9 @@ def carried_plan(problem: Problem, earlier: Problem, plan: Plan, before: Sequenc
         found = verify(problem, moved)
         blamed = {_blamed(problem, moved, each) for each in found.violations if each.code != Reason.WRONG_OBJECTIVE}
         if not blamed:
-            if found.objective_ps is None or found.objective_ps >= problem.all_slow_ps:
+            if found.objective is None or found.objective >= problem.all_slow_ps:
                 return None
-            return msgspec.structs.replace(moved, objective_ps=found.objective_ps)
+            return msgspec.structs.replace(moved, objective=found.objective)
         if blamed == {None}:
             return None
         moved = _without(problem, moved, blamed)
@@ -187,10 +187,11 @@ def carried_plan(problem: Problem, earlier: Problem, plan: Plan, before: Sequenc
 
 def _blamed(problem: Problem, plan: Plan, violation: Violation) -> int | None:
     """The tensor to give up for a violation: of two that meet, the smaller one, which loses less."""
-    if violation.code == Reason.OVERLAP and violation.residencies:
-        tensors = {plan.residencies[number].tensor for number in violation.residencies}
+    residencies = violation.concerns.get("residencies", ())
+    if violation.code == Reason.OVERLAP and residencies:
+        tensors = {plan.residencies[number].tensor for number in residencies}
         return min(tensors, key=lambda tensor: (problem.tensors[tensor].size, tensor))
-    return violation.tensor
+    return next(iter(violation.concerns.get("tensors", ())), None)
 
 
 def _without(problem: Problem, plan: Plan, tensors: set[int | None]) -> Plan:
@@ -239,7 +240,7 @@ class _Move:
                 copies.append((moved_copy.start, place, moved_copy))
         return Plan(
             problem=self._problem.digest,
-            objective_ps=0,
+            objective=0,
             program=self._problem.name,
             target=self._problem.target,
             residencies=tuple(moved for pairs in homes.values() for _, moved in pairs),
@@ -297,7 +298,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     InputError, UsageError
         The hint is not for the earlier version.
     """
-    check(earlier, given)
+    check(earlier, given, VALUES)
     known = {access: number for number, access in enumerate(_accesses(earlier))}
     before = matched_steps(problem, earlier)
     numbers: list[int | None] = []
@@ -328,3 +329,7 @@ def _accesses(problem: Problem) -> Iterator[tuple[int, int]]:
     for tensor, accesses in enumerate(accesses_of(problem)):
         for access in accesses:
             yield tensor, access.step
+
+
+#: What hints for this kind may say.
+VALUES = HintValues(counts, of_plan, transferred, OPTIONAL)

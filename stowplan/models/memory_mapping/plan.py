@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
+from stowplan.models.document import OffsetRow, OffsetTable, PlanDocument, make_table
 from stowplan.models.memory_mapping.problem import Problem, Use
 
 
@@ -40,12 +40,10 @@ class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return size if self.part is None else self.part[1] - self.part[0]
 
 
-class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A memory-mapping plan; :func:`stowplan.models.memory_mapping.verify.verify` says whether it is valid."""
 
-    problem: str
-    """Digest of the problem it is for."""
-    objective_ps: int
+    objective: int = msgspec.field(name="objective_ps")
     residencies: tuple[Residency, ...] = ()
     copies: tuple[Copy, ...] = ()
     """In the order in which they are queued, sorted by ``start``."""

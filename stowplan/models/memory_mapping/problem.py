@@ -12,14 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import Document
+from stowplan.models.document import ProblemDocument
+
+if TYPE_CHECKING:
+    from stowplan.models.memory_mapping.plan import Plan  # noqa: F401
 
 #: A table lists one latency for each subset of its uses, so it stays short.
 MAX_TABLE_USES = 8
@@ -115,7 +118,7 @@ class Loop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     trip_count: int
 
 
-class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     name: str

@@ -31,7 +31,9 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        All violations, objective and stalls in ps. What is malformed is left out of rules that cannot be asked about it.
+        Violations in the order of the codes, of each at most :data:`MAX_LISTED`, then one that says how many more there are;
+        the objective, and of it the figure ``stall_ps``, spent waiting for copies. What is malformed is left out of rules that
+        cannot be asked about it. Residencies and copies are concerned by their places in the plan, uses by their numbers.
     """
     audit = Audit(problem, plan)
     if plan.problem != problem.digest:
@@ -53,13 +55,9 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     if problem.alias_rule == "uniform":
         _check_aliases(audit)
     objective, stall = objective_ps(audit)
-    if objective is not None and plan.objective_ps != objective:
-        audit.log.add(Reason.WRONG_OBJECTIVE, f"found {plan.objective_ps} ps claimed, expected {objective} ps")
-    return Verification(
-        violations=tuple(audit.log.violations()),
-        objective_ps=objective,
-        stall_ps=stall,
-    )
+    if objective is not None and plan.objective != objective:
+        audit.log.add(Reason.WRONG_OBJECTIVE, f"found {plan.objective} ps claimed, expected {objective} ps")
+    return Verification(tuple(audit.log.violations()), objective, {} if stall is None else {"stall_ps": stall})
 
 
 def _check_residency_form(audit: Audit) -> None:
@@ -173,7 +171,7 @@ def _list_overlaps(audit: Audit, box: _Box, present: Iterable[_Box]) -> None:
                 f"{audit.residency_name(other.residency)} at [{other.low}, {other.high}) in {audit.step_name(box.start)}"
             )
             pair = [other.residency, box.residency]
-            audit.log.add(Reason.OVERLAP, message, tensor=item.tensor, step=box.start, residencies=pair)
+            audit.log.add(Reason.OVERLAP, message, tensors=[item.tensor], steps=[box.start], residencies=pair)
 
 
 def _list_doubles(audit: Audit, number: int, others: Iterable[int]) -> None:
@@ -181,7 +179,9 @@ def _list_doubles(audit: Audit, number: int, others: Iterable[int]) -> None:
     for other in others:
         if other != number:
             message = f"{audit.residency_name(number)} and {audit.residency_name(other)} share {audit.step_name(item.start)}"
-            audit.log.add(Reason.DOUBLE_RESIDENCY, message, tensor=item.tensor, step=item.start, residencies=[other, number])
+            audit.log.add(
+                Reason.DOUBLE_RESIDENCY, message, tensors=[item.tensor], steps=[item.start], residencies=[other, number]
+            )
 
 
 def _check_preloads(audit: Audit) -> None:
@@ -345,7 +345,7 @@ def _check_slow_memory(audit: Audit) -> None:
                 audit.blame_copy(Reason.STALE_SLOW, number, "reads slow memory, where the tensor is not valid")
         if tensor.is_output and is_stale(audit.horizon):
             message = f"program output {tensor.name} is not valid in slow memory at the end"
-            audit.log.add(Reason.OUTPUT_NOT_SLOW, message, tensor=index)
+            audit.log.add(Reason.OUTPUT_NOT_SLOW, message, tensors=[index])
 
 
 def _check_loop_residencies(audit: Audit) -> None:
@@ -382,7 +382,7 @@ def _check_loop_uses(audit: Audit) -> None:
         for loop in sorted(written_in):
             if len({audit.fast[number] for number in uses_in[loop]}) > 1:
                 message = f"{audit.loop_name(loop)} writes {audit.problem.tensors[tensor].name} and uses it in both memories"
-                audit.log.add(Reason.LOOP_MIXED, message, tensor=tensor, uses=sorted(uses_in[loop]))
+                audit.log.add(Reason.LOOP_MIXED, message, tensors=[tensor], uses=sorted(uses_in[loop]))
 
 
 def _check_aliases(audit: Audit) -> None:
@@ -403,4 +403,4 @@ def _check_aliases(audit: Audit) -> None:
         if len(offsets[index]) > 1:
             faults.append(f"stands at {len(offsets[index])} offsets")
         for fault in faults:
-            audit.log.add(Reason.ALIAS_NOT_UNIFORM, f"alias group {tensor.name} {fault}", tensor=index, uses=fast)
+            audit.log.add(Reason.ALIAS_NOT_UNIFORM, f"alias group {tensor.name} {fault}", tensors=[index], uses=fast)

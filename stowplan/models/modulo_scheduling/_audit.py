@@ -5,7 +5,6 @@ It shares no code with models, bounds, heuristics or the simulator, so that an e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from stowplan.models import verification
@@ -48,26 +47,8 @@ Code = Literal[
 END_OF_TIME = 1_000_000
 
 
-@dataclass(frozen=True)
-class Violation(verification.Violation[Code]):
-    """One broken rule."""
-
-    instructions: tuple[int, ...] = ()
-    """Numbers of the instructions concerned."""
-
-
-@dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
-    """What was found."""
-
-    ii: int
-    makespan: int | None
-    """Recomputed, in clocks; None where the plan has not one time for each instruction."""
-
-    @property
-    def objective(self) -> int | None:
-        """Recomputed: II times 1,000,000, plus makespan."""
-        return None if self.makespan is None else self.ii * 1_000_000 + self.makespan
+Violation = verification.Violation[Code]
+Verification = verification.Verification[Code]
 
 
 class Audit:
@@ -77,7 +58,7 @@ class Audit:
         self.problem = problem
         self.machine = problem.machine
         self.plan = plan
-        self.found = verification.of_problem(Violation, problem, plan)
+        self.found = verification.of_problem(problem, plan)
         self.latency = [
             problem.machine.latency if instruction.latency is None else instruction.latency
             for instruction in problem.instructions
@@ -98,7 +79,7 @@ class Audit:
 
     def add(self, code: Code, message: str, *instructions: int) -> None:
         """Report a broken rule, of these instructions."""
-        self.found.append(Violation(code, message, instructions))
+        self.found.append(Violation(code, message, {"instructions": instructions}))
 
     def name(self, number: int) -> str:
         """Id of an instruction."""

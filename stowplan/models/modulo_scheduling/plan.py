@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document
+from stowplan.models.document import PlanDocument
 from stowplan.models.modulo_scheduling.problem import Problem
 
 #: An objective is the initiation interval times this, plus the makespan: in decimal, 4000019 is an II of 4 and 19 clocks.
@@ -26,16 +26,13 @@ def describe_objective(objective: int) -> str:
     return f"II {ii}, makespan {makespan}"
 
 
-class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A schedule; :func:`stowplan.models.modulo_scheduling.verify.verify` says whether it is valid.
 
     Instructions and edges are in the problem's order (``Problem.instructions``, ``Problem.edges``).
+    Objectives are those of :func:`encode_objective`.
     """
 
-    problem: str
-    """Digest of the problem it is for."""
-    objective: int
-    """See :func:`encode_objective`."""
     ii: int
     """Initiation interval: clocks between the starts of two iterations."""
     makespan: int

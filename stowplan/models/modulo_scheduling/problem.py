@@ -8,16 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from stowplan import files
 from stowplan.components import strong_components
 from stowplan.errors import InputError
-from stowplan.models.document import Document, expect
+from stowplan.models.document import ProblemDocument, expect
 from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, Clocks, Machine
 from stowplan.result import Assumption
+
+if TYPE_CHECKING:
+    from stowplan.models.modulo_scheduling.plan import Plan  # noqa: F401
 
 #: Times, in clocks, stay below this, and so does the makespan.
 TIME_LIMIT = 1_000_000
@@ -140,7 +143,7 @@ class Edge(NamedTuple):
     """Whether it goes over the asynchronous fabric."""
 
 
-class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     instructions: tuple[Instruction, ...]

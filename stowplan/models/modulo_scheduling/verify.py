@@ -25,11 +25,11 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        Violations, initiation interval and makespan in clocks.
+        Violations; the objective, and the figures ``ii`` and ``makespan`` in clocks.
     """
     check = _Check(problem, plan)
     if not check.shape():
-        return Verification(tuple(check.found), plan.ii, None)
+        return Verification(tuple(check.found), None)
     makespan = max(map(sum, zip(plan.times, check.latency, strict=True)), default=0)
     if check.places():
         check.slots()
@@ -40,8 +40,9 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         check.siblings()
         check.starts()
     check.pins()
-    check.summary(makespan)
-    return Verification(tuple(check.found), plan.ii, makespan)
+    objective = plan.ii * 1_000_000 + makespan
+    check.summary(makespan, objective)
+    return Verification(tuple(check.found), objective, {"ii": plan.ii, "makespan": makespan})
 
 
 class _Check(Audit):
@@ -307,10 +308,9 @@ class _Check(Audit):
                 if wanted is not None and wanted != is_at:
                     self.add("moved", f"{pin.instruction} has {what} {is_at}, fixed at {wanted}", number)
 
-    def summary(self, makespan: int) -> None:
+    def summary(self, makespan: int, objective: int) -> None:
         """What the plan says of itself."""
         if self.plan.makespan != makespan:
             self.add("wrong_makespan", f"the plan says {self.plan.makespan} clocks, its makespan is {makespan}")
-        objective = self.plan.ii * 1_000_000 + makespan
         if self.plan.objective != objective:
             self.add("wrong_objective", f"the plan says {self.plan.objective}, its objective is {objective}")

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
+from stowplan.models.document import OffsetRow, OffsetTable, PlanDocument, make_table
 from stowplan.models.hint import longest_ascending
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 
 
-class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Order and offsets; :func:`stowplan.models.operator_order.verify.verify` says whether they are valid."""
+class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Order and offsets; :func:`stowplan.models.operator_order.verify.verify` says whether they are valid.
 
-    problem: str
-    """Digest of the problem it is for."""
-    objective: int
-    """Peak in bytes: the most that is live while an operator runs."""
+    The objective is the peak in bytes: the most that is live while an operator runs.
+    """
+
     arena: int
     """Bytes of memory that the offsets need: the highest end of a tensor."""
     order: tuple[int, ...]

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import Document, expect, expect_range, expect_unique
+from stowplan.models.document import ProblemDocument, expect, expect_range, expect_unique
+
+if TYPE_CHECKING:
+    from stowplan.models.operator_order.plan import Plan  # noqa: F401
 
 #: The sum of all sizes and alignments stays below this, so that sums of two fit in 64 bits.
 LIMIT = 1 << 61
@@ -44,7 +48,7 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What it computes, for people."""
 
 
-class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     tensors: tuple[Tensor, ...]

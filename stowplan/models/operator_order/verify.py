@@ -6,7 +6,6 @@ Written from docs/reference/operator-order.md alone; it shares no code with stru
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Literal
 
 from stowplan.models import verification
@@ -26,18 +25,8 @@ Code = Literal[
     "overlap",
 ]
 
-
 Violation = verification.Violation[Code]
-
-
-@dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
-    """What was found."""
-
-    peak: int | None
-    """Recomputed peak in bytes; None where the plan's order is not one of all operators."""
-    arena: int | None
-    """Recomputed arena in bytes; None where it has not one offset for each tensor."""
+Verification = verification.Verification[Code]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
@@ -51,9 +40,10 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        Violations, peak and arena. What the plan itself states must be these: people read it.
+        Violations, the peak, and the figure ``arena``, which decides between plans of one peak. What the plan itself states
+        must be these: people read it.
     """
-    found = verification.of_problem(Violation, problem, plan)
+    found = verification.of_problem(problem, plan)
     is_order = sorted(plan.order) == list(range(len(problem.ops)))
     if not is_order:
         text = f"the order has {len(plan.order)} entries, expected each of the {len(problem.ops)} operators once"
@@ -68,7 +58,10 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         peak = _run(problem, plan, found, has_offsets)
         if plan.objective != peak:
             found.append(Violation("wrong_objective", f"the plan says {plan.objective} bytes, its peak is {peak}"))
-    return Verification(tuple(found), peak, arena)
+    # Nothing is below the peak.
+    is_least = peak is not None and (arena or 0) <= peak
+    figures = {} if arena is None else {"arena": arena}
+    return Verification(tuple(found), peak, figures, tie_break=arena or 0, is_tie_break_least=is_least)
 
 
 def _root(problem: Problem, tensor: int) -> int:

@@ -9,17 +9,16 @@ from pathlib import Path
 from stowplan import files
 from stowplan.errors import UsageError
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
+from stowplan.models.document import OffsetRow, OffsetTable, PlanDocument, make_table
 from stowplan.models.packing.problem import Buffer, Problem
 
 
-class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Offsets; :func:`stowplan.models.packing.verify.verify` says whether they are valid."""
+class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Offsets; :func:`stowplan.models.packing.verify.verify` says whether they are valid.
 
-    problem: str
-    """Digest of the problem it is for."""
-    objective: int
-    """Height in bytes: the highest end of a buffer."""
+    The objective is the height in bytes: the highest end of a buffer.
+    """
+
     offsets: tuple[int, ...]
     """Bytes, one for each buffer in the problem's order."""
     buffers: tuple[Buffer, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import Document, expect, expect_unique
+from stowplan.models.document import ProblemDocument, expect, expect_unique
+
+if TYPE_CHECKING:
+    from stowplan.models.packing.plan import Plan  # noqa: F401
 
 #: Times, offsets and the sum of all sizes stay below this in absolute value, so that sums of two fit in 64 bits.
 LIMIT = 1 << 61
@@ -62,7 +65,7 @@ class Spans(NamedTuple):
     """[buffers] bytes."""
 
 
-class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     buffers: tuple[Buffer, ...]

@@ -5,7 +5,6 @@ Written from docs/reference/packing.md alone; it shares no code with models, bou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from stowplan.models import verification
@@ -17,20 +16,8 @@ Code = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class Violation(verification.Violation[Code]):
-    """One broken rule."""
-
-    buffers: tuple[int, ...] = ()
-    """Numbers of the buffers concerned."""
-
-
-@dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
-    """What was found."""
-
-    height: int | None
-    """Recomputed height in bytes; None where the plan has not one offset for each buffer."""
+Violation = verification.Violation[Code]
+Verification = verification.Verification[Code]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
@@ -48,7 +35,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Verification
         Violations, and the height in bytes.
     """
-    found = verification.of_problem(Violation, problem, plan)
+    found = verification.of_problem(problem, plan)
     if len(plan.offsets) != len(problem.buffers):
         found.append(Violation("wrong_count", f"{len(plan.offsets)} offsets for {len(problem.buffers)} buffers"))
         return Verification(tuple(found), None)
@@ -57,16 +44,16 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         end = offset + buffer.size
         height = max(height, end)
         if offset < 0:
-            found.append(Violation("negative_offset", f"buffer {buffer.id} is at offset {offset}", (number,)))
+            found.append(Violation("negative_offset", f"buffer {buffer.id} is at offset {offset}", {"buffers": (number,)}))
         if offset % buffer.alignment:
             message = f"buffer {buffer.id} is at offset {offset}, not a multiple of {buffer.alignment}"
-            found.append(Violation("misaligned", message, (number,)))
+            found.append(Violation("misaligned", message, {"buffers": (number,)}))
         if buffer.offset is not None and offset != buffer.offset:
             message = f"buffer {buffer.id} is at offset {offset}, fixed at {buffer.offset}"
-            found.append(Violation("moved", message, (number,)))
+            found.append(Violation("moved", message, {"buffers": (number,)}))
         if problem.capacity is not None and end > problem.capacity:
             message = f"buffer {buffer.id} ends at {end}, beyond the capacity of {problem.capacity}"
-            found.append(Violation("over_capacity", message, (number,)))
+            found.append(Violation("over_capacity", message, {"buffers": (number,)}))
     if plan.objective != height:
         found.append(Violation("wrong_objective", f"the plan says {plan.objective} bytes, its height is {height}"))
     boxes = (
@@ -76,5 +63,5 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     )
     for pair, moment in verification.overlaps(boxes).items():
         one, two = (problem.buffers[each].id for each in pair)
-        found.append(Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", pair))
+        found.append(Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", {"buffers": pair}))
     return Verification(tuple(found), height)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document
+from stowplan.models.document import PlanDocument
 from stowplan.models.rematerialization.problem import Problem
 
 
-class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Runs of operators; :func:`stowplan.models.rematerialization.verify.verify` says whether they are valid."""
+class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Runs of operators; :func:`stowplan.models.rematerialization.verify.verify` says whether they are valid.
 
-    problem: str
-    """Digest of the problem it is for."""
-    objective: int
-    """Added cost: that of all runs, less that of each operator once."""
+    The objective is the added cost: that of all runs, less that of each operator once.
+    """
+
     peak: int
     """Bytes: the most that are live while an operator runs."""
     sequence: tuple[int, ...]

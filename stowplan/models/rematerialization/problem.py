@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stowplan import files
-from stowplan.models.document import Document, expect
+from stowplan.models.document import ProblemDocument, expect
 from stowplan.models.operator_order import problem as operator_order
+
+if TYPE_CHECKING:
+    from stowplan.models.rematerialization.plan import Plan  # noqa: F401
 
 #: The costs of all operators together, and the limit, stay below this: a thousand runs of each then fit in 64 bits.
 LIMIT = 1 << 52
@@ -46,7 +49,7 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What it computes, for people."""
 
 
-class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     tensors: tuple[Tensor, ...]

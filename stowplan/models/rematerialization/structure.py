@@ -61,7 +61,7 @@ class Structure:
         problem = self.problem
         plan = Plan(problem=problem.digest, objective=0, peak=0, sequence=tuple(sequence), name=problem.name)
         found = verify(problem, plan)
-        return msgspec.structs.replace(plan, objective=found.added_cost or 0, peak=found.peak or 0)
+        return msgspec.structs.replace(plan, objective=found.objective or 0, peak=found.figures.get("peak", 0))
 
 
 def build(problem: Problem) -> Structure:

@@ -186,9 +186,9 @@ def solve(problem: Problem, *, lower_bound_ps: int | None = None, **search: Unpa
         return Outcome("infeasible", None, base)
     if outcome.status == "optimal":
         assert outcome.plan is not None
-        return Outcome("optimal", outcome.plan, outcome.plan.objective_ps)
+        return Outcome("optimal", outcome.plan, outcome.plan.objective)
     # Short of time, CP-SAT may not even have looked at its hint.
-    best = Best[Plan](lambda plan: plan.objective_ps, None, None, outcome.bound)
+    best = Best[Plan](lambda plan: plan.objective, None, None, outcome.bound)
     best.offer_plan(search.get("hint"))
     best.offer_plan(outcome.plan)
     return best.outcome()

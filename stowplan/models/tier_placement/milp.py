@@ -239,20 +239,20 @@ class _Report(Best[Plan]):
     def __init__(
         self, model: Model, on_plan: Callable[[Plan], None] | None, on_bound: Callable[[int], None] | None, end: float
     ):
-        super().__init__(lambda plan: plan.objective_ps, on_plan, on_bound, model.structure.base_ps)
+        super().__init__(lambda plan: plan.objective, on_plan, on_bound, model.structure.base_ps)
         self.model = model
         self.offsets = Offsets(model.structure, end=end)
 
     def take(self, plan: Plan | None) -> None:
         """Keep a plan that others found where it is the best, and tell nobody."""
-        if plan is not None and (self.plan is None or plan.objective_ps < self.plan.objective_ps):
+        if plan is not None and (self.plan is None or plan.objective < self.plan.objective):
             self.plan = plan
 
     def offer_point(self, values: FloatArray) -> Plan | None:
         """Report the plan of a point where it is better than what is known; the plan as it is, valid or not."""
         tiers = self.model.tiers(values)
         plan = plan_of(self.model.structure, tiers)
-        if self.plan is None or plan.objective_ps < self.plan.objective_ps:
+        if self.plan is None or plan.objective < self.plan.objective:
             self.offer_plan(self.offsets.place(tiers))
         return plan
 
@@ -263,11 +263,11 @@ class _Report(Best[Plan]):
 
     def offer_proven(self, bound: int) -> None:
         """Report a bound in ps, which no plan need pass."""
-        self.offer_bound(bound if self.plan is None else min(bound, self.plan.objective_ps))
+        self.offer_bound(bound if self.plan is None else min(bound, self.plan.objective))
 
     def close(self, best: Plan | None) -> None:
         """Branch and bound is done, and ``best`` is the plan of its best point: nothing is faster than that."""
-        known = [plan.objective_ps for plan in (best, self.plan) if plan is not None]
+        known = [plan.objective for plan in (best, self.plan) if plan is not None]
         if known:
             self.offer_proven(min(known))
 
@@ -336,7 +336,7 @@ class _Highs:
         self._began_with = self._given = _NEVER
         start = None
         if report.plan is not None:
-            self._began_with = self._given = report.plan.objective_ps
+            self._began_with = self._given = report.plan.objective
             start = report.model.add_hint(report.plan)
         limit(highs, time_limit, node_limit, start)
         highs.run()
@@ -351,7 +351,7 @@ class _Highs:
     def _interrupt(self, event: Any) -> None:
         self._report.offer_dual(event.data_out.mip_dual_bound)
         plan = self._report.plan
-        better = plan is not None and plan.objective_ps < self._began_with
+        better = plan is not None and plan.objective < self._began_with
         if better and event.data_out.mip_node_count >= self._patience:
             self._restart = True
         if self._restart or self._stopped():
@@ -359,9 +359,9 @@ class _Highs:
 
     def _adopt(self, event: Any) -> None:
         plan = None if self._incumbent is None else self._incumbent()
-        if plan is None or plan.objective_ps >= self._given:
+        if plan is None or plan.objective >= self._given:
             return
-        self._given = plan.objective_ps
+        self._given = plan.objective
         self._report.take(plan)
         event.data_in.setSolution(self._report.model.add_hint(plan))
 

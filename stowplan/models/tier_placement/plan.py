@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from stowplan.errors import UsageError
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
+from stowplan.models.document import OffsetRow, OffsetTable, PlanDocument, make_table
 from stowplan.models.tier_placement.problem import Problem
 
 
-class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A memory map; :func:`stowplan.models.tier_placement.verify.verify` says whether it is valid.
 
     All tuples have an entry for each layer, in the problem's order. What is said of weights of 0 bytes is of no consequence;
     it is 0 by custom.
     """
 
-    problem: str
-    """Digest of the problem it is for."""
-    objective_ps: int
+    objective: int = msgspec.field(name="objective_ps")
     """Latency of the network."""
     weight_tiers: tuple[int, ...]
     """Number of the tier of each layer's weights."""

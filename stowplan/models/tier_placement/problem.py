@@ -5,14 +5,19 @@ See docs/reference/tier-placement.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import Document, expect, expect_range, expect_unique
+from stowplan.models.document import ProblemDocument, expect, expect_range, expect_unique
+
+if TYPE_CHECKING:
+    from stowplan.models.tier_placement.plan import Plan  # noqa: F401
 
 #: Bytes, offsets and picoseconds stay below this, sums over the whole network included, so that sums of two fit in 64 bits.
 LIMIT = 1 << 61
@@ -63,7 +68,7 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return self.weight_bytes if self.weight_read_bytes is None else self.weight_read_bytes
 
 
-class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     tiers: tuple[Tier, ...]
@@ -155,3 +160,9 @@ def _check_layers(layers: tuple[Layer, ...]) -> None:
             expect(source < number, at, found, "one that runs before it: layers stand in order, without cycles")
             expect(source > before, at, list(layer.inputs), "layer numbers that ascend, each once")
             before = source
+
+
+def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
+    """A problem with another ``capacity`` (bytes) of the fastest tier."""
+    tiers = (*problem.tiers[:-1], msgspec.structs.replace(problem.tiers[-1], capacity=changes["capacity"]))
+    return msgspec.structs.replace(problem, tiers=tiers)

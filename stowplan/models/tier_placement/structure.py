@@ -202,7 +202,7 @@ def plan_of(structure: Structure, tier_of: list[int], offsets: list[int] | None 
 
     return Plan(
         problem=structure.problem.digest,
-        objective_ps=structure.latency_ps(tier_of),
+        objective=structure.latency_ps(tier_of),
         weight_tiers=each_layer(structure.weights, tier_of),
         output_tiers=each_layer(structure.outputs, tier_of),
         weight_offsets=() if offsets is None else each_layer(structure.weights, offsets),

@@ -5,7 +5,6 @@ Written from docs/reference/tier-placement.md alone; it shares no code with mode
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from stowplan.models import verification
@@ -26,20 +25,8 @@ Code = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class Violation(verification.Violation[Code]):
-    """One broken rule."""
-
-    layers: tuple[int, ...] = ()
-    """Numbers of the layers concerned."""
-
-
-@dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
-    """What was found."""
-
-    latency_ps: int | None
-    """Recomputed; None where a tensor has no tier that exists."""
+Violation = verification.Violation[Code]
+Verification = verification.Verification[Code]
 
 
 class _Stay(NamedTuple):
@@ -69,7 +56,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Verification
         Violations, and the latency in ps.
     """
-    found = verification.of_problem(Violation, problem, plan)
+    found = verification.of_problem(problem, plan)
     count = len(problem.layers)
     for name, tiers in (("weight_tiers", plan.weight_tiers), ("output_tiers", plan.output_tiers)):
         if len(tiers) != count:
@@ -80,13 +67,13 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         for what, tier in (("weights", plan.weight_tiers[number]), ("output", plan.output_tiers[number])):
             if not 0 <= tier < len(problem.tiers):
                 message = f"{what} of layer {layer.name}: found tier {tier}, expected 0 to {len(problem.tiers) - 1}"
-                found.append(Violation("unknown_tier", message, (number,)))
+                found.append(Violation("unknown_tier", message, {"layers": (number,)}))
     if any(violation.code == "unknown_tier" for violation in found):
         return Verification(tuple(found), None)
     last = [max(readers, default=number) for number, readers in enumerate(_readers(problem))]
     latency = sum(_latency(problem, plan, number) for number in range(count))
-    if plan.objective_ps != latency:
-        found.append(Violation("wrong_objective", f"the plan says {plan.objective_ps} ps, the network takes {latency} ps"))
+    if plan.objective != latency:
+        found.append(Violation("wrong_objective", f"the plan says {plan.objective} ps, the network takes {latency} ps"))
     found.extend(_overflows(problem, plan, last))
     found.extend(_offsets(problem, plan, last))
     return Verification(tuple(found), latency)
@@ -129,7 +116,7 @@ def _overflows(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]
         for number, memory in enumerate(problem.tiers):
             if used[number] > memory.capacity and not over[number]:
                 message = f"{memory.name} holds {used[number]} bytes at layer {layer.name}, capacity {memory.capacity}"
-                found.append(Violation("over_capacity", message, (step,)))
+                found.append(Violation("over_capacity", message, {"layers": (step,)}))
             over[number] = used[number] > memory.capacity
         for number in leaving[step]:
             used[plan.output_tiers[number]] -= problem.layers[number].output_bytes
@@ -160,13 +147,13 @@ def _offsets(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
     for stay in stays:
         memory = problem.tiers[stay.tier]
         if stay.offset < 0:
-            found.append(Violation("negative_offset", f"{stay.name}: found offset {stay.offset}", (stay.layer,)))
+            found.append(Violation("negative_offset", f"{stay.name}: found offset {stay.offset}", {"layers": (stay.layer,)}))
         if stay.offset % memory.alignment:
             message = f"{stay.name}: found offset {stay.offset}, not a multiple of {memory.alignment}"
-            found.append(Violation("misaligned", message, (stay.layer,)))
+            found.append(Violation("misaligned", message, {"layers": (stay.layer,)}))
         if stay.offset + stay.size > memory.capacity:
             message = f"{stay.name}: ends at {stay.offset + stay.size}, beyond the {memory.capacity} bytes of {memory.name}"
-            found.append(Violation("beyond_tier", message, (stay.layer,)))
+            found.append(Violation("beyond_tier", message, {"layers": (stay.layer,)}))
     for number, memory in enumerate(problem.tiers):
         boxes = (
             (stay.first, stay.last + 1, stay.offset, stay.offset + stay.size, at)
@@ -176,5 +163,5 @@ def _offsets(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
         for pair in verification.overlaps(boxes, verification.MOST_OVERLAPS - len(found)):
             one, two = (stays[each] for each in pair)
             message = f"{one.name} and {two.name} share bytes of {memory.name}"
-            found.append(Violation("overlap", message, (one.layer, two.layer)))
+            found.append(Violation("overlap", message, {"layers": (one.layer, two.layer)}))
     return found

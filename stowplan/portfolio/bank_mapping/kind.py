@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from stowplan.models.bank_mapping.plan import Plan
+from stowplan.models.bank_mapping.plan import DECISIONS, Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import objective_bound
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
 
 _HERE = "stowplan.portfolio.bank_mapping.candidates"
 
 #: Up to so many operators nothing is worth a process of its own.
 SMALL = 64
-
-
-def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
-    return msgspec.structs.replace(plan, objective=objective, name=problem.name, target=problem.target)
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
@@ -47,9 +41,8 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
         "capacity": problem.capacity,
     }
     if plan is not None:
-        found = verify(problem, plan)
-        facts["copied_bytes"] = found.copied_bytes
-        facts["off_chip_bytes"] = found.off_chip_bytes
+        figures = verify(problem, plan).figures
+        facts |= {name: figures.get(name) for name in ("copied_bytes", "off_chip_bytes")}
         facts["copies"] = len(plan.copies)
         facts["on_chip"] = sum(plan.on_chip)
     return facts
@@ -60,10 +53,18 @@ def _identity(problem: Problem) -> dict[str, str]:
     return identify(problem, f"bytes copied between banks and moved off chip, {weights}")
 
 
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.portfolio.bank_mapping.keep_close import Changes
+
+    return Extras(changes=Changes)
+
+
 KIND = Kind(
     name="bank_mapping",
-    verify=checking(verify, "objective"),
-    finish=_finish,
+    problem=Problem,
+    plan=Plan,
+    amends=("capacity",),
+    verify=verify,
     initial=_initial,
     bound=objective_bound,
     candidates=_candidates,
@@ -74,4 +75,8 @@ KIND = Kind(
     identity=_identity,
     unit="bytes",
     baseline_sources=("local", "propagation"),
+    decisions=DECISIONS,
+    presenter="stowplan.report.bank_mapping.presenter:BankMappingPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.linear:chip",
 )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from stowplan.models.banked_packing.plan import Plan
+from stowplan.models.banked_packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.banked_packing.problem import Problem, find_overload, floor
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller, presolver
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller, presolver
 
 _HERE = "stowplan.portfolio.banked_packing.candidates"
 
@@ -20,10 +18,6 @@ EXACT_BUFFERS = 600
 
 #: Up to so many buffers the choice of banks is tried for a moment before all else.
 SMALL = 64
-
-
-def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
-    return msgspec.structs.replace(plan, objective=objective, name=problem.name, buffers=problem.buffers, memory=problem.banks)
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
@@ -72,10 +66,18 @@ def _identity(problem: Problem) -> dict[str, str]:
     return identify(problem, "banked packing", target)
 
 
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.portfolio.banked_packing.keep_close import Changes
+
+    return Extras(changes=Changes)
+
+
 KIND = Kind(
     name="banked_packing",
-    verify=checking(verify, "cost"),
-    finish=_finish,
+    problem=Problem,
+    plan=Plan,
+    verify=verify,
+    labels=lambda problem, plan: {"name": problem.name, "buffers": problem.buffers, "memory": problem.banks},
     initial=_initial,
     bound=floor,
     candidates=_candidates,
@@ -86,4 +88,9 @@ KIND = Kind(
     identity=_identity,
     unit="cost",
     makes_baselines=lambda problem: (Candidate("by_size", "baseline", f"{_HERE}:by_size"),),
+    decisions=DECISIONS,
+    offset_table=offset_table,
+    presenter="stowplan.report.banked_packing.presenter:BankedPackingPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.linear:banks",
 )

@@ -236,7 +236,7 @@ def _task(item: Item, folder: Path, output: Path, settings: Settings, targets: t
         settings=settings,
         targets=targets,
         earlier=None if fresh else _finished(item, output, settings),
-        kinds=kinds.registered(),
+        kinds=kinds.places(),
         formats=formats.registered(),
     )
 

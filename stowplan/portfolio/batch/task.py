@@ -20,7 +20,6 @@ from stowplan.frontends import formats
 from stowplan.frontends.format import Opened
 from stowplan.frontends.formats import is_input, target_for
 from stowplan.frontends.read import open_with
-from stowplan.kinds import KindModules
 from stowplan.portfolio.arguments import XLA
 from stowplan.portfolio.batch.records import Record, Settings, describe_failure
 from stowplan.portfolio.kind import kind_of
@@ -149,8 +148,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...]
     earlier: Finished | None = None
     """Of its finished record, where there is one."""
-    kinds: tuple[KindModules, ...] = ()
-    """All that are registered here, for processes that know only the package's own."""
+    kinds: dict[str, str] = {}
+    """Places of all that are registered here, for processes that know only the package's own."""
     formats: tuple[str, ...] = ()
 
 
@@ -211,8 +210,8 @@ def _xla_plan(path: Path, opened: Opened, folders: Sequence[Path]) -> tuple[dict
 
 
 def _register(task: Task) -> None:
-    for kind in task.kinds:
-        kinds.register(kind)
+    for name, place in task.kinds.items():
+        kinds.register(name, place)
     for module in reversed(task.formats):
         formats.register(module)
 

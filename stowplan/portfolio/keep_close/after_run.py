@@ -9,10 +9,11 @@ import msgspec
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError
 from stowplan.log import LOGGER
+from stowplan.models.verification import Verification
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.keep_close.earlier_plan import EARLIER, SHARE, Budget, KeepClose, changes_of, of_this_problem
 from stowplan.portfolio.keep_close.reverting import AcceptedPlan, Search, cost_limit
-from stowplan.portfolio.kind import Check, Kind, check
+from stowplan.portfolio.kind import Kind, check
 from stowplan.portfolio.run.state import Best, RunState
 from stowplan.result import Result
 
@@ -39,11 +40,11 @@ class StabilityPass:
         It is of another problem, and what it decides cannot be known again.
     """
 
-    def __init__(self, kind: Kind, problem: Any, given: KeepClose):
+    def __init__(self, kind: Kind[Any, Any], problem: Any, given: KeepClose):
         self._kind, self._problem, self.given = kind, problem, given
         self._changes = changes_of(problem, given)
         self._earlier: AcceptedPlan | None = None
-        self._plans: list[tuple[int, int, Any, Check]] = []
+        self._plans: list[tuple[int, int, Any, Verification[Any]]] = []
         self.details: dict[str, Any] = {}
         self._whole: tuple[Options, Deadline]
         plan = self._changes.start
@@ -52,7 +53,7 @@ class StabilityPass:
             if found.ok:
                 self._earlier = AcceptedPlan(plan, found, self._changes.counts(plan))
             elif of_this_problem(problem, given):
-                raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(found.violations[:3])}")
+                raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(found.lines[:3])}")
 
     @property
     def starts(self) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class StabilityPass:
             warnings=(*result.warnings, *self._changes.notes),
         )
 
-    def take(self, plan: Any, found: Check) -> None:
+    def take(self, plan: Any, found: Verification[Any]) -> None:
         """Remember a valid plan of the run; of many the best, the first of equals."""
         assert found.objective is not None
         self._plans.append((found.objective, found.tie_break, plan, found))

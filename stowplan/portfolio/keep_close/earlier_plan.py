@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stowplan import files, kinds
+from stowplan import files
 from stowplan.arguments import number
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.read import read_plan
-from stowplan.models.decisions import COMMON, diff
+from stowplan.models.decisions import COMMON
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Kind, check, describe_plan, kind_of
 
@@ -46,7 +46,7 @@ class KeepClose(msgspec.Struct, frozen=True, kw_only=True):
     problem: Any = None
 
 
-def given(value: Any, kind: Kind) -> KeepClose:
+def given(value: Any, kind: Kind[Any, Any]) -> KeepClose:
     """What was given to ``solve``, checked.
 
     Raises
@@ -57,7 +57,7 @@ def given(value: Any, kind: Kind) -> KeepClose:
         The plan is not valid for the earlier version that it is said to be of.
     """
     found = value if isinstance(value, KeepClose) else KeepClose(plan=value)
-    if not isinstance(found.plan, kind.modules.plan_type):
+    if not isinstance(found.plan, kind.plan):
         raise UsageError(f"found {describe_plan(found.plan)} to keep close to, expected a plan of {kind.name}")
     if found.problem is not None:
         if kind_of(found.problem) is not kind:
@@ -65,7 +65,7 @@ def given(value: Any, kind: Kind) -> KeepClose:
                 f"found an earlier version that is a problem of {kind_of(found.problem).name}, expected one of {kind.name}"
             )
         if not (verified := check(kind, found.problem, found.plan)).ok:
-            raise InputError(f"the earlier plan is not valid for the earlier version: {'; '.join(verified.violations[:3])}")
+            raise InputError(f"the earlier plan is not valid for the earlier version: {'; '.join(verified.lines[:3])}")
     within = number("a loss of {} to keep close", found.within, 0.0)
     return msgspec.structs.replace(found, within=within)
 
@@ -78,12 +78,12 @@ def read_earlier_plan(path: Path, problem: Any) -> Any:
     InputError
         It has no plan of the problem's kind in it; the message names the file.
     """
-    modules = kinds.of_problem(problem)
-    if modules.earlier_plan_reader and not files.is_json(path):
-        return kinds.load(modules.earlier_plan_reader)(path)
+    kind = kind_of(problem)
+    if kind.read_described_plan is not None and not files.is_json(path):
+        return kind.read_described_plan(path)
     data = files.read_bytes(path)
-    if files.is_json(path) and files.peek_format(data) != modules.plan_format:
-        raise InputError(f"found {files.describe(data)}, expected a plan: {modules.plan_format}", source=path, place="format")
+    if files.is_json(path) and files.peek_format(data) != kind.plan_format:
+        raise InputError(f"found {files.describe(data)}, expected a plan: {kind.plan_format}", source=path, place="format")
     return read_plan(path, problem)
 
 
@@ -189,7 +189,7 @@ def of_this_problem(problem: Any, given: KeepClose) -> bool:
 
 def compared(problem: Any, earlier: Any, plan: Any) -> Counts:
     """Changes as ``stowplan compare`` counts them."""
-    return {part.what: (len(part.changes), part.total) for part in diff(problem, earlier, plan)}
+    return {part.what: (len(part.changes), part.total) for part in kind_of(problem).diff(problem, earlier, plan)}
 
 
 def needs_program(kind: str) -> UsageError:
@@ -230,7 +230,7 @@ class ByValues:
         UsageError
             The plan does not say what its decisions are of.
         """
-        raise needs_program(kind_of(self.problem).modules.title)
+        raise needs_program(kind_of(self.problem).title)
 
     def values(self, plan: Any) -> Sequence[Hashable]:
         """Value of each decision of a plan."""
@@ -309,7 +309,7 @@ class FieldByField(ByValues):
     def known_again(self, given: KeepClose) -> Sequence[Hashable | None]:
         """Nothing is."""
         raise UsageError(
-            f"found an earlier plan of another problem: plans of {kind_of(self.problem).modules.title} are only kept close to "
+            f"found an earlier plan of another problem: plans of {kind_of(self.problem).title} are only kept close to "
             "others of the same problem"
         )
 
@@ -336,5 +336,4 @@ class FieldByField(ByValues):
 
 def changes_of(problem: Any, given: KeepClose) -> PlanChanges:
     """Of a problem of any kind; raises UsageError where the earlier plan says too little of another problem's decisions."""
-    found: PlanChanges = (kinds.of_problem(problem).part("portfolio.keep_close:Changes") or FieldByField)(problem, given)
-    return found
+    return (kind_of(problem).extras().changes or FieldByField)(problem, given)

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stowplan.models.verification import Verification
 from stowplan.portfolio.keep_close.earlier_plan import Budget, Counts, PlanChanges
-from stowplan.portfolio.kind import Check, Kind, check
+from stowplan.portfolio.kind import Kind, check
 from stowplan.result import two_numbers
 
 #: Pairs of sets of decisions that are tried where none can be reverted alone.
@@ -30,7 +31,7 @@ class CostLimit:
     not_above: tuple[int, int] | None = None
     """The earlier plan's own values, where it is valid."""
 
-    def holds(self, found: Check) -> bool:
+    def holds(self, found: Verification[Any]) -> bool:
         """Whether a plan is good enough."""
         if not found.ok or found.objective is None or found.objective > self.objective or found.tie_break > self.tie_break:
             return False
@@ -38,7 +39,12 @@ class CostLimit:
 
 
 def cost_limit(
-    kind: Kind, problem: Any, best: Check, earlier: Check | None, within: float, baseline: int | None = None
+    kind: Kind[Any, Any],
+    problem: Any,
+    best: Verification[Any],
+    earlier: Verification[Any] | None,
+    within: float,
+    baseline: int | None = None,
 ) -> CostLimit:
     """What a plan may cost beside the best found, the earlier one where that is valid, and the baseline that was named."""
     assert best.objective is not None
@@ -70,7 +76,7 @@ class AcceptedPlan:
     """A plan that is good enough."""
 
     plan: Any
-    check: Check
+    check: Verification[Any]
     counts: Counts
 
     @property
@@ -101,7 +107,9 @@ class Search:
         A plan that is good enough.
     """
 
-    def __init__(self, kind: Kind, problem: Any, changes: PlanChanges, limit: CostLimit, budget: Budget, best: AcceptedPlan):
+    def __init__(
+        self, kind: Kind[Any, Any], problem: Any, changes: PlanChanges, limit: CostLimit, budget: Budget, best: AcceptedPlan
+    ):
         self._kind, self._problem, self._changes = kind, problem, changes
         self._limit, self._budget = limit, budget
         self.best = best
@@ -124,7 +132,7 @@ class Search:
         found = self._judge(plan)
         return found is not None and self._keep(*found)
 
-    def _judge(self, plan: Any) -> tuple[Any, Check] | None:
+    def _judge(self, plan: Any) -> tuple[Any, Verification[Any]] | None:
         """A plan with its objective put right, and what the verifier says; None where it is not good enough."""
         if plan is None:
             return None
@@ -137,7 +145,7 @@ class Search:
             found = check(self._kind, self._problem, plan)
         return (plan, found) if self._limit.holds(found) else None
 
-    def _keep(self, plan: Any, found: Check) -> bool:
+    def _keep(self, plan: Any, found: Verification[Any]) -> bool:
         close = AcceptedPlan(plan, found, self._changes.counts(plan))
         if (close.changed, *_values(found)) >= (self.best.changed, *_values(self.best.check)):
             return False
@@ -199,9 +207,9 @@ class Search:
         return left
 
 
-def _values(found: Check) -> tuple[int, int]:
+def _values(found: Verification[Any]) -> tuple[int, int]:
     return found.objective or 0, found.tie_break
 
 
-def _only_objective_is_wrong(found: Check) -> bool:
-    return all(each.startswith("wrong_objective") for each in found.violations)
+def _only_objective_is_wrong(found: Verification[Any]) -> bool:
+    return all(each.startswith("wrong_objective") for each in found.lines)

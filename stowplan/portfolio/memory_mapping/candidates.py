@@ -143,7 +143,7 @@ def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]
 def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int) -> State | None:
     """A plan of another candidate, where it is better and this state can hold it."""
     plan, _ = context.incumbent()
-    if plan is None or plan.objective_ps >= objective:
+    if plan is None or plan.objective >= objective:
         return None
     given = import_plan(problem, data, plan)
     return given if given.totals[0].total < objective else None

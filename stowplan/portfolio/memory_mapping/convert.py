@@ -42,7 +42,7 @@ def _plan(problem: Problem, data: Data, rows: list[SlotRow], objective: int) -> 
 
     return Plan(
         problem=problem.digest,
-        objective_ps=objective,
+        objective=objective,
         residencies=tuple(sorted(residencies, key=lambda residency: (residency.start, residency.offset, residency.tensor))),
         copies=tuple(sorted(copies, key=place)),
         fast_uses=tuple(sorted(uses)),

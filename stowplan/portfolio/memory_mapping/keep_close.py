@@ -34,7 +34,7 @@ class Changes(ByValues):
             carried = carried_plan(problem, given.problem, start, matched_steps(problem, given.problem))
             if carried is None:
                 self.notes = ["nothing of the earlier plan saves time in this version of the program"]
-                carried = Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
+                carried = Plan(problem=problem.digest, objective=problem.all_slow_ps)
             start = carried
         self._tensors = len(problem.tensors)
         super().__init__(problem, KeepClose(plan=start))
@@ -66,7 +66,7 @@ class Changes(ByValues):
         copies = [copy for _, each, _ in parts for copy in each]
         found: Plan = msgspec.structs.replace(
             near,
-            objective_ps=0,
+            objective=0,
             residencies=tuple(sorted(residencies, key=lambda stay: (stay.start, stay.offset, stay.tensor))),
             copies=tuple(sorted(copies, key=lambda copy: (copy.start, rank[copy], copy.tensor))),
             fast_uses=tuple(sorted(use for _, _, uses in parts for use in uses)),

@@ -5,21 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from stowplan.hardware.simulator import simulate
-from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.plan import DECISIONS, Plan, offset_table
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller, presolver
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller, presolver
 from stowplan.portfolio.memory_mapping import learned
-from stowplan.portfolio.memory_mapping.pace import is_large
+from stowplan.portfolio.memory_mapping.pace import COMPLETE_MODEL_USES, is_large
 
 _HERE = "stowplan.portfolio.memory_mapping"
-
-#: The complete model is tried up to this many uses; beyond it proves nothing in minutes.
-COMPLETE_MODEL_USES = 400
 
 #: Up to so many uses the complete model is tried for a moment before all else.
 SMALL_USES = 128
@@ -40,21 +35,14 @@ LEAST_SECONDS = 0.5
 SHORT_SECONDS, SHORT_SHARE = 3.0, 0.25
 
 
-def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
+def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
     placed = sorted({residency.tensor for residency in plan.residencies})
-    return msgspec.structs.replace(
-        plan,
-        objective_ps=objective,
-        program=problem.name,
-        target=problem.target,
-        names={tensor: problem.tensors[tensor].name for tensor in placed},
-    )
+    names = {tensor: problem.tensors[tensor].name for tensor in placed}
+    return {"program": problem.name, "target": problem.target, "names": names}
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
-    everything_slow = Plan(
-        problem=problem.digest, objective_ps=problem.all_slow_ps, program=problem.name, target=problem.target
-    )
+    everything_slow = Plan(problem=problem.digest, objective=problem.all_slow_ps, program=problem.name, target=problem.target)
     return {"all_slow": everything_slow}
 
 
@@ -113,7 +101,7 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
         traffic = sum(size * weight for size, weight in zip(moved, weights, strict=True))
         served = sum(size * weight for use, (size, weight) in enumerate(zip(moved, weights, strict=True)) if use in fast)
         facts |= {
-            "normalised_return": problem.normalised_return(plan.objective_ps),
+            "normalised_return": problem.normalised_return(plan.objective),
             "stall": simulate(problem, plan).stall_ps,
             "fast_traffic": served / traffic if traffic else 0.0,
             "residencies": len(plan.residencies),
@@ -123,10 +111,21 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     return facts
 
 
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.models.memory_mapping.hint import VALUES
+    from stowplan.portfolio.memory_mapping.keep_close import Changes
+    from stowplan.portfolio.memory_mapping.validation import ADAPTER
+
+    return Extras(hints=VALUES, changes=Changes, adapter=ADAPTER)
+
+
 KIND = Kind(
     name="memory_mapping",
-    verify=checking(verify, "objective_ps"),
-    finish=_finish,
+    problem=Problem,
+    plan=Plan,
+    amends=("capacity", "stalls"),
+    verify=verify,
+    labels=_labels,
     initial=_initial,
     bound=lambda problem: problem.floor_ps,
     candidates=_candidates,
@@ -138,4 +137,9 @@ KIND = Kind(
     baseline_sources=("greedy",),
     awaited_baselines=lambda problem: ("greedy",),
     makes_baselines=_makes_baselines,
+    decisions=DECISIONS,
+    offset_table=offset_table,
+    presenter="stowplan.report.memory_mapping.presenter:MemoryMappingPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.mapping:mapping",
 )

@@ -121,7 +121,7 @@ def _start(problem: Problem, context: Context) -> Plan | None:
     for _, steps in heuristics.constructive(data):
         state, _ = heuristics.run(steps, context.closed)
         plan = export_plan(problem, data, state)
-        if best is None or plan.objective_ps < best.objective_ps:
+        if best is None or plan.objective < best.objective:
             best = plan
             context.plan(plan, "lns")
         if context.closed():
@@ -159,7 +159,7 @@ class LargeNeighbourhoodSearch:
         """The last that was verified."""
         self._is_careful = context.options.deterministic
         """Whether every plan is verified as it is found: from the first that turned out not to be valid."""
-        self._reported = plan.objective_ps
+        self._reported = plan.objective
         self._report_at = 0.0
         self._work = 0.0
         """Seconds reckoned for what has been done, the same at every run."""
@@ -200,10 +200,10 @@ class LargeNeighbourhoodSearch:
         if self._context.options.deterministic and self._work >= self._context.seconds(DETERMINISTIC_SHARE):
             return True
         _, bound = self._context.incumbent()
-        if bound is not None and self._timeline.objective_ps <= bound:
+        if bound is not None and self._timeline.objective <= bound:
             # Where that is no valid plan after all, there is more to do.
             self._report()
-        return self._context.closed() or (bound is not None and self._timeline.objective_ps <= bound)
+        return self._context.closed() or (bound is not None and self._timeline.objective <= bound)
 
     def _choose(self) -> Arm:
         """An arm: each once, then by what it earns for its time, and now and then any."""
@@ -247,10 +247,10 @@ class LargeNeighbourhoodSearch:
         if plan is None:
             return 0
         found = PlanTimeline(self._facts, plan, self._timeline)
-        gain = self._timeline.objective_ps - found.objective_ps
+        gain = self._timeline.objective - found.objective
         if gain <= 0:
             return 0
-        better = msgspec.structs.replace(plan, objective_ps=found.objective_ps)
+        better = msgspec.structs.replace(plan, objective=found.objective)
         if self._is_careful and not verify(self._problem, better).ok:
             return 0
         found.plan = better
@@ -260,10 +260,10 @@ class LargeNeighbourhoodSearch:
 
     def _report(self) -> None:
         """Report what is better, once it is verified: to verify each plan takes longer than many neighbourhoods do."""
-        if self._timeline.objective_ps < self._reported:
+        if self._timeline.objective < self._reported:
             if self._is_careful or verify(self._problem, self._timeline.plan).ok:
                 self._sound = self._timeline
-                self._reported = self._timeline.objective_ps
+                self._reported = self._timeline.objective
                 self._context.plan(self._timeline.plan, self._source)
             else:
                 self._timeline, self._is_careful = self._sound, True
@@ -280,11 +280,11 @@ class LargeNeighbourhoodSearch:
         both = self._with_own_changes(theirs)
         if both is not None:
             self._timeline = self._sound = both
-            self._reported = both.objective_ps
+            self._reported = both.objective
             self._context.plan(both.plan, self._source)
-        elif theirs.objective_ps < self._timeline.objective_ps:
+        elif theirs.objective < self._timeline.objective:
             self._timeline = self._sound = theirs
-            self._reported = min(self._reported, theirs.objective_ps)
+            self._reported = min(self._reported, theirs.objective)
 
     def _with_own_changes(self, theirs: PlanTimeline) -> PlanTimeline | None:
         """Another's plan with what was changed here; None where that is not valid, or no better than either."""
@@ -292,8 +292,8 @@ class LargeNeighbourhoodSearch:
         if plan is None:
             return None
         both = PlanTimeline(self._facts, plan, theirs)
-        both.plan = msgspec.structs.replace(plan, objective_ps=both.objective_ps)
-        is_better = both.objective_ps < min(theirs.objective_ps, self._timeline.objective_ps)
+        both.plan = msgspec.structs.replace(plan, objective=both.objective)
+        is_better = both.objective < min(theirs.objective, self._timeline.objective)
         return both if is_better and verify(self._problem, both.plan).ok else None
 
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.context import Options
 
+#: The complete model is tried up to this many uses; beyond it proves nothing in minutes.
+COMPLETE_MODEL_USES = 400
+
 #: Seconds between two reports of a candidate: at least, and for each use, as verifying a plan takes longer.
 REPORT_SECONDS, REPORT_SECONDS_A_USE = 0.5, 1.2e-4
 

@@ -13,8 +13,8 @@ from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Problem, Step, Table
 from stowplan.portfolio.memory_mapping.heuristics import without_stalls
-from stowplan.portfolio.memory_mapping.kind import COMPLETE_MODEL_USES
 from stowplan.portfolio.memory_mapping.learned import POLICY
+from stowplan.portfolio.memory_mapping.pace import COMPLETE_MODEL_USES
 from stowplan.portfolio.validation.adapter import Adapter, Completion, Effort, Estimate, Game, Stop
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class FastOrSlow:
     def best(self, count: int, effort: Effort) -> Completion:
         """See :class:`~stowplan.portfolio.validation.adapter.Decisions`."""
         fixed = {use: use in self._fast for move in self._moves[:count] for use in move.uses}
-        problem = with_uses(self.problem, fixed, self.plan.objective_ps)
+        problem = with_uses(self.problem, fixed, self.plan.objective)
         hint = msgspec.structs.replace(self.plan, problem=problem.digest)
         found = self._complete(problem, hint, effort) if problem.use_count <= COMPLETE_MODEL_USES else None
         return found or self._portfolio(problem, hint, effort)
@@ -115,7 +115,7 @@ class FastOrSlow:
             return None
         assert outcome.plan is not None
         assert outcome.bound is not None
-        return Completion(outcome.plan.objective_ps, outcome.bound)
+        return Completion(outcome.plan.objective, outcome.bound)
 
     def _portfolio(self, problem: Problem, hint: Plan, effort: Effort) -> Completion:
         from stowplan.portfolio.solve import solve
@@ -130,7 +130,7 @@ class FastOrSlow:
             plans={"game": hint},
             cancel=effort.deadline.cancelled,
         )
-        return Completion(min(result.objective or hint.objective_ps, hint.objective_ps), max(effort.bound, result.bound or 0))
+        return Completion(min(result.objective or hint.objective, hint.objective), max(effort.bound, result.bound or 0))
 
 
 def with_uses(problem: Problem, fixed: Mapping[int, bool], objective_ps: int) -> Problem:

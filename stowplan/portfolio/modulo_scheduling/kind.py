@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from stowplan.models.modulo_scheduling.bounds import critical_path, objective_bound, recurrence_mii, resource_mii
-from stowplan.models.modulo_scheduling.plan import Plan, decode_objective
+from stowplan.models.modulo_scheduling.plan import DECISIONS, Plan, decode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, assumptions, checking, identify, in_caller
+from stowplan.portfolio.kind import Candidate, Extras, Kind, assumptions, identify, in_caller
 from stowplan.portfolio.modulo_scheduling import learned
 
 _HERE = "stowplan.portfolio.modulo_scheduling.candidates"
@@ -21,9 +20,9 @@ _HERE = "stowplan.portfolio.modulo_scheduling.candidates"
 SMALL = 64
 
 
-def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
+def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
     ids = tuple(instruction.id for instruction in problem.instructions)
-    return msgspec.structs.replace(plan, objective=objective, instructions=ids, name=problem.name, target=problem.target)
+    return {"instructions": ids, "name": problem.name, "target": problem.target}
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
@@ -93,10 +92,29 @@ UNIT = "clocks (II x 1000000 + latency)"
 RULES = ("rules.siblings=none", "rules.pass_through=yes", "rules.max_delay", "rules.starts=flow")
 DEPTHS = ("machine.spoke_depth", "machine.instruction_depth", "machine.memory_depth")
 
+
+def _amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
+    from stowplan.frontends.dfg.format import amended
+
+    return amended(problem, changes)
+
+
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.models.modulo_scheduling.hint import VALUES
+    from stowplan.portfolio.modulo_scheduling.keep_close import Changes
+    from stowplan.portfolio.modulo_scheduling.validation import ADAPTER
+
+    return Extras(hints=VALUES, changes=Changes, adapter=ADAPTER)
+
+
 KIND = Kind(
     name="modulo_scheduling",
-    verify=checking(verify, "objective"),
-    finish=_finish,
+    problem=Problem,
+    plan=Plan,
+    amends=("fixed",),
+    amend=_amended,
+    verify=verify,
+    labels=_labels,
     initial=lambda problem: {},
     bound=objective_bound,
     candidates=_candidates,
@@ -111,4 +129,8 @@ KIND = Kind(
     awaited_baselines=lambda problem: ("list",),
     makes_baselines=_makes_baselines,
     proven=_proven,
+    decisions=DECISIONS,
+    presenter="stowplan.report.modulo_scheduling.presenter:ModuloSchedulingPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.loops:schedule",
 )

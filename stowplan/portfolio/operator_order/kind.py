@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from stowplan.models.operator_order.bounds import load_bound
-from stowplan.models.operator_order.plan import Plan
+from stowplan.models.operator_order.plan import DECISIONS, Plan, offset_table
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
-from stowplan.models.operator_order.verify import Verification, verify
+from stowplan.models.operator_order.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller, presolver
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller, presolver
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.orders import BASELINES
 
@@ -26,10 +24,6 @@ SMALL = 64
 TARGET = "order"
 
 _HERE = "stowplan.portfolio.operator_order.candidates"
-
-
-def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
-    return msgspec.structs.replace(plan, objective=objective, name=problem.name, target=TARGET)
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
@@ -67,16 +61,18 @@ def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[
     return {} if objective is None or bound is None else {"peak_proven": objective <= bound}
 
 
-def _second(found: Verification) -> tuple[int, bool]:
-    """The arena decides between plans of one peak; nothing is below the peak."""
-    arena = found.arena or 0
-    return arena, found.peak is not None and arena <= found.peak
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.portfolio.operator_order.keep_close import Changes
+
+    return Extras(changes=Changes)
 
 
 KIND = Kind(
     name="operator_order",
-    verify=checking(verify, "peak", _second),
-    finish=_finish,
+    problem=Problem,
+    plan=Plan,
+    verify=verify,
+    labels=lambda problem, plan: {"name": problem.name, "target": TARGET},
     initial=_initial,
     bound=load_bound,
     candidates=_candidates,
@@ -91,4 +87,9 @@ KIND = Kind(
     awaited_baselines=lambda problem: ("bfs", "dfs", "lpmf"),
     makes_baselines=_makes_baselines,
     proven=_proven,
+    decisions=DECISIONS,
+    offset_table=offset_table,
+    presenter="stowplan.report.operator_order.presenter:OrderPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.cuts:order",
 )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from stowplan.models.packing.bounds import find_overload, load_bound
-from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.csv_files import read_described_plan, read_plan
+from stowplan.models.packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller
 
 _HERE = "stowplan.portfolio.packing.candidates"
 
@@ -20,10 +19,6 @@ EXACT_BUFFERS = 1500
 
 #: Of so many buffers the greedy takes milliseconds.
 FEW_BUFFERS = 300
-
-
-def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
-    return msgspec.structs.replace(plan, objective=objective, name=problem.name, buffers=problem.buffers)
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
@@ -105,10 +100,21 @@ def _identity(problem: Problem) -> dict[str, str]:
     return identify(problem, "packing", "least height" if problem.capacity is None else f"{problem.capacity} bytes")
 
 
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.portfolio.packing.keep_close import Changes
+
+    return Extras(changes=Changes)
+
+
 KIND = Kind(
     name="packing",
-    verify=checking(verify, "height"),
-    finish=_finish,
+    problem=Problem,
+    plan=Plan,
+    read_plan=read_plan,
+    read_described_plan=read_described_plan,
+    amends=("capacity",),
+    verify=verify,
+    labels=lambda problem, plan: {"name": problem.name, "buffers": problem.buffers},
     initial=_initial,
     bound=load_bound,
     candidates=_candidates,
@@ -123,4 +129,9 @@ KIND = Kind(
     # Of many buffers it takes long, and is left out where others have met the bound before it.
     awaited_baselines=lambda problem: ("greedy",) if len(problem.buffers) <= EXACT_BUFFERS else (),
     asks_for_any=lambda problem: problem.capacity is not None,
+    decisions=DECISIONS,
+    offset_table=offset_table,
+    presenter="stowplan.report.packing.presenter:PackingPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.loads:packing",
 )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from stowplan.models.rematerialization.plan import Plan
-from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.plan import DECISIONS, Plan
+from stowplan.models.rematerialization.problem import Problem, amended
 from stowplan.models.rematerialization.structure import build
-from stowplan.models.rematerialization.verify import Verification, verify
+from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller
+from stowplan.portfolio.kind import Candidate, Kind, identify, in_caller
 from stowplan.portfolio.rematerialization.greedy import simulate
 
 #: Operators of a graph for which the greedy simulation costs nothing.
@@ -20,10 +18,6 @@ SMALL = 64
 _HERE = "stowplan.portfolio.rematerialization"
 _SEARCH = f"{_HERE}.candidates"
 _PROOFS = f"{_HERE}.proofs"
-
-
-def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
-    return msgspec.structs.replace(plan, objective=objective, name=problem.name)
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
@@ -70,15 +64,15 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     return facts
 
 
-def _tie_break(found: Verification) -> tuple[int, bool]:
-    """Of plans of one added cost that with the smaller peak; none is sought for that alone."""
-    return found.peak or 0, True
-
-
 KIND = Kind(
     name="rematerialization",
-    verify=checking(verify, "added_cost", _tie_break),
-    finish=_finish,
+    problem=Problem,
+    plan=Plan,
+    amends=("capacity",),
+    amend=amended,
+    # Of plans of one added cost that with the smaller peak is better; none is sought for that alone.
+    verify=verify,
+    labels=lambda problem, plan: {"name": problem.name},
     initial=_initial,
     bound=lambda problem: 0,
     candidates=_candidates,
@@ -90,4 +84,7 @@ KIND = Kind(
     identity=lambda problem: identify(problem, "cost of added runs", "limit of live bytes"),
     unit="cost",
     makes_baselines=_makes_baselines,
+    decisions=DECISIONS,
+    presenter="stowplan.report.rematerialization.presenter:RematerializationPresenter",
+    certificate="stowplan.certificates.maker.cuts:rematerialization",
 )

@@ -11,7 +11,7 @@ from stowplan.models.rematerialization.neighbourhood import Neighbourhood
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
-from stowplan.models.rematerialization.verify import verify
+from stowplan.models.rematerialization.verify import live_bytes, verify
 from stowplan.portfolio.context import Context
 
 #: Seconds for one neighbourhood, and CP-SAT's deterministic seconds of it in deterministic runs.
@@ -106,7 +106,7 @@ def neighbourhoods(problem: Problem, context: Context) -> None:
         way, free = chooser.draw(best, rounds)
         rounds += 1
         began = time.monotonic()
-        found = Neighbourhood(structure, problem.limit, best.sequence, verify(problem, best).live, free)
+        found = Neighbourhood(structure, problem.limit, best.sequence, live_bytes(problem, best), free)
         if found.size > MOST_RUNS:
             chooser.learn(way, easy=False, hard=True)
             continue

@@ -7,7 +7,7 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.stages import Stages, first_moments, more_moments
 from stowplan.models.rematerialization.structure import build
-from stowplan.models.rematerialization.verify import verify
+from stowplan.models.rematerialization.verify import live_bytes
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.rematerialization.insertion import Insertion
 
@@ -72,7 +72,7 @@ class _Staged:
         self.is_short = found.cost is None or found.bound is None or found.cost - found.bound > 2 * gap * max(1, found.cost)
         if not found.sequence or (aim < self.limit and self.best is not None and (found.cost or 0) >= self.best.objective):
             return None
-        live = verify(self.problem, self.structure.made(found.sequence)).live
+        live = live_bytes(self.problem, self.structure.made(found.sequence))
         mended = self.insertion.mended(found.sequence, self.limit)
         plan = None if mended is None else self.structure.made(mended)
         if plan is not None and plan.peak <= self.limit and (self.best is None or plan.objective < self.best.objective):

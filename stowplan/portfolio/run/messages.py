@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from stowplan import kinds
 from stowplan.child_process import write_encoded
-from stowplan.kinds import KindModules
 from stowplan.models.hint import Hint
 from stowplan.portfolio.context import Context, Options
 
@@ -24,7 +24,9 @@ QUEUE_SIZE = 64
 class Job(msgspec.Struct, tag="job"):
     """What a worker is to do."""
 
-    kind: KindModules
+    kind: str
+    place: str | None
+    """``module:name`` of it, which the parent's program may have registered."""
     candidate: dict[str, Any]
     options: Options
     problem: bytes
@@ -123,8 +125,8 @@ class WorkerContext(Context):
     """
 
     def __init__(self, job: Job, send: Callable[[Report], None]):
-        super().__init__(job.options, None if job.start_plan is None else job.kind.decode_plan(job.start_plan))
-        self._kind = job.kind
+        self._kind = kinds.named(job.kind)
+        super().__init__(job.options, None if job.start_plan is None else self._kind.plan.decode(job.start_plan))
         self._end = job.end
         self._is_closed = job.closed
         self._send = send
@@ -190,7 +192,7 @@ class WorkerContext(Context):
         self._is_closed = message.closed
         plan, bound = self._incumbent
         if message.plan is not None:
-            plan = self._kind.decode_plan(message.plan)
+            plan = self._kind.plan.decode(message.plan)
         if message.hint is not None:
             self._hints = (*self._hints, Hint.decode(message.hint))
         self._incumbent = (plan, bound if message.bound is None else message.bound)

@@ -86,7 +86,7 @@ class Run:
         state = self.state
         LOGGER.info(
             "run of %s %s: %s; limit %.3g s",
-            state.kind.modules.title,
+            state.kind.title,
             state.problem.digest[:12],
             ", ".join(candidate.name for candidate in self._pool.at_work) or "no candidates",
             state.deadline.remaining,

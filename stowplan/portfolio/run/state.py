@@ -15,8 +15,9 @@ from typing import Any
 from stowplan.deadline import Deadline
 from stowplan.log import LOGGER, cut
 from stowplan.models.hint import Hint
+from stowplan.models.verification import Verification
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Check, Kind, check
+from stowplan.portfolio.kind import Kind, check
 from stowplan.result import HistoryEntry, StopReason, format_quantity
 
 
@@ -39,7 +40,7 @@ class Best:
     source: str
     order: tuple[int, int]
     """(number of the worker, number of its plan): decides between equals where the order of arrival must not."""
-    check: Check
+    check: Verification[Any]
     """What the verifier said of it."""
 
 
@@ -47,14 +48,14 @@ class Best:
 class RunState:
     """What is known of a run, and the rules by which it changes."""
 
-    kind: Kind
+    kind: Kind[Any, Any]
     problem: Any
     options: Options
     deadline: Deadline
     on_progress: Callable[[Progress], None] | None = None
     baseline: str | None = None
     """Source whose plan is kept where others are as good and no better."""
-    on_plan: Callable[[Any, Check], None] | None = None
+    on_plan: Callable[[Any, Verification[Any]], None] | None = None
     """Called with every valid plan, the best or not."""
     best: Best | None = None
     bound: int | None = None
@@ -170,7 +171,7 @@ class RunState:
         """
         found = self._verify(plan)
         if not found.ok or found.objective is None:
-            violations = "; ".join(found.violations[:3])
+            violations = "; ".join(found.lines[:3])
             LOGGER.info("plan of %s failed verification: %s", source, cut(violations))
             return violations
         objective = found.objective
@@ -195,7 +196,7 @@ class RunState:
         """An objective or bound for people."""
         return "none" if value is None else format_quantity(value, self.kind.unit)
 
-    def _verify(self, plan: Any) -> Check:
+    def _verify(self, plan: Any) -> Verification[Any]:
         began = time.monotonic()
         try:
             return check(self.kind, self.problem, plan)

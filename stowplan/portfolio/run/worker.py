@@ -65,7 +65,8 @@ class Worker:
         if isinstance(message, Job | Load):
             if isinstance(message, Job):
                 # It may have been registered by the parent's program.
-                kinds.register(message.kind)
+                if message.place is not None:
+                    kinds.register(message.kind, message.place)
                 try:
                     self._context = WorkerContext(message, self.send)
                 except Exception as error:
@@ -97,7 +98,7 @@ class Worker:
         assert context is not None
         threads = threading.active_count()
         try:
-            problem = job.kind.decode_problem(job.problem)
+            problem = kinds.named(job.kind).problem.decode(job.problem)
             # Large ones take as much memory again.
             job.problem = b""
             function = Candidate(**job.candidate).load()

@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from stowplan import kinds
 from stowplan.errors import StowplanError
 from stowplan.log import LOGGER, cut
 from stowplan.models import hint as hints
@@ -191,7 +192,8 @@ class WorkerPool:
             # In a deterministic run its share of the clock would depend on the load; it has a limit of work there.
             seconds = min(seconds, share * self._options.time_limit)
         job = Job(
-            kind=self._kind.modules,
+            kind=self._kind.name,
+            place=kinds.place_of(self._kind.name),
             candidate=asdict(candidate),
             options=self._options,
             problem=problem,
@@ -315,7 +317,7 @@ class WorkerPool:
         before = self._state.best
         self._state.families.setdefault(source, worker.candidate.family)
         try:
-            violations = self._state.offer_plan(self._kind.modules.decode_plan(data), source, (worker.number, worker.plans))
+            violations = self._state.offer_plan(self._kind.plan.decode(data), source, (worker.number, worker.plans))
         except StowplanError as error:
             violations = str(error)
         if violations is not None:
@@ -364,7 +366,7 @@ class WorkerPool:
         """Hand a hint on; in a deterministic run nobody is told, for when it comes is a matter of load."""
         try:
             hint = hints.Hint.decode(data)
-            hints.check(self._state.problem, hint)
+            hints.check(self._state.problem, hint, self._kind.extras().hints)
         except StowplanError as error:
             worker.outcome = "rejected"
             worker.note(f"gave a hint that is none: {error}")

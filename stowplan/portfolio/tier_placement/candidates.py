@@ -168,7 +168,7 @@ def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, i
 def _best(context: Context, data: Data, walk: Walk) -> Ints:
     """The best map known: of this search, or of another candidate."""
     plan: Plan | None = None if context.options.deterministic else context.incumbent()[0]
-    if plan is not None and plan.objective_ps < walk.latency:
+    if plan is not None and plan.objective < walk.latency:
         tier = import_plan(data, plan)
         if heuristics.is_valid(data, tier):
             return tier

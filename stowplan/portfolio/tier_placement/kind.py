@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from stowplan.models.tier_placement.plan import Plan, placed
-from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.plan import DECISIONS, Plan, offset_table, placed
+from stowplan.models.tier_placement.problem import Problem, amended
 from stowplan.models.tier_placement.structure import find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify, in_caller, presolver
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller, presolver
 from stowplan.portfolio.tier_placement import learned
 
 #: Beyond this many layers CP-SAT finds nothing that the others lack; the linear relaxation proves sooner than the MILP.
@@ -23,15 +21,9 @@ SMALL = 64
 _HERE = "stowplan.portfolio.tier_placement.candidates"
 
 
-def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
-    return msgspec.structs.replace(
-        plan,
-        objective_ps=objective,
-        name=problem.name,
-        target=problem.target,
-        tiers=tuple(tier.name for tier in problem.tiers),
-        layers=tuple(layer.name for layer in problem.layers),
-    )
+def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
+    tiers, layers = (tuple(thing.name for thing in things) for things in (problem.tiers, problem.layers))
+    return {"name": problem.name, "target": problem.target, "tiers": tiers, "layers": layers}
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
@@ -77,10 +69,22 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     return facts
 
 
+def _extras() -> Extras[Problem, Plan]:
+    from stowplan.models.tier_placement.hint import VALUES
+    from stowplan.portfolio.tier_placement.keep_close import Changes
+    from stowplan.portfolio.tier_placement.validation import ADAPTER
+
+    return Extras(hints=VALUES, changes=Changes, adapter=ADAPTER)
+
+
 KIND = Kind(
     name="tier_placement",
-    verify=checking(verify, "latency_ps"),
-    finish=_finish,
+    problem=Problem,
+    plan=Plan,
+    amends=("capacity",),
+    amend=amended,
+    verify=verify,
+    labels=_labels,
     initial=_initial,
     bound=floor_bound,
     candidates=_candidates,
@@ -92,4 +96,9 @@ KIND = Kind(
     baseline_sources=("compiler", "greedy_dp"),
     awaited_baselines=lambda problem: ("greedy_dp",),
     makes_baselines=lambda problem: (Candidate("greedy_dp", "baseline", f"{_HERE}:greedy_dp"),),
+    decisions=DECISIONS,
+    offset_table=offset_table,
+    presenter="stowplan.report.tier_placement.presenter:TierPlacementPresenter",
+    extras=_extras,
+    certificate="stowplan.certificates.maker.linear:tiers",
 )

@@ -90,7 +90,7 @@ def lns(problem: Problem, context: Context) -> None:
     done = 0
     while not context.closed() and (rounds is None or done < rounds):
         other = context.incumbent()[0] if rounds is None else None
-        if other is not None and other.objective_ps < plan.objective_ps:
+        if other is not None and other.objective < plan.objective:
             plan = other
         way, free = neighbourhoods.draw(plan)
         done += 1
@@ -107,12 +107,12 @@ def lns(problem: Problem, context: Context) -> None:
             hint=plan,
             should_stop=context.closed,
         )
-        found, before = outcome.plan, plan.objective_ps
-        if found is not None and found.objective_ps < before:
+        found, before = outcome.plan, plan.objective
+        if found is not None and found.objective < before:
             plan = found
             context.plan(plan, "lns")
         solved = outcome.status == "optimal"
         quick = rounds is not None or time.monotonic() - began < EASY * limit
-        neighbourhoods.learn(way, easy=solved and quick, hard=not solved and plan.objective_ps == before)
+        neighbourhoods.learn(way, easy=solved and quick, hard=not solved and plan.objective == before)
     sizes = ", ".join(f"{way} {size:.0f}" for way, size in neighbourhoods.sizes.items())
     context.note(f"{done} neighbourhoods ({sizes})")

@@ -60,7 +60,7 @@ class EgrlPlayer:
             return Game(None)
         run(trainer, should_stop=stop)
         evolved = trainer.networks[0].plan() or own
-        return None if stop() else Game(min(own, evolved, key=lambda plan: plan.objective_ps))
+        return None if stop() else Game(min(own, evolved, key=lambda plan: plan.objective))
 
 
 class Tiers:
@@ -95,7 +95,7 @@ class Tiers:
             should_stop=effort.stop,
         )
         plan = outcome.plan or self.plan
-        return Completion(plan.objective_ps, max(effort.bound, outcome.bound or 0))
+        return Completion(plan.objective, max(effort.bound, outcome.bound or 0))
 
 
 ADAPTER = Adapter(

@@ -7,18 +7,15 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
-from stowplan import files, kinds
+from stowplan import files
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, MissingDependencyError, to_install
-from stowplan.portfolio.kind import Kind, kind
+from stowplan.portfolio.kind import Kind, kind, registered
 from stowplan.portfolio.policies import PolicySource
 
 Stop = Callable[[], bool]
-
-#: Where a kind has its adapter.
-_ADAPTER = "portfolio.validation:ADAPTER"
 
 
 class Estimate(NamedTuple):
@@ -180,7 +177,7 @@ class Policies:
             name = _kind_of(path, known)
             if name in self._named:
                 raise InputError(
-                    f"found a second policy of {kinds.named(name).title} beside {self._named[name]}, expected one of each kind",
+                    f"found a second policy of {kind(name).title} beside {self._named[name]}, expected one of each kind",
                     source=path,
                 )
             self._named[name] = path
@@ -191,12 +188,12 @@ class Policies:
     def idle(self, played: Container[str]) -> list[InputError]:
         """What to say of policies that were named for kinds, by name, of which there was no problem."""
         return [
-            InputError(f"found a policy of {kinds.named(name).title}, and no problem for it in the suite", source=path)
+            InputError(f"found a policy of {kind(name).title}, and no problem for it in the suite", source=path)
             for name, path in self._named.items()
             if name not in played
         ]
 
-    def of(self, wanted: Kind) -> Opened:
+    def of(self, wanted: Kind[Any, Any]) -> Opened:
         """The policy of a kind.
 
         Raises
@@ -206,11 +203,11 @@ class Policies:
         """
         from stowplan.learned_guidance.training import checkpoint
 
-        title = wanted.modules.title
-        if wanted.modules.part(_ADAPTER) is None:
+        title = wanted.title
+        adapter = wanted.extras().adapter
+        if adapter is None:
             raise InputError(f"found a problem of {title}, expected one of {', '.join(_playable())}: no policy plays others")
         if wanted.name not in self._opened:
-            adapter = adapter_of(wanted)
             path = self._named.get(wanted.name, adapter.source.path)
             digest = hashlib.sha256(files.read_bytes(path)).hexdigest()
             policy = adapter.source.load(path)
@@ -220,20 +217,15 @@ class Policies:
         return self._opened[wanted.name]
 
 
-def adapter_of(wanted: Kind) -> Adapter:
-    """How the policies of a kind are validated."""
-    return cast(Adapter, wanted.modules.part(_ADAPTER))
-
-
 def _adapters() -> Iterator[tuple[str, Adapter]]:
-    for each in kinds.registered():
-        found = each.part(_ADAPTER)
-        if found is not None:
-            yield each.name, found
+    for each in registered():
+        adapter = each.extras().adapter
+        if adapter is not None:
+            yield each.name, adapter
 
 
 def _playable() -> list[str]:
-    return [kinds.named(name).title for name, _ in _adapters()]
+    return [kind(name).title for name, _ in _adapters()]
 
 
 def _kind_of(path: Path, known: dict[str, str]) -> str:

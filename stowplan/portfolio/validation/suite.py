@@ -266,7 +266,7 @@ class Judge:
         Of the exact side.
     """
 
-    def __init__(self, kind: Kind, problem: Any, result: Result):
+    def __init__(self, kind: Kind[Any, Any], problem: Any, result: Result):
         self.kind, self.problem, self.result = kind, problem, result
         self.exact = Exact(
             objective=result.objective,
@@ -287,7 +287,7 @@ class Judge:
             return Outcome(note="lost")
         found = check(self.kind, self.problem, game.plan)
         if not found.ok or found.objective is None:
-            return Outcome(note=f"not valid: {'; '.join(found.violations[:2])}")
+            return Outcome(note=f"not valid: {'; '.join(found.lines[:2])}")
         return self.outcome(found.objective)
 
     def outcome(self, objective: int) -> Outcome:

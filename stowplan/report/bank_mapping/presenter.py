@@ -79,17 +79,18 @@ class BankMappingPresenter(DrawingPresenter):
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """Bytes moved, what is on chip, layouts and copies."""
+        plan = plans[0][1]
         return [
             _drawn("Bytes moved", traffic(problem, plans), ""),
-            _drawn("On chip", on_chip(problem, result.plan), "Operators run from left to right."),
+            _drawn("On chip", on_chip(problem, plan), "Operators run from left to right."),
             _drawn(
                 "Layouts",
-                tensors(problem, result.plan),
+                tensors(problem, plan),
                 "From first to last use, operators from left to right. Filled: on chip for that time; pale: in main memory. "
                 "A dark mark is a copy into another layout.",
             ),
-            _largest_tensors(problem, result.plan),
-            *_largest_copies(problem, result.plan),
+            _largest_tensors(problem, plan),
+            *_largest_copies(problem, plan),
         ]
 
 
@@ -157,8 +158,8 @@ def _tensor_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
 
 def moved(problem: Problem, plan: Plan) -> tuple[int, int]:
     """(bytes copied between banks, bytes moved to and from main memory)."""
-    found = verify(problem, plan)
-    return found.copied_bytes or 0, found.off_chip_bytes or 0
+    figures = verify(problem, plan).figures
+    return figures.get("copied_bytes", 0), figures.get("off_chip_bytes", 0)
 
 
 def totals(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> list[tuple[str, int, int, str]]:
@@ -301,6 +302,3 @@ def _operators(problem: Problem) -> scene.Axis:
             0, count, [(at + 0.5, shorten(each.name, 12)) for at, each in enumerate(problem.operators)], "operator"
         )
     return scene.number_axis(0, max(1, count), "operator")
-
-
-PRESENTER = BankMappingPresenter

@@ -86,9 +86,10 @@ class BankedPackingPresenter(DrawingPresenter):
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """The banks of the plan as a table, and the layout of each that is not empty."""
+        plan = plans[0][1]
         head = ("Bank:n", "Cost:r", "Used:r", "Capacity:r", "Buffers:r", "Traffic:r")
-        found = [Section("Banks", table("What each bank holds", head, bank_rows(problem, result.plan)))]
-        layouts = bank_layouts(problem, result.plan)
+        found = [Section("Banks", table("What each bank holds", head, bank_rows(problem, plan)))]
+        layouts = bank_layouts(problem, plan)
         colours = assign_colours(layout.boxes for layout in layouts)
         for bank, layout in zip(problem.banks, layouts, strict=True):
             if layout.boxes:
@@ -151,6 +152,3 @@ def bank_rows(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, st
         )
         for bank, (memory, layout) in enumerate(zip(problem.banks, bank_layouts(problem, plan), strict=True))
     ]
-
-
-PRESENTER = BankedPackingPresenter

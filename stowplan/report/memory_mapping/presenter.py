@@ -158,8 +158,8 @@ def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] =
     layout.check_fits(problem, plan)
     timeline = simulate(problem, plan)
     lines = [f"{printable(problem.name or 'program')} on {printable(problem.target)}: {format_ps(timeline.total_ps)} simulated"]
-    if plan.objective_ps != timeline.total_ps:
-        lines.append(f"  claimed       {format_ps(plan.objective_ps)}")
+    if plan.objective != timeline.total_ps:
+        lines.append(f"  claimed       {format_ps(plan.objective)}")
     lines += [
         f"  all slow      {format_ps(problem.all_slow_ps)}, all fast {format_ps(problem.all_fast_ps)}, "
         f"R = {problem.normalised_return(timeline.total_ps):.4f}",
@@ -240,6 +240,3 @@ def _copy_lines(problem: Problem, plan: Plan, timeline: Timeline, top: int | Non
 
 def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-PRESENTER = MemoryMappingPresenter

@@ -51,9 +51,8 @@ class ModuloSchedulingPresenter(DrawingPresenter):
             raise InputError(f"found a {type(plan).__name__} of another kind, expected a modulo schedule")
         found = verify(problem, plan)
         if not found.ok:
-            first = found.violations[0]
             more = f" (and {len(found.violations) - 1} more)" if len(found.violations) > 1 else ""
-            raise VerificationError(f"not a valid plan: {first.code}: {first.message}{more}")
+            raise VerificationError(f"not a valid plan: {found.violations[0]}{more}")
 
     def check_configurable(self, option: str) -> None:
         """A machine with tiles."""
@@ -135,7 +134,8 @@ class ModuloSchedulingPresenter(DrawingPresenter):
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """The schedule as a drawing, and its instructions."""
-        return [_schedule(problem, result.plan), _instructions(problem, result.plan)]
+        plan = plans[0][1]
+        return [_schedule(problem, plan), _instructions(problem, plan)]
 
 
 def _schedule(problem: Problem, plan: Plan) -> Section:
@@ -292,6 +292,3 @@ def _legend(plan: Plan, layout: Layout) -> list[Key]:
     if plan.starts:
         keys.append(Key("starts a flow", Style(fill="paper", stroke="ink", width=2)))
     return [*keys, Key("t: clock in iteration 0", Style())]
-
-
-PRESENTER = ModuloSchedulingPresenter

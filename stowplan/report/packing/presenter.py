@@ -92,7 +92,7 @@ class PackingPresenter(DrawingPresenter):
         colours = assign_colours(layout.boxes for _, layout in layouts)
         return [
             layouts_section([layout for _, layout in layouts], plots(layouts, colours), details),
-            _buffers(problem, result.plan, colours),
+            _buffers(problem, plans[0][1], colours),
         ]
 
 
@@ -235,6 +235,3 @@ def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> lis
     """Plots of some plans of one problem, on the same scales."""
     top = axis_top([layout for _, layout in layouts])
     return [plot(label, layout, top, boxes_of(layout, colours)) for label, layout in layouts]
-
-
-PRESENTER = PackingPresenter

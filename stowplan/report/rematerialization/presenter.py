@@ -9,7 +9,7 @@ from html import escape
 from stowplan.errors import InputError
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
-from stowplan.models.rematerialization.verify import verify
+from stowplan.models.rematerialization.verify import live_bytes, verify
 from stowplan.report import scene
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Overview, Section, table
@@ -31,7 +31,7 @@ class RematerializationPresenter(DrawingPresenter):
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
         """Every run is of an operator, and reads what is there."""
-        if verify(problem, plan).peak is None:
+        if "peak" not in verify(problem, plan).figures:
             raise InputError("found a run that cannot take place, expected each to find what it reads")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
@@ -41,8 +41,8 @@ class RematerializationPresenter(DrawingPresenter):
         limit = "no limit" if problem.limit is None else f"limit {problem.limit:,} bytes"
         lines = [
             f"{printable(problem.name or 'graph')}: {len(problem.ops):,} operators, {len(problem.tensors):,} tensors, {limit}",
-            f"  added cost  {found.added_cost or 0:,} on {once:,} of every operator once",
-            f"  peak        {found.peak or 0:,} bytes live at once",
+            f"  added cost  {found.objective or 0:,} on {once:,} of every operator once",
+            f"  peak        {found.figures.get('peak', 0):,} bytes live at once",
             f"  runs        {len(plan.sequence):,}",
         ]
         for name, other in others:
@@ -84,21 +84,20 @@ def _again(problem: Problem, plan: Plan) -> list[tuple[str, str, str]]:
 
 def _plot(problem: Problem, plans: Sequence[Labelled]) -> scene.Plot:
     """Live bytes of the first plan as an area, those of another as a line, and the limit."""
-    lives = [(label, verify(problem, plan)) for label, plan in plans]
-    most = max(1, problem.limit or 0, *(found.peak or 0 for _, found in lives))
-    across = scene.number_axis(0, max(1, *(len(found.live) for _, found in lives)), "run")
+    lives = [(label, plan, live_bytes(problem, plan)) for label, plan in plans]
+    most = max(1, problem.limit or 0, *(max(live, default=0) for _, _, live in lives))
+    across = scene.number_axis(0, max(1, *(len(live) for _, _, live in lives)), "run")
     marks: list[scene.Mark] = []
     legend = []
-    for number, (label, found) in enumerate(lives):
-        steps = scene.steps(list(range(len(found.live) + 1)), list(found.live))
+    for number, (label, plan, live) in enumerate(lives):
+        steps = scene.steps(list(range(len(live) + 1)), list(live))
         marks.append(scene.Line(steps, scene.RULE) if number else scene.area(steps, scene.USAGE))
-        text = shorten(f"{label}: peak {format_bytes(found.peak or 0, 6)}, added cost {found.added_cost or 0:,}", 60)
+        text = shorten(
+            f"{label}: peak {format_bytes(max(live, default=0), 6)}, added cost {verify(problem, plan).objective or 0:,}", 60
+        )
         legend.append(scene.Key(text, scene.RULE if number else scene.USAGE, "line" if number else "patch"))
     if problem.limit is not None:
         marks.append(scene.level(across, problem.limit, scene.DASHED))
         legend.append(scene.Key(f"the limit, {format_bytes(problem.limit, 6)}", scene.DASHED, "line"))
     up = scene.byte_axis(most, f"live ({byte_unit(most)[0]})")
     return scene.Plot(across, [scene.Panel(up, marks, _HIGH, "Live bytes over the runs")], legend=legend)
-
-
-PRESENTER = RematerializationPresenter

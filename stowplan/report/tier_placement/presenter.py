@@ -107,13 +107,14 @@ class TierPlacementPresenter(DrawingPresenter):
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """Bands of tiers, transitions from another map where it differs, layers."""
+        plan = plans[0][1]
         head = ("Tier:n", "Capacity:r", "Peak:r", "Weights:r", "Outputs of layers:r")
         return [
             _bands(problem, plans),
-            Section("Tiers", table("What stands in each tier", head, _tier_rows(problem, result.plan))),
-            *(_transitions(problem, result.plan, *before) for before in plans[1:]),
-            _contiguity(problem, result.plan),
-            _layers(problem, result.plan),
+            Section("Tiers", table("What stands in each tier", head, _tier_rows(problem, plan))),
+            *(_transitions(problem, plan, *before) for before in plans[1:]),
+            _contiguity(problem, plan),
+            _layers(problem, plan),
         ]
 
 
@@ -235,7 +236,7 @@ def bands(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> scene.Plot:
     legend = scene.patches(
         (maps.tier_colour(number), f"{tier.name}, {format_bytes(tier.capacity)}") for number, tier in enumerate(problem.tiers)
     )
-    heading = ", ".join(f"{label} {format_ps(plan.objective_ps)}" for label, plan in plans)
+    heading = ", ".join(f"{label} {format_ps(plan.objective)}" for label, plan in plans)
     if any(not layer.weight_bytes for layer in problem.layers):
         legend.append(scene.Key("no weights", EMPTY))
     return scene.Plot(scene.number_axis(0, len(problem.layers), "layer"), panels, heading, legend, gap=4)
@@ -292,6 +293,3 @@ def _use(problem: Problem, plans: Sequence[tuple[str, Plan]], limited: Sequence[
         ]
         found.append(scene.Plot(across, [panel], legend=names if len(plans) > 1 else []))
     return found
-
-
-PRESENTER = TierPlacementPresenter

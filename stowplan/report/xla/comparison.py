@@ -125,7 +125,7 @@ def _played(
     else:
         plan = Plan(
             problem=judge.problem.digest,
-            objective_ps=sum(judge.durations_ps(module)),
+            objective=sum(judge.durations_ps(module)),
             program=program.name,
             target=judge.target.name,
         )

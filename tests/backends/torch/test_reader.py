@@ -11,7 +11,7 @@ from stowplan.backends.fallback import UnsupportedError
 from stowplan.backends.torch.reader import read
 from stowplan.log import UnmodelledWarning
 from stowplan.models.rematerialization.structure import build
-from stowplan.models.rematerialization.verify import verify
+from stowplan.models.rematerialization.verify import live_bytes
 from tests.backends.torch.training import torch
 from tests.frontends.operator_order.exported_programs import RandomModule
 
@@ -34,7 +34,7 @@ def planned(module: Any) -> dict[str, int]:
     (last,) = (node for node in module.graph.nodes if node.op == "output")
     found = read(module.graph, len(last.args[0]))
     plan = build(found.problem).made(range(len(found.nodes)))
-    live = verify(found.problem, plan).live
+    live = live_bytes(found.problem, plan)
     return {node.name: live[at] for at, node in enumerate(found.nodes) if node is not None}
 
 

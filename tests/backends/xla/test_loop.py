@@ -336,7 +336,7 @@ def test_plans_that_begin_from_what_xla_made(fake: Fake, tmp_path: Path) -> None
     found = PLANNED(evidence, random.Random(0), default)
     theirs = evidence.judge.plan(default.compiled, found.problem).plan
     assert (found.problem.evictions, found.problem.prefetches) == ("between_steps", "sliced")
-    assert found.plan.objective_ps <= theirs.objective_ps
+    assert found.plan.objective <= theirs.objective
     within = evidence.judge.plan(default.compiled).plan
     assert evidence.judge.most_bytes(within) == default.score.fast_bytes == 3 << 20
     kept = {residency.tensor for residency in within.residencies}

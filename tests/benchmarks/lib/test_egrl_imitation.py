@@ -39,7 +39,7 @@ def test_relaxations_are_posteriors_and_their_bounds_hold() -> None:
 def test_the_relaxation_decoded_is_near_its_bound() -> None:
     problem = small_network(30)
     parts, bound = relaxed(problem)
-    assert Decoder(problem).filled(parts).objective_ps <= 1.05 * bound
+    assert Decoder(problem).filled(parts).objective <= 1.05 * bound
 
 
 def test_a_network_that_fits_nowhere() -> None:

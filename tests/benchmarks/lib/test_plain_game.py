@@ -27,7 +27,7 @@ def finished(problem: Problem, actions: str, *, strict: bool = False) -> Plan:
     assert state.is_over
     plan = state.plan()
     assert verify(problem, plan).ok
-    assert sum(rewards) == problem.all_slow_ps - plan.objective_ps
+    assert sum(rewards) == problem.all_slow_ps - plan.objective
     return plan
 
 
@@ -38,7 +38,7 @@ def test_copy_in_starts_as_late_as_it_may() -> None:
     plan = finished(program(["", "", "", "", "a"], {"a": 3}, inputs="a"), "c")
     assert plan.residencies == (Residency(0, 2, 5, 0),)
     assert plan.copies == (Copy(0, "in", 2, 4),)
-    assert plan.objective_ps == 50
+    assert plan.objective == 50
 
 
 def test_copy_out_ends_as_early_as_it_may() -> None:
@@ -213,7 +213,7 @@ def test_without_backup_an_infeasible_state_loses_the_game() -> None:
     assert state.is_over
     assert state.legal_actions() == ()
     assert state.plan() == Plan(
-        problem=problem.digest, objective_ps=problem.all_slow_ps, program=problem.name, target=problem.target
+        problem=problem.digest, objective=problem.all_slow_ps, program=problem.name, target=problem.target
     )
 
 
@@ -297,8 +297,8 @@ def test_every_game_is_a_valid_plan_with_the_return_it_says(manner: str, strict:
             plan = state.plan()
             found = verify(problem, plan)
             assert found.ok, (number, found)
-            assert found.stall_ps == 0
-            assert total == state.return_ps == problem.all_slow_ps - plan.objective_ps
+            assert found.figures["stall_ps"] == 0
+            assert total == state.return_ps == problem.all_slow_ps - plan.objective
             if strict:
                 assert_copies_meet_their_uses(state)
             copies += len(plan.copies)
@@ -320,7 +320,7 @@ def test_games_on_compiled_programs(corpus: Path, name: str) -> None:
             state = reset(problem, strict_copy_windows=strict)
             total = play_on(state, random.Random(name), manner)
             assert verify(problem, state.plan()).ok
-            assert total == problem.all_slow_ps - state.plan().objective_ps
+            assert total == problem.all_slow_ps - state.plan().objective
             returns.append(total)
     assert returns[1] > returns[0] > 0
     assert returns[3] > returns[2] > 0

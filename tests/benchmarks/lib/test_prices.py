@@ -70,7 +70,7 @@ def test_rollouts_are_valid_games_and_no_worse_than_priced_play() -> None:
         assert again.return_ps == rollouts.return_ps
         found = verify(problem, again.plan())
         assert found.ok
-        assert found.objective_ps == problem.all_slow_ps - rollouts.return_ps
+        assert found.objective == problem.all_slow_ps - rollouts.return_ps
         better += rollouts.return_ps > priced
         # A known game is followed as well.
         other = game.reset()

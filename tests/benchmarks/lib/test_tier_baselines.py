@@ -24,4 +24,4 @@ def test_baselines() -> None:
         plan = Exporter(problem, data).plan(walk.tier)
         assert plan is not None
         assert verify(problem, plan).ok
-        assert (plan.objective_ps, walk.evaluations) == (walk.latency, 4_000)
+        assert (plan.objective, walk.evaluations) == (walk.latency, 4_000)

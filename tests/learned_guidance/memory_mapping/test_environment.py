@@ -113,7 +113,7 @@ def test_vectors_of_environments() -> None:
         totals += rewards
         for number in np.flatnonzero(terminated):
             ended += 1
-            assert info["plan"][number].objective_ps == info["objective_ps"][number]
+            assert info["plan"][number].objective == info["objective_ps"][number]
             assert totals[number] == pytest.approx(info["normalised_return"][number])
     assert ended == 3
     envs.close()
@@ -357,7 +357,7 @@ def test_the_example_plays_a_real_module(tmp_path: Path, monkeypatch: pytest.Mon
     assert 0 < returns[0] < returns[1]
     problem, plan = stowplan.read(module, target="tpu-v4"), Plan.load(tmp_path / "plan.json")
     assert verify(problem, plan).ok
-    assert f"{problem.normalised_return(plan.objective_ps):.3f}" in said
+    assert f"{problem.normalised_return(plan.objective):.3f}" in said
 
 
 # Pictures

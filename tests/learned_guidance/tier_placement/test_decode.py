@@ -100,7 +100,7 @@ def test_plans_are_valid_wherever_the_compiler_finds_one(address_spaces: bool) -
                 continue
             found = verify(problem, plan)
             assert found.ok, (seed, method, found.violations)
-            assert found.latency_ps == plan.objective_ps
+            assert found.objective == plan.objective
 
 
 def test_likeliest_is_what_the_chip_makes_of_them() -> None:
@@ -118,7 +118,7 @@ def test_the_best_map_as_a_posterior_is_found_again() -> None:
         best = optimum(problem)
         if best is None or compiler_plan(problem) is None:
             continue
-        assert Decoder(problem).filled(posterior(problem, seed)).objective_ps >= best
+        assert Decoder(problem).filled(posterior(problem, seed)).objective >= best
     problem = chain(8)
     # As many as there is room for, in the order of the odds.
     odds = np.linspace(0.9, 0.1, 16).reshape(8, 2)
@@ -132,7 +132,7 @@ def test_ties_go_by_number_and_more_orders_are_never_worse() -> None:
     decoder = Decoder(problem)
     even = np.full((len(problem.layers), 2, 3), 1 / 3)
     assert decoder._orders(even, 1, 0).tolist() == [[[*range(2 * len(problem.layers))]] * 2]
-    found = [decoder.filled(posterior(problem, 2), orders=count).objective_ps for count in (1, 3, 9, 40)]
+    found = [decoder.filled(posterior(problem, 2), orders=count).objective for count in (1, 3, 9, 40)]
     assert found == sorted(found, reverse=True)
     assert found[-1] < Chip(problem).compiler_ps
     assert decoder.filled(posterior(problem, 2)) == decoder.filled(posterior(problem, 2))

@@ -183,7 +183,7 @@ def test_the_compilers_map_earns_its_own_speed() -> None:
     env.reset()
     _, reward, _, _, info = env.step(compilers(env))
     assert (reward, info["speedup"], info["epsilon"]) == (REWARD_SCALE, 1.0, 0.0)
-    assert info["plan"].objective_ps == Chip(env.problem).compiler_ps
+    assert info["plan"].objective == Chip(env.problem).compiler_ps
 
 
 def test_offsets_of_address_spaces_are_part_of_the_plan() -> None:

@@ -43,14 +43,14 @@ def plan(**changes: object) -> Plan:
 def test_a_valid_plan() -> None:
     found = verify(problem(), plan())
     assert found.ok, found.violations
-    assert (found.copied_bytes, found.off_chip_bytes, found.objective) == (30, 24, 114)
+    assert (found.figures, found.objective) == ({"copied_bytes": 30, "off_chip_bytes": 24}, 114)
 
 
 def test_nothing_on_chip() -> None:
     outside = plan(on_chip=(False,) * 3, copies=(), objective=8 + 4 + 16 + 16 + 6 + 16)
     found = verify(problem(), outside)
     assert found.ok, found.violations
-    assert found.copied_bytes == 0
+    assert found.figures["copied_bytes"] == 0
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_space() -> None:
     assert verify(problem(capacity=70), plan(problem=problem(capacity=70).digest)).ok
     tight = problem(capacity=69)
     found = verify(tight, plan(problem=tight.digest))
-    assert [(each.code, each.operator) for each in found.violations] == [("over_capacity", 2)]
+    assert [(each.code, each.concerns) for each in found.violations] == [("over_capacity", {"operators": (2,)})]
 
 
 def test_plans_are_files() -> None:

@@ -88,7 +88,7 @@ def test_every_mutation_is_found() -> None:
                     mutant = msgspec.structs.replace(mutant, objective=cost)
                     found = verify(problem, mutant)
                     assert found.ok == is_valid(problem, mutant), (seed, number, bank, offset, found)
-                    assert found.cost == cost
+                    assert found.objective == cost
                     assert not verify(problem, msgspec.structs.replace(mutant, objective=cost + 1)).ok
 
 

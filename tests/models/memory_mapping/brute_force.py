@@ -37,7 +37,7 @@ from stowplan.models.memory_mapping.problem import Problem, Step
 
 def optimum(problem: Problem) -> int:
     """Objective (ps) of the best valid plan; there always is one, since all may be slow."""
-    return best_plan(problem).objective_ps
+    return best_plan(problem).objective
 
 
 def best_plan(problem: Problem) -> Plan:
@@ -254,7 +254,7 @@ class _Search:
             self.step_uses.append(range(first, len(self.number_of)))
         self.floor_clock = [0, *accumulate(step.weight * step.floor_ps for step in problem.steps)]
         self.best_ps = problem.all_slow_ps
-        self.best = Plan(problem=problem.digest, objective_ps=self.best_ps)
+        self.best = Plan(problem=problem.digest, objective=self.best_ps)
         self.memory_tried: dict[frozenset[tuple[int, int, int]], dict[tuple[int, int], int] | None] = {}
 
     def run(self) -> Plan:
@@ -350,7 +350,7 @@ class _Search:
         self.best_ps = total_ps
         self.best = Plan(
             problem=self.problem.digest,
-            objective_ps=total_ps,
+            objective=total_ps,
             residencies=tuple(
                 Residency(tensor, start, end, offsets[tensor, start], preloaded)
                 for tensor, life in chosen

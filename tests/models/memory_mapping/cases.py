@@ -181,7 +181,7 @@ def random_plan(problem: Problem, rng: random.Random, *, attempts: int = 40) -> 
     A proposal is a residency with its source, fast uses and copies out. Verification decides, because it is tested by itself
     against an executor in ``reference.py``.
     """
-    plan = Plan(problem=problem.digest, objective_ps=0)
+    plan = Plan(problem=problem.digest, objective=0)
     uses = [(step, number, use) for number, (step, use) in enumerate(_uses(problem))]
     used = sorted({use.tensor for _, _, use in uses})
     for _ in range(attempts if used else 0):
@@ -194,9 +194,9 @@ def random_plan(problem: Problem, rng: random.Random, *, attempts: int = 40) -> 
 
 def with_objective(problem: Problem, plan: Plan) -> Plan:
     """The same plan, claiming the objective that it has."""
-    found = verify(problem, plan).objective_ps
+    found = verify(problem, plan).objective
     assert found is not None
-    return msgspec.structs.replace(plan, objective_ps=found)
+    return msgspec.structs.replace(plan, objective=found)
 
 
 def _uses(problem: Problem) -> list[tuple[int, Use]]:

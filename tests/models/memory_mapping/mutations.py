@@ -17,8 +17,8 @@ HUGE = 2**63 - 1
 def mutants(problem: Problem, plan: Plan) -> Iterator[tuple[str, Plan]]:
     """(what changed, plan) for every number changed, element dropped or doubled, and pair of elements swapped."""
     replace = msgspec.structs.replace
-    for value in {plan.objective_ps + change for change in (-1, 1, -HUGE, HUGE)} | {-plan.objective_ps - 1, 10**30}:
-        yield "objective", replace(plan, objective_ps=value)
+    for value in {plan.objective + change for change in (-1, 1, -HUGE, HUGE)} | {-plan.objective - 1, 10**30}:
+        yield "objective", replace(plan, objective=value)
     for place in range(0, len(plan.problem), 7):
         other = "0" if plan.problem[place] != "0" else "1"
         yield "digest", replace(plan, problem=plan.problem[:place] + other + plan.problem[place + 1 :])

@@ -372,7 +372,7 @@ def clock_faults(problem: Problem, plan: Plan) -> list[str]:
         total = sum(real)
     else:
         _, total = play(problem, plan, real, waits=True)
-    if total != plan.objective_ps:
+    if total != plan.objective:
         faults.append("objective")
     return faults
 

@@ -70,6 +70,6 @@ def assert_point(problem: Problem, plan: Plan) -> int:
     values = hint_values(formulation, plan)
     assert violated(formulation, values) == []
     found = objective_ps(formulation, values)
-    assert found <= plan.objective_ps
+    assert found <= plan.objective
     assert formulation.matrix.violation(formulation.scaled(values)) < 1e-9
     return found

@@ -39,7 +39,7 @@ def parts(problem: Problem, tensor: int) -> Iterator[Part]:
             residencies = tuple(residency for residency, _ in chosen)
             copies = tuple(sorted((copy for _, own in chosen for copy in own), key=lambda copy: copy.start))
             for fast in subsets(numbers, len(numbers)):
-                plan = Plan(problem=problem.digest, objective_ps=0, residencies=residencies, copies=copies, fast_uses=fast)
+                plan = Plan(problem=problem.digest, objective=0, residencies=residencies, copies=copies, fast_uses=fast)
                 if breaks_only(problem, plan, Reason.STALLED_COPY):
                     yield residencies, copies, fast
 
@@ -107,14 +107,14 @@ def better_plan(problem: Problem, objective_ps: int) -> Plan | None:
             for queue in orders([copy for _, copies, _ in chosen for copy in copies]):
                 plan = Plan(
                     problem=problem.digest,
-                    objective_ps=0,
+                    objective=0,
                     residencies=residencies,
                     copies=queue,
                     fast_uses=tuple(sorted(fast)),
                 )
                 found = verify(problem, plan)
-                assert found.objective_ps is not None
-                if found.objective_ps >= objective_ps or not breaks_only(problem, plan, Reason.OVERLAP):
+                assert found.objective is not None
+                if found.objective >= objective_ps or not breaks_only(problem, plan, Reason.OVERLAP):
                     continue
                 for placed in placements(problem, residencies):
                     if breaks_only(problem, msgspec.structs.replace(plan, residencies=placed)):
@@ -174,8 +174,8 @@ def test_plans_are_valid_and_no_random_plan_is_better(stalls: Stalls) -> None:
         assert verify(problem, best).ok
         for _ in range(3):
             other = random_plan(problem, rng)
-            assert best.objective_ps <= other.objective_ps
-            tight += best.objective_ps == other.objective_ps
+            assert best.objective <= other.objective
+            tight += best.objective == other.objective
     assert tight > 5
 
 
@@ -186,7 +186,7 @@ def test_nothing_one_change_away_is_better() -> None:
         best = best_plan(problem)
         for _, mutant in mutants(problem, best):
             if breaks_only(problem, mutant):
-                assert with_objective(problem, mutant).objective_ps >= best.objective_ps
+                assert with_objective(problem, mutant).objective >= best.objective
 
 
 def test_stalls_and_freedom_never_hurt() -> None:

@@ -41,7 +41,7 @@ def assert_optimal(problem: Problem) -> None:
     verification = verify(problem, outcome.plan)
     assert verification.ok, verification.violations
     assert outcome.status == "optimal"
-    assert outcome.plan.objective_ps == outcome.bound == optimum(problem)
+    assert outcome.plan.objective == outcome.bound == optimum(problem)
 
 
 @pytest.mark.parametrize("stalls", BOTH)
@@ -108,7 +108,7 @@ def test_a_hint_is_complete_and_feasible(offsets: bool, stalls: Stalls, seed: in
     plan = random_plan(problem, rng, attempts=15)
     model = MemoryMappingModel(problem, offsets=offsets)
     is_hinted = model.add_hint(plan)
-    assert is_hinted or plan.objective_ps > problem.all_slow_ps
+    assert is_hinted or plan.objective > problem.all_slow_ps
     if is_hinted and len(model.model.proto.variables):
         assert "The solution hint is complete and is feasible." in log_of(model)
 
@@ -129,7 +129,7 @@ def test_a_cleared_plan_is_valid_and_no_worse(case: tuple[Problem, Plan]) -> Non
     assert offsets is not None
     cleared = decisions.plan(offsets)
     assert verify(problem, cleared).ok, verify(problem, cleared).violations
-    assert cleared.objective_ps <= plan.objective_ps
+    assert cleared.objective <= plan.objective
 
 
 @pytest.mark.parametrize("stalls", BOTH)
@@ -158,8 +158,8 @@ def test_a_plan_that_must_wait_is_found_only_where_waiting_is_allowed() -> None:
             tensors=(Tensor("t", 1, 20, 20, is_input=True),),
         )
 
-    assert solve(problem("forbidden")).plan.objective_ps == 101
-    assert solve(problem("allowed")).plan.objective_ps == 31
+    assert solve(problem("forbidden")).plan.objective == 101
+    assert solve(problem("allowed")).plan.objective == 31
 
 
 def test_the_hint_is_never_lost() -> None:
@@ -168,14 +168,14 @@ def test_the_hint_is_never_lost() -> None:
     plan = solve(problem).plan
     outcome = solve(problem, hint=plan, should_stop=lambda: True)
     assert outcome.plan == plan
-    assert outcome.bound <= plan.objective_ps
+    assert outcome.bound <= plan.objective
 
 
 def test_stopped_at_once_it_still_has_a_plan() -> None:
     problem = random_problem(random.Random(3), steps=10, tensors=6)
     for outcome in (solve(problem, should_stop=lambda: True), solve(problem, time_limit=0.0)):
         assert verify(problem, outcome.plan).ok
-        assert outcome.bound <= outcome.plan.objective_ps
+        assert outcome.bound <= outcome.plan.objective
 
 
 def test_plans_and_bounds_are_reported_as_they_improve() -> None:
@@ -183,7 +183,7 @@ def test_plans_and_bounds_are_reported_as_they_improve() -> None:
     plans: list[Plan] = []
     bounds: list[int] = []
     outcome = solve(problem, on_plan=plans.append, on_bound=bounds.append)
-    objectives = [plan.objective_ps for plan in plans]
+    objectives = [plan.objective for plan in plans]
     assert objectives == sorted(set(objectives), reverse=True)
     assert plans[-1] == outcome.plan
     assert all(verify(problem, plan).ok for plan in plans)
@@ -239,4 +239,4 @@ def test_proves_a_compiled_network(corpus: Path, stalls: Stalls) -> None:
     outcome = solve(problem, lower_bound_ps=bound, deterministic_limit=30)
     assert outcome.status == "optimal"
     assert verify(problem, outcome.plan).ok
-    assert bound <= outcome.plan.objective_ps < problem.all_slow_ps
+    assert bound <= outcome.plan.objective < problem.all_slow_ps

@@ -24,7 +24,7 @@ BOTH: list[Stalls] = ["forbidden", "allowed"]
 
 def situation_of(problem: Problem, plan: Plan) -> PlanTimeline:
     timeline = PlanTimeline(ProblemFacts(problem), plan)
-    assert timeline.objective_ps == plan.objective_ps
+    assert timeline.objective == plan.objective
     return timeline
 
 
@@ -50,8 +50,8 @@ def random_neighbourhood(
 def checked(problem: Problem, neighbourhood: Neighbourhood, plan: Plan) -> int:
     """Objective of a plan found in a neighbourhood, which must be valid and leave what is fixed as it was."""
     given = neighbourhood.timeline.plan
-    objective = PlanTimeline(neighbourhood.timeline.facts, plan, neighbourhood.timeline).objective_ps
-    verification = verify(problem, msgspec.structs.replace(plan, objective_ps=objective))
+    objective = PlanTimeline(neighbourhood.timeline.facts, plan, neighbourhood.timeline).objective
+    verification = verify(problem, msgspec.structs.replace(plan, objective=objective))
     assert verification.ok, verification.violations
     uses = [use for step in problem.steps for use in step.uses]
     for use in set(plan.fast_uses) ^ set(given.fast_uses):
@@ -85,11 +85,11 @@ def test_the_hint_is_complete_and_what_is_found_is_valid_and_no_worse(stalls: St
     solver, log = solved(model.model)
     assert "The solution hint is complete and is feasible." in log
     found = checked(problem, neighbourhood, model.extract(solver.value))
-    assert found <= neighbourhood.timeline.objective_ps
+    assert found <= neighbourhood.timeline.objective
     if stalls == "allowed":
         # What the model says of the end of the program holds, but for copies that turn out to serve nothing.
         zero = neighbourhood.timeline.moments.reached[neighbourhood.start]
-        assert found <= solver.objective_value + zero <= neighbourhood.timeline.objective_ps
+        assert found <= solver.objective_value + zero <= neighbourhood.timeline.objective
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -97,7 +97,7 @@ def test_evictions_between_steps(seed: int) -> None:
     problem, neighbourhood = random_neighbourhood(seed, stalls="allowed", frozen=seed % 4 == 0, evictions="between_steps")
     outcome = improve(neighbourhood, time_limit=10)
     if outcome.plan is not None:
-        assert checked(problem, neighbourhood, outcome.plan) <= neighbourhood.timeline.objective_ps
+        assert checked(problem, neighbourhood, outcome.plan) <= neighbourhood.timeline.objective
 
 
 @pytest.mark.parametrize("channels", [1, 2])
@@ -117,7 +117,7 @@ def test_with_all_free_it_is_the_whole_problem(stalls: Stalls, seed: int, monkey
     monkeypatch.setattr("stowplan.models.memory_mapping.cpsat.variables.LEAST_REACH", 100)
     rng = random.Random(seed)
     problem = random_problem(rng, steps=6, tensors=4, stalls=stalls, channels=1)
-    nothing = Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
+    nothing = Plan(problem=problem.digest, objective=problem.all_slow_ps)
     for plan in (random_plan(problem, rng, attempts=8), nothing):
         timeline = situation_of(problem, plan)
         neighbourhood = Neighbourhood(timeline, range(4), 0, problem.horizon, detail=100)
@@ -125,7 +125,7 @@ def test_with_all_free_it_is_the_whole_problem(stalls: Stalls, seed: int, monkey
         if all(residency.tensor in neighbourhood.free for residency in plan.residencies):
             break
     outcome = improve(neighbourhood, time_limit=30)
-    best = timeline.objective_ps if outcome.plan is None else checked(problem, neighbourhood, outcome.plan)
+    best = timeline.objective if outcome.plan is None else checked(problem, neighbourhood, outcome.plan)
     assert best == optimum(problem)
 
 
@@ -141,7 +141,7 @@ def test_the_size_depends_on_what_is_free_and_not_on_the_program() -> None:
         problem = msgspec.structs.replace(
             base, tensors=tensors, steps=(*base.steps[:6], *[idle] * 50 * copies, *base.steps[6:])
         )
-        plan = Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
+        plan = Plan(problem=problem.digest, objective=problem.all_slow_ps)
         neighbourhood = Neighbourhood(situation_of(problem, plan), range(6), 0, problem.horizon)
         sizes.append((len(neighbourhood.axis), size_estimate(neighbourhood.sequences)))
     assert sizes[0] == sizes[1]
@@ -152,7 +152,7 @@ def test_the_window_moves_out_of_loops() -> None:
     seeds = (seed for seed in range(100) if random_problem(random.Random(seed), steps=10, loops=2, channels=1).loops)
     for seed in [next(seeds) for _ in range(10)]:
         problem = random_problem(random.Random(seed), steps=10, tensors=4, loops=2, channels=1)
-        plan = Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
+        plan = Plan(problem=problem.digest, objective=problem.all_slow_ps)
         for start in range(problem.horizon):
             neighbourhood = Neighbourhood(situation_of(problem, plan), range(4), start, start + 1)
             assert neighbourhood.start <= start < neighbourhood.end
@@ -164,7 +164,7 @@ def test_it_stops_when_told() -> None:
     problem, neighbourhood = random_neighbourhood(3, stalls="allowed")
     outcome = improve(neighbourhood, time_limit=10, should_stop=lambda: True)
     if outcome.plan is not None:
-        assert checked(problem, neighbourhood, outcome.plan) <= neighbourhood.timeline.objective_ps
+        assert checked(problem, neighbourhood, outcome.plan) <= neighbourhood.timeline.objective
 
 
 def test_equal_calls_give_equal_plans() -> None:

@@ -22,7 +22,7 @@ def test_steps_between_take_the_plan_along() -> None:
         rng = random.Random(seed)
         problem = random_problem(rng, loops=0)
         plan = random_plan(problem, rng)
-        if plan.objective_ps >= problem.all_slow_ps:
+        if plan.objective >= problem.all_slow_ps:
             continue
         later, _ = changed(problem, rng, rename=False)
         found = plan_of(transferred(later, problem, hints.of_plan(problem, plan)))
@@ -50,4 +50,4 @@ def test_what_is_carried_is_valid_or_nothing(seed: int) -> None:
     turned = msgspec.structs.replace(earlier, tensors=inputs, steps=tuple(steps), loops=())
     for problem in (earlier, other, shrunk, turned):
         found = carried_plan(problem, earlier, plan, matched_steps(problem, earlier))
-        assert found is None or (verify(problem, found).ok and found.objective_ps < problem.all_slow_ps)
+        assert found is None or (verify(problem, found).ok and found.objective < problem.all_slow_ps)

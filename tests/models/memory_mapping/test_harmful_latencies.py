@@ -39,11 +39,11 @@ def test_exact_models_prove_what_brute_force_finds(stalls: Stalls, seed: int, mo
 
 
 def check_exact(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    best = best_plan(problem).objective_ps
+    best = best_plan(problem).objective
     outcome = solve(problem, time_limit=60)
     assert verify(problem, outcome.plan).ok
     assert outcome.status == "optimal"
-    assert outcome.plan.objective_ps == outcome.bound == best
+    assert outcome.plan.objective == outcome.bound == best
     linear, integer = relaxation(problem), relaxation(problem, integer=True)
     assert linear.bound <= integer.bound <= best
     monkeypatch.setattr(segments, "SHORT_USES", 3)
@@ -63,7 +63,7 @@ def test_long_tables_are_bounded_by_the_hull_of_some_uses(stalls: Stalls, seed: 
     monkeypatch.setattr(latency, "MAX_HULL_USES", 2)
     monkeypatch.setattr(hint, "MAX_HULL_USES", 2)
     linear, integer = relaxation(problem), relaxation(problem, integer=True)
-    assert linear.bound <= integer.bound <= exact <= best.objective_ps
+    assert linear.bound <= integer.bound <= exact <= best.objective
     assert_point(problem, best)
 
 
@@ -96,19 +96,19 @@ def test_all_judges_agree_and_heuristics_stay_valid(seed: int) -> None:
     problem = harmful(seed, steps=8, tensors=5)
     plan = random_plan(problem, random.Random(seed))
     assert verify(problem, plan).ok
-    assert simulate(problem, plan).total_ps == plan.objective_ps
+    assert simulate(problem, plan).total_ps == plan.objective
     data = arrays.build(problem)
     for _, built in heuristics.constructive(data):
         state, _ = heuristics.run(built, lambda: False)
         found = export_plan(problem, data, state)
         assert verify(problem, found).ok
-        assert found.objective_ps <= problem.all_slow_ps
+        assert found.objective <= problem.all_slow_ps
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_return_is_between_0_and_1_for_every_plan_that_gains(seed: int) -> None:
     problem = harmful(seed, steps=5, tensors=3)
-    best = best_plan(problem).objective_ps
+    best = best_plan(problem).objective
     assert 0.0 <= problem.normalised_return(best) <= 1.0
     assert problem.normalised_return(problem.all_slow_ps) == (0.0 if problem.all_slow_ps > problem.floor_ps else 1.0)
     assert problem.normalised_return(problem.floor_ps) == 1.0

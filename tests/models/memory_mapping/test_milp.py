@@ -52,7 +52,7 @@ def test_linear_bound_at_most_integer_bound_at_most_optimum(stalls: Stalls, seed
 @given(planned_problems())
 def test_no_valid_plan_is_better_than_the_bound(case: tuple[Problem, Plan]) -> None:
     problem, plan = case
-    assert relaxation_bound(problem, integer=True) <= plan.objective_ps
+    assert relaxation_bound(problem, integer=True) <= plan.objective
 
 
 @settings(max_examples=60)

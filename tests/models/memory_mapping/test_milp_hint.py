@@ -71,7 +71,7 @@ def test_best_plans(stalls: Stalls) -> None:
 def test_the_all_slow_plan_is_the_objective_of_all_slow() -> None:
     for seed in range(20):
         problem = random_problem(random.Random(seed))
-        plan = Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
+        plan = Plan(problem=problem.digest, objective=problem.all_slow_ps)
         assert assert_point(problem, plan) <= problem.all_slow_ps
 
 
@@ -118,4 +118,4 @@ def test_solvers_take_it_as_a_start(solver: str) -> None:
     formulation = formulate(model, all_windows(model))
     found = solve(formulation.matrix, solver, start=add_hint(formulation, plan))
     assert found.objective is not None
-    assert found.objective * formulation.unit_ps <= plan.objective_ps + 1
+    assert found.objective * formulation.unit_ps <= plan.objective + 1

@@ -89,9 +89,9 @@ def in_slices(problem: Problem, plan: Plan) -> Plan | None:
                         ),
                         copies=tuple(sorted([*others, *slices], key=lambda copy: copy.start)),
                     )
-                    objective = verify(problem, found).objective_ps
-                    found = msgspec.structs.replace(found, objective_ps=objective or 0)
-                    if found.objective_ps < plan.objective_ps and verify(problem, found).ok:
+                    objective = verify(problem, found).objective
+                    found = msgspec.structs.replace(found, objective=objective or 0)
+                    if found.objective < plan.objective and verify(problem, found).ok:
                         return found
     return None
 
@@ -119,13 +119,13 @@ def test_no_bound_exceeds_a_plan_in_slices(seed: int) -> None:
     best = best_plan(whole)
     sliced = in_slices(problem, msgspec.structs.replace(best, problem=problem.digest))
     assert sliced is not None
-    assert bounded(problem).bound <= sliced.objective_ps < best.objective_ps
+    assert bounded(problem).bound <= sliced.objective < best.objective
     models = (RelaxationModel, DetailedModel)
-    assert all(relaxation(problem, model=model, integer=True).bound <= sliced.objective_ps for model in models)
-    assert any(relaxation(whole, model=model, integer=True).bound > sliced.objective_ps for model in models)
+    assert all(relaxation(problem, model=model, integer=True).bound <= sliced.objective for model in models)
+    assert any(relaxation(whole, model=model, integer=True).bound > sliced.objective for model in models)
     outcome = solve(problem, hint=sliced)
     assert verify(problem, outcome.plan).ok
-    assert outcome.bound <= outcome.plan.objective_ps <= sliced.objective_ps
+    assert outcome.bound <= outcome.plan.objective <= sliced.objective
 
 
 def test_detail_is_never_weaker_and_sometimes_tighter() -> None:
@@ -144,7 +144,7 @@ def test_no_valid_plan_is_better_than_stretches_say() -> None:
     @given(planned_problems())
     def check(case: tuple[Problem, Plan]) -> None:
         problem, plan = case
-        assert bounded(problem).bound <= plan.objective_ps
+        assert bounded(problem).bound <= plan.objective
 
     check()
 

@@ -59,7 +59,7 @@ def test_random_valid_plans_run(seed: int) -> None:
         assert agree(problem, plan).ok
         used.update(copy.direction for copy in plan.copies)
         used["preload"] += sum(item.preloaded for item in plan.residencies)
-        used["stall"] += (verify(problem, plan).stall_ps or 0) > 0
+        used["stall"] += verify(problem, plan).figures.get("stall_ps", 0) > 0
     # The plans are worth testing on.
     assert min(used[kind] for kind in ("in", "out", "preload", "stall")) >= 5
 
@@ -76,14 +76,14 @@ def test_every_mutant_is_rejected_or_runs(seed: int) -> None:
                 assert not found.ok, what
             if found.ok:
                 # Then it is a plan as good as any: the right objective, by the executor's own clock too.
-                assert found.objective_ps == mutant.objective_ps
+                assert found.objective == mutant.objective
 
 
 def agree_on_mutants(problem: Problem, plan: Plan) -> None:
     """Each with the objective that it has, where it has one."""
     for _, mutant in mutants(problem, plan):
-        objective = verify(problem, mutant).objective_ps
-        agree(problem, mutant if objective is None else msgspec.structs.replace(mutant, objective_ps=objective))
+        objective = verify(problem, mutant).objective
+        agree(problem, mutant if objective is None else msgspec.structs.replace(mutant, objective=objective))
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
@@ -135,13 +135,13 @@ class TestPlaceLeft:
         residencies = (Residency(0, 0, end, 0), Residency(1, 1, 2, 0))
         return with_objective(
             self.problem,
-            Plan(problem=self.problem.digest, objective_ps=0, residencies=residencies, copies=copies, fast_uses=(0, 1)),
+            Plan(problem=self.problem.digest, objective=0, residencies=residencies, copies=copies, fast_uses=(0, 1)),
         )
 
     def test_the_next_takes_it_at_once(self) -> None:
         found = agree(self.problem, self.plan(Copy(0, "out", 1, 1), Copy(1, "in", 1, 1)))
         assert found.ok
-        assert found.objective_ps == 1 + 3 + 2 + 1
+        assert found.objective == 1 + 3 + 2 + 1
 
     def test_not_where_steps_are_whole(self) -> None:
         strict = msgspec.structs.replace(self.problem, evictions="whole_steps")
@@ -152,11 +152,11 @@ class TestPlaceLeft:
         assert codes(agree(self.problem, self.plan(Copy(1, "in", 1, 1), Copy(0, "out", 1, 1)))) == {Reason.OVERLAP}
 
     def test_after_the_last_step(self) -> None:
-        plan = Plan(problem=self.problem.digest, objective_ps=0, residencies=(Residency(0, 0, 2, 0),), fast_uses=(0,))
+        plan = Plan(problem=self.problem.digest, objective=0, residencies=(Residency(0, 0, 2, 0),), fast_uses=(0,))
         plan = msgspec.structs.replace(plan, copies=(Copy(0, "out", 2, 2),))
         found = agree(self.problem, with_objective(self.problem, plan))
         assert found.ok
-        assert found.objective_ps == 1 + 9 + 3
+        assert found.objective == 1 + 9 + 3
 
 
 def test_mutants_with_their_objective_restated() -> None:
@@ -166,9 +166,9 @@ def test_mutants_with_their_objective_restated() -> None:
     for _ in range(15):
         problem = random_problem(rng)
         for _, mutant in mutants(problem, random_plan(problem, rng)):
-            objective = verify(problem, mutant).objective_ps
+            objective = verify(problem, mutant).objective
             if objective is not None:
-                found = agree(problem, msgspec.structs.replace(mutant, objective_ps=objective))
+                found = agree(problem, msgspec.structs.replace(mutant, objective=objective))
                 accepted += found.ok
                 rejected += not found.ok
     assert accepted > 100
@@ -179,7 +179,7 @@ def test_mutants_with_their_objective_restated() -> None:
 @settings(max_examples=60)
 def test_verification_is_deterministic_and_explains(case: tuple[Problem, Plan]) -> None:
     problem, plan = case
-    broken = msgspec.structs.replace(plan, copies=(), objective_ps=-1)
+    broken = msgspec.structs.replace(plan, copies=(), objective=-1)
     assert verify(problem, broken) == verify(problem, broken)
     for violation in verify(problem, broken).violations:
         assert violation.message
@@ -194,7 +194,7 @@ def test_mad_plans_do_not_raise() -> None:
         pick = lambda: rng.choice(numbers)  # noqa: E731
         plan = Plan(
             problem=problem.digest,
-            objective_ps=pick(),
+            objective=pick(),
             residencies=tuple(Residency(pick(), pick(), pick(), pick(), rng.random() < 0.3) for _ in range(rng.randint(0, 5))),
             copies=tuple(Copy(pick(), rng.choice(["in", "out"]), pick(), pick()) for _ in range(rng.randint(0, 5))),
             fast_uses=tuple(pick() for _ in range(rng.randint(0, 5))),
@@ -204,7 +204,7 @@ def test_mad_plans_do_not_raise() -> None:
 
 def test_empty_program() -> None:
     problem = Problem(name="", target="", cost_model="", capacity=1, steps=(), tensors=(Tensor("x", 1, 1, 1, True, True),))
-    assert verify(problem, Plan(problem=problem.digest, objective_ps=0)).ok
+    assert verify(problem, Plan(problem=problem.digest, objective=0)).ok
 
 
 # One small program, and for each code a plan that breaks that rule and no other.
@@ -258,7 +258,7 @@ def plan_for(problem: Problem, *parts: Residency | Copy, fast: tuple[int, ...] =
         problem,
         Plan(
             problem=problem.digest,
-            objective_ps=0,
+            objective=0,
             residencies=tuple(part for part in parts if isinstance(part, Residency)),
             copies=tuple(part for part in parts if isinstance(part, Copy)),
             fast_uses=fast,
@@ -290,8 +290,8 @@ def test_valid_plan_by_hand() -> None:
     )
     found = agree(problem, plan)
     assert found.ok
-    assert found.objective_ps == 4 + 8 + 8 + 10 + 8 + 0 + 4 + 10
-    assert found.stall_ps == 0
+    assert found.objective == 4 + 8 + 8 + 10 + 8 + 0 + 4 + 10
+    assert found.figures["stall_ps"] == 0
     stalling = msgspec.structs.replace(problem, stalls="allowed")
     assert verify(stalling, msgspec.structs.replace(plan, problem=stalling.digest)).ok
 
@@ -311,8 +311,8 @@ def test_stalls_are_counted() -> None:
     found = agree(problem, plan)
     assert found.ok
     # The first copy-in stalls step 0; step 5 takes no time, so the copy-out stalls step 6, and the next copy-in follows it.
-    assert found.stall_ps == 4 + 4 + 4
-    assert found.objective_ps == 12 + 4 + 14 + 14 + 10 + 8 + 0 + 4
+    assert found.figures["stall_ps"] == 4 + 4 + 4
+    assert found.objective == 12 + 4 + 14 + 14 + 10 + 8 + 0 + 4
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_claims_and_order() -> None:
     assert verify(problem, plan).ok
     for code, runs, changes in [
         (Reason.WRONG_PROBLEM, True, {"problem": "0" * 64}),
-        (Reason.WRONG_OBJECTIVE, True, {"objective_ps": plan.objective_ps - 1}),
+        (Reason.WRONG_OBJECTIVE, True, {"objective": plan.objective - 1}),
         (Reason.COPY_ORDER, False, {"copies": plan.copies[::-1]}),
         (Reason.BAD_INDEX, True, {"fast_uses": plan.fast_uses[::-1]}),
         (Reason.BAD_INDEX, False, {"fast_uses": (*plan.fast_uses, 9)}),
@@ -397,7 +397,7 @@ def test_claims_and_order() -> None:
     ]:
         found = verify(problem, msgspec.structs.replace(plan, **changes))
         assert codes(found) == {code}
-        assert (found.objective_ps is not None) == runs
+        assert (found.objective is not None) == runs
 
 
 def test_what_a_loop_would_break() -> None:
@@ -411,7 +411,7 @@ def test_what_a_loop_would_break() -> None:
 def test_long_lists_are_capped() -> None:
     problem = program(capacity=2)
     many = tuple(Residency(tensor, 0, 7, 0, True) for tensor in (X, Y) for _ in range(60))
-    found = verify(problem, Plan(problem=problem.digest, objective_ps=problem.all_slow_ps, residencies=many))
+    found = verify(problem, Plan(problem=problem.digest, objective=problem.all_slow_ps, residencies=many))
     for code, count in ((Reason.OVERLAP, 60 * 60), (Reason.DOUBLE_RESIDENCY, 60 * 59), (Reason.BAD_OFFSET, 120)):
         listed = [violation.message for violation in found.violations if violation.code is code]
         assert len(listed) == MAX_LISTED + 1

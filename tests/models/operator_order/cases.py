@@ -70,7 +70,7 @@ def orders(problem: Problem) -> Iterator[list[int]]:
 def peak_of(problem: Problem, order: list[int]) -> int:
     """Peak of an order, by the verifier."""
     plan = Plan(problem=problem.digest, objective=0, arena=0, order=tuple(order), offsets=(0,) * len(problem.tensors))
-    peak = verify(problem, plan).peak
+    peak = verify(problem, plan).objective
     assert peak is not None
     return peak
 

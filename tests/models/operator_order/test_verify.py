@@ -38,7 +38,7 @@ def codes(plan: Plan, problem: Problem = PROBLEM) -> list[str]:
 
 def test_a_good_plan() -> None:
     found = verify(PROBLEM, PLAN)
-    assert (found.ok, found.peak, found.arena) == (True, 10, 10)
+    assert (found.ok, found.objective, found.figures["arena"]) == (True, 10, 10)
 
 
 @pytest.mark.parametrize(

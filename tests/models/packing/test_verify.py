@@ -33,7 +33,9 @@ def test_overlaps_are_those_of_cells(seed: int) -> None:
         for at, each in zip(offsets, problem.buffers, strict=True)
     ]
     expected = {(i, j) for j in range(len(cells)) for i in range(j) if cells[i] & cells[j]}
-    found = [each.buffers for each in verify(problem, plan_of(problem, *offsets)).violations if each.code == "overlap"]
+    found = [
+        each.concerns["buffers"] for each in verify(problem, plan_of(problem, *offsets)).violations if each.code == "overlap"
+    ]
     assert len(found) == len(set(found))
     assert set(found) == expected
 
@@ -61,7 +63,11 @@ def test_overlaps_are_those_of_all_pairs() -> None:
                 for (i, one), (j, two) in itertools.combinations(enumerate(boxes), 2)
                 if one[0] < two[1] and two[0] < one[1] and one[2] < two[3] and two[2] < one[3]
             }
-            told = [each.buffers for each in verify(problem, plan_of(problem, *offsets)).violations if each.code == "overlap"]
+            told = [
+                each.concerns["buffers"]
+                for each in verify(problem, plan_of(problem, *offsets)).violations
+                if each.code == "overlap"
+            ]
             assert len(told) == len(set(told))
             assert set(told) == expected, (seed, moved)
             sound += not expected
@@ -87,7 +93,7 @@ PAIR = Problem(
 
 def test_a_valid_plan() -> None:
     found = verify(PAIR, plan_of(PAIR, 0, 8, 0))
-    assert (found.ok, found.height, found.violations) == (True, 12, ())
+    assert (found.ok, found.objective, found.violations) == (True, 12, ())
 
 
 @pytest.mark.parametrize(

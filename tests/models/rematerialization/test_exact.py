@@ -13,7 +13,7 @@ from stowplan.models.rematerialization.neighbourhood import Neighbourhood
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 from stowplan.models.rematerialization.stages import Stages
 from stowplan.models.rematerialization.structure import Structure, build
-from stowplan.models.rematerialization.verify import verify
+from stowplan.models.rematerialization.verify import live_bytes, verify
 from stowplan.portfolio.rematerialization.greedy import simulate
 from tests.models.rematerialization.cases import least_cost, least_peak, limited, peak_once
 from tests.patience import HANG
@@ -135,7 +135,7 @@ def check_neighbourhood(seed: int) -> bool | None:
         and any(structure.parent[value] < 0 for value in structure.writes[op])
         and (seed % 2 or chance.random() < 0.6)
     ]
-    model = Neighbourhood(structure, problem.limit or 0, plan.sequence, verify(problem, plan).live, free)
+    model = Neighbourhood(structure, problem.limit or 0, plan.sequence, live_bytes(problem, plan), free)
     found, _ = model.solve(time_limit=HANG, deterministic_limit=None, seed=0, should_stop=lambda: False)
     assert found is not None, seed
     better = structure.made(found)

@@ -25,7 +25,7 @@ def _check(problem: Problem, outcome: Outcome, best: int | None) -> None:
     assert outcome.plan is not None
     found = verify(problem, outcome.plan)
     assert found.ok, found.violations
-    assert found.latency_ps == outcome.plan.objective_ps == outcome.bound == best
+    assert found.objective == outcome.plan.objective == outcome.bound == best
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -44,7 +44,7 @@ def test_models_find_the_optimum(block: int) -> None:
             baseline = compiler_plan(problem)
             if baseline is not None:
                 assert verify(problem, baseline).ok
-                assert baseline.objective_ps >= best
+                assert baseline.objective >= best
     assert 0 < infeasible < 25
 
 
@@ -62,7 +62,7 @@ def test_models_find_the_optimum_with_offsets(block: int) -> None:
         if outcome.plan is not None:
             assert best is not None
             assert verify(problem, outcome.plan).ok
-            gone += outcome.plan.objective_ps > best
+            gone += outcome.plan.objective > best
         assert outcome.status != "infeasible" or best is None
         baseline = compiler_plan(problem)
         assert baseline is None or verify(problem, baseline).ok
@@ -74,8 +74,8 @@ def test_verifier_judges_every_map(seed: int) -> None:
     problem = random_problem(seed, layers=3)
     for tiers in brute_force.maps(problem):
         latency = brute_force.latency(problem, tiers)
-        plan = Plan(problem=problem.digest, objective_ps=latency, weight_tiers=tiers[0], output_tiers=tiers[1])
+        plan = Plan(problem=problem.digest, objective=latency, weight_tiers=tiers[0], output_tiers=tiers[1])
         found = verify(problem, plan)
-        assert found.latency_ps == latency
+        assert found.objective == latency
         assert found.ok == brute_force.fits(problem, tiers)
         assert {violation.code for violation in found.violations} <= {"over_capacity"}

@@ -70,7 +70,7 @@ def test_hints_are_complete_and_feasible(seed: int, address_spaces: bool) -> Non
     # Where presolve decides everything, the log does not speak of hints; where it does, it must not complain.
     assert not [line for line in lines if "hint" in line and ("infeasible" in line or "incomplete" in line)]
     assert outcome.plan is not None
-    assert outcome.plan.objective_ps <= plan.objective_ps
+    assert outcome.plan.objective <= plan.objective
 
 
 def test_the_log_speaks_of_the_hint() -> None:
@@ -90,9 +90,9 @@ def test_a_plan_is_a_point_of_the_milp(seed: int) -> None:
         return
     values = built.add_hint(plan)
     assert built.matrix.is_feasible(values)
-    assert built.structure.base_ps + built.matrix.objective(values) * built.time_unit == pytest.approx(plan.objective_ps)
+    assert built.structure.base_ps + built.matrix.objective(values) * built.time_unit == pytest.approx(plan.objective)
     again = built.extract(values)
-    assert (again.objective_ps, again.output_tiers) == (plan.objective_ps, plan.output_tiers)
+    assert (again.objective, again.output_tiers) == (plan.objective, plan.output_tiers)
 
 
 def test_highs_takes_a_plan_to_start_from(capfd: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +130,7 @@ def test_plans_of_others_are_taken_over() -> None:
     outcome = solve_milp(problem, time_limit=20, incumbent=incumbent)
     assert outcome.status == "optimal"
     assert outcome.plan is not None
-    assert outcome.plan.objective_ps == best.objective_ps
+    assert outcome.plan.objective == best.objective
     assert verify(problem, outcome.plan).ok
 
 
@@ -141,7 +141,7 @@ def test_models_agree_and_prove_with_exact_bounds() -> None:
     assert exact.status == "optimal"
     assert exact.plan is not None
     assert outcome.plan is not None
-    assert outcome.plan.objective_ps == exact.bound
+    assert outcome.plan.objective == exact.bound
     assert relaxation(problem, time_limit=60.0)[1] <= exact.bound
     assert outcome.bound <= exact.bound
 
@@ -172,7 +172,7 @@ def test_a_hint_is_kept_where_time_is_short() -> None:
     assert plan is not None
     for outcome in (cpsat.solve(problem, time_limit=0.01, hint=plan), solve_milp(problem, time_limit=0.01, hint=plan)):
         assert outcome.plan is not None
-        assert outcome.bound <= outcome.plan.objective_ps <= plan.objective_ps
+        assert outcome.bound <= outcome.plan.objective <= plan.objective
 
 
 def test_offsets_are_looked_for_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_reports_better_plans_and_bounds_only() -> None:
         outcome = call(problem, time_limit=20, on_plan=plans.append, on_bound=bounds.append)  # type: ignore[operator]
         assert outcome.status == "optimal"
         assert all(verify(problem, plan).ok for plan in plans)
-        latencies = [plan.objective_ps for plan in plans]
+        latencies = [plan.objective for plan in plans]
         assert latencies == sorted(latencies, reverse=True)
         assert min(latencies) == outcome.bound
         assert max(bounds, default=0) <= outcome.bound

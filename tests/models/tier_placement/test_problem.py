@@ -25,7 +25,7 @@ def test_round_trip(tmp_path: Path) -> None:
     problem = random_problem(5)
     problem.save(tmp_path / "problem.json")
     assert problems.Problem.load(tmp_path / "problem.json") == problem
-    plan = Plan(problem=problem.digest, objective_ps=7, weight_tiers=(0,), output_tiers=(1,), output_offsets=(3,))
+    plan = Plan(problem=problem.digest, objective=7, weight_tiers=(0,), output_tiers=(1,), output_offsets=(3,))
     plan.save(tmp_path / "plan.json")
     assert plans.Plan.load(tmp_path / "plan.json") == plan
 

@@ -59,9 +59,7 @@ def test_never_worse_and_never_further(kind: str) -> None:
             best = min(check(kind_of(problem), problem, plan).objective or 0 for plan in plans)
             found = check(kind_of(problem), problem, state.plan)
             assert found.ok, found.violations
-            assert (
-                state.objective == found.objective == getattr(state.plan, "objective", getattr(state.plan, "objective_ps", 0))
-            )
+            assert state.objective == found.objective == state.plan.objective
             assert found.objective is not None
             before = check(kind_of(problem), problem, earlier)
             assert (found.objective, found.tie_break) <= (before.objective, before.tie_break)

@@ -53,7 +53,7 @@ def assert_sound(problem: Problem, data: arrays.Data, state: State) -> None:
     assert plan.fast_uses == tuple(use for use, fast in enumerate(state.fast) if fast)
     found = verify(problem, plan)
     assert found.ok, found.violations[:3]
-    assert found.objective_ps == totals.total == plan.objective_ps
+    assert found.objective == totals.total == plan.objective
     assert_timeline(problem, data, state, copies)
 
 

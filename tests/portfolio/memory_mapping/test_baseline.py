@@ -21,16 +21,16 @@ def test_both_are_plans_of_the_problem_and_the_better_one_counts(seed: int) -> N
     for plan in found.values():
         checked = verify(problem, plan)
         assert checked.ok, checked.violations
-        assert checked.objective_ps == plan.objective_ps
+        assert checked.objective == plan.objective
     name, best = stronger_greedy(problem)
-    assert best.objective_ps == min(plan.objective_ps for plan in found.values()) == found[name].objective_ps
-    assert without_stalls(problem) == (WITHOUT_STALLS, found[WITHOUT_STALLS].objective_ps)
+    assert best.objective == min(plan.objective for plan in found.values()) == found[name].objective
+    assert without_stalls(problem) == (WITHOUT_STALLS, found[WITHOUT_STALLS].objective)
 
 
 def test_where_stalls_are_forbidden_there_is_one() -> None:
     problem = msgspec.structs.replace(random_problem(random.Random(0), steps=8, tensors=6), stalls="forbidden")
     assert list(greedies(problem)) == [AS_ALLOWED]
-    assert without_stalls(problem)[1] == stronger_greedy(problem)[1].objective_ps
+    assert without_stalls(problem)[1] == stronger_greedy(problem)[1].objective
 
 
 def test_a_stopped_greedy_is_no_baseline() -> None:

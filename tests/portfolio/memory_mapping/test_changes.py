@@ -70,8 +70,8 @@ def test_changes_of_other_tensors_come_together(case: tuple[Problem, Plan, rando
     assert made is not None
     assert same(made, plan)
     assert [copy.start for copy in made.copies] == sorted(copy.start for copy in made.copies)
-    found = PlanTimeline(facts, made).objective_ps
-    assert verify(problem, msgspec.structs.replace(made, objective_ps=found)).ok or problem.stalls == "forbidden"
+    found = PlanTimeline(facts, made).objective
+    assert verify(problem, msgspec.structs.replace(made, objective=found)).ok or problem.stalls == "forbidden"
 
 
 def test_what_others_have_changed_is_left_alone(case: tuple[Problem, Plan, random.Random]) -> None:

@@ -30,14 +30,14 @@ class Prover(Recorder):
 
 def test_it_proves_its_best_plan() -> None:
     problem = random_problem(random.Random(7), steps=6, tensors=4, channels=1)
-    context = Prover(Plan(problem=problem.digest, objective_ps=problem.all_slow_ps))
+    context = Prover(Plan(problem=problem.digest, objective=problem.all_slow_ps))
     complete(problem, context)
-    assert context.plans[-1].objective_ps == context.bounds[-1] == optimum(problem)
+    assert context.plans[-1].objective == context.bounds[-1] == optimum(problem)
 
 
 def test_a_problem_beyond_the_model_is_noted_and_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stowplan.models.memory_mapping.cpsat.model.MAX_SIZE", 3)
     problem = random_problem(random.Random(1), steps=10, tensors=6, channels=1)
-    context = Prover(Plan(problem=problem.digest, objective_ps=problem.all_slow_ps))
+    context = Prover(Plan(problem=problem.digest, objective=problem.all_slow_ps))
     complete(problem, context)
     assert "more than 3" in context.notes[0]

@@ -20,7 +20,7 @@ def test_a_state_survives_export_and_import(seed: int) -> None:
     for state in [*built_states(problem)[:2], searched(data, seed=seed, rounds=20, allowed=10.0)[0]]:
         plan = export_plan(problem, data, state)
         again = import_plan(problem, data, plan)
-        assert again.totals[0].total == plan.objective_ps
+        assert again.totals[0].total == plan.objective
         assert export_plan(problem, data, again) == plan
         assert_sound(problem, data, again)
 
@@ -38,7 +38,7 @@ def test_plans_from_elsewhere_are_taken_as_far_as_a_state_can_hold_them(seed: in
     exported = export_plan(problem, arrays.build(problem), state)
     found = verify(problem, exported)
     if found.ok:
-        assert found.objective_ps == total
+        assert found.objective == total
 
 
 def test_plans_that_use_the_freedoms_of_compilers() -> None:
@@ -54,6 +54,6 @@ def test_plans_that_use_the_freedoms_of_compilers() -> None:
         found = verify(problem, export_plan(problem, data, state))
         # No place is taken twice, whatever else a state cannot hold.
         assert not {"overlap", "double_residency", "bad_part", "no_source"} & {violation.code for violation in found.violations}
-        assert not found.ok or found.objective_ps == state.totals[0].total
+        assert not found.ok or found.objective == state.totals[0].total
         sound += found.ok
     assert sound > 40

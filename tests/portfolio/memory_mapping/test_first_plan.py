@@ -39,8 +39,8 @@ def check(problem: Problem, should_stop: Callable[[], bool]) -> int:
     plan = export_plan(problem, data, state)
     outcome = verify(problem, plan)
     assert outcome.ok, outcome.violations
-    assert outcome.objective_ps is not None
-    assert (outcome.objective_ps < problem.all_slow_ps) is bool(plan.residencies)
+    assert outcome.objective is not None
+    assert (outcome.objective < problem.all_slow_ps) is bool(plan.residencies)
     return len(plan.residencies)
 
 

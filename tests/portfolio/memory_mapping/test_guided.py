@@ -16,6 +16,7 @@ from stowplan.learned_guidance.memory_mapping.guide.guide import filled_hint
 from stowplan.models.hint import TRUST, Hint, check
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import access_sequences
+from stowplan.models.memory_mapping.hint import VALUES
 from stowplan.models.memory_mapping.milp import hint as guide_module
 from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
@@ -115,12 +116,12 @@ def test_the_best_plan_as_a_hint_is_found_again_more_often_than_without() -> Non
     for seed in range(60):
         problem = random_problem(random.Random(seed), steps=5, tensors=3)
         best = best_plan(problem)
-        if best.objective_ps == problem.all_slow_ps:
+        if best.objective == problem.all_slow_ps:
             continue
         total += 1
         data = arrays.build(problem)
-        found += best_guided(data, hints.of_plan(problem, best), lambda: False).totals[0].total == best.objective_ps
-        unguided += min(state.totals[0].total for state in built_states(problem)) == best.objective_ps
+        found += best_guided(data, hints.of_plan(problem, best), lambda: False).totals[0].total == best.objective
+        unguided += min(state.totals[0].total for state in built_states(problem)) == best.objective
     assert unguided < found
     assert total < 2 * found
 
@@ -219,13 +220,13 @@ def test_the_relaxation_hands_its_hint_on_and_its_bound() -> None:
     context = Recorder(time_limit=5.0, workers=2)
     candidates.relaxation(problem, context)
     assert [hint.source for hint in context.given] == ["relaxation"]
-    check(problem, context.given[0])
+    check(problem, context.given[0], VALUES)
     # With one worker, and in deterministic runs, the search has solved it before.
     for options in ({"workers": 1}, {"deterministic": True}):
         again = Recorder(time_limit=5.0, **options)
         candidates.relaxation(problem, again)
         assert not again.given
-        assert max(again.bounds) <= min(plan.objective_ps for plan in [random_plan(problem, random.Random(2))])
+        assert max(again.bounds) <= min(plan.objective for plan in [random_plan(problem, random.Random(2))])
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, values: float = 1.0) -> list[Path]:
@@ -309,7 +310,7 @@ def test_without_a_learned_guide_memory_filled_by_density_is_followed(
     candidates.search(problem, context)
     assert len(filled) == expected
     for hint in filled:
-        check(problem, hint)
+        check(problem, hint, VALUES)
     for plan, _ in context.plans:
         assert verify(problem, plan).ok
 
@@ -322,7 +323,7 @@ def test_what_follows_the_learned_guide_is_raced_with_the_rest(monkeypatch: pyte
         plain = searching(problem, None, candidates=("heuristic",)).plans
         asked(monkeypatch, 0.0)
         empty = searching(problem, None, candidates=("heuristic", "learned")).plans
-        assert min(plan.objective_ps for plan, _ in empty) <= plain[0][0].objective_ps
+        assert min(plan.objective for plan, _ in empty) <= plain[0][0].objective
         asked(monkeypatch, 1.0)
         full = searching(problem, None, candidates=("heuristic", "learned")).plans
         assert full[0] == plain[0]

@@ -176,7 +176,7 @@ def run(problem: Problem, context: FakeContext) -> list[tuple[str, int]]:
     """Sources and objectives of its plans, which must be valid."""
     learned.policy(problem, context)
     assert all(verify(problem, plan).ok for _, plan in context.plans)
-    return [(source, plan.objective_ps) for source, plan in context.plans]
+    return [(source, plan.objective) for source, plan in context.plans]
 
 
 def test_plans_are_valid_and_a_run_repeats(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,15 +66,15 @@ class Recorder(Context):
 
 
 def all_slow(problem: Problem) -> Plan:
-    return Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
+    return Plan(problem=problem.digest, objective=problem.all_slow_ps)
 
 
 def with_objective(problem: Problem, plan: Plan) -> Plan:
-    return msgspec.structs.replace(plan, objective_ps=PlanTimeline(ProblemFacts(problem), plan).objective_ps)
+    return msgspec.structs.replace(plan, objective=PlanTimeline(ProblemFacts(problem), plan).objective)
 
 
 def assert_anytime(problem: Problem, start: Plan, plans: list[Plan]) -> None:
-    objectives = [start.objective_ps, *(plan.objective_ps for plan in plans)]
+    objectives = [start.objective, *(plan.objective for plan in plans)]
     assert all(later < earlier for earlier, later in pairwise(objectives))
     for plan in plans:
         verification = verify(problem, plan)
@@ -88,7 +88,7 @@ def test_it_finds_the_optimum_of_small_problems_and_stops_there(seed: int) -> No
     context = Recorder(start, bound=best)
     LargeNeighbourhoodSearch(ProblemFacts(problem), context, start).run()
     assert_anytime(problem, start, context.plans)
-    assert [start, *context.plans][-1].objective_ps == best
+    assert [start, *context.plans][-1].objective == best
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -102,7 +102,7 @@ def test_it_goes_on_from_plans_that_use_the_freedoms_of_compilers(seed: int) -> 
     context = Recorder(start, deterministic=True, seconds=60.0, time_limit=1.0)
     lns(problem, context)
     assert all(verify(problem, plan).ok for plan in context.plans)
-    assert min(plan.objective_ps for plan in [start, *context.plans]) < problem.all_slow_ps
+    assert min(plan.objective for plan in [start, *context.plans]) < problem.all_slow_ps
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -130,9 +130,9 @@ def test_equal_runs_give_equal_plans() -> None:
 def test_it_adopts_what_others_find() -> None:
     problem = random_problem(random.Random(4), steps=6, tensors=4, channels=1, stalls="allowed")
     best = best_plan(problem)
-    assert best.objective_ps < problem.all_slow_ps
+    assert best.objective < problem.all_slow_ps
     context = Recorder(all_slow(problem))
-    context.best = (best, best.objective_ps)
+    context.best = (best, best.objective)
     lns(problem, context)
     # It starts from what the others have, finds that proven optimal, and has nothing to say.
     assert context.plans == []
@@ -148,20 +148,20 @@ def test_what_was_found_here_is_found_in_the_plan_of_others() -> None:
         half = set(range(0, len(problem.tensors), 2))
         ours, theirs = (with_objective(problem, only(problem, plan, each)) for each in (half, {*range(99)} - half))
         start = all_slow(problem)
-        if not (ours.objective_ps < start.objective_ps and theirs.objective_ps < start.objective_ps):
+        if not (ours.objective < start.objective and theirs.objective < start.objective):
             continue
         context = Recorder(start)
         search = LargeNeighbourhoodSearch(ProblemFacts(problem), context, start)
         assert search._take(ours) > 0
         context.best = (theirs, None)
         search._adopt()
-        both = with_objective(problem, plan).objective_ps
-        if both < min(ours.objective_ps, theirs.objective_ps):
+        both = with_objective(problem, plan).objective
+        if both < min(ours.objective, theirs.objective):
             together += 1
             assert_anytime(problem, start, context.plans)
-            assert context.plans[-1].objective_ps == search._timeline.objective_ps == both
+            assert context.plans[-1].objective == search._timeline.objective == both
         else:
-            assert search._timeline.objective_ps == min(ours.objective_ps, theirs.objective_ps)
+            assert search._timeline.objective == min(ours.objective, theirs.objective)
         # Nothing is done twice.
         told = len(context.plans)
         search._adopt()
@@ -185,7 +185,7 @@ def test_a_plan_that_is_not_valid_is_not_reported_and_not_gone_on_from(monkeypat
     assert sum("not valid" in note for note in context.notes) == 1
     assert len(asked) > 1
     assert_anytime(problem, start, context.plans)
-    assert [start, *context.plans][-1].objective_ps == best
+    assert [start, *context.plans][-1].objective == best
 
 
 def test_reports_are_rarer_the_larger_the_program_is() -> None:

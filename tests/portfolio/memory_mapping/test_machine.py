@@ -32,7 +32,7 @@ for seed in range(6):
     plans = [export_plan(problem, data, state) for state in built_states(problem)]
     state, search = searched(data, seed=seed, rounds=12, allowed=5.0)
     plans += [export_plan(problem, data, state), export_best(problem, data, search)]
-    found.append([[plan.objective_ps, str(plan.residencies), str(plan.copies), plan.fast_uses] for plan in plans])
+    found.append([[plan.objective, str(plan.residencies), str(plan.copies), plan.fast_uses] for plan in plans])
 print(json.dumps(found))
 """
 

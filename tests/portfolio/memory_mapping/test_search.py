@@ -37,7 +37,7 @@ def test_the_best_plan_is_kept(seed: int) -> None:
     best = export_best(problem, data, search)
     found = verify(problem, best)
     assert found.ok
-    assert found.objective_ps == best.objective_ps == status.best
+    assert found.objective == best.objective == status.best
     assert status.rounds == 60
     restart(data, state, search.best, int(status.best_count))
     assert state.totals[0].total == status.best

@@ -49,7 +49,7 @@ def test_plans_are_valid_and_the_least_height_is_found() -> None:
                 continue
             found = verify(problem, arrays.export_plan(problem, data, offsets))
             assert found.ok, (seed, found.violations)
-            assert found.height == optimum, seed
+            assert found.objective == optimum, seed
     # A beam closes valleys and forgets states, so that it may miss a plan.
     assert solved > 500
     assert missed <= solved // 50

@@ -78,7 +78,7 @@ def test_the_compiled_replay_is_the_verifiers(part: int) -> None:
                 one, other = chance.randrange(len(runs)), chance.randrange(len(runs))
                 runs[one], runs[other] = runs[other], runs[one]
             found = verify(problem, structure.made(runs))
-            assert peak(graph, work, np.array(runs, np.int64)) == (found.peak if found.ok else -1), (seed, runs)
+            assert peak(graph, work, np.array(runs, np.int64)) == (found.figures["peak"] if found.ok else -1), (seed, runs)
 
 
 @pytest.mark.parametrize("seed", range(0, 40, 2))

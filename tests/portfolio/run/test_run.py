@@ -28,7 +28,7 @@ def check(result: Result) -> None:
     assert result.verified
     found = verify(ladder_problem(), result.plan)
     assert found.ok
-    assert found.objective_ps == result.objective == result.plan.objective_ps
+    assert found.objective == result.objective == result.plan.objective
     assert result.bound is not None
     assert result.bound <= result.objective <= result.baselines["all_slow"] == ALL_SLOW
     assert (result.status == "optimal") == (result.objective == result.bound)

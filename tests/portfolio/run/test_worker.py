@@ -59,7 +59,8 @@ def test_a_length_beyond_reason_is_an_error() -> None:
 
 def job(seconds: float, deterministic: bool = False) -> Job:
     return Job(
-        kind=kinds.named("memory_mapping"),
+        kind="memory_mapping",
+        place=kinds.places()["memory_mapping"],
         candidate={},
         options=Options(deterministic=deterministic),
         problem=b"",

@@ -35,7 +35,7 @@ def test_the_values_of_a_plan_give_that_plan(count: int) -> None:
     best = stowplan.solve(problem, time_limit=10, candidates="exact").plan
     data, _, walk = follow(problem, hints.of_plan(problem, best))
     assert walk is not None
-    assert walk.latency == best.objective_ps
+    assert walk.latency == best.objective
     assert list(walk.tier) == list(arrays.import_plan(data, best))
 
 
@@ -59,7 +59,7 @@ def test_any_values_give_a_valid_map_or_none() -> None:
             plan = Exporter(problem, data).plan(walk.tier)
             assert plan is not None
             assert verify(problem, plan).ok
-            assert plan.objective_ps == walk.latency
+            assert plan.objective == walk.latency
             followed += 1
     assert followed > 100
 
@@ -70,8 +70,8 @@ def test_the_search_follows_the_hint_of_another_candidate() -> None:
     context = Recorder(looks=3, deterministic=False, time_limit=10)
     context.known = (hints.of_plan(problem, best),)
     candidates.search(problem, context)
-    guided = [plan.objective_ps for plan, source in context.plans if source == "guided"]
-    assert guided == [best.objective_ps]
+    guided = [plan.objective for plan, source in context.plans if source == "guided"]
+    assert guided == [best.objective]
 
 
 def test_linear_offers_its_solution() -> None:

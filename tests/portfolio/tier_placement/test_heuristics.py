@@ -35,7 +35,7 @@ def judged(problem: Problem, data: arrays.Data, walk: heuristics.Walk) -> int:
     assert plan is not None
     found = verify(problem, plan)
     assert found.ok, found.violations
-    assert found.latency_ps == walk.latency == plan.objective_ps
+    assert found.objective == walk.latency == plan.objective
     return walk.latency
 
 
@@ -98,7 +98,7 @@ def test_capacities_are_those_of_the_verifier(seed: int) -> None:
     plan = Exporter(problem, data).plan(tier)
     assert plan is not None
     found = verify(problem, plan)
-    assert found.latency_ps == latency(data, tier)
+    assert found.objective == latency(data, tier)
     assert found.ok == heuristics.is_valid(data, tier)
     repaired = engine.start(data, tier, seed)
     if engine.repair(data, repaired):

@@ -118,7 +118,7 @@ def run(problem: Problem, context: Recorder) -> list[tuple[str, int]]:
     """Sources and objectives of its plans, which must be valid."""
     learned.egrl(problem, context)
     assert all(verify(problem, plan).ok for plan, _ in context.plans)
-    return [(source, plan.objective_ps) for plan, source in context.plans]
+    return [(source, plan.objective) for plan, source in context.plans]
 
 
 @pytest.mark.parametrize("address_spaces", [False, True])

@@ -22,9 +22,9 @@ from tests.portfolio.recorder import Recorder
 
 def all_slow(problem: Problem) -> Plan:
     zeros = (0,) * len(problem.layers)
-    plan = Plan(problem=problem.digest, objective_ps=0, weight_tiers=zeros, output_tiers=zeros)
+    plan = Plan(problem=problem.digest, objective=0, weight_tiers=zeros, output_tiers=zeros)
     structure = Structure(problem)
-    return msgspec.structs.replace(plan, objective_ps=structure.latency_ps([0] * len(structure.tensors)))
+    return msgspec.structs.replace(plan, objective=structure.latency_ps([0] * len(structure.tensors)))
 
 
 def test_small_networks_are_solved() -> None:
@@ -37,7 +37,7 @@ def test_small_networks_are_solved() -> None:
         context = Recorder(start_plan=start, deterministic=True, time_limit=20.0, seed=seed)
         lns(problem, context)
         plans = [plan for plan, _ in context.plans]
-        objectives = [plan.objective_ps for plan in (start, *plans)]
+        objectives = [plan.objective for plan in (start, *plans)]
         assert all(later < earlier for earlier, later in pairwise(objectives))
         assert all(verify(problem, plan).ok for plan in plans)
         # As many tensors are free as there are.

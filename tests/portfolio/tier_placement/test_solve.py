@@ -32,12 +32,12 @@ def test_candidates_on_small_networks(function: object) -> None:
         context = Recorder(time_limit=0.05, deterministic=True, seed=seed)
         function(problem, context)  # type: ignore[operator]
         for plan, _ in context.plans:
-            found = verify(problem, KIND.finish(problem, plan, plan.objective_ps))
+            found = verify(problem, KIND.finish(problem, plan, plan.objective))
             assert found.ok, (seed, found.violations)
         assert best is None or not context.infeasible, seed
         if best is not None:
             assert all(bound <= best for bound in context.bounds), seed
-            assert not context.plans or min(plan.objective_ps for plan, _ in context.plans) == best, seed
+            assert not context.plans or min(plan.objective for plan, _ in context.plans) == best, seed
 
 
 def test_offsets_where_tiers_are_address_spaces() -> None:
@@ -97,6 +97,6 @@ def test_tens_of_thousands_of_moves_scale_to_five_thousand_layers() -> None:
     context = Recorder(time_limit=2, deterministic=True, looks=10**9)
     candidates.linear(large, context)
     candidates.search(large, context)
-    best = min(context.plans, key=lambda each: each[0].objective_ps)[0]
+    best = min(context.plans, key=lambda each: each[0].objective)[0]
     assert verify(large, best).ok
-    assert best.objective_ps <= 1.01 * max(context.bounds)
+    assert best.objective <= 1.01 * max(context.bounds)

@@ -92,7 +92,7 @@ class Fixed:
     def __init__(self, policy: Any, control: Any = None):
         self._opened = Opened("policy.pt", "0" * 64, ADAPTER, policy, control or Scripted((DROP,) * len(SAVES)))
 
-    def of(self, kind: Kind) -> Opened:
+    def of(self, kind: Kind[Any, Any]) -> Opened:
         return self._opened
 
     def idle(self, played: object) -> list[InputError]:
@@ -108,7 +108,7 @@ def solved(problem: Any, *, proven: bool = True, **options: Any) -> Result:
     return Result(
         kind="memory_mapping",
         plan=outcome.plan,
-        objective=outcome.plan.objective_ps,
+        objective=outcome.plan.objective,
         bound=bound,
         status="optimal" if proven else "feasible",
         stop_reason="optimal",

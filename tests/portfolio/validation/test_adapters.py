@@ -63,9 +63,9 @@ def test_of_random_programs_the_best_plan_with_its_own_uses_is_as_good(seed: int
     problem = msgspec.structs.replace(random_problem(random.Random(seed), steps=5, tensors=4), channels=1)
     best = solve_exactly(problem, time_limit=HANG).plan
     fast = frozenset(best.fast_uses)
-    held = with_uses(problem, {use: use in fast for use in range(problem.use_count)}, best.objective_ps)
+    held = with_uses(problem, {use: use in fast for use in range(problem.use_count)}, best.objective)
     again = solve_exactly(held, time_limit=HANG).plan
-    assert again.objective_ps == best.objective_ps
+    assert again.objective == best.objective
     assert again.fast_uses == best.fast_uses
     assert verify_mapping(problem, msgspec.structs.replace(again, problem=problem.digest)).ok
 
@@ -120,7 +120,7 @@ def test_pinned_tensors_stay_where_they_are(seed: int) -> None:
     outcome = solve_milp(problem, time_limit=HANG, pins=pins)
     best = min(structure.latency_ps(each) for each in fitting if each[:count] == shown[:count])
     assert outcome.plan is not None
-    assert (outcome.status, outcome.plan.objective_ps) == ("optimal", best)
+    assert (outcome.status, outcome.plan.objective) == ("optimal", best)
     assert verify_tiers(problem, outcome.plan).ok
 
 
@@ -129,7 +129,7 @@ def test_tensors_by_name_and_what_they_leave() -> None:
     structure = Structure(problem)
     slow = TierPlan(
         problem=problem.digest,
-        objective_ps=structure.latency_ps([0] * len(structure.tensors)),
+        objective=structure.latency_ps([0] * len(structure.tensors)),
         weight_tiers=(0,) * len(problem.layers),
         output_tiers=(0,) * len(problem.layers),
     )
@@ -139,7 +139,7 @@ def test_tensors_by_name_and_what_they_leave() -> None:
     if structure.fits([0] * len(structure.tensors)):
         values = [decisions.best(count, EFFORT).objective for count in range(len(decisions.names) + 1)]
         assert values == sorted(values)
-        assert values[-1] == slow.objective_ps
+        assert values[-1] == slow.objective
 
 
 # Modulo scheduling
@@ -202,7 +202,7 @@ def test_a_network_searches_no_worse_than_its_map(monkeypatch: pytest.MonkeyPatc
     assert likeliest is not None
     assert searched is not None
     assert verify_tiers(problem, searched.plan).ok
-    assert searched.plan.objective_ps <= likeliest.plan.objective_ps
+    assert searched.plan.objective <= likeliest.plan.objective
     assert player.searched(problem, 0, lambda: True) is None
 
 
@@ -211,7 +211,8 @@ def test_a_network_searches_no_worse_than_its_map(monkeypatch: pytest.MonkeyPatc
 
 def test_every_kind_with_a_policy_has_an_adapter_of_its_own_format() -> None:
     named = ("memory_mapping", "tier_placement", "modulo_scheduling")
-    assert len({policies.adapter_of(kind(name)).format for name in named}) == 3
+    adapters = [kind(name).extras().adapter for name in named]
+    assert len({adapter.format for adapter in adapters if adapter is not None}) == 3
 
 
 def test_files_that_are_no_policies(tmp_path: Path) -> None:
@@ -229,7 +230,9 @@ def test_files_that_are_no_policies(tmp_path: Path) -> None:
 
 def test_a_policy_of_another_kind_and_a_second_one() -> None:
     pytest.importorskip("torch")
-    ppo = policies.adapter_of(kind("modulo_scheduling")).source.path
+    adapter = kind("modulo_scheduling").extras().adapter
+    assert adapter is not None
+    ppo = adapter.source.path
     with pytest.raises(InputError, match="found a second policy of modulo scheduling"):
         Policies([ppo, ppo])
     named = Policies([ppo])

@@ -142,7 +142,7 @@ def test_more_reward_is_less_simulated_latency(report: Callable[..., ProblemRepo
     (simulated,) = report(Scripted(BEST, SAMPLED)).rewards
     assert (simulated.measured, simulated.correlation, simulated.count) == ("simulated", pytest.approx(-1.0), 8)
     assert report(Scripted((DROP,) * 4)).rewards[0].correlation is None
-    _, compiled = report(Scripted(BEST, SAMPLED), compiled=lambda problem: lambda plan: 2 * plan.objective_ps).rewards
+    _, compiled = report(Scripted(BEST, SAMPLED), compiled=lambda problem: lambda plan: 2 * plan.objective).rewards
     assert (compiled.measured, compiled.correlation, compiled.count) == ("compiled", pytest.approx(-1.0), 8)
     assert len(report(Scripted(), compiled=lambda problem: None).rewards) == 1
 
@@ -152,7 +152,7 @@ def test_plans_are_verified_and_lost_games_counted(report: Callable[..., Problem
         def likeliest(self, problem: Any, stop: Any) -> Game | None:
             game = super().likeliest(problem, stop)
             assert game is not None
-            return Game(msgspec.structs.replace(game.plan, objective_ps=1))
+            return Game(msgspec.structs.replace(game.plan, objective=1))
 
         def sampled(self, problem: Any, count: int, seed: int, stop: Any) -> list[Game]:
             return [Game(None)] * count

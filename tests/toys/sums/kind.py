@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stowplan.models.verification import Verification, Violation
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.kind import Candidate, Check, Kind, identify
+from stowplan.portfolio.kind import Candidate, Kind, identify
 from tests.toys.sums.plan import Plan
 from tests.toys.sums.problem import Problem
 
@@ -12,10 +13,10 @@ def plan_of(problem: Problem, *chosen: int) -> Plan:
     return Plan(problem=problem.digest, objective=sum(problem.numbers[place] for place in chosen), chosen=chosen)
 
 
-def _verify(problem: Problem, plan: Plan) -> Check:
+def _verify(problem: Problem, plan: Plan) -> Verification[str]:
     total = sum(problem.numbers[place] for place in plan.chosen)
-    wrong = () if len({*plan.chosen}) == 2 == len(plan.chosen) else ("wrong_count: choose two",)
-    return Check(not wrong, total, wrong)
+    wrong = () if len({*plan.chosen}) == 2 == len(plan.chosen) else (Violation("wrong_count", "choose two"),)
+    return Verification(wrong, total)
 
 
 def smallest(problem: Problem, context: Context) -> None:
@@ -27,8 +28,9 @@ def smallest(problem: Problem, context: Context) -> None:
 
 KIND = Kind(
     name="sums",
+    problem=Problem,
+    plan=Plan,
     verify=_verify,
-    finish=lambda problem, plan, objective: plan,
     initial=lambda problem: {"first": plan_of(problem, 0, 1)},
     bound=lambda problem: 2 * min(problem.numbers),
     candidates=lambda problem, options: [Candidate("smallest", "exact", f"{__name__}:smallest")],

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from stowplan.models.document import Document
+from stowplan.models.document import PlanDocument
 
 
-class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Plan(PlanDocument, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Places in the list."""
 
-    problem: str
-    objective: int
     chosen: tuple[int, ...]
     target: str = ""
     format: str = "stowplan.sums.plan"

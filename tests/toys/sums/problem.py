@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
-from stowplan.models.document import Document
+from stowplan.models.document import ProblemDocument
+
+if TYPE_CHECKING:
+    from tests.toys.sums.plan import Plan  # noqa: F401
 
 
-class Problem(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Problem(ProblemDocument["Plan"], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Two numbers of the list shall be chosen, the smaller their sum the better."""
 
     numbers: tuple[int, ...]

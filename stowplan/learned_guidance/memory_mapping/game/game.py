@@ -93,7 +93,7 @@ def plan_of(
     """What a finished game made, as a plan; ``fast_uses`` ascending."""
     return Plan(
         problem=problem.digest,
-        objective_ps=problem.all_slow_ps - return_ps,
+        objective=problem.all_slow_ps - return_ps,
         residencies=tuple(sorted(residencies, key=lambda item: (item.start, item.offset, item.tensor))),
         # By start, then by end: the order in which the windows fit into the channel.
         copies=tuple(sorted(copies, key=lambda item: (item.start, item.end, item.tensor))),

@@ -125,7 +125,7 @@ class Decisions:
             problem=self.problem.digest,
             program=self.problem.name,
             target=self.problem.target,
-            objective_ps=self.objective_ps(),
+            objective=self.objective_ps(),
             residencies=tuple(sorted(residencies, key=lambda item: (item.start, item.tensor))),
             copies=tuple(copies),
             fast_uses=tuple(use for use, fast in enumerate(self.fast_uses()) if fast),

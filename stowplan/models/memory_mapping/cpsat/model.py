@@ -259,9 +259,7 @@ def solve(
         See :class:`~stowplan.models.memory_mapping.cpsat.model.MemoryMappingModel`.
     """
     search = _Search(problem, time_limit, work, lower_bound_ps, on_plan, on_bound)
-    search.offer_plan(
-        Plan(problem=problem.digest, program=problem.name, target=problem.target, objective_ps=problem.all_slow_ps)
-    )
+    search.offer_plan(Plan(problem=problem.digest, program=problem.name, target=problem.target, objective=problem.all_slow_ps))
     if hint is not None:
         search.offer_plan(hint)
     elif problem.stalls == "allowed":
@@ -286,7 +284,7 @@ class _Search(Best[Plan]):
         self._end = time.monotonic() + time_limit
         self._work = work
         self._should_stop = work.get("should_stop")
-        super().__init__(lambda plan: plan.objective_ps, on_plan, on_bound, max(problem.floor_ps, lower_bound_ps or 0))
+        super().__init__(lambda plan: plan.objective, on_plan, on_bound, max(problem.floor_ps, lower_bound_ps or 0))
 
     @property
     def left(self) -> float:

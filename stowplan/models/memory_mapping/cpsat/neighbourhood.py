@@ -227,7 +227,7 @@ class Neighbourhood:
         fast = [use for use, origin in enumerate(self.use_of) if origin < 0 or timeline.fast[origin]]
         return Plan(
             problem="",
-            objective_ps=0,
+            objective=0,
             residencies=tuple(residencies),
             copies=tuple(copy for _, copy in copies),
             fast_uses=tuple(fast),
@@ -251,7 +251,7 @@ class Neighbourhood:
         if not self.is_frozen:
             waits = self._waits(before, zero)
             tail = timeline.tail_ps(self.end)
-            most = timeline.objective_ps - zero
+            most = timeline.objective - zero
             slack = most - tail - floor_until[-1]
         else:
             slack, most = 0, sum(step_durations(self.problem, [use in fast for use in range(self.problem.use_count)]))

@@ -75,7 +75,7 @@ def bound_with(
     check_solver(solver)
     began = time.monotonic()
     model = RelaxationModel(problem)
-    best: Best[Plan] = Best(lambda plan: plan.objective_ps, None, on_bound, model.least_ps)
+    best: Best[Plan] = Best(lambda plan: plan.objective, None, on_bound, model.least_ps)
 
     def left() -> float:
         return began + time_limit - time.monotonic()

@@ -18,18 +18,16 @@ COPY, NOCOPY, DROP = Action.COPY, Action.NOCOPY, Action.DROP
 
 def plan_of(problem: Problem, residencies: tuple[Residency, ...], copies: tuple[Copy, ...], fast: tuple[int, ...]) -> Plan:
     """A valid plan with its objective."""
-    found = verify(
-        problem, Plan(problem=problem.digest, objective_ps=0, residencies=residencies, copies=copies, fast_uses=fast)
-    )
-    assert found.objective_ps is not None
-    plan = Plan(problem=problem.digest, objective_ps=found.objective_ps, residencies=residencies, copies=copies, fast_uses=fast)
+    found = verify(problem, Plan(problem=problem.digest, objective=0, residencies=residencies, copies=copies, fast_uses=fast))
+    assert found.objective is not None
+    plan = Plan(problem=problem.digest, objective=found.objective, residencies=residencies, copies=copies, fast_uses=fast)
     assert verify(problem, plan).ok
     return plan
 
 
 def saved_ps(problem: Problem, plan: Plan) -> int:
     """What a plan saves against all slow."""
-    return problem.all_slow_ps - plan.objective_ps
+    return problem.all_slow_ps - plan.objective
 
 
 def replay(problem: Problem, demonstration: Demonstration) -> Plan:
@@ -85,7 +83,7 @@ def test_what_costs_nothing_is_kept() -> None:
 
 def test_all_slow_stays_all_slow() -> None:
     problem = program(["a >b", "b", "a"], {"a": 2, "b": 2}, inputs="a")
-    demonstration = actions_of(problem, Plan(problem=problem.digest, objective_ps=problem.all_slow_ps))
+    demonstration = actions_of(problem, Plan(problem=problem.digest, objective=problem.all_slow_ps))
     assert demonstration.actions == (DROP,) * 4
     assert demonstration.return_ps == 0
 

@@ -76,8 +76,8 @@ def play_both(
     assert state.plan() == reference.plan()
     found = verify(problem, state.plan())
     assert found.ok
-    assert found.stall_ps == 0
-    assert found.objective_ps == problem.all_slow_ps - state.return_ps
+    assert found.figures["stall_ps"] == 0
+    assert found.objective == problem.all_slow_ps - state.return_ps
     return reference
 
 

@@ -52,7 +52,7 @@ def joined(problem: Problem, parts: list[Plan], borders: list[int]) -> Plan:
         fast += [use + before for use in plan.fast_uses]
     return Plan(
         problem=problem.digest,
-        objective_ps=sum(plan.objective_ps for plan in parts),
+        objective=sum(plan.objective for plan in parts),
         residencies=tuple(residencies),
         copies=tuple(copies),
         fast_uses=tuple(fast),
@@ -78,7 +78,7 @@ def test_windows_together_are_the_program() -> None:
             play_on(state, rng, rng.choice(["greedy", "place"]))
         plan = joined(problem, [state.plan() for state in states], borders)
         assert verify(problem, plan).violations == ()
-        gains += plan.objective_ps < problem.all_slow_ps and len(windows) > 1
+        gains += plan.objective < problem.all_slow_ps and len(windows) > 1
         loops += bool(problem.loops) and len(windows) > 1
     assert gains > 50
     assert loops > 20

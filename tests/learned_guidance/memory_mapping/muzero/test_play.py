@@ -92,7 +92,7 @@ def test_the_best_game_is_that_of_both_rules_of_placing_and_of_draws_near_the_li
     for played in (best, drawn):
         found = verify(problem, played.plan)
         assert found.ok, found.violations
-        assert found.objective_ps == problem.all_slow_ps - played.return_ps
+        assert found.objective == problem.all_slow_ps - played.return_ps
     again = policy.best_rollout(problem, drawn=3, seed=5)
     assert again is not None
     assert again.actions.tolist() == drawn.actions.tolist()

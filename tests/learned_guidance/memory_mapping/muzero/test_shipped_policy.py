@@ -31,7 +31,7 @@ def test_it_plays_what_it_has_not_seen(policy: Policy, name: str) -> None:
     assert played is not None
     found = verify(problem, played.plan)
     assert found.ok, found.violations
-    assert found.objective_ps == problem.all_slow_ps - played.return_ps
+    assert found.objective == problem.all_slow_ps - played.return_ps
     # It has learned something: random play is far from the half of what could be saved, or of what the greedy game saves.
     game = CompiledGame(problem)
     assert played.return_ps > 0.3 * min(game.unit_ps, problem.all_slow_ps - problem.all_fast_ps)

@@ -33,8 +33,8 @@ def test_it_places_what_it_has_not_seen(policy: Policy, name: str, precision: st
     plan = policy.place(problem)
     found = verify(problem, plan)
     assert found.ok, found.violations
-    assert plan.objective_ps < Chip(problem).compiler_ps
-    assert plan.objective_ps < 1.05 * relaxation(problem, time_limit=60.0)[1]
+    assert plan.objective < Chip(problem).compiler_ps
+    assert plan.objective < 1.05 * relaxation(problem, time_limit=60.0)[1]
 
 
 def test_large_networks(policy: Policy) -> None:
@@ -44,7 +44,7 @@ def test_large_networks(policy: Policy) -> None:
     plan = policy.place(large)
     assert verify(large, plan).ok
     # 9.393 ms is the bound of the linear relaxation (docs/results/tier-placement.md).
-    assert plan.objective_ps < 1.008 * 9_393_000_000
+    assert plan.objective < 1.008 * 9_393_000_000
 
 
 def test_it_says_where_it_is_from(policy: Policy) -> None:

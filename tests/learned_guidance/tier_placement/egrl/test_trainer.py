@@ -293,8 +293,8 @@ def test_the_best_map_is_a_verified_plan_and_making_it_counts_nothing(tmp_path: 
         plan = network.plan()
         assert plan is not None
         assert not verify(problem, plan).violations
-        assert plan.objective_ps == network.best.latency_ps
-        assert network.speedup == network.chip.compiler_ps / plan.objective_ps
+        assert plan.objective == network.best.latency_ps
+        assert network.speedup == network.chip.compiler_ps / plan.objective
         assert_equal(before, content(trainer, tmp_path / "after"))
     assert Trainer(ONE, small_config()).networks[0].plan() is None
 
@@ -382,7 +382,7 @@ BAD_MAPS: list[tuple[Callable[[Any], Any], str]] = [
 
 
 def plan_of(problem: Any, digest: str = "", count: int = 5) -> Plan:
-    return Plan(problem=digest or problem.digest, objective_ps=1, weight_tiers=(0,) * count, output_tiers=(0,) * 5)
+    return Plan(problem=digest or problem.digest, objective=1, weight_tiers=(0,) * count, output_tiers=(0,) * 5)
 
 
 @pytest.mark.parametrize(("make", "message"), BAD_MAPS)

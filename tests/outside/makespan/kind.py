@@ -1,0 +1,33 @@
+"""The kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from makespan.candidates import plan_of
+from makespan.model import DECISIONS, Plan, Problem, verify
+
+from stowplan.portfolio.kind import Candidate, Kind, identify
+
+
+def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+    return {"jobs": len(problem.jobs), "machines": problem.machines}
+
+
+KIND = Kind(
+    name="makespan",
+    problem=Problem,
+    plan=Plan,
+    verify=verify,
+    initial=lambda problem: {"one_machine": plan_of(problem, (0,) * len(problem.jobs))},
+    bound=lambda problem: max(problem.jobs, default=0),
+    candidates=lambda problem, options: [Candidate("longest_first", "exact", "makespan.candidates:longest_first")],
+    baseline="one_machine",
+    facts=_facts,
+    counts=("jobs",),
+    identity=lambda problem: identify(problem, "times of jobs", f"{problem.machines} machines"),
+    unit="minutes",
+    assumptions=("machines",),
+    decisions=DECISIONS,
+    certificate="makespan.certificate:proofs",
+)
