@@ -65,7 +65,7 @@ class Option:
     @property
     def is_several(self) -> bool:
         """Whether it may be given again and again."""
-        return not self.has_commas and tuple in map(get_origin, self.types)
+        return not self.has_commas and any(get_origin(each) is tuple for each in self.types)
 
     @property
     def label(self) -> str:

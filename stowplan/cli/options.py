@@ -147,7 +147,8 @@ def _parameter(declared: Option) -> inspect.Parameter:
     default = ",".join(declared.default) if declared.has_commas else declared.default
     kind: Any = str if declared.has_commas else next((each for each in (bool, int, float) if each in declared.types), str)
     told = option(declared.flag, declared.metavar, declared.help, parser=size if declared.metavar == "SIZE" else None)
-    annotation = Annotated[kind | None if default is None else kind, told]
+    wanted: Any = kind if default is not None else kind | None
+    annotation = Annotated[wanted, told]
     return inspect.Parameter(declared.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

@@ -38,7 +38,7 @@ def test_an_unknown_op_warns_and_a_table_explains_it(tmp_path: Path, cli: Cli) -
         (("--set", "strict=yes"), "line 13: found the unknown op 'clip'"),
         (("--set", "op_table=nothing.toml"), "nothing.toml: cannot read"),
         (("--set", f"op_table={EXAMPLES / 'fir.dfg.json'}"), "fir.dfg.json: format: found None, expected 'stowplan.op_table'"),
-        (("--set", "strict=perhaps"), "found the rule strict 'perhaps', expected yes or no"),
+        (("--set", "strict=perhaps"), "rule: found strict 'perhaps', expected yes or no"),
     ],
 )
 def test_bad_input_is_one_line(arguments: tuple[object, ...], message: str, cli: Cli) -> None:

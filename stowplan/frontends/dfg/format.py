@@ -61,7 +61,7 @@ def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table:
     for text in texts:
         name, _, value = text.partition("=")
         if name not in RULES:
-            raise UsageError(f"found the rule {text!r}, expected NAME=VALUE with one of {', '.join(RULES)}")
+            raise UsageError(f"rule: found {text!r}, expected NAME=VALUE with one of {', '.join(RULES)}")
         (rules if name in Rules.__struct_fields__ else others)[name] = _value(name, value)
     paths = {"fixed": fixed, "op_table": op_table}
     others |= {name: str(path) for name, path in paths.items() if path is not None}
@@ -74,7 +74,7 @@ def _value(name: str, text: str) -> Any:
         return words[text.lower()]
     if name in _NUMBERS and text.isdecimal() and len(text) < 19:
         return int(text)
-    raise UsageError(f"found the rule {name} {text!r}, expected {values_of(name)}")
+    raise UsageError(f"rule: found {name} {text!r}, expected {values_of(name)}")
 
 
 def values_of(rule: str) -> str:
