@@ -6,7 +6,7 @@ imported by a function there (:attr:`Kind.extras`), or named by its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -146,6 +146,8 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
     notes: Callable[[P], tuple[str, ...]] = lambda problem: getattr(problem, "notes", ())
     """What the problem's front end could not take literally; results warn of it."""
+    first_bounds: Callable[[P], Iterable[int]] = lambda problem: ()
+    """Better and better bounds of a problem, all of them in tenths of a second, and each in some hundredths."""
     counts: tuple[str, ...] = ()
     """Names of the facts that say how large a problem is."""
     highlights: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ def fake_kind(*names: str, **changes: Any) -> Kind[Any, Any]:
     """Memory mapping with the candidates of these names, as ``name``, ``name/share``, ``name:proves_only`` or
     ``name:takes_over``.
 
-    There is no baseline to wait for.
+    There is no baseline to wait for, and no first bounds.
     """
     candidates = []
     for name in names:
@@ -71,6 +71,7 @@ def fake_kind(*names: str, **changes: Any) -> Kind[Any, Any]:
         "candidates": lambda problem, options: candidates,
         "baseline_sources": (),
         "awaited_baselines": lambda problem: changes.get("baseline_sources", ()),
+        "first_bounds": lambda problem: (),
     }
     return replace(KIND, **{**own, **changes})
 

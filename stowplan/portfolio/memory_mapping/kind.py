@@ -13,6 +13,7 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller, presolver
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.pace import COMPLETE_MODEL_USES, is_large
+from stowplan.portfolio.memory_mapping.priced import first_bounds
 
 _HERE = "stowplan.portfolio.memory_mapping"
 
@@ -128,6 +129,7 @@ KIND = Kind(
     labels=_labels,
     initial=_initial,
     bound=lambda problem: problem.floor_ps,
+    first_bounds=first_bounds,
     candidates=_candidates,
     baseline="greedy",
     assumptions=("capacity", "stalls=allowed", "evictions=between_steps", "prefetches=sliced", "alias_rule=in_place"),

@@ -31,6 +31,9 @@ from stowplan.version import VERSION
 #: last but one has at most.
 FIRST_STAGE, STAGE_GROWTH, STAGE_PART = 1 / 16, 8, 1 / 4
 
+#: Part of the limit that first bounds may take of the processor.
+FIRST_BOUNDS = 0.1
+
 
 def stages(work: float) -> list[float]:
     """Work of each stage of a deterministic run, the last with all of it; a stage's work has that one and those before it."""
@@ -58,6 +61,7 @@ class Run:
         self.reports: list[CandidateReport] = []
         self.whole: dict[str, Any] | None = None
         """Options that make the plan again, where time was up before all work was done; empty where nothing was."""
+        self._first_bounds, self._bounding = iter(state.kind.first_bounds(state.problem)), 0.0
         self._policy = StopPolicy(state)
         self._candidates, self._options = candidates, state.options
         self._stages = stages(state.options.extent) if state.options.deterministic else []
@@ -114,6 +118,9 @@ class Run:
         self._offer_starts(starts)
         if not pool.at_work:
             return state.closed() or "candidates_done"
+        # Later ones would come with the load of the machine.
+        while state.options.deterministic and self._offer_first_bound():
+            pass
         done, known = {}, state.plans_known()
         while (reason := self._loop()) == "work_limit" and self._stages:
             options = state.options
@@ -156,6 +163,16 @@ class Run:
             if violations is not None:
                 self.state.warnings.append(f"the plan {source} failed verification and was left out: {violations}")
 
+    def _offer_first_bound(self) -> bool:
+        """Take in the next bound that the kind proves in this process, where there is one, and time for it."""
+        began, options = time.thread_time(), self._options
+        is_over = not options.deterministic and self._bounding >= FIRST_BOUNDS * options.time_limit
+        bound = None if is_over else next(self._first_bounds, None)
+        self._bounding += time.thread_time() - began
+        if bound is not None:
+            self.state.offer_bound(bound, "prices")
+        return bound is not None
+
     def _loop(self) -> StopReason:
         policy, pool = self._policy, self._pool
         while (reason := policy.may_stop(pool.at_work, pool.ahead)) is None:
@@ -168,7 +185,7 @@ class Run:
             pool.end_overdue()
             if policy.waits_for_last(pool.at_work):
                 time.sleep(max(0.0, policy.time_left(pool.at_work)))
-            else:
+            elif pool.has_news or not self._offer_first_bound():
                 pool.take_messages()
         return reason
 

@@ -148,6 +148,11 @@ class WorkerPool:
         """Whether the next candidate begins at once: in a thread."""
         return bool(self._waiting) and self._waiting[0].in_thread
 
+    @property
+    def has_news(self) -> bool:
+        """Whether a worker has reported something that was not taken yet."""
+        return not self._messages.empty()
+
     def _unfinished(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.ended is None or worker.outcome == "stopped"]
 

@@ -1,0 +1,543 @@
+"""Lower bounds in milliseconds, by Lagrangian duality: prices instead of limits, then each tensor and each step by itself.
+
+Memory has a price at each step, and time of the channels one during each step. Of the latency of a step each affine piece has
+a share, the floor the rest. Then no plan costs less than all tensors at their least, each on a path through its accesses; and
+the constants of the pieces; less what all memory and all time of the channels would cost. Any prices prove a bound (lemma B8
+of ``docs/reference/memory-mapping-models.md``). Steps along subgradients make them better, each coordinate with a step size of
+its own (Duchi, Hazan and Singer, "Adaptive subgradient methods", 2011).
+
+All that is proven is computed in whole numbers: prices are multiples of one over :attr:`Priced.unit`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stowplan.compiled import njit, njit_inner, njit_once, records
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.portfolio.memory_mapping import arrays
+from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
+
+#: No sum that counts is larger, in ps over the unit; the cost of what no plan does.
+LARGEST, NEVER = 1 << 58, 1 << 61
+
+#: Prices are multiples of one over two to the power of at most so much; with less than this no bound is given.
+MOST_BITS, LEAST_BITS = 24, 8
+
+#: Most that time of the channels costs where the program cannot wait for copies.
+MOST_CHANNEL = 8
+
+#: What memory costs at first where it is scarce, as a part of what uses gain for their bytes in the mean; the size of a step;
+#: squares of subgradients before the first, as a part of their mean. Chosen on ten modules.
+FIRST_PRICE, STEP, FIRST_SQUARES = 0.05, 0.15, 0.1
+
+#: Boundaries at which a copy is looked at one by one; beyond them a bound that holds for all is taken.
+MOST_LOOKS = 200
+
+#: Steps of all bounds, and from one to the next: at most, and over how many uses together. A bound makes progress where it
+#: gains this part of what lies between the least latency and all slow; bounds end when so many steps in a row make none.
+MOST_STEPS, MOST_AT_ONCE, USES_AT_ONCE, LEAST_PROGRESS, MAX_IDLE = 300, 20, 200_000, 2e-5, 100
+
+#: Where a tensor is, right after an access or a gap: valid in slow memory and nowhere else; nowhere; fast and valid in slow
+#: memory, too; fast alone.
+SLOW, LOST, CLEAN, DIRTY = 0, 1, 2, 3
+
+
+class VisitRow:
+    """How the best path of a tensor comes to an access, or to the end, from the access before; one more for the end."""
+
+    slow: int
+    """The state after the access before, where it is slow at the end of the gap; and so on."""
+    lost: int
+    clean: int
+    dirty: int
+    out_end: int
+    """Where the copy-out ends after which it leaves fast memory."""
+    in_start: int
+    version: int
+    """Boundary after the last write."""
+    fast_write: int
+    """The state, right before an access that writes, of the best path that is fast there."""
+    slow_write: int
+    """That of the best path that is slow there."""
+
+
+class Priced(NamedTuple):
+    """Prices, and what computing with them takes. T steps, U uses, E terms."""
+
+    unit: int
+    room: int
+    """Units of memory, of the alignment's bytes each."""
+    alignment: int
+    most_channel: int
+    """What time of the channels costs at most, and where the program waits."""
+    is_whole: int
+    """1 where what is copied out between two steps stays for one more."""
+    is_sliced: int
+    rate: float
+    """Price of a unit of memory of which all others are multiples, in ps."""
+    memory: Floats
+    """[T]"""
+    channel: Floats
+    """[T]"""
+    share: Floats
+    """[E]: of each piece, at its first term; the rest is the floor's."""
+    squares: Floats
+    """[2 T + E]: sums of squares of what moved the three."""
+    gain: Ints
+    """[E]: what each term adds where its use is fast (ps); of the first of each piece, the constant."""
+    latency: Ints
+    """[E]: at its first term, each piece where all tensors are on their best paths."""
+    earned: Ints
+    """[U]: what each use earns by being fast."""
+    until: Ints
+    """[T + 1]: what a unit of memory costs during all steps before each boundary."""
+    cheapest: Ints
+    """[levels * T]: least price of time of the channels during so many steps from each on: 1, 2, 4 …"""
+    supply: Ints
+    """[T + 1]: least time up to each boundary."""
+    change: Ints
+    """[T + 2]: by how many units more is used from each step on."""
+    traffic: Floats
+    """[T]: time of the channels that copies take during each step."""
+    visits: Sequence[VisitRow]
+
+
+def new_priced(problem: Problem, data: Data) -> Priced | None:
+    """The first prices; None where numbers are so large that sums could overflow."""
+    steps, terms = problem.horizon, len(data.terms)
+    is_stalling = problem.stalls == "allowed"
+    total = problem.floor_ps
+    for step in problem.steps:
+        total += step.weight * sum(sum(map(abs, (each.base_ps, *each.slow_ps, *each.fast_ps))) for each in step.pieces)
+    copied = [MOST_CHANNEL * (each.copy_in_ps + each.copy_out_ps) for each in problem.tensors]
+    total += sum(copied[tensor] for tensor in problem.tensor_of_use)
+    bits = min(MOST_BITS, LARGEST.bit_length() - 1 - total.bit_length())
+    if bits < LEAST_BITS:
+        return None
+    room = -(-problem.capacity // problem.alignment)
+    gain = np.zeros(terms, np.int64)
+    share = np.zeros(terms, np.float64)
+    rate = _first_shares(data, problem.alignment, room, gain, share)
+    accesses = int(np.diff(data.tensors["first_access"]).max(initial=0))  # type: ignore[call-overload]
+    return Priced(
+        unit=1 << bits,
+        room=room,
+        alignment=problem.alignment,
+        most_channel=(1 << bits) // problem.channels if is_stalling else MOST_CHANNEL << bits,
+        is_whole=int(problem.evictions == "whole_steps"),
+        is_sliced=int(problem.prefetches == "sliced"),
+        rate=rate,
+        memory=np.zeros(steps),
+        channel=np.zeros(steps),
+        share=share,
+        squares=np.zeros(2 * steps + terms),
+        gain=gain,
+        latency=np.zeros(terms, np.int64),
+        earned=np.zeros(problem.use_count, np.int64),
+        until=np.zeros(steps + 1, np.int64),
+        cheapest=np.zeros(max(1, steps.bit_length()) * steps, np.int64),
+        supply=np.array(problem.floor_until, np.int64),
+        change=np.zeros(steps + 2, np.int64),
+        traffic=np.zeros(steps),
+        visits=records(VisitRow, accesses + 1),
+    )
+
+
+def first_bounds(problem: Problem) -> Iterator[int]:
+    """Lower bounds (ps), each no worse than the one before; some 0.1 us a use and step.
+
+    Parameters
+    ----------
+    problem
+        Any problem.
+
+    Returns
+    -------
+    iterator
+        Ends after some thousandths to tenths of a second, where bounds hardly get better; without any where nothing is used.
+    """
+    data = arrays.build(problem)
+    priced = new_priced(problem, data) if problem.use_count else None
+    if priced is None:
+        return
+    best, least = problem.floor_ps, LEAST_PROGRESS * max(0, problem.all_slow_ps - problem.floor_ps)
+    steps = max(2, min(MOST_AT_ONCE, USES_AT_ONCE // problem.use_count))
+    done = progress = 0
+    while done < MOST_STEPS and done - progress < MAX_IDLE:
+        before, best = best, max(best, ascend(data, priced, steps, done == 0))
+        done += steps
+        progress = done if best - before > least else progress
+        yield best
+
+
+# ------------------------------------------------------------------------------------------------------------------- pieces
+
+
+@njit
+def _first_shares(data: Data, alignment: int, room: int, gain: Ints, share: Floats) -> float:
+    """Set gains, and of each step's pieces equal shares; returns what a use gains for a unit of its tensor, in the mean."""
+    gained, units = 0.0, 0.0
+    for tensor in range(len(data.tensors) - 1):
+        size = data.tensors[tensor].bytes // alignment
+        for access in range(data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access):
+            for row in range(data.accesses[access].first_use, data.accesses[access + 1].first_use):
+                step = data.access_uses[row].step
+                place = 1 + data.access_uses[row].use - data.steps[step].first_use
+                most = 0
+                for first in range(
+                    data.steps[step].first_term,
+                    data.steps[step + 1].first_term,
+                    data.steps[step + 1].first_use - data.steps[step].first_use + 1,
+                ):
+                    most = max(most, data.terms[first + place].slow - data.terms[first + place].fast)
+                if most > 0 and size <= room:
+                    gained += float(most * data.steps[step].weight)
+                    units += size
+    for step in range(data.horizon):
+        row = data.steps[step]
+        floor, length = row.floor // row.weight, data.steps[step + 1].first_use - row.first_use + 1
+        active = 0
+        for first in range(row.first_term, data.steps[step + 1].first_term, length):
+            constant, rise = 0, 0
+            for at in range(first, first + length):
+                constant += data.terms[at].slow
+                rise += max(0, data.terms[at].fast - data.terms[at].slow)
+            gain[first] = constant
+            # No gain counts for more than brings the piece to the floor (:mod:`stowplan.models.memory_mapping.latency`).
+            for at in range(first + 1, first + length):
+                gain[at] = max(data.terms[at].fast - data.terms[at].slow, min(0, floor - constant - rise))
+            active += constant + rise > floor
+        for first in range(row.first_term, data.steps[step + 1].first_term, length):
+            rise = 0
+            for at in range(first + 1, first + length):
+                rise += max(0, gain[at])
+            share[first] = 1.0 / active if gain[first] + rise > floor else -1.0
+    return gained / units if units > 0.0 else 0.0
+
+
+@njit_once
+def _price_steps(data: Data, priced: Priced) -> int:
+    """Prices in whole numbers, and what uses earn; returns what steps cost at least, less memory and time of the channels."""
+    total, unit, horizon = 0, priced.unit, data.horizon
+    per_unit, most_memory = priced.rate * unit, LARGEST // priced.room
+    priced.until[0] = 0
+    for step in range(horizon):
+        row = data.steps[step]
+        price = min(max(0.0, priced.memory[step]) * per_unit, float(most_memory))
+        priced.until[step + 1] = min(most_memory, priced.until[step] + int(price))
+        channel = int(min(max(0.0, priced.channel[step]) * unit, float(priced.most_channel)))
+        priced.cheapest[step] = channel
+        priced.change[step], priced.traffic[step] = 0, 0.0
+        rest, length = unit, data.steps[step + 1].first_use - row.first_use + 1
+        if data.stalls_allowed:
+            rest -= data.channels * channel
+        else:
+            total -= data.channels * channel * row.floor
+        left = rest
+        for use in range(row.first_use, data.steps[step + 1].first_use):
+            priced.earned[use] = 0
+        for first in range(row.first_term, data.steps[step + 1].first_term, length):
+            priced.latency[first] = priced.gain[first]
+            paid = min(rest, int(min(max(0.0, priced.share[first]), 1.0) * left))
+            if paid > 0:
+                rest -= paid
+                total += row.weight * paid * priced.gain[first]
+                for place in range(1, length):
+                    priced.earned[row.first_use + place - 1] -= row.weight * paid * priced.gain[first + place]
+        total += rest * row.floor
+    priced.change[horizon], priced.change[horizon + 1] = 0, 0
+    width, level = 1, horizon
+    while 2 * width <= horizon:
+        for step in range(horizon - 2 * width + 1):
+            one = priced.cheapest[level - horizon + step]
+            priced.cheapest[level + step] = min(one, priced.cheapest[level - horizon + step + width])
+        width, level = 2 * width, level + horizon
+    return total - priced.room * priced.until[horizon]
+
+
+# -------------------------------------------------------------------------------------------------------------------- paths
+
+
+@njit_inner
+def _cheapest(priced: Priced, horizon: int, start: int, end: int) -> int:
+    """Least price of time of the channels during the steps ``[start, end)``, of which there are some."""
+    width, level = 1, 0
+    while 2 * width <= end - start:
+        width, level = 2 * width, level + horizon
+    return min(priced.cheapest[level + start], priced.cheapest[level + end - width])
+
+
+@njit_inner
+def _copied(data: Data, priced: Priced, duration: int, start: int, end: int) -> int:
+    """Least cost of a copy between two boundaries; NEVER where there is no time for it."""
+    if not data.stalls_allowed and (start >= end or priced.supply[end] - priced.supply[start] < duration):
+        return NEVER
+    if start >= end:
+        return duration * priced.most_channel
+    return duration * min(priced.most_channel, _cheapest(priced, data.horizon, start, end))
+
+
+@njit_inner
+def _left_after(data: Data, priced: Priced, first: int, version: int, end: int) -> int:
+    """Boundary until which a tensor stays in memory that is copied out up to ``end``, in a gap from ``first`` on."""
+    return first + 1 if priced.is_whole and end == first == data.steps[version].up else end
+
+
+@njit_inner
+def _come(data: Data, priced: Priced, tensor: int, version: int, last: int) -> tuple[int, int]:
+    """Least cost of a copy-in that has landed by ``last``, and of its place from its start on; and that start."""
+    duration, units = data.tensors[tensor].copy_in, data.tensors[tensor].bytes // priced.alignment
+    best, best_start = NEVER, last
+    earliest, start, end = data.steps[version].up, data.steps[last].down, data.steps[last].down
+    for look in range(MOST_LOOKS + 1):
+        if start < earliest:
+            break
+        paid = _copied(data, priced, duration, start if look < MOST_LOOKS else earliest, end)
+        # Slices may come late, all but a first one that takes the time.
+        held = units * (priced.until[last] - priced.until[end if priced.is_sliced else start])
+        if held + paid < best:
+            best, best_start = held + paid, start
+        # No earlier start holds less memory.
+        if paid == 0 or held >= best or start == 0:
+            break
+        start = data.steps[start - 1].down
+    return best, best_start
+
+
+@njit_inner
+def _go(data: Data, priced: Priced, tensor: int, version: int, first: int, last: int) -> tuple[int, int]:
+    """Least cost of a copy-out after which a tensor leaves fast memory, and of its place until then; and its end."""
+    duration, units = data.tensors[tensor].copy_out, data.tensors[tensor].bytes // priced.alignment
+    best, best_end = NEVER, last
+    start, end, latest = data.steps[version].up, data.steps[first].up, data.steps[last].down
+    for look in range(MOST_LOOKS + 1):
+        if end > latest:
+            break
+        leaves = _left_after(data, priced, first, version, end)
+        if leaves <= data.horizon and start <= end:
+            paid = _copied(data, priced, duration, start, end if look < MOST_LOOKS else latest)
+            held = units * (priced.until[leaves] - priced.until[first])
+            if held + paid < best:
+                best, best_end = held + paid, end
+            if paid == 0 or held >= best:
+                break
+        if end == data.horizon:
+            break
+        end = data.steps[end + 1].up
+    return best, best_end
+
+
+@njit_inner
+def _least(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
+    """Least cost of a tensor, and the state at the end of the program; how it comes there is noted in ``visits``.
+
+    Loops that hold accesses are taken for one access; what is relaxed there is the order of writes and reads.
+    """
+    row = data.tensors[tensor]
+    units, horizon = row.bytes // priced.alignment, data.horizon
+    slow, lost = (0, NEVER) if row.is_input else (NEVER, 0)
+    clean = 0 if row.is_input and data.max_preloads else NEVER
+    dirty, first, version = NEVER, 0, 0
+    for access in range(row.first_access, data.tensors[tensor + 1].first_access + 1):
+        visit = priced.visits[access - row.first_access]
+        is_end = access == data.tensors[tensor + 1].first_access
+        last = horizon if is_end else data.accesses[access].low
+        visit.slow, visit.lost, visit.clean, visit.dirty = SLOW, LOST, CLEAN, DIRTY
+        visit.version = version
+        stay = units * (priced.until[last] - priced.until[first])
+        if clean < slow:
+            slow, visit.slow = clean, CLEAN
+        if dirty < lost:
+            lost, visit.lost = dirty, DIRTY
+        clean += stay
+        start = data.steps[version].up
+        if dirty < NEVER and row.can_copy and start <= data.steps[last].down and start < horizon + 1 - priced.is_whole:
+            paid = dirty + stay + _copied(data, priced, row.copy_out, start, data.steps[last].down)
+            if paid < clean:
+                clean, visit.clean = paid, DIRTY
+            paid, end = _go(data, priced, tensor, version, first, last)
+            if dirty + paid < slow:
+                slow, visit.slow, visit.out_end = dirty + paid, DIRTY, end
+        dirty += stay
+        if is_end:
+            if row.is_output:
+                return min(slow, clean), SLOW if slow <= clean else CLEAN
+            least = min(min(slow, lost), min(clean, dirty))
+            return least, SLOW if slow == least else LOST if lost == least else CLEAN if clean == least else DIRTY
+        here = data.accesses[access]
+        if slow < NEVER and row.can_copy and here.reads:
+            paid, start = _come(data, priced, tensor, version, last)
+            if slow + paid < clean:
+                clean, visit.clean, visit.in_start = slow + paid, SLOW, start
+        held = units * (priced.until[here.high] - priced.until[here.low])
+        earned, chosen = 0, 0
+        for use in range(here.first_use, data.accesses[access + 1].first_use):
+            value = priced.earned[data.access_uses[use].use]
+            earned += value
+            chosen += value if row.uniform else max(0, value)
+        if here.writes:
+            begun, visit.fast_write = min(clean, dirty), CLEAN if clean <= dirty else DIRTY
+            visit.slow_write = SLOW
+            if not here.reads or here.high > here.low + 1:
+                visit.slow_write = SLOW if slow <= lost else LOST
+                slow = min(slow, lost)
+                if slow < begun:
+                    begun, visit.fast_write = slow, visit.slow_write
+            clean, dirty, version = NEVER, begun + held - earned, here.high
+        else:
+            clean, dirty = clean + held - chosen, dirty + held - earned
+        slow, lost = NEVER if row.uniform else slow, NEVER
+        clean, dirty = min(clean, NEVER), min(dirty, NEVER)
+        first = here.high
+    return 0, SLOW
+
+
+@njit_inner
+def _load(data: Data, priced: Priced, duration: int, start: int, end: int) -> None:
+    """Let a copy take its time from the cheapest steps between two boundaries, of each an equal part."""
+    if start < end and duration > 0:
+        price, total = _cheapest(priced, data.horizon, start, end), 0.0
+        if price < priced.most_channel:
+            for step in range(start, end):
+                if priced.cheapest[step] == price:
+                    total += 1.0 + data.steps[step].floor
+            for step in range(start, end):
+                if priced.cheapest[step] == price:
+                    priced.traffic[step] += duration * (1.0 + data.steps[step].floor) / total
+
+
+@njit_inner
+def _hold(priced: Priced, units: int, start: int, end: int) -> None:
+    priced.change[start] += units
+    priced.change[end] -= units
+
+
+@njit_inner
+def _follow(data: Data, priced: Priced, tensor: int, state: int) -> None:
+    """Add up what the best path of a tensor takes: memory, time of the channels, latencies."""
+    row, horizon = data.tensors[tensor], data.horizon
+    units = row.bytes // priced.alignment
+    for access in range(data.tensors[tensor + 1].first_access, row.first_access - 1, -1):
+        visit = priced.visits[access - row.first_access]
+        first = data.accesses[access - 1].high if access > row.first_access else 0
+        last = data.accesses[access].low if access < data.tensors[tensor + 1].first_access else horizon
+        if state == CLEAN and visit.clean == SLOW:
+            end = data.steps[last].down
+            _hold(priced, units, end if priced.is_sliced else visit.in_start, last)
+            _load(data, priced, row.copy_in, visit.in_start, end)
+            state = SLOW
+        if state in (CLEAN, DIRTY):
+            _hold(priced, units, first, last)
+            if state == CLEAN and visit.clean == DIRTY:
+                _load(data, priced, row.copy_out, data.steps[visit.version].up, data.steps[last].down)
+                state = DIRTY
+        elif state == SLOW and visit.slow == DIRTY:
+            _hold(priced, units, first, _left_after(data, priced, first, visit.version, visit.out_end))
+            _load(data, priced, row.copy_out, data.steps[visit.version].up, visit.out_end)
+            state = DIRTY
+        elif state == SLOW:
+            state = visit.slow
+        else:
+            state = visit.lost
+        if access == row.first_access:
+            return
+        here = data.accesses[access - 1]
+        if state in (CLEAN, DIRTY):
+            _hold(priced, units, here.low, here.high)
+            for place in range(here.first_use, data.accesses[access].first_use):
+                use, step = data.access_uses[place].use, data.access_uses[place].step
+                if state == DIRTY or row.uniform or priced.earned[use] > 0:
+                    first_use = data.steps[step].first_use
+                    length = data.steps[step + 1].first_use - first_use + 1
+                    for piece in range(data.steps[step].first_term, data.steps[step + 1].first_term, length):
+                        priced.latency[piece] += priced.gain[piece + 1 + use - first_use]
+        if here.writes:
+            before = priced.visits[access - 1 - row.first_access]
+            state = before.fast_write if state == DIRTY else before.slow_write
+
+
+# -------------------------------------------------------------------------------------------------------------------- steps
+
+
+@njit_inner
+def _moved(priced: Priced, at: int, value: float, slope: float, most: float) -> float:
+    """A coordinate after a step along its subgradient, within ``[0, most]``."""
+    if (value <= 0.0 and slope <= 0.0) or (value >= most and slope >= 0.0) or slope == 0.0:
+        return value
+    priced.squares[at] += slope * slope
+    moved = value + STEP * slope / math.sqrt(priced.squares[at])
+    return min(most, max(0.0, moved))
+
+
+@njit_once
+def _move(data: Data, priced: Priced, is_first: bool) -> None:
+    """A step along the subgradient; of the first one the mean squares are noted."""
+    horizon, channels = data.horizon, data.channels
+    most = priced.most_channel / priced.unit
+    for is_counting in range(1 if is_first else 0, -1, -1):
+        used, memory, traffic, latencies, pieces = 0, 0.0, 0.0, 0.0, 0
+        for step in range(horizon):
+            row = data.steps[step]
+            used += priced.change[step]
+            floor, length = row.floor // row.weight, data.steps[step + 1].first_use - row.first_use + 1
+            worth = row.weight * (1.0 - channels * priced.channel[step]) if data.stalls_allowed else float(row.weight)
+            passed, shares = float(floor), 0.0
+            for piece in range(row.first_term, data.steps[step + 1].first_term, length):
+                share, more = priced.share[piece], float(priced.latency[piece] - floor)
+                if share >= 0.0:
+                    passed += share * more
+                    if is_counting:
+                        latencies, pieces = latencies + (worth * more) ** 2, pieces + 1
+                    else:
+                        at = 2 * horizon + piece
+                        priced.share[piece] = _moved(priced, at, share, worth * more, 1.0)
+                        shares += priced.share[piece]
+            for piece in range(row.first_term, data.steps[step + 1].first_term, length):
+                if shares > 1.0 and priced.share[piece] > 0.0:
+                    priced.share[piece] /= shares
+            slope = priced.traffic[step] - channels * (row.weight * passed if data.stalls_allowed else float(row.floor))
+            rise = priced.rate * (used - priced.room)
+            if is_counting:
+                memory, traffic = memory + rise**2, traffic + slope**2
+            else:
+                priced.memory[step] = _moved(priced, step, priced.memory[step], rise, np.inf)
+                priced.channel[step] = _moved(priced, horizon + step, priced.channel[step], slope, most)
+        if is_counting:
+            for at in range(len(priced.squares)):
+                total = memory if at < horizon else traffic if at < 2 * horizon else latencies
+                priced.squares[at] = FIRST_SQUARES * total / (horizon if at < 2 * horizon else max(1, pieces))
+
+
+@njit
+def ascend(data: Data, priced: Priced, steps: int, is_first: bool) -> int:
+    """The best bound (ps) of so many prices, each a step from those before."""
+    best = -NEVER
+    for number in range(steps):
+        total = _price_steps(data, priced)
+        for tensor in range(len(data.tensors) - 1):
+            row, following = data.tensors[tensor], data.tensors[tensor + 1]
+            if row.bytes // priced.alignment <= priced.room:
+                earns = False
+                for place in range(data.accesses[row.first_access].first_use, data.accesses[following.first_access].first_use):
+                    earns |= priced.earned[data.access_uses[place].use] > 0
+                if earns:
+                    cost, state = _least(data, priced, tensor)
+                    # With everything slow it costs nothing.
+                    if cost < 0:
+                        total += cost
+                        _follow(data, priced, tensor, state)
+        best = max(best, -(-total // priced.unit))
+        if is_first and number == 0:
+            # Without prices everything stays: where that is much, it has a price.
+            used = 0
+            for step in range(data.horizon):
+                used += priced.change[step]
+                priced.memory[step] = FIRST_PRICE if 2 * used > priced.room else 0.0
+        else:
+            _move(data, priced, is_first and number == 1)
+    return best
