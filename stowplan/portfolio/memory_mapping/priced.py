@@ -185,9 +185,9 @@ def _first_shares(data: Data, alignment: int, room: int, gain: Ints, share: Floa
     for tensor in range(len(data.tensors) - 1):
         size = data.tensors[tensor].bytes // alignment
         for access in range(data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access):
-            for row in range(data.accesses[access].first_use, data.accesses[access + 1].first_use):
-                step = data.access_uses[row].step
-                place = 1 + data.access_uses[row].use - data.steps[step].first_use
+            for position in range(data.accesses[access].first_use, data.accesses[access + 1].first_use):
+                step = data.access_uses[position].step
+                place = 1 + data.access_uses[position].use - data.steps[step].first_use
                 most = 0
                 for first in range(
                     data.steps[step].first_term,
@@ -257,7 +257,8 @@ def _price_steps(data: Data, priced: Priced) -> int:
             one = priced.cheapest[level - horizon + step]
             priced.cheapest[level + step] = min(one, priced.cheapest[level - horizon + step + width])
         width, level = 2 * width, level + horizon
-    return total - priced.room * priced.until[horizon]
+    total -= priced.room * int(priced.until[horizon])
+    return total
 
 
 # -------------------------------------------------------------------------------------------------------------------- paths
@@ -269,7 +270,8 @@ def _cheapest(priced: Priced, horizon: int, start: int, end: int) -> int:
     width, level = 1, 0
     while 2 * width <= end - start:
         width, level = 2 * width, level + horizon
-    return min(priced.cheapest[level + start], priced.cheapest[level + end - width])
+    least: int = min(priced.cheapest[level + start], priced.cheapest[level + end - width])
+    return least
 
 
 @njit_inner

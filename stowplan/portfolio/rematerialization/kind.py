@@ -40,7 +40,6 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     # One cut of a large graph after the other takes long, and the program in stages says as much sooner.
     return [
         *([cuts, *others] if small else [*others, cuts]),
-        Candidate("neighbourhoods", "exact", f"{_HERE}.neighbourhoods:neighbourhoods", share=0.4),
         Candidate("cpsat", "exact", f"{_PROOFS}:cpsat", share=0.4),
     ]
 

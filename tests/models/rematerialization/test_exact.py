@@ -9,12 +9,10 @@ import msgspec
 import pytest
 
 from stowplan.models.rematerialization import bounds, cpsat
-from stowplan.models.rematerialization.neighbourhood import Neighbourhood
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 from stowplan.models.rematerialization.stages import Stages
 from stowplan.models.rematerialization.structure import Structure, build
-from stowplan.models.rematerialization.verify import live_bytes, verify
-from stowplan.portfolio.rematerialization.greedy import simulate
+from stowplan.models.rematerialization.verify import verify
 from tests.models.rematerialization.cases import least_cost, least_peak, limited, peak_once
 from tests.patience import HANG
 
@@ -117,44 +115,6 @@ def test_stages_on_some_graphs() -> None:
 def test_stages_on_hundreds_of_graphs() -> None:
     found = Counter(check_stages(seed) for seed in range(300))
     assert found["tight"] > 2 * found["loose"]
-
-
-def check_neighbourhood(seed: int) -> bool | None:
-    """Whether the plan of a simulation gets better where some operators, or all, are free; None without such a plan."""
-    problem = limited(seed)
-    structure = build(problem)
-    sequence = simulate(structure, structure.order, problem.limit or 0)
-    plan = None if sequence is None else structure.made(sequence)
-    if plan is None or not plan.objective:
-        return None
-    chance = random.Random(seed)
-    free = [
-        op
-        for op in range(structure.ops)
-        if not structure.once[op]
-        and any(structure.parent[value] < 0 for value in structure.writes[op])
-        and (seed % 2 or chance.random() < 0.6)
-    ]
-    model = Neighbourhood(structure, problem.limit or 0, plan.sequence, live_bytes(problem, plan), free)
-    found, _ = model.solve(time_limit=HANG, deterministic_limit=None, seed=0, should_stop=lambda: False)
-    assert found is not None, seed
-    better = structure.made(found)
-    assert verify(problem, better).ok, seed
-    least = least_cost(problem)
-    assert least is not None
-    assert least <= better.objective <= plan.objective, seed
-    return better.objective < plan.objective
-
-
-def test_neighbourhoods_of_some_plans() -> None:
-    assert any(check_neighbourhood(seed) for seed in range(40))
-
-
-@pytest.mark.slow
-def test_neighbourhoods_of_hundreds_of_plans() -> None:
-    found = Counter(check_neighbourhood(seed) for seed in range(400))
-    assert found[True] + found[False] > 80
-    assert found[True] > 5
 
 
 def test_bounds_on_some_graphs() -> None:
