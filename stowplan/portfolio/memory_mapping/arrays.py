@@ -107,6 +107,10 @@ class Data(NamedTuple):
     """[U]"""
 
 
+#: More memory than any program takes, in bytes: sums with it fit in 64 bits.
+MOST_CAPACITY = 1 << 60
+
+
 def build(problem: Problem) -> Data:
     """Tables of ``problem``; takes some 2 us a use."""
     align = problem.alignment
@@ -116,7 +120,7 @@ def build(problem: Problem) -> Data:
     accesses, access_uses, first_access = _accesses(problem, inner)
     return Data(
         horizon=problem.horizon,
-        capacity=problem.capacity // align * align,
+        capacity=min(problem.capacity, MOST_CAPACITY) // align * align,
         channels=problem.channels,
         max_preloads=problem.max_preloads,
         stalls_allowed=int(problem.stalls == "allowed"),

@@ -119,7 +119,8 @@ def new_priced(problem: Problem, data: Data) -> Priced | None:
     bits = min(MOST_BITS, LARGEST.bit_length() - 1 - total.bit_length())
     if bits < LEAST_BITS:
         return None
-    room = -(-problem.capacity // problem.alignment)
+    # Rounded up: the last unit need not be whole for a tensor that ends in it.
+    room = -(-min(problem.capacity, arrays.MOST_CAPACITY) // problem.alignment)
     gain = np.zeros(terms, np.int64)
     share = np.zeros(terms, np.float64)
     rate = _first_shares(data, problem.alignment, room, gain, share)
@@ -185,18 +186,14 @@ def _first_shares(data: Data, alignment: int, room: int, gain: Ints, share: Floa
     for tensor in range(len(data.tensors) - 1):
         size = data.tensors[tensor].bytes // alignment
         for access in range(data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access):
-            for position in range(data.accesses[access].first_use, data.accesses[access + 1].first_use):
-                step = data.access_uses[position].step
-                place = 1 + data.access_uses[position].use - data.steps[step].first_use
-                most = 0
-                for first in range(
-                    data.steps[step].first_term,
-                    data.steps[step + 1].first_term,
-                    data.steps[step + 1].first_use - data.steps[step].first_use + 1,
-                ):
+            for at in range(data.accesses[access].first_use, data.accesses[access + 1].first_use):
+                step = data.access_uses[at].step
+                row, end = data.steps[step], data.steps[step + 1]
+                place, most = 1 + data.access_uses[at].use - row.first_use, 0
+                for first in range(row.first_term, end.first_term, end.first_use - row.first_use + 1):
                     most = max(most, data.terms[first + place].slow - data.terms[first + place].fast)
                 if most > 0 and size <= room:
-                    gained += float(most * data.steps[step].weight)
+                    gained += float(most * row.weight)
                     units += size
     for step in range(data.horizon):
         row = data.steps[step]
@@ -257,8 +254,7 @@ def _price_steps(data: Data, priced: Priced) -> int:
             one = priced.cheapest[level - horizon + step]
             priced.cheapest[level + step] = min(one, priced.cheapest[level - horizon + step + width])
         width, level = 2 * width, level + horizon
-    total -= priced.room * int(priced.until[horizon])
-    return total
+    return total - int(priced.room * priced.until[horizon])
 
 
 # -------------------------------------------------------------------------------------------------------------------- paths
@@ -270,8 +266,7 @@ def _cheapest(priced: Priced, horizon: int, start: int, end: int) -> int:
     width, level = 1, 0
     while 2 * width <= end - start:
         width, level = 2 * width, level + horizon
-    least: int = min(priced.cheapest[level + start], priced.cheapest[level + end - width])
-    return least
+    return int(min(priced.cheapest[level + start], priced.cheapest[level + end - width]))
 
 
 @njit_inner

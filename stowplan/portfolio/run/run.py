@@ -167,7 +167,11 @@ class Run:
         """Take in the next bound that the kind proves in this process, where there is one, and time for it."""
         began, options = time.thread_time(), self._options
         is_over = not options.deterministic and self._bounding >= FIRST_BOUNDS * options.time_limit
-        bound = None if is_over else next(self._first_bounds, None)
+        bound = None
+        try:
+            bound = None if is_over else next(self._first_bounds, None)
+        except Exception as error:  # what is wrong with a bound must not cost the plans
+            self.state.warnings.append(f"the first bounds failed: {type(error).__name__}: {error}")
         self._bounding += time.thread_time() - began
         if bound is not None:
             self.state.offer_bound(bound, "prices")

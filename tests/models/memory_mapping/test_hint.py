@@ -98,7 +98,7 @@ def test_a_kind_without_values_takes_none() -> None:
     problem = Packing(name="one", capacity=1, buffers=(Buffer(id="a", lower=0, upper=1, size=1),))
     hint = Hint(kind="packing", problem=problem.digest, values={"offset": (0.5,)})
     with pytest.raises(UsageError, match="expected a plan"):
-        check(problem, hint, VALUES)
+        check(problem, hint, None)
 
 
 @pytest.mark.parametrize(

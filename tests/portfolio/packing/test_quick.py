@@ -39,7 +39,7 @@ def test_random_problems(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
         source, plan = found
         outcome = verify(problem, plan)
         assert source in ("quick", "greedy")
-        assert (outcome.violations, outcome.height) == ((), plan.objective)
+        assert (outcome.violations, outcome.objective) == ((), plan.objective)
         # As much as it takes is enough, and with less there is no plan.
         assert stopped_after(looks, msgspec.structs.replace(problem, capacity=plan.objective)) is not None
         if plan.objective:

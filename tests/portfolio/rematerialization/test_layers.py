@@ -64,7 +64,9 @@ def test_few_layers_stand_for_all(count: int) -> None:
     assert (count - LEFT) * again // LEFT <= len(carried.sequence) - structure.ops - again <= count * again
     mended = Insertion(structure).mended(carried.sequence, limit)
     assert mended is not None
-    assert verify(msgspec.structs.replace(structure.problem, limit=limit), structure.made(mended)).peak is not None
+    assert (
+        verify(msgspec.structs.replace(structure.problem, limit=limit), structure.made(mended)).figures.get("peak") is not None
+    )
 
 
 def test_where_nothing_repeats_there_are_no_layers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -401,6 +402,16 @@ def test_a_bound_that_a_later_plan_undercuts_is_taken_back(solve_fakes: SolveFak
 
 def no_plans(problem: object) -> dict[str, object]:
     return {}
+
+
+def test_first_bounds_are_taken_in_and_cost_a_warning_where_they_fail(solve_fakes: SolveFakes) -> None:
+    def failing(problem: object) -> Iterator[int]:
+        yield FLOOR + 1
+        raise ValueError("out of prices")
+
+    result = solve_fakes("solves", "works_in_vain", time_limit=1, kind={"first_bounds": failing})
+    assert (result.objective, result.bound) == (OPTIMUM, FLOOR + 1)
+    assert "the first bounds failed: ValueError: out of prices" in result.warnings
 
 
 def test_infeasible_only_with_a_proof(solve_fakes: SolveFakes) -> None:
