@@ -15,7 +15,7 @@ from stowplan.models.packing import problem as packing
 from stowplan.models.packing.bounds import find_overload as find_bank_overload
 from stowplan.models.packing.plan import Plan as Packing
 from stowplan.portfolio.banked_packing import greedy
-from stowplan.portfolio.context import Context, presolve_seconds
+from stowplan.portfolio.context import Context, asks_for_heuristics, presolve_seconds
 from stowplan.portfolio.packing.quick import quick_plan
 
 #: Work of deterministic runs for each second of the limit: pairs of buffers that are compared, and nodes of MILP solvers.
@@ -59,9 +59,11 @@ def by_size(problem: Problem, context: Context) -> None:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The cheapest choice of banks, and a plan of it where simple packings are enough."""
+    """The simple orders; then the cheapest choice of banks, and a plan of it where simple packings are enough."""
     if _overloaded(problem, context):
         return
+    if asks_for_heuristics(context):
+        greedy.climb(problem, context.seed(), 0, context.plan, context.closed)
     found = _cheapest(problem, context, presolve_seconds(context), [])
     if found.bound is not None:
         context.bound(found.bound, "choice")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from stowplan.models.modulo_scheduling.bounds import find_obstacle
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, describe_objective
 from stowplan.models.modulo_scheduling.problem import Problem
-from stowplan.portfolio.context import Context
+from stowplan.portfolio.context import Context, asks_for_heuristics
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, follow, list_scheduling
 
@@ -110,11 +110,15 @@ def _follow(tally: Tally, context: Context, taken: int) -> int:
 
 def cpsat(problem: Problem, context: Context) -> None:
     """The exact models, from the best schedule known: of the others, or of list scheduling, which costs little."""
+    hint = _hint(problem, context)
+    if hint is not None and context.incumbent()[0] is None and asks_for_heuristics(context):
+        # Before the solver is loaded, which takes longer.
+        context.plan(hint, "list")
     from stowplan.models.modulo_scheduling import cpsat as model
 
     outcome = model.solve(
         problem,
-        hint=_hint(problem, context),
+        hint=hint,
         incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
         **context.reporting("cpsat", 4),
     )

@@ -27,9 +27,11 @@ def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     is_small = len(problem.instructions) <= SMALL
+    search = Candidate("search", "heuristic", f"{_HERE}:search", share=0.5)
     found = [
         Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=1.0, in_thread=is_small),
-        in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=0.5), options),
+        # Of a small body the exact model has the interpreter, which two threads would have only in turn.
+        search if is_small else in_caller(search, options),
     ]
     asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
     milp = Candidate("milp", "exact", f"{_HERE}:milp", share=0.5, by_name_only=True)

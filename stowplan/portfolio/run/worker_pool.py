@@ -176,12 +176,15 @@ class WorkerPool:
 
     def _next_would_disturb(self) -> bool:
         """Whether a thread is at work that may soon be done, or has no plan yet: what is not there yet would take its time."""
+        following, threads = self._waiting[0], [worker for worker in self._busy() if worker.candidate.in_thread]
+        if following.in_thread and any(worker.candidate.is_presolver for worker in threads):
+            # A presolver builds models in the interpreter, which two threads have only in turn.
+            return True
         most = max(ALONE_AT_LEAST, min(ALONE_AT_MOST, ALONE_PART * self._options.time_limit))
         is_late = time.process_time() - self._used >= ALONE_SECONDS or self._deadline.elapsed >= most
         if self._options.deterministic or is_late:
             return False
-        is_there = workers().is_ready(self._waiting[0].function)
-        threads = [worker for worker in self._busy() if worker.candidate.in_thread]
+        is_there = workers().is_ready(following.function)
         return any(not (worker.candidate.is_long and (is_there or worker.is_heard)) for worker in threads)
 
     def _next_may_start(self) -> bool:

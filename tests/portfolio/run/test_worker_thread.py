@@ -60,6 +60,15 @@ def test_others_start_once_a_long_one_has_a_plan(solve_fakes: SolveFakes) -> Non
     assert plan.seconds <= proof.seconds
 
 
+def test_no_thread_takes_turns_with_a_presolver(solve_fakes: SolveFakes) -> None:
+    first, second = fakes.fake_kind("improves", "solves").candidates(None, None)
+    candidates = [replace(first, in_thread=True, is_presolver=True), replace(second, in_thread=True, is_long=True)]
+    result = solve_fakes(kind={"candidates": lambda problem, options: candidates})
+    assert [entry.source for entry in result.history if entry.objective != ALL_SLOW][-1] == "solves"
+    before = [report for report in result.candidates if report.name == "improves"]
+    assert before[0].outcome == "finished"
+
+
 def test_they_stop_at_the_limit(solve_in_threads: SolveFakes) -> None:
     threads = threading.active_count()
     with no_hang():
