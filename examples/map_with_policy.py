@@ -14,7 +14,8 @@ except ImportError as error:
 
 import stowplan
 from stowplan.learned_guidance.modulo_scheduling.body import Body
-from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy, best_of, particles
+from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling.learned import POLICY
@@ -27,11 +28,11 @@ def main() -> None:
     problem = stowplan.read(sys.argv[1] if len(sys.argv) > 1 else GRAPH, target="se")
     policy, chance, body = Policy.load(POLICY.path), np.random.default_rng(0), Body(problem)
     for ii in range(least_ii(problem), problem.machine.spoke_depth + 1):
-        found = policy.place(particles(body, ii, 32), chance, resample=True)
-        best = best_of(found)
-        print(f"II {ii}: {sum(each.current < 0 for each in found)} of {len(found)} mappings complete")
-        if best is not None:
-            plan = best.plan(list_scheduled=True)
+        found = policy.place([Mapping(body, ii) for _ in range(32)], chance, resample=True)
+        complete = [mapping for mapping in found if mapping.current < 0]
+        print(f"II {ii}: {len(complete)} of {len(found)} mappings complete")
+        if complete:
+            plan = min(complete, key=lambda mapping: mapping.makespan).plan(list_scheduled=True)
             assert verify(problem, plan).ok
             print(f"II {plan.ii}, latency {plan.makespan}: tiles {list(plan.tiles)}")
             plan.save("plan.json")
