@@ -67,7 +67,7 @@ def measure(name: str, time_limit: float, run: bool) -> dict[str, Any]:
 
     def planned(unit: Any, *given: Any, **options: Any) -> Any:
         # First fit is planned for each arena, also where greedy's plan is already least.
-        found = plan_quickly(unit.problem, algorithm.options, lambda: False)
+        found = plan_quickly(unit.problem)
         seen.append(unit.size(found[1].objective))
         return plan_unit(unit, *given, **options)
 

@@ -32,7 +32,7 @@ Q = TypeVar("Q", bound=PlanDocument)
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to find plans or bounds, run in a process of its own or, where the problem is small, in a thread."""
+    """A way to find plans or bounds, run in a process of its own or in a thread of the calling process."""
 
     name: str
     family: str

@@ -13,7 +13,6 @@ from stowplan.errors import InputError
 from stowplan.frontends.arena.tflite_file import AT_RUNTIME, OFFLINE_PLAN, FlatBuffer, read_tflite
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 from tests.frontends.arena.tflite_models import words
 from tests.paths import EXAMPLES
@@ -22,7 +21,7 @@ MODEL = EXAMPLES / "branches.tflite"
 
 
 def a_plan() -> Plan:
-    found = quick_plan(read_tflite(MODEL).problem, Options(), lambda: False)
+    found = quick_plan(read_tflite(MODEL).problem)
     assert found is not None
     return found[1]
 

@@ -243,7 +243,7 @@ class BankedPlanningAlgorithm:
         for unit in units:
             bound = [spec.mem_id is not None and spec.mem_id not in declared for spec in unit.specs]
             buffers = tuple(buffer for buffer, is_bound in zip(unit.problem.buffers, bound, strict=True) if is_bound)
-            packed = quick_plan(packing.Problem(buffers=buffers), self.options, lambda: False) if buffers else None
+            packed = quick_plan(packing.Problem(buffers=buffers)) if buffers else None
             if packed is not None:
                 specs = [spec for spec, is_bound in zip(unit.specs, bound, strict=True) if is_bound]
                 for spec, at in zip(specs, packed[1].offsets, strict=True):

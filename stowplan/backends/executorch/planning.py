@@ -148,7 +148,7 @@ class MemoryPlanningAlgorithm:
             if verify(problem, at_hand).ok:
                 plans["executorch"] = at_hand
             # Most graphs are at their load with this one, and need no process.
-            quick = quick_plan(problem, self.options, lambda: False)
+            quick = quick_plan(problem)
             if quick is not None and verify(problem, quick[1]).ok:
                 plans["first_fit"] = quick[1]
             for name, plan in plans.items():

@@ -1,4 +1,4 @@
-"""The candidates for bank mapping, as functions of (problem, context); each runs in a process of its own."""
+"""The candidates for bank mapping, as functions of (problem, context)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The candidates for banked packing, as functions of (problem, context); each runs in a process of its own.
+"""The candidates for banked packing, as functions of (problem, context).
 
 What is chosen for a bank is packed into it with the searches of the packing kind.
 """
@@ -196,7 +196,7 @@ def pack(
     overload = find_bank_overload(inside)
     if overload is not None:
         return None, tuple(ids[inside.buffers[at].id] for at in overload.buffers if inside.buffers[at].id in ids)
-    quick = quick_plan(inside, context.options, lambda: False)
+    quick = quick_plan(inside)
     if quick is not None:
         return _offsets(problem, bank, numbers, inside, quick[1]), None
     # Not at the top: small problems are settled without it.
@@ -217,7 +217,7 @@ def pack(
 def pack_quickly(problem: Problem, bank: int, numbers: Sequence[int], context: Context) -> dict[int, int] | None:
     """Offsets by buffer, where they are found in a moment."""
     inside = _bank_problem(problem, bank, numbers)
-    quick = quick_plan(inside, context.options, lambda: False)
+    quick = quick_plan(inside)
     return None if quick is None else _offsets(problem, bank, numbers, inside, quick[1])
 
 

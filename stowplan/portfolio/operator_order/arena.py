@@ -13,7 +13,6 @@ from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import Structure
 from stowplan.models.packing import plan as packing_plan
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 
 T = TypeVar("T")
@@ -86,6 +85,6 @@ class Lives:
 
     def quick(self, should_stop: Callable[[], bool] = lambda: False) -> Plan:
         """A plan in a moment."""
-        found = quick_plan(self.packing, Options(), should_stop)
+        found = quick_plan(self.packing, should_stop)
         assert found is not None  # without capacity and fixed offsets something always fits
         return self.plan(found[1].offsets)

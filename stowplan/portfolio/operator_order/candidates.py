@@ -1,4 +1,4 @@
-"""The candidates for operator order, as functions of (problem, context); each runs in a process of its own.
+"""The candidates for operator order, as functions of (problem, context).
 
 First comes the peak, then, where it is proven or nothing more is found, the arena.
 """

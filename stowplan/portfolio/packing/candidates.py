@@ -1,4 +1,4 @@
-"""The candidates for packing, as functions of (problem, context); each runs in a process of its own.
+"""The candidates for packing, as functions of (problem, context).
 
 With a capacity, a candidate is done as soon as it, or another, has a plan that fits. Candidates of other kinds run these inside
 their own (:class:`InnerRun`).

@@ -1,4 +1,4 @@
-"""A packing in a moment, in the calling process.
+"""A packing in a moment.
 
 Buffers by size, each at the lowest offset that is free; of many, from the bottom up, the longest lives first.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.context import Context
 from stowplan.portfolio.packing import arrays, skyline
 from stowplan.portfolio.packing.search import Placements, skyline_keys
 
@@ -23,7 +23,7 @@ MANY = 1500
 TOO_MANY = 200_000
 
 
-def quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:
+def quick_plan(problem: Problem, should_stop: Callable[[], bool] = lambda: False) -> tuple[str, Plan] | None:
     """The plan, and its name; None where it does not fit, or there are more than :data:`TOO_MANY` buffers, or it was stopped.
 
     The name is ``greedy`` where the plan is that of the baseline, by size; else ``quick``.

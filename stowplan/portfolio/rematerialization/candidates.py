@@ -1,4 +1,4 @@
-"""The search for plans of rematerialization, as a function of (problem, context); it runs in a process of its own."""
+"""The search for plans of rematerialization, as a function of (problem, context)."""
 
 from __future__ import annotations
 

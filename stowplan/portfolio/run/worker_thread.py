@@ -1,8 +1,8 @@
-"""Candidates of small problems, in threads of the calling process: for these a process takes far longer than the work.
+"""Candidates in threads of the calling process: those whose loops are compiled, and what takes less time than a process does.
 
-They report, hear of others and stop as in a process, but cannot be killed: only candidates that look at the clock often, on
-problems that take little memory, run here (:attr:`stowplan.portfolio.kind.Candidate.in_thread`). The caller's own thread stays
-free to meet the limit and Ctrl-C.
+They report, hear of others and stop as in a process, but cannot be killed: only candidates that look at the clock often, and
+take little memory, run here (:attr:`stowplan.portfolio.kind.Candidate.in_thread`). The caller's own thread stays free to meet
+the limit and Ctrl-C.
 """
 
 from __future__ import annotations

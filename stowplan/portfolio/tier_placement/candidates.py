@@ -1,4 +1,4 @@
-"""The candidates for tier placement, as functions of (problem, context); each runs in a process of its own.
+"""The candidates for tier placement, as functions of (problem, context).
 
 What depends on the load of the machine (incumbents of others, the clock) is left alone in deterministic runs.
 """

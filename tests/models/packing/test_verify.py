@@ -13,7 +13,6 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
 from stowplan.models.verification import MOST_OVERLAPS
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 from tests.models.packing.cases import moments, random_problem
 
@@ -46,7 +45,7 @@ def test_overlaps_are_those_of_all_pairs() -> None:
     for seed in range(120):
         problem = random_problem(seed, most=[6, 40, 300][seed % 3])
         chance = random.Random(seed)
-        found = quick_plan(problem, Options(), lambda: False)
+        found = quick_plan(problem)
         for moved in range(6) if found is not None else ():
             offsets = list(found[1].offsets)
             if moved:

@@ -108,7 +108,7 @@ def greedy_is_too_high() -> Problem:
         problem = random_problem(seed)
         if any(buffer.gaps or buffer.offset is not None for buffer in problem.buffers):
             continue
-        found, least = quick_plan(problem, Options(), lambda: False), least_height(problem)
+        found, least = quick_plan(problem), least_height(problem)
         if found is not None and found[1].objective > least:
             return msgspec.structs.replace(problem, capacity=least)
     raise AssertionError("no such problem")

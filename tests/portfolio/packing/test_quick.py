@@ -12,7 +12,6 @@ import stowplan
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing import arrays, quick
 from stowplan.portfolio.packing.quick import quick_plan
 from stowplan.portfolio.packing.search import Search
@@ -22,7 +21,7 @@ from tests.patience import HANG
 
 def stopped_after(looks: int, problem: Problem) -> tuple[str, Plan] | None:
     left = iter([False] * looks)
-    return quick_plan(problem, Options(), lambda: next(left, True))
+    return quick_plan(problem, lambda: next(left, True))
 
 
 @pytest.mark.parametrize("many", [quick.MANY, 0])
@@ -49,7 +48,7 @@ def test_random_problems(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_by_size_it_is_the_greedy_baseline() -> None:
     for seed in range(100):
         problem = random_problem(seed, most=12)
-        found = quick_plan(problem, Options(), lambda: False)
+        found = quick_plan(problem)
         if found is None:
             continue
         data = arrays.build(problem)
@@ -75,4 +74,4 @@ def test_where_it_meets_the_load_no_worker_is_needed() -> None:
 def test_no_quick_plan_of_what_takes_longer_to_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(0)
     monkeypatch.setattr(quick, "TOO_MANY", len(problem.buffers) - 1)
-    assert quick_plan(problem, Options(), lambda: False) is None
+    assert quick_plan(problem) is None
