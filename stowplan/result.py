@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
@@ -21,11 +22,29 @@ else:
     PlanT = TypeVar("PlanT")
 
 Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
-StopReason = Literal["optimal", "fits", "gap_reached", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"]
-"""``fits``: the problem asked for any plan within a capacity, and this is one."""
+StopReason = Literal[
+    "optimal", "fits", "gap_reached", "criterion", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"
+]
+"""``fits``: the problem asked for any plan within a capacity, and this is one. ``criterion``: the caller's (``stop``)."""
 
 #: A unit of two numbers of which the first decides: ``clocks (II x 1000000 + latency)``.
 _TWO_NUMBERS = re.compile(r"\w+ \((\w+) x (\d+) \+ (\w+)\)")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known at a moment of a run: what ``on_progress`` and criteria of ``stop`` are given."""
+
+    seconds: float
+    """Since the call."""
+    objective: int | None
+    """Of the best verified plan so far."""
+    bound: int | None
+    """The best proven so far."""
+    source: str
+    """Candidate that last found something better."""
+    improved: float | None = None
+    """When the best plan came, in seconds since the call; None where there is none."""
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
@@ -191,10 +210,10 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
     def is_reproducible(self) -> bool:
         """Whether it says what another call with the same arguments would say as well.
 
-        It is proven, or nothing was left to do, or the run had its whole limit. It was not cancelled, no candidate failed, and
-        no part of deterministic work was left out.
+        It is proven, or nothing was left to do, or the run had its whole limit. It was not cancelled, nor ended by a criterion
+        of the caller's; no candidate failed, and no part of deterministic work was left out.
         """
-        if self.stop_reason == "cancelled" or any(report.outcome == "failed" for report in self.candidates):
+        if self.stop_reason in ("cancelled", "criterion") or any(report.outcome == "failed" for report in self.candidates):
             return False
         return not self.cut_short
 

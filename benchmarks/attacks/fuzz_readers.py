@@ -50,10 +50,10 @@ from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import load_target
 from stowplan.learned_guidance.memory_mapping.guide import guide
 from stowplan.models.hint import of_values
-from stowplan.portfolio.arguments import read_hint
 from stowplan.portfolio.batch.records import Journal, Settings, read_records
 from stowplan.portfolio.batch.run import run_batch
 from stowplan.portfolio.batch.task import find_inputs
+from stowplan.portfolio.hint_files import read_hint
 from stowplan.portfolio.kind import kind as kind_named
 from stowplan.portfolio.kind import kind_of
 

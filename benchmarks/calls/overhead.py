@@ -28,10 +28,9 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.run import run as portfolio_run
 from stowplan.portfolio.run.messages import Job
-from stowplan.portfolio.run.state import Progress
 from stowplan.portfolio.run.worker_pool import Worker, WorkerPool
 from stowplan.portfolio.run.worker_process import Assignment
-from stowplan.result import Result, format_quantity
+from stowplan.result import Progress, Result, format_quantity
 
 #: Instances of several kinds, with their targets: those of the examples that are not closed at once.
 INSTANCES = (

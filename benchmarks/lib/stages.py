@@ -29,7 +29,7 @@ STAGES = {
     "stowplan.frontends.read": {"open_input": "read", "open_with": "read"},
     "stowplan.files": {"decode": "conversion"},
     "stowplan.portfolio.run.state": {"check": "verification"},
-    "stowplan.portfolio.run.run": {"result_of": "result"},
+    "stowplan.portfolio.run.outcome": {"result_of": "result"},
     "stowplan.portfolio.run.worker_process": {"WorkerProcess.__init__": "start of workers"},
     "stowplan.portfolio.run.worker_pool": {"WorkerPool.take_messages": "waiting", "WorkerPool.close": "end of workers"},
     "stowplan.portfolio.kind": {"Candidate.load": "imports"},

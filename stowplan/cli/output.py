@@ -23,7 +23,7 @@ from stowplan.report.text import aligned
 from stowplan.result import format_gap, format_quantity, two_numbers
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.run.state import Progress
+    from stowplan.result import Progress
 
 #: What stands for a value there is none of.
 NONE = "-"

@@ -164,7 +164,7 @@ class _Given:
     def _read_plans(self, opened: Opened) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Plans by name, and remarks on XLA's."""
         from stowplan.frontends.read import read_plan
-        from stowplan.portfolio.arguments import XLA
+        from stowplan.portfolio.run.call import XLA
 
         plans = {name: read_plan(path, opened.problem) for name, path in self.plans.items() if name != XLA}
         path, target = self.plans.get(XLA), self.options.target
@@ -182,7 +182,7 @@ class _Given:
 
 def _solved(asked: _Asked, search: Options, drawing: float, **others: Any) -> Result:
     """The result, with what reading warned of; ``drawing`` are seconds of the limit that are for pictures."""
-    from stowplan.portfolio.arguments import XLA
+    from stowplan.portfolio.run.call import XLA
     from stowplan.portfolio.solve import solve
 
     given = msgspec.structs.asdict(search)
@@ -221,7 +221,7 @@ def _load_ahead(source: Path) -> None:
 
 def _read_hint(hint: Path, earlier: Any, problem: Any) -> Any:
     """What guides the search; ``earlier`` is the problem that it is for, None where it is this one."""
-    from stowplan.portfolio.arguments import read_hint, read_hint_of_earlier
+    from stowplan.portfolio.hint_files import read_hint, read_hint_of_earlier
 
     return read_hint(hint, problem) if earlier is None else read_hint_of_earlier(hint, earlier, problem)
 

@@ -31,7 +31,7 @@ def certified(result: Result, problem: object, state: RunState) -> Result:
     """The result with a certificate; what goes wrong with making one costs a warning, not the result."""
     from stowplan.certificates.maker import certify
 
-    source = max(state.bounds, key=lambda each: state.bounds[each], default="")
+    source = max(state.bounds, key=lambda name: state.bounds[name], default="")
     trusted = {
         "solver": source,
         "versions": result.provenance.versions,

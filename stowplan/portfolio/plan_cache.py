@@ -28,9 +28,9 @@ from stowplan.errors import StowplanError, UsageError
 from stowplan.file_lock import try_lock
 from stowplan.files import digest
 from stowplan.log import LOGGER
-from stowplan.portfolio.arguments import Call
 from stowplan.portfolio.kind import Kind, check
-from stowplan.portfolio.run.run import versions
+from stowplan.portfolio.run.call import Call
+from stowplan.portfolio.run.outcome import versions
 from stowplan.result import Result
 
 T = TypeVar("T")

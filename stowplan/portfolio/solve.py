@@ -13,14 +13,16 @@ import msgspec
 from stowplan import kinds
 from stowplan.deadline import Deadline
 from stowplan.models.document import PlanDocument, ProblemDocument
-from stowplan.portfolio.arguments import Call, check_call, check_others
 from stowplan.portfolio.certification import certified, seconds_for
 from stowplan.portfolio.context import FAMILIES, Options
 from stowplan.portfolio.kind import assumptions, kind_of
 from stowplan.portfolio.plan_cache import PlanCache
-from stowplan.portfolio.run.run import Run, result_of
-from stowplan.portfolio.run.state import Progress, RunState
-from stowplan.result import Result
+from stowplan.portfolio.run.call import Call, build_call, check_others
+from stowplan.portfolio.run.outcome import result_of
+from stowplan.portfolio.run.run import Run
+from stowplan.portfolio.run.state import RunState
+from stowplan.result import Progress, Result
+from stowplan.stop import Criterion
 
 PlanT = TypeVar("PlanT", bound=PlanDocument)
 
@@ -44,6 +46,7 @@ def solve(
     keep_close: Any = None,
     baseline: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    stop: Criterion | None = None,
     cancel: threading.Event | None = None,
     cache: str | os.PathLike[str] | PlanCache | None = None,
     certify: bool = False,
@@ -93,6 +96,10 @@ def solve(
         kind's own, which is not waited for.
     on_progress
         Called from this thread whenever incumbent or bound improve.
+    stop
+        When to stop before the time limit: any function of a :class:`stowplan.result.Progress` that says whether to, such as
+        those of :mod:`stowplan.stop`. It is asked several times a second. A baseline that was named is still waited for. Not
+        with ``deterministic``: what is known at a moment is a matter of load.
     cancel
         Setting this event from another thread returns the best plan so far; so does Ctrl-C.
     cache
@@ -119,49 +126,53 @@ def solve(
     """
     began, given = time.monotonic(), locals()
     options = Options(**{name: given[name] for name in Options.__struct_fields__})
-    check_others(plans, on_progress, cancel)
+    check_others(options, plans, on_progress, stop, cancel)
     kind = kind_of(problem)
-    # The kind's modules may just have been imported; that is part of the time.
-    limit = options.time_limit
     if options.certify and kind.certificate:
         # Loaded within the limit.
         kinds.load(kind.certificate)
-    if options.deterministic:
-        limit = CEILING * options.time_limit
-    elif options.certify:
-        limit -= min(seconds_for(limit), limit / 2)
-    deadline = Deadline(limit - (time.monotonic() - began), cancel)
-    call = check_call(kind, problem, options, plans=plans or {}, hint=hint, keep_close=keep_close)
-    kept = PlanCache.of(cache)
-    if kept is None:
-        result = run_call(call, deadline, on_progress)
+    # The kind's modules may just have been imported; that is part of the time.
+    deadline = Deadline(_run_seconds(options) - (time.monotonic() - began), cancel)
+    call = build_call(kind, problem, options, plans=plans or {}, hint=hint, keep_close=keep_close)
+    plan_cache = PlanCache.of(cache)
+    if plan_cache is None:
+        result = run_call(call, deadline, on_progress, stop)
     else:
-        result = kept.result_of(call, deadline, lambda: run_call(call, deadline, on_progress))
+        result = plan_cache.result_of(call, deadline, lambda: run_call(call, deadline, on_progress, stop))
         if on_progress is not None and "cached" in result.details:
-            on_progress(Progress(result.seconds, result.objective, result.bound, result.provenance.candidate))
+            seconds = result.seconds
+            on_progress(Progress(seconds, result.objective, result.bound, result.provenance.candidate, seconds))
     return msgspec.structs.replace(result, problem=problem, assumptions=assumptions(kind, problem))
 
 
-def run_call(call: Call, deadline: Deadline, on_progress: Callable[[Progress], None] | None = None) -> Result:
+def _run_seconds(options: Options) -> float:
+    """Seconds that a run may take; the rest of the limit is for its certificate."""
+    if options.deterministic:
+        return CEILING * options.time_limit
+    return options.time_limit - (min(seconds_for(options.time_limit), options.time_limit / 2) if options.certify else 0.0)
+
+
+def run_call(
+    call: Call, deadline: Deadline, on_progress: Callable[[Progress], None] | None = None, stop: Criterion | None = None
+) -> Result:
     """One run of a call, and its result; with an earlier plan to keep close to, the search for a closer one after it."""
+    keeper, options = call.keeper, call.options
     state = RunState(
         call.kind,
         call.problem,
-        call.options,
+        options,
         deadline,
         on_progress,
         baseline=call.baseline,
+        on_plan=None if keeper is None else keeper.take,
         hints=[*call.hints],
         warnings=[*call.warnings],
     )
-    keeper = call.keeper
-    if keeper is not None:
-        keeper.begin(state)
-    run = Run(state, call.candidates)
+    run = Run(state, call.candidates, *((options, deadline) if keeper is None else keeper.limits(options, deadline)), stop)
     stop_reason = run.run(call.starts)
     if keeper is not None and keeper.finish(state):
         stop_reason = "cancelled"
     result = result_of(run, call, stop_reason)
-    if call.options.certify:
+    if options.certify:
         result = certified(result, call.problem, state)
     return result if keeper is None else keeper.described(result)

@@ -20,7 +20,7 @@ import stowplan
 from stowplan import kinds
 from stowplan.deadline import Deadline
 from stowplan.portfolio.run.run import stages
-from stowplan.portfolio.run.state import Progress
+from stowplan.result import Progress
 from tests.models.memory_mapping.cases import random_problem
 from tests.paths import EXAMPLES, ROOT
 from tests.patience import no_hang

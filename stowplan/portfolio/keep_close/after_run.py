@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.keep_close.earlier_plan import EARLIER, SHARE, Budget, KeepClose, changes_of, of_this_problem
 from stowplan.portfolio.keep_close.reverting import AcceptedPlan, Search, cost_limit
 from stowplan.portfolio.kind import Kind, check
+from stowplan.portfolio.run.call import Start
 from stowplan.portfolio.run.state import Best, RunState
 from stowplan.result import Result
 
@@ -46,28 +48,25 @@ class StabilityPass:
         self._earlier: AcceptedPlan | None = None
         self._plans: list[tuple[int, int, Any, Verification[Any]]] = []
         self.details: dict[str, Any] = {}
-        self._whole: tuple[Options, Deadline]
         plan = self._changes.start
         if plan is not None:
-            found = check(kind, problem, plan)
-            if found.ok:
-                self._earlier = AcceptedPlan(plan, found, self._changes.counts(plan))
+            verification = check(kind, problem, plan)
+            if verification.ok:
+                self._earlier = AcceptedPlan(plan, verification, self._changes.counts(plan))
             elif of_this_problem(problem, given):
-                raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(found.lines[:3])}")
+                raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(verification.lines[:3])}")
 
     @property
-    def starts(self) -> dict[str, Any]:
+    def starts(self) -> dict[str, Start]:
         """The earlier plan by its name, where it is valid for this problem."""
-        return {} if self._earlier is None else {EARLIER: self._earlier.plan}
+        return {} if self._earlier is None else {EARLIER: Start(self._earlier.plan, self._earlier.check)}
 
-    def begin(self, state: RunState) -> None:
-        """Have a run that has not begun leave a part of the time, and tell of its plans."""
-        self._whole = options, deadline = state.options, state.deadline
+    def limits(self, options: Options, deadline: Deadline) -> tuple[Options, Deadline]:
+        """Options and deadline of the run: it leaves a part of the time."""
         part = 1 - SHARE
-        state.options = options.limited(part * options.time_limit, part * options.extent)
         if not options.deterministic:
-            state.deadline = deadline.within((1 - SHARE) * deadline.remaining)
-        state.on_plan = self.take
+            deadline = deadline.within(part * deadline.remaining)
+        return options.limited(part * options.time_limit, part * options.extent), deadline
 
     def described(self, result: Result) -> Result:
         """The result with what is to be said of the earlier plan."""
@@ -78,10 +77,10 @@ class StabilityPass:
             warnings=(*result.warnings, *self._changes.notes),
         )
 
-    def take(self, plan: Any, found: Verification[Any]) -> None:
+    def take(self, plan: Any, verification: Verification[Any]) -> None:
         """Remember a valid plan of the run; of many the best, the first of equals."""
-        assert found.objective is not None
-        self._plans.append((found.objective, found.tie_break, plan, found))
+        assert verification.objective is not None
+        self._plans.append((verification.objective, verification.tie_break, plan, verification))
         if len(self._plans) > 2 * MOST_PLANS:
             self._trim()
 
@@ -93,8 +92,7 @@ class StabilityPass:
         bool
             Whether it was cancelled.
         """
-        options, deadline = state.options, state.deadline = self._whole
-        best = state.best
+        options, deadline, best = state.options, state.deadline, state.best
         if best is None:
             return deadline.was_cancelled
         changes = self._changes
@@ -115,8 +113,8 @@ class StabilityPass:
         else:
             self._trim()
             try:
-                for _, _, plan, found in self._plans:
-                    if limit.holds(found):
+                for _, _, plan, verification in self._plans:
+                    if limit.holds(verification):
                         search.offer(plan)
                 search.run()
             except KeyboardInterrupt:
@@ -130,7 +128,7 @@ class StabilityPass:
             assert kept.check.objective is not None
             source = EARLIER if kept is earlier else SOURCE
             plan = self._kind.finish(self._problem, kept.plan, kept.check.objective)
-            state.best = Best(plan, kept.check.objective, source, best.order, kept.check)
+            state.best = Best(plan, kept.check.objective, source, best.order, kept.check, deadline.elapsed)
             state.sources.setdefault(source, kept.check.objective)
             if source == SOURCE:
                 state.families.setdefault(source, "heuristic")
@@ -158,5 +156,5 @@ class StabilityPass:
         return cancelled or deadline.was_cancelled
 
     def _trim(self) -> None:
-        self._plans.sort(key=lambda each: each[:2])
+        self._plans.sort(key=itemgetter(0, 1))
         del self._plans[MOST_PLANS:]

@@ -1,31 +1,29 @@
-"""One run: candidates side by side, until the stop policy says that it is enough; and the result of it.
+"""One run: candidates side by side, until a criterion says that it is enough.
 
-What is known is in the run state, the policy reads it, the pool starts workers and adds what they report to the state. Whatever
+What is known is in the run state, criteria read it, the pool starts workers and adds what they report to the state. Whatever
 happens, the kind's initial plans (everything slow, say) are there to fall back on.
 """
 
 from __future__ import annotations
 
 import itertools
-import platform
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache as cached
-from importlib import metadata
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from stowplan.compiled.library import trouble
-from stowplan.log import LOGGER, bounded, cut
-from stowplan.models.hint import Hint
-from stowplan.portfolio.arguments import Call, left_out
+from stowplan import stop
+from stowplan.deadline import Deadline
+from stowplan.log import LOGGER
+from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
+from stowplan.portfolio.run import criteria
+from stowplan.portfolio.run.call import Start
+from stowplan.portfolio.run.clock import Clock
 from stowplan.portfolio.run.state import RunState
-from stowplan.portfolio.run.stop_policy import StopPolicy
 from stowplan.portfolio.run.worker_pool import WorkerPool
-from stowplan.result import CandidateReport, Provenance, Result, Status, StopReason
-from stowplan.version import VERSION
+from stowplan.result import CandidateReport, StopReason
 
 #: Work of the first stage of a deterministic run, how many times as much the next one does, and which part of all the work the
 #: last but one has at most.
@@ -54,22 +52,34 @@ class Run:
         What is known; the run adds to it.
     candidates
         What to run, most useful first.
+    options, deadline
+        Those of the run, which may be shorter than the call's.
+    criterion
+        The caller's own.
     """
 
-    def __init__(self, state: RunState, candidates: Sequence[Candidate]):
+    def __init__(
+        self,
+        state: RunState,
+        candidates: Sequence[Candidate],
+        options: Options,
+        deadline: Deadline,
+        criterion: stop.Criterion | None = None,
+    ):
         self.state = state
         self.reports: list[CandidateReport] = []
         self.whole: dict[str, Any] | None = None
         """Options that make the plan again, where time was up before all work was done; empty where nothing was."""
+        self._candidates, self._options, self._deadline = candidates, options, deadline
+        self._clock = Clock(state, options, deadline)
+        self._reason = criteria.first_of(criteria.proven, criteria.asked(criterion), criteria.out_of_time, criteria.idle)
         self._first_bounds, self._bounding = iter(state.kind.first_bounds(state.problem)), 0.0
-        self._policy = StopPolicy(state)
-        self._candidates, self._options = candidates, state.options
-        self._stages = stages(state.options.extent) if state.options.deterministic else []
-        if not any(each.family == "heuristic" for each in candidates):
+        self._stages = stages(options.extent) if options.deterministic else [options.extent]
+        if not any(candidate.family == "heuristic" for candidate in candidates):
             del self._stages[:-1]
-        self._pool = self._next_pool(0)
+        self._pool = self._next_pool()
 
-    def run(self, starts: Mapping[str, Any]) -> StopReason:
+    def run(self, starts: Mapping[str, Start]) -> StopReason:
         """Run until there is nothing to gain, to wait for, or no time left.
 
         Parameters
@@ -85,49 +95,53 @@ class Run:
         Raises
         ------
         Exception
-            Whatever ``on_progress`` raises. No worker is left running.
+            Whatever ``on_progress`` or the caller's criterion raises. No worker is left running.
         """
-        state = self.state
+        state, reason = self.state, None
         LOGGER.info(
             "run of %s %s: %s; limit %.3g s",
             state.kind.title,
             state.problem.digest[:12],
             ", ".join(candidate.name for candidate in self._pool.at_work) or "no candidates",
-            state.deadline.remaining,
+            self._deadline.remaining,
         )
         try:
             reason = self._run(starts)
         except KeyboardInterrupt:
             reason = "cancelled"
         finally:
-            self._close_pool()
-        found, bound = state.words(state.objective), state.words(state.bound)
-        LOGGER.info("run ended by %s after %.3f s: objective %s, bound %s", reason, state.deadline.elapsed, found, bound)
+            self._close_pool(reason)
+        objective, bound = state.words(state.objective), state.words(state.bound)
+        LOGGER.info("run ended by %s after %.3f s: objective %s, bound %s", reason, self._clock.elapsed, objective, bound)
         return reason
 
     @property
-    def cut_short(self) -> bool:
-        """Whether a candidate on which the plan may depend was not given the time for its work."""
-        return self._pool.has_dropped or not self._policy.is_decided(self._pool.unfinished, self._pool.ahead)
+    def was_cut(self) -> bool:
+        """Whether a deterministic run was ended before all work was done on which its plan may depend."""
+        pool = self._pool
+        is_whole = criteria.is_decided(self.state, pool.unfinished, pool.ahead) and not pool.has_dropped
+        return self._options.deterministic and not is_whole
 
-    def _run(self, starts: Mapping[str, Any]) -> StopReason:
-        state, pool = self.state, self._pool
+    def _run(self, starts: Mapping[str, Start]) -> StopReason:
+        state, is_deterministic = self.state, self._options.deterministic
         # Verifying the simplest plan may take longer than they need for a better one; a given plan is worth the time.
-        if not state.options.deterministic and pool.is_next_ready and len(starts) <= 1:
-            pool.start_waiting()
+        if not is_deterministic and self._pool.is_next_ready and len(starts) <= 1:
+            self._pool.start_waiting()
         self._offer_starts(starts)
-        if not pool.at_work:
+        if not self._pool.at_work:
             return state.closed() or "candidates_done"
         # Later ones would come with the load of the machine.
-        while state.options.deterministic and self._offer_first_bound():
+        while is_deterministic and self._offer_first_bound():
             pass
-        done, known = {}, state.plans_known()
-        while (reason := self._loop()) == "work_limit" and self._stages:
-            options = state.options
-            done, known = {"work_limit": options.work_limit, "candidates": [*options.candidates]}, state.plans_known()
-            self._close_pool()
+        done: dict[str, Any] = {}
+        known = state.plans_known()
+        while (reason := self._stage()) == "work_limit" and self._stages:
+            stage = self._pool.options
+            done = {"work_limit": stage.work_limit, "candidates": [*stage.candidates]}
+            known = state.plans_known()
+            self._close_pool(reason)
             self._pool = self._next_pool(self._pool.started)
-        if state.options.deterministic and reason != "cancelled" and self.cut_short:
+        if reason != "cancelled" and self.was_cut:
             self.whole = done
             # Without any, one that another run may not find is better than none.
             if known[0] is not None:
@@ -135,31 +149,53 @@ class Run:
             return state.closed() or "time_limit"
         return reason
 
-    def _next_pool(self, started: int) -> WorkerPool:
-        """The candidates of the next stage."""
-        chosen = self._candidates
-        if self._stages:
-            self.state.options = msgspec.structs.replace(self._options, work_limit=self._stages.pop(0))
-        if self._stages:
-            chosen = [each for each in chosen if each.family == "heuristic" or each.makes_baseline]
-            names = (each.name for each in chosen if not each.makes_baseline)
-            self.state.options = msgspec.structs.replace(self.state.options, candidates=(*names,))
-        return WorkerPool(self.state, self._policy, chosen, started)
+    def _stage(self) -> StopReason:
+        """The candidates of a stage, side by side; of a run against the clock, all of them."""
+        pool = self._pool
+        while (reason := self._reason(pool)) is None:
+            pool.start_waiting()
+            pool.end_overdue()
+            self._hear()
+        if reason in criteria.OPEN:
+            # What is known comes first: an optimum found at the last moment is one.
+            pool.take_messages(wait=False)
+            reason = self.state.closed() or self._reason(pool) or reason
+        return reason
 
-    def _close_pool(self) -> None:
+    def _hear(self) -> None:
+        """Take in what candidates report; while there is nothing, prove bounds here."""
+        pool = self._pool
+        if self._clock.waits_for_last(pool.at_work):
+            time.sleep(max(0.0, self._clock.time_left(pool.at_work)))
+        elif pool.has_news or not self._offer_first_bound():
+            pool.take_messages()
+
+    def _next_pool(self, started: int = 0) -> WorkerPool:
+        """The candidates of the next stage, after so many workers."""
+        candidates, options = self._candidates, self._options
+        if options.deterministic:
+            options = msgspec.structs.replace(options, work_limit=self._stages[0])
+        del self._stages[0]
+        if self._stages:
+            candidates = [candidate for candidate in candidates if candidate.family in ("heuristic", "baseline")]
+            names = (candidate.name for candidate in candidates if not candidate.makes_baseline)
+            options = msgspec.structs.replace(options, candidates=(*names,))
+        return WorkerPool(self.state, self._clock, options, candidates, started)
+
+    def _close_pool(self, reason: StopReason | None) -> None:
         """End the workers of a stage, and add what they found to the reports of those before."""
-        earlier = {each.name: each for each in self.reports}
-        for report in self._pool.close():
+        earlier = {report.name: report for report in self.reports}
+        for report in self._pool.close(reason):
             objectives = earlier.get(report.name, report).objective, report.objective
-            least = min((each for each in objectives if each is not None), default=None)
+            least = min((objective for objective in objectives if objective is not None), default=None)
             earlier[report.name] = msgspec.structs.replace(report, objective=least)
         self.reports = [*earlier.values()]
 
-    def _offer_starts(self, starts: Mapping[str, Any]) -> None:
+    def _offer_starts(self, starts: Mapping[str, Start]) -> None:
         """Take in what costs nothing."""
         self.state.offer_bound(self.state.kind.bound(self.state.problem), "floor")
-        for number, (source, plan) in enumerate(starts.items()):
-            violations = self.state.offer_plan(plan, source, (-1, number))
+        for number, (source, start) in enumerate(starts.items()):
+            violations = self.state.offer_plan(start.plan, source, (-1, number), start.checked)
             if violations is not None:
                 self.state.warnings.append(f"the plan {source} failed verification and was left out: {violations}")
 
@@ -176,133 +212,3 @@ class Run:
         if bound is not None:
             self.state.offer_bound(bound, "prices")
         return bound is not None
-
-    def _loop(self) -> StopReason:
-        policy, pool = self._policy, self._pool
-        while (reason := policy.may_stop(pool.at_work, pool.ahead)) is None:
-            if policy.time_left(pool.at_work) <= 0:
-                pool.take_messages(wait=False)
-                return policy.at_limit(pool.unfinished)
-            pool.start_waiting()
-            if pool.is_idle:
-                return policy.when_idle(pool.unfinished)
-            pool.end_overdue()
-            if policy.waits_for_last(pool.at_work):
-                time.sleep(max(0.0, policy.time_left(pool.at_work)))
-            elif pool.has_news or not self._offer_first_bound():
-                pool.take_messages()
-        return reason
-
-
-_VERSIONED = ("ortools", "highspy", "numpy")
-_VERSIONED_WITH_POLICY = (*_VERSIONED, "torch")
-
-
-def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
-    """The result of a call whose run is over."""
-    known = run.state
-    checkpoint, training = _checkpoint(run, call.candidates)
-    if without_code := trouble(f"stowplan.portfolio.{known.kind.name}"):
-        known.warnings.append(f"heuristics ran interpreted, many times slower: {without_code}")
-    if not call.warnings:
-        _warn_where_missing(known, run.reports)
-    baseline = known.baseline or known.kind.baseline
-    status: Status
-    if known.infeasible:
-        status = "infeasible"
-    elif known.objective is None:
-        status = "no_plan"
-    else:
-        status = "optimal" if known.bound is not None and known.objective <= known.bound else "feasible"
-    was_cut = known.options.deterministic and run.cut_short
-    if was_cut:
-        again = " and ".join(f"{name}={value}" for name, value in (run.whole or {}).items() if call.keeper is None)
-        again = f"; this plan is that of {again}" if again else ""
-        known.warnings.append(f"a deterministic run was ended before its work was done: another run may differ{again}")
-    identity = known.kind.identity(known.problem)
-    return Result(
-        kind=known.kind.name,
-        plan=known.plan,
-        objective=known.objective,
-        bound=known.bound,
-        status=status,
-        stop_reason=stop_reason,
-        verified=known.objective is not None,
-        baseline_name=baseline,
-        baseline=known.sources.get(baseline),
-        baselines={name: known.sources[name] for name in call.baselines if name in known.sources},
-        history=tuple(known.history),
-        candidates=tuple(run.reports),
-        provenance=Provenance(
-            candidate="" if known.best is None else known.best.source,
-            seed=known.options.seed,
-            deterministic=known.options.deterministic,
-            versions=versions(with_policy=checkpoint is not None),
-            program=identity["program"],
-            target=identity["target"],
-            cost_model=identity["cost_model"],
-            problem_digest=identity["digest"],
-            options={
-                "time_limit": known.options.time_limit,
-                "candidates": list(call.options.candidates),
-                "workers": known.options.workers,
-                "gap": known.options.gap,
-            }
-            | ({"work_limit": call.options.extent} | (run.whole or {}) if known.options.deterministic else {})
-            | ({} if known.baseline is None else {"baseline": known.baseline})
-            | ({} if known.options.memory_limit is None else {"memory_limit": known.options.memory_limit})
-            | ({} if call.hint is None else {"hint": call.hint.source if isinstance(call.hint, Hint) else "plan"}),
-            checkpoint=checkpoint,
-            checkpoint_training=training,
-            guides=(*known.guides,),
-            family="" if known.best is None else known.families.get(known.best.source, "given"),
-        ),
-        seconds=round(known.deadline.elapsed, 3),
-        unit=known.kind.unit,
-        highlights=known.kind.highlights,
-        # What every heuristic and model reached, not only the best.
-        details=(known.why if known.infeasible else {})
-        | known.kind.facts(known.problem, known.plan)
-        | ({} if known.infeasible else known.kind.proven(known.problem, known.objective, known.bound))
-        | {"sources": dict(known.sources)},
-        warnings=(*bounded(known.kind.notes(known.problem)), *dict.fromkeys(known.warnings)),
-        cut_short=was_cut or known.cut_short,
-    )
-
-
-def _warn_where_missing(state: RunState, reports: Sequence[CandidateReport]) -> None:
-    """Say in one line that the baseline that was named has no plan, and that the result is compared with nothing."""
-    name = state.baseline
-    if name is None or name in state.sources or state.infeasible:
-        return
-    maker = next((each for each in reports if each.name == name), None)
-    if maker is None:
-        why = "it has no valid plan for this problem"
-    elif maker.outcome in ("stopped", "skipped"):
-        why = "it was not done within the limit"
-    else:
-        why = cut(maker.note) or "it has no valid plan for this problem"
-    state.warnings.append(left_out(name, why))
-
-
-def _checkpoint(run: Run, chosen: Iterable[Candidate]) -> tuple[str | None, str]:
-    """Hash of the policy that took part, and how it was trained: others may have gone on from its plans."""
-    ran = {report.name for report in run.reports if report.outcome != "skipped"}
-    took_part = (each for each in chosen if each.checkpoint and each.name in ran)
-    return next(((each.checkpoint, each.training) for each in took_part), (None, ""))
-
-
-def versions(*, with_policy: bool) -> dict[str, str]:
-    """Versions that plans depend on, by package; with a policy, torch's too. What is not installed is left out."""
-    return dict(_versions(_VERSIONED_WITH_POLICY if with_policy else _VERSIONED))
-
-
-@cached
-def _versions(packages: tuple[str, ...]) -> dict[str, str]:
-    found = {"python": platform.python_version(), "stowplan": VERSION}
-    for name in packages:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

@@ -18,17 +18,7 @@ from stowplan.models.hint import Hint
 from stowplan.models.verification import Verification
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Kind, check
-from stowplan.result import HistoryEntry, StopReason, format_quantity
-
-
-@dataclass
-class Progress:
-    """What is known at a moment; given to ``on_progress``."""
-
-    seconds: float
-    objective: int | None
-    bound: int | None
-    source: str
+from stowplan.result import HistoryEntry, Progress, StopReason, format_quantity
 
 
 @dataclass(frozen=True)
@@ -42,11 +32,13 @@ class Best:
     """(number of the worker, number of its plan): decides between equals where the order of arrival must not."""
     check: Verification[Any]
     """What the verifier said of it."""
+    seconds: float = 0.0
+    """When it came, since the call."""
 
 
 @dataclass
 class RunState:
-    """What is known of a run, and the rules by which it changes."""
+    """What is known of a run, and the rules by which it changes. ``options`` and ``deadline`` are those of the call."""
 
     kind: Kind[Any, Any]
     problem: Any
@@ -80,7 +72,7 @@ class RunState:
     history: list[HistoryEntry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     cut_short: bool = False
-    """Whether a deterministic run lacked time for something on which its plan depends, after its candidates were done."""
+    """Whether a deterministic run lacked time for something on which its plan depends."""
     _verified: deque[float] = field(default_factory=lambda: deque(maxlen=5))
     """Seconds that verifying the latest plans took."""
     _refuted: set[str] = field(default_factory=set)
@@ -91,14 +83,99 @@ class RunState:
         return None if self.best is None else self.best.plan
 
     @property
+    def objective(self) -> int | None:
+        """Its objective."""
+        return None if self.best is None else self.best.objective
+
+    @property
     def verify_seconds(self) -> float:
         """The longest that verifying has lately taken; one slow moment of the machine is forgotten after some plans."""
         return max(self._verified, default=0.0)
 
     @property
-    def objective(self) -> int | None:
-        """Its objective."""
-        return None if self.best is None else self.best.objective
+    def progress(self) -> Progress:
+        """What is known now, for the caller."""
+        source = self.history[-1].source if self.history else ""
+        improved = None if self.best is None else self.best.seconds
+        return Progress(round(self.deadline.elapsed, 3), self.objective, self.bound, source, improved)
+
+    def closed(self) -> StopReason | None:
+        """Why nothing more can be gained; None where something can be."""
+        if self.infeasible:
+            return "infeasible"
+        if self.best is None:
+            return None
+        is_at_bound = self.bound is not None and self.best.objective <= self.bound
+        if is_at_bound and self.best.check.is_tie_break_least:
+            return "optimal"
+        if self.kind.asks_for_any(self.problem):
+            return "fits"
+        if self.bound is None or is_at_bound:
+            return None
+        is_close = self.best.objective - self.bound <= self.options.gap * self.best.objective
+        return "gap_reached" if is_close else None
+
+    # ------------------------------------------------------------------------------------------------------------ plans
+
+    def offer_plan(
+        self, plan: Any, source: str, order: tuple[int, int], checked: Verification[Any] | None = None
+    ) -> str | None:
+        """Verify a plan and keep it if it is the best.
+
+        Parameters
+        ----------
+        plan
+            Anything; what is no plan of the kind is a violation.
+        source
+            What made it.
+        order
+            See :attr:`Best.order`.
+        checked
+            What the verifier said of it, where it has been asked.
+
+        Returns
+        -------
+        str or None
+            What is wrong with it, None where nothing is.
+        """
+        verification = checked or self._verify(plan)
+        objective = verification.objective
+        if not verification.ok or objective is None:
+            violations = "; ".join(verification.lines[:3])
+            LOGGER.info("plan of %s failed verification: %s", source, cut(violations))
+            return violations
+        self.sources[source] = min(objective, self.sources.get(source, objective))
+        if self.on_plan is not None:
+            self.on_plan(plan, verification)
+        if self.best is None or self._is_better((objective, verification.tie_break), source, order, self.best):
+            what = "first" if self.best is None else "better" if objective < self.best.objective else "preferred"
+            LOGGER.info("%s plan %s by %s after %.3f s", what, self.words(objective), source, self.deadline.elapsed)
+            finished = self.kind.finish(self.problem, plan, objective)
+            self.best = Best(finished, objective, source, order, verification, self.deadline.elapsed)
+            if self.infeasible:
+                self.infeasible = False
+                self.warnings.append(f"a candidate called the problem infeasible, but a plan of {source} is valid")
+            if self.bound is not None and self.bound > objective:
+                self._refute_bounds(objective)
+            self._record(source)
+        else:
+            LOGGER.debug("plan %s by %s is no better", self.words(objective), source)
+        return None
+
+    def _verify(self, plan: Any) -> Verification[Any]:
+        began = time.monotonic()
+        try:
+            return check(self.kind, self.problem, plan)
+        finally:
+            self._verified.append(time.monotonic() - began)
+
+    def _is_better(self, values: tuple[int, int], source: str, order: tuple[int, int], best: Best) -> bool:
+        known = best.objective, best.check.tie_break
+        if values != known:
+            return values < known
+        if source != best.source and self.baseline in (source, best.source):
+            return source == self.baseline
+        return self.options.deterministic and order < best.order
 
     def plans_known(self) -> tuple[Best | None, dict[str, int], int]:
         """What :meth:`forget_later_plans` takes: the best plan, the objective of each source, and entries of the history."""
@@ -108,6 +185,8 @@ class RunState:
         """Go back to the plans that were known at a moment; what was proven since remains."""
         self.best, self.sources, entries = known
         del self.history[entries:]
+
+    # ----------------------------------------------------------------------------------------------------------- proofs
 
     def offer_bound(self, bound: int, source: str) -> None:
         """Take a bound in, unless a plan shows that it is none.
@@ -152,65 +231,6 @@ class RunState:
             self.warnings.append(f"{source} called the problem infeasible, but a plan of {self.best.source} is valid")
         return self.infeasible
 
-    def offer_plan(self, plan: Any, source: str, order: tuple[int, int]) -> str | None:
-        """Verify a plan and keep it if it is the best.
-
-        Parameters
-        ----------
-        plan
-            Anything; what is no plan of the kind is a violation.
-        source
-            What made it.
-        order
-            See :attr:`Best.order`.
-
-        Returns
-        -------
-        str or None
-            What is wrong with it, None where nothing is.
-        """
-        found = self._verify(plan)
-        if not found.ok or found.objective is None:
-            violations = "; ".join(found.lines[:3])
-            LOGGER.info("plan of %s failed verification: %s", source, cut(violations))
-            return violations
-        objective = found.objective
-        self.sources[source] = min(objective, self.sources.get(source, objective))
-        if self.on_plan is not None:
-            self.on_plan(plan, found)
-        if self.best is None or self._is_better((objective, found.tie_break), source, order, self.best):
-            what = "first" if self.best is None else "better" if objective < self.best.objective else "preferred"
-            LOGGER.info("%s plan %s by %s after %.3f s", what, self.words(objective), source, self.deadline.elapsed)
-            self.best = Best(self.kind.finish(self.problem, plan, objective), objective, source, order, found)
-            if self.infeasible:
-                self.infeasible = False
-                self.warnings.append(f"a candidate called the problem infeasible, but a plan of {source} is valid")
-            if self.bound is not None and self.bound > objective:
-                self._refute_bounds(objective)
-            self._record(source)
-        else:
-            LOGGER.debug("plan %s by %s is no better", self.words(objective), source)
-        return None
-
-    def words(self, value: int | None) -> str:
-        """An objective or bound for people."""
-        return "none" if value is None else format_quantity(value, self.kind.unit)
-
-    def _verify(self, plan: Any) -> Verification[Any]:
-        began = time.monotonic()
-        try:
-            return check(self.kind, self.problem, plan)
-        finally:
-            self._verified.append(time.monotonic() - began)
-
-    def _is_better(self, values: tuple[int, int], source: str, order: tuple[int, int], best: Best) -> bool:
-        known = best.objective, best.check.tie_break
-        if values != known:
-            return values < known
-        if source != best.source and self.baseline in (source, best.source):
-            return source == self.baseline
-        return self.options.deterministic and order < best.order
-
     def _refute_bounds(self, objective: int) -> None:
         """Forget everything said by those whose bounds a verified plan undercuts."""
         for source in [source for source, bound in self.bounds.items() if bound > objective]:
@@ -221,29 +241,10 @@ class RunState:
         self.bound = max(self.bounds.values(), default=None)
 
     def _record(self, source: str) -> None:
-        entry = HistoryEntry(round(self.deadline.elapsed, 3), source, self.objective, self.bound)
-        self.history.append(entry)
+        self.history.append(HistoryEntry(round(self.deadline.elapsed, 3), source, self.objective, self.bound))
         if self.on_progress is not None:
-            self.on_progress(Progress(entry.seconds, self.objective, self.bound, source))
+            self.on_progress(self.progress)
 
-    def closed(self) -> StopReason | None:
-        """Why nothing more can be gained.
-
-        Returns
-        -------
-        StopReason or None
-            None where something can be.
-        """
-        if self.infeasible:
-            return "infeasible"
-        if self.best is None:
-            return None
-        if self.bound is not None and self.best.objective <= self.bound and self.best.check.is_tie_break_least:
-            return "optimal"
-        if self.kind.asks_for_any(self.problem):
-            return "fits"
-        if self.bound is None or self.best.objective <= self.bound:
-            return None
-        if self.best.objective - self.bound <= self.options.gap * self.best.objective:
-            return "gap_reached"
-        return None
+    def words(self, value: int | None) -> str:
+        """An objective or bound for people."""
+        return "none" if value is None else format_quantity(value, self.kind.unit)

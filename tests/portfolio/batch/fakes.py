@@ -12,9 +12,8 @@ from typing import Any
 from stowplan import files
 from stowplan.portfolio.batch.records import Record
 from stowplan.portfolio.batch.task import Outcome, Task, solve_task
-from stowplan.portfolio.run.state import Progress
 from stowplan.portfolio.solve import solve
-from stowplan.result import Result
+from stowplan.result import Progress, Result
 from tests.patience import HANG
 from tests.portfolio.fakes import fake_kind, ladder_problem
 

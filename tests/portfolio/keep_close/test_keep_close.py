@@ -39,9 +39,9 @@ def kept_close(problem: Any, plans: list[Any], close: KeepClose) -> tuple[RunSta
     """What comes of a run that finds these plans."""
     kind = kind_of(problem)
     closer = StabilityPass(kind, problem, given(close, kind))
-    state = RunState(kind, problem, OPTIONS, Deadline(60.0))
-    closer.begin(state)
-    for number, (name, plan) in enumerate([*closer.starts.items(), *enumerate(plans)]):
+    state = RunState(kind, problem, OPTIONS, Deadline(60.0), on_plan=closer.take)
+    starts = {name: start.plan for name, start in closer.starts.items()}
+    for number, (name, plan) in enumerate([*starts.items(), *enumerate(plans)]):
         assert state.offer_plan(plan, str(name), (0, number)) is None
     closer.finish(state)
     return state, closer.details["keep_close"]

@@ -18,10 +18,10 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio import policies
-from stowplan.portfolio.arguments import chosen_candidates
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.kind import KIND
+from stowplan.portfolio.run.call import chosen_candidates
 from stowplan.portfolio.solve import solve
 from tests.models.memory_mapping.cases import random_problem
 from tests.patience import HANG

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from stowplan.portfolio.arguments import chosen_candidates
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping.kind import KIND
+from stowplan.portfolio.run.call import chosen_candidates
 from stowplan.portfolio.solve import solve
 from tests.models.memory_mapping.brute_force import optimum
 from tests.models.memory_mapping.cases import random_problem

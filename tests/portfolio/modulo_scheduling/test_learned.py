@@ -21,7 +21,6 @@ from stowplan.models.modulo_scheduling.plan import encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio import policies
-from stowplan.portfolio.arguments import chosen_candidates
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.modulo_scheduling import learned
 from stowplan.portfolio.modulo_scheduling.body import Body
@@ -29,6 +28,7 @@ from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 from stowplan.portfolio.modulo_scheduling.search import Tally
 from stowplan.portfolio.policies import PolicySource
+from stowplan.portfolio.run.call import chosen_candidates
 from stowplan.portfolio.solve import solve
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, random_problem

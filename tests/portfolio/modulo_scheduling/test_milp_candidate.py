@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stowplan.models.modulo_scheduling.plan import decode_objective
-from stowplan.portfolio.arguments import chosen_candidates
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.modulo_scheduling.kind import KIND
+from stowplan.portfolio.run.call import chosen_candidates
 from stowplan.portfolio.solve import solve
 from tests.models.modulo_scheduling.brute_force import best
 from tests.models.modulo_scheduling.cases import random_problem

@@ -19,10 +19,11 @@ from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.packing.candidates import beam2, search
 from stowplan.portfolio.packing.kind import KIND
 from stowplan.portfolio.packing.quick import quick_plan
+from stowplan.portfolio.run.criteria import proven
 from stowplan.portfolio.run.state import RunState
-from stowplan.portfolio.run.stop_policy import StopPolicy
 from tests.models.packing.cases import least_height, random_problem
 from tests.portfolio.recorder import Recorder
+from tests.portfolio.run.test_criteria import Now
 
 FIVE = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
 
@@ -99,7 +100,7 @@ def test_no_waiting_for_a_baseline_that_does_not_come(count: int, reason: str | 
     state = RunState(KIND, problem, Options(), Deadline(None))
     state.offer_bound(1, "floor")
     assert state.offer_plan(plans.Plan(problem=problem.digest, objective=1, offsets=(0,) * count), "climb", (0, 0)) is None
-    assert StopPolicy(state).may_stop([Candidate("search", "heuristic", "")]) == reason
+    assert proven(Now(state, [Candidate("search", "heuristic", "")])) == reason
 
 
 def greedy_is_too_high() -> Problem:

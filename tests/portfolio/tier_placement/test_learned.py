@@ -15,8 +15,8 @@ from stowplan.errors import UsageError
 from stowplan.models.tier_placement.problem import Problem, Tier
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio import policies
-from stowplan.portfolio.arguments import chosen_candidates
 from stowplan.portfolio.context import Options
+from stowplan.portfolio.run.call import chosen_candidates
 from stowplan.portfolio.solve import solve
 from stowplan.portfolio.tier_placement import learned
 from stowplan.portfolio.tier_placement.kind import KIND

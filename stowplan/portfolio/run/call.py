@@ -1,4 +1,4 @@
-"""What :func:`stowplan.solve` is given beside options, checked: plans at hand, a hint, the baseline that is named, candidates.
+"""What :func:`stowplan.solve` is given, checked: plans at hand, a hint, the baseline that is named, the candidates to run.
 
 The result is no worse than the baseline that is named, as ``-prod`` of Wang et al. 2023 (section 5, table 3): the better of a
 search's plan and the compiler's. A hint is taken apart into a plan to start from and values to follow.
@@ -8,32 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from stowplan import files
 from stowplan.arguments import show
-from stowplan.errors import InputError, UsageError, brief
-from stowplan.frontends.read import read_plan
+from stowplan.errors import InputError, UsageError
 from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
+from stowplan.models.verification import Verification
 from stowplan.portfolio.context import FAMILIES, Options
-from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
+from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan
 
 if TYPE_CHECKING:
     from stowplan.portfolio.keep_close.after_run import StabilityPass
 
 
-def check_others(plans: Any, on_progress: Any, cancel: Any) -> None:
-    """Raise UsageError for an argument of :func:`stowplan.solve` beside the options that is of a wrong type."""
-    if plans is not None and not (isinstance(plans, Mapping) and all(isinstance(name, str) for name in plans)):
-        raise UsageError(f"found plans {show(plans)}, expected plans by name, a dictionary")
-    if on_progress is not None and not callable(on_progress):
-        raise UsageError(f"found on_progress {show(on_progress)}, expected a function")
-    if cancel is not None and not hasattr(cancel, "is_set"):
-        raise UsageError(f"found cancel {show(cancel)}, expected a threading.Event")
+class Start(NamedTuple):
+    """A plan to start from."""
+
+    plan: Any
+    checked: Verification[Any] | None = None
+    """What the verifier said of it; None where it has not been asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +41,8 @@ class Call:
     options: Options
     candidates: Sequence[Candidate]
     """What is run, most useful first."""
-    starts: Mapping[str, Any]
-    """Plans to start from, verified, by name."""
+    starts: Mapping[str, Start]
+    """Plans to start from, by name; of those at hand the valid ones."""
     baseline: str | None
     """The baseline that the result is no worse than, where one was named."""
     hints: Sequence[Hint]
@@ -66,7 +62,7 @@ class Call:
         return tuple(dict.fromkeys((*self.starts, *self.kind.baseline_sources, *named)))
 
 
-def check_call(
+def build_call(
     kind: Kind[Any, Any],
     problem: Any,
     options: Options,
@@ -91,9 +87,9 @@ def check_call(
     keeper = None if keep_close is None else _keeper(kind, problem, keep_close, plans)
     at_hand = {**plans, **({} if hinted is None else {HINT: hinted})}
     initial, earlier = kind.initial(problem), {} if keeper is None else keeper.starts
-    named = resolve(kind, options.baseline, initial, {**at_hand, **earlier})
-    starts, invalid = starts_of(kind, problem, initial, at_hand, named)
-    starts |= earlier
+    named = resolve(kind, options.baseline, (*initial, *at_hand, *earlier))
+    given, warnings = _checked_plans(kind, problem, at_hand, named, {*initial, *kind.baseline_sources})
+    starts = {name: Start(plan) for name, plan in initial.items()} | given | earlier
     return Call(
         kind=kind,
         problem=problem,
@@ -101,12 +97,26 @@ def check_call(
         candidates=with_maker(kind, problem, named, starts, candidates),
         starts=starts,
         baseline=named,
-        hints=hinted_values(kind, problem, hint, starts.get(HINT)),
-        warnings=invalid,
+        hints=hinted_values(kind, problem, hint, starts[HINT].plan if HINT in starts else None),
+        warnings=warnings,
         plans=plans,
         hint=hint,
         keeper=keeper,
     )
+
+
+def check_others(options: Options, plans: Any, on_progress: Any, stop: Any, cancel: Any) -> None:
+    """Raise UsageError for an argument of :func:`stowplan.solve` beside the options that is of a wrong type."""
+    if plans is not None and not (isinstance(plans, Mapping) and all(isinstance(name, str) for name in plans)):
+        raise UsageError(f"found plans {show(plans)}, expected plans by name, a dictionary")
+    if on_progress is not None and not callable(on_progress):
+        raise UsageError(f"found on_progress {show(on_progress)}, expected a function")
+    if cancel is not None and not hasattr(cancel, "is_set"):
+        raise UsageError(f"found cancel {show(cancel)}, expected a threading.Event")
+    if stop is not None and (not callable(stop) or isinstance(stop, type)):
+        raise UsageError(f"found stop {show(stop)}, expected a function of a Progress, such as those of stowplan.stop")
+    if stop is not None and options.deterministic:
+        raise UsageError("found stop and deterministic, expected one of them: what is known at a moment is a matter of load")
 
 
 def _keeper(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
@@ -120,26 +130,25 @@ def _keeper(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[
     return keeper
 
 
-def starts_of(
-    kind: Kind[Any, Any], problem: Any, initial: Mapping[str, Any], plans: Mapping[str, Any], baseline: str | None
-) -> tuple[dict[str, Any], list[str]]:
-    """The kind's initial plans and those at hand, the latter verified; and a warning where the baseline's is not valid."""
-    starts = dict(initial)
-    invalid = []
-    taken = {*starts, *kind.baseline_sources}
+def _checked_plans(
+    kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], baseline: str | None, taken: Iterable[str]
+) -> tuple[dict[str, Start], list[str]]:
+    """The plans at hand, verified, under names that are not ``taken``; and a warning where the baseline's is not valid."""
+    starts: dict[str, Start] = {}
+    warnings = []
     for name, plan in plans.items():
         if name in taken:
             raise UsageError(f"found a plan named {name!r}, which is the name of one of the package's own: give it another")
         if not isinstance(plan, kind.plan):
             raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
-        found = check(kind, problem, plan)
-        if not found.ok and name == baseline and plan.problem == problem.digest:
-            invalid.append(left_out(name, f"its plan is not valid: {'; '.join(found.lines[:1])}"))
-            continue
-        if not found.ok:
-            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(found.lines[:3])}")
-        starts[name] = plan
-    return starts, invalid
+        verification = check(kind, problem, plan)
+        if verification.ok:
+            starts[name] = Start(plan, verification)
+        elif name == baseline and plan.problem == problem.digest:
+            warnings.append(left_out(name, f"its plan is not valid: {'; '.join(verification.lines[:1])}"))
+        else:
+            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(verification.lines[:3])}")
+    return starts, warnings
 
 
 def chosen_candidates(every: list[Candidate], options: Options) -> list[Candidate]:
@@ -161,6 +170,8 @@ def chosen_candidates(every: list[Candidate], options: Options) -> list[Candidat
     return chosen
 
 
+# --------------------------------------------------------------------------------------------------------------- baselines
+
 #: Names the production baseline: the compiler's own plan where it is at hand, else what the kind compares with.
 PRODUCTION = "prod"
 
@@ -168,7 +179,7 @@ PRODUCTION = "prod"
 XLA = "xla"
 
 
-def resolve(kind: Kind[Any, Any], baseline: str | None, starts: Mapping[str, Any], given: Iterable[str]) -> str | None:
+def resolve(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) -> str | None:
     """The name of the baseline that a caller means, None where none was named.
 
     Parameters
@@ -177,17 +188,15 @@ def resolve(kind: Kind[Any, Any], baseline: str | None, starts: Mapping[str, Any
         Of the problem.
     baseline
         As given: a name, or :data:`PRODUCTION`.
-    starts
-        The kind's initial plans and those at hand, by name.
-    given
-        Names of the plans that the caller gave, those too that turned out not to be valid.
+    at_hand
+        Names of the kind's initial plans and of those that the caller gave, be they valid or not.
 
     Raises
     ------
     UsageError
         There is no baseline of that name.
     """
-    known = dict.fromkeys((*starts, *given, *kind.baseline_sources, kind.baseline))
+    known = dict.fromkeys((*at_hand, *kind.baseline_sources, kind.baseline))
     if baseline == PRODUCTION and PRODUCTION not in known:
         return XLA if XLA in known else kind.baseline
     if baseline is not None and baseline not in known:
@@ -196,13 +205,13 @@ def resolve(kind: Kind[Any, Any], baseline: str | None, starts: Mapping[str, Any
 
 
 def with_maker(
-    kind: Kind[Any, Any], problem: Any, baseline: str | None, starts: Mapping[str, Any], chosen: Sequence[Candidate]
+    kind: Kind[Any, Any], problem: Any, baseline: str | None, starts: Iterable[str], chosen: Sequence[Candidate]
 ) -> list[Candidate]:
     """The candidates of a run, before them what makes the baseline that was named, where no plan of it is at hand."""
     if baseline is None or baseline in starts:
         return list(chosen)
-    makers = [each for each in kind.makes_baselines(problem) if each.name == baseline]
-    return [*makers, *(each for each in chosen if each.name != baseline)] if makers else list(chosen)
+    makers = [candidate for candidate in kind.makes_baselines(problem) if candidate.name == baseline]
+    return [*makers, *(candidate for candidate in chosen if candidate.name != baseline)] if makers else list(chosen)
 
 
 def left_out(name: str, why: str) -> str:
@@ -210,60 +219,10 @@ def left_out(name: str, why: str) -> str:
     return f"the baseline {name} is left out: {why}"
 
 
+# ------------------------------------------------------------------------------------------------------------------- hints
+
 #: Name of the plan that comes with a hint.
 HINT = "hint"
-
-
-def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
-    """The hint, or the plan, in a file that is for an earlier version of a problem, as a hint for the problem.
-
-    Raises
-    ------
-    InputError
-        As :func:`read_hint`; or a plan that is not valid for the earlier version.
-    UsageError
-        The kind does not know steps again, or the two are of different kinds.
-    """
-    kind = kind_of(problem)
-    if kind_of(earlier) is not kind:
-        raise UsageError(f"found a hint for a problem of {kind_of(earlier).name}, expected one of {kind.name}")
-    known = kind.extras().hints
-    if known is None:
-        raise UsageError(f"found a hint of an earlier version: problems of {kind.title} take none, only their own")
-    given = read_hint(path, earlier)
-    plan = hints.plan_of(given) if isinstance(given, Hint) else given
-    if plan is not None and not (found := check(kind, earlier, plan)).ok:
-        raise InputError(f"not valid for the earlier version: {'; '.join(found.lines[:3])}", source=path)
-    (values,) = hinted_values(kind, earlier, given, plan)
-    values = msgspec.structs.replace(values, plan=None if plan is None else msgspec.to_builtins(plan))
-    return known.transferred(problem, earlier, values)
-
-
-def read_hint(path: Path, problem: Any) -> Any:
-    """The hint, or the plan, in a file.
-
-    Raises
-    ------
-    InputError
-        It is neither, or not for this problem; the message names the file.
-    """
-    data = files.read_bytes(path)
-    if files.peek_format(data) == hints.FORMAT:
-        hint = Hint.decode(data, path)
-        try:
-            hints.check(problem, hint, kind_of(problem).extras().hints)
-        except InputError as error:
-            raise error.within(path) from None
-        return hint
-    kind = kind_of(problem)
-    if files.is_json(path) and files.peek_format(data) != kind.plan_format:
-        expected = f"expected a hint or a plan: {hints.FORMAT}, {kind.plan_format}"
-        raise InputError(f"found {files.describe(data)}, {expected}", source=path, place="format")
-    plan = read_plan(path, problem)
-    if plan.problem != problem.digest:
-        found, expected = brief(plan.problem, hints.NAME), brief(problem.digest, hints.NAME)
-        raise InputError(f"found a plan for the problem {found}, expected {expected}", source=path, place="problem")
-    return plan
 
 
 def hinted_plan(kind: Kind[Any, Any], problem: Any, hint: Any) -> Any:

@@ -1,0 +1,147 @@
+"""The result of a run: its plan, what is proven of it, how it came about, and what must be warned of."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cache as cached
+from importlib import metadata
+
+from stowplan.compiled.library import trouble
+from stowplan.log import bounded, cut
+from stowplan.models.hint import Hint
+from stowplan.portfolio.kind import Candidate
+from stowplan.portfolio.run.call import Call, left_out
+from stowplan.portfolio.run.run import Run
+from stowplan.portfolio.run.state import RunState
+from stowplan.result import CandidateReport, Provenance, Result, Status, StopReason
+from stowplan.version import VERSION
+
+_VERSIONED = ("ortools", "highspy", "numpy")
+_VERSIONED_WITH_POLICY = (*_VERSIONED, "torch")
+
+
+def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
+    """The result of a call whose run is over."""
+    state, kind, problem = run.state, call.kind, call.problem
+    _warn(run, call)
+    baseline = state.baseline or kind.baseline
+    return Result(
+        kind=kind.name,
+        plan=state.plan,
+        objective=state.objective,
+        bound=state.bound,
+        status=_status(state),
+        stop_reason=stop_reason,
+        verified=state.objective is not None,
+        baseline_name=baseline,
+        baseline=state.sources.get(baseline),
+        baselines={name: state.sources[name] for name in call.baselines if name in state.sources},
+        history=tuple(state.history),
+        candidates=tuple(run.reports),
+        provenance=_provenance(run, call),
+        seconds=round(state.deadline.elapsed, 3),
+        unit=kind.unit,
+        highlights=kind.highlights,
+        # What every heuristic and model reached, not only the best.
+        details=(state.why if state.infeasible else {})
+        | kind.facts(problem, state.plan)
+        | ({} if state.infeasible else kind.proven(problem, state.objective, state.bound))
+        | {"sources": dict(state.sources)},
+        warnings=(*bounded(kind.notes(problem)), *dict.fromkeys(state.warnings)),
+        cut_short=run.was_cut or state.cut_short,
+    )
+
+
+def _status(state: RunState) -> Status:
+    if state.infeasible:
+        return "infeasible"
+    if state.objective is None:
+        return "no_plan"
+    return "optimal" if state.bound is not None and state.objective <= state.bound else "feasible"
+
+
+def _provenance(run: Run, call: Call) -> Provenance:
+    state, options = run.state, call.options
+    identity = call.kind.identity(call.problem)
+    checkpoint, training = _checkpoint(run, call.candidates)
+    source = "" if state.best is None else state.best.source
+    said = {
+        "time_limit": options.time_limit,
+        "candidates": list(options.candidates),
+        "workers": options.workers,
+        "gap": options.gap,
+    }
+    if options.deterministic:
+        said |= {"work_limit": options.extent} | (run.whole or {})
+    if state.baseline is not None:
+        said["baseline"] = state.baseline
+    if options.memory_limit is not None:
+        said["memory_limit"] = options.memory_limit
+    if call.hint is not None:
+        said["hint"] = call.hint.source if isinstance(call.hint, Hint) else "plan"
+    return Provenance(
+        candidate=source,
+        seed=options.seed,
+        deterministic=options.deterministic,
+        versions=versions(with_policy=checkpoint is not None),
+        program=identity["program"],
+        target=identity["target"],
+        cost_model=identity["cost_model"],
+        problem_digest=identity["digest"],
+        options=said,
+        checkpoint=checkpoint,
+        checkpoint_training=training,
+        guides=(*state.guides,),
+        family=state.families.get(source, "given") if source else "",
+    )
+
+
+def _warn(run: Run, call: Call) -> None:
+    """Add what must be said of a run that is over to its warnings."""
+    state = run.state
+    if without_code := trouble(f"stowplan.portfolio.{call.kind.name}"):
+        state.warnings.append(f"heuristics ran interpreted, many times slower: {without_code}")
+    if not call.warnings:
+        _warn_where_missing(state, run.reports)
+    if run.was_cut:
+        again = " and ".join(f"{name}={value}" for name, value in (run.whole or {}).items() if call.keeper is None)
+        again = f"; this plan is that of {again}" if again else ""
+        state.warnings.append(f"a deterministic run was ended before its work was done: another run may differ{again}")
+
+
+def _warn_where_missing(state: RunState, reports: Sequence[CandidateReport]) -> None:
+    """Say in one line that the baseline that was named has no plan, and that the result is compared with nothing."""
+    name = state.baseline
+    if name is None or name in state.sources or state.infeasible:
+        return
+    maker = next((report for report in reports if report.name == name), None)
+    if maker is None:
+        why = "it has no valid plan for this problem"
+    elif maker.outcome in ("stopped", "skipped"):
+        why = "it was not done within the limit"
+    else:
+        why = cut(maker.note) or "it has no valid plan for this problem"
+    state.warnings.append(left_out(name, why))
+
+
+def _checkpoint(run: Run, chosen: Iterable[Candidate]) -> tuple[str | None, str]:
+    """Hash of the policy that took part, and how it was trained: others may have gone on from its plans."""
+    ran = {report.name for report in run.reports if report.outcome != "skipped"}
+    took_part = (candidate for candidate in chosen if candidate.checkpoint and candidate.name in ran)
+    return next(((candidate.checkpoint, candidate.training) for candidate in took_part), (None, ""))
+
+
+def versions(*, with_policy: bool) -> dict[str, str]:
+    """Versions that plans depend on, by package; with a policy, torch's too. What is not installed is left out."""
+    return dict(_versions(_VERSIONED_WITH_POLICY if with_policy else _VERSIONED))
+
+
+@cached
+def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+    known = {"python": platform.python_version(), "stowplan": VERSION}
+    for name in packages:
+        with suppress(metadata.PackageNotFoundError):
+            known[name] = metadata.version(name)
+    return known
