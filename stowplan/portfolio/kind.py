@@ -14,13 +14,11 @@ import msgspec
 
 from stowplan import kinds
 from stowplan.errors import UsageError
-from stowplan.frontends.options import OPTIONS, spelt
 from stowplan.models.decisions import Decision, Part, field_by_field
 from stowplan.models.document import OffsetTable, PlanDocument, ProblemDocument
 from stowplan.models.hint import HintValues
 from stowplan.models.verification import Verification, Violation
 from stowplan.portfolio.context import Options
-from stowplan.result import Assumption
 
 if TYPE_CHECKING:
     from stowplan.portfolio.keep_close.earlier_plan import KeepClose, PlanChanges
@@ -171,39 +169,6 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
         return parts or field_by_field(first, second)
 
 
-#: Values of a rule that are named, of those that many things in a problem have.
-MOST_VALUES = 4
-
-
-def assumptions(kind: Kind[Any, Any], problem: Any) -> tuple[Assumption, ...]:
-    """What verdicts on a problem rest on: how its front end made it, and its kind's rules that could be others."""
-    found: list[Assumption] = [*getattr(problem, "choices", ())]
-    for path, _, free in (rule.partition("=") for rule in kind.assumptions):
-        parts = [problem]
-        for name in path.split("."):
-            inner = (getattr(each, name) for each in parts)
-            parts = [each for part in inner for each in (part if isinstance(part, tuple) else [part])]
-        words = dict.fromkeys(
-            ("no", "yes")[each] if isinstance(each, bool) else str(each) for each in parts if each is not None
-        )
-        values = [each for each in words if each != free]
-        shown = ", ".join(values[:MOST_VALUES]) + (", ..." if len(values) > MOST_VALUES else "")
-        found += [Assumption(path.removeprefix("rules."), shown, _instead(kind, path, free))] if values else []
-    return tuple(found)
-
-
-def _instead(kind: Kind[Any, Any], path: str, free: str) -> str:
-    """What to try in place of a rule's value: the option that has it, where there is one."""
-    rule, _, name = path.rpartition(".")
-    if rule == "rules":
-        return f"--set {name}={free or 'none'}"
-    if name in ("capacity", "limit") and "capacity" in kind.amends:
-        return "a larger --capacity"
-    if path in OPTIONS:
-        return spelt(name, free) if OPTIONS[name].words else f"no {spelt(name)}"
-    return f"{free or 'another'} in the file"
-
-
 def identify(problem: Any, cost_model: str | None = None, target: str | None = None) -> dict[str, str]:
     """The identity of a problem; its cost model and its target in words where it does not name them itself."""
     return {
@@ -249,7 +214,7 @@ def registered() -> list[Kind[Any, Any]]:
     return list(map(_whole, kinds.registered()))
 
 
-def _whole(found: kinds.BaseKind) -> Kind[Any, Any]:
-    if not isinstance(found, Kind):
-        raise UsageError(f"found a {type(found).__name__} as the kind {found.name}, expected a stowplan.portfolio.kind.Kind")
-    return found
+def _whole(kind: kinds.BaseKind) -> Kind[Any, Any]:
+    if not isinstance(kind, Kind):
+        raise UsageError(f"found a {type(kind).__name__} as the kind {kind.name}, expected a stowplan.portfolio.kind.Kind")
+    return kind

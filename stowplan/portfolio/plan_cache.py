@@ -122,19 +122,19 @@ class PlanCache:
         """The result that is kept for a call, else a new one, which is kept."""
         limit = call.options.time_limit if self.time_limit is None else self.time_limit
         key = key_of(call)
-        found = self.get(call.kind, call.problem, key, limit)
-        if found is None:
+        kept = self.get(call.kind, call.problem, key, limit)
+        if kept is None:
             with self.turn(key, deadline) as waited:
-                found = self.get(call.kind, call.problem, key, limit) if waited else None
-                if found is None:
+                kept = self.get(call.kind, call.problem, key, limit) if waited else None
+                if kept is None:
                     result = compute()
                     # Whoever has waited for another has not had its whole limit.
                     if not (waited and result.depends_on_limit):
                         self.put(key, result, limit)
-        if found is not None:
-            LOGGER.info("found in the plan cache: %s, from a run of %.3f s", found.status, found.seconds)
-            cached = {"cached": {"seconds": found.seconds}}
-            result = msgspec.structs.replace(found, seconds=round(deadline.elapsed, 3), details=found.details | cached)
+        if kept is not None:
+            LOGGER.info("found in the plan cache: %s, from a run of %.3f s", kept.status, kept.seconds)
+            cached = {"cached": {"seconds": kept.seconds}}
+            result = msgspec.structs.replace(kept, seconds=round(deadline.elapsed, 3), details=kept.details | cached)
         return msgspec.structs.replace(result, warnings=(*result.warnings, *self.notes))
 
     # ------------------------------------------------------------------------------------------------------- results
@@ -147,12 +147,12 @@ class PlanCache:
         limit, data, plan_data, digest = row
         if limit is not None and limit < time_limit:
             return None
-        found = _decoded(kind, problem, data, plan_data, digest)
-        if found is None:
+        result = _decoded(kind, problem, data, plan_data, digest)
+        if result is None:
             self.notes.append("an entry of the plan cache was damaged: computed again")
             self._safely("write", lambda: self._delete(key), None)
             return None
-        return found
+        return result
 
     def put(self, key: str, result: Result, time_limit: float) -> None:
         """Keep a result, where it may be kept and fits; a time limit is kept with those that depend on it."""
@@ -186,7 +186,7 @@ class PlanCache:
             return CacheInfo(str(self.folder), 0, 0, 0)
         with self._strictly() as database:
             entries, size = database.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM results").fetchone()
-        sizes = (each.stat().st_size for each in self._files if each.exists())
+        sizes = (path.stat().st_size for path in self._files if path.exists())
         return CacheInfo(str(self.folder), entries, size, sum(sizes))
 
     # --------------------------------------------------------------------------------------------------------- turns
@@ -267,15 +267,15 @@ class PlanCache:
             ).fetchone()
             if row is None:
                 return None
-            *found, used = row
-            if not all(isinstance(each, kinds) for each, kinds in zip(row, _COLUMNS, strict=True)):
+            *entry, used = row
+            if not all(isinstance(value, kinds) for value, kinds in zip(row, _COLUMNS, strict=True)):
                 raise sqlite3.DatabaseError("an entry has values of other types")
             now = time.time_ns()
             if not 0 <= now - used <= USED_AGAIN_NS:
                 # A file that can be read and not written is still of use.
                 update = "UPDATE results SET used = ? WHERE key = ?"
                 self._safely("write", lambda: database.execute(update, (now, key)), None)
-        limit, data, plan, digest = found
+        limit, data, plan, digest = entry
         return limit, data, plan, digest
 
     def _delete(self, key: str) -> None:
@@ -299,11 +299,10 @@ class PlanCache:
             if is_full:
                 database.execute("PRAGMA incremental_vacuum").fetchall()
 
-    def _safely(self, what: str, work: Any, otherwise: T) -> T:
+    def _safely(self, what: str, work: Callable[[], Any], otherwise: T) -> T:
         """What some work with the files returns; a remark and something else where it cannot be done."""
         try:
-            found: T = work()
-            return found
+            value: T = work()
         except _UNUSABLE as error:
             # One remark will do: what cannot be read cannot be locked or written either.
             if not self.notes:
@@ -311,6 +310,7 @@ class PlanCache:
             if _is_damaged(error):
                 self._start_again()
             return otherwise
+        return value
 
     @contextlib.contextmanager
     def _strictly(self) -> Iterator[sqlite3.Connection]:
@@ -322,9 +322,9 @@ class PlanCache:
 
     def _start_again(self) -> None:
         """Throw away a file that is no longer a database."""
-        for each in self._files:
+        for path in self._files:
             with contextlib.suppress(OSError):
-                each.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
 
 def key_of(call: Call) -> str:
@@ -336,7 +336,7 @@ def key_of(call: Call) -> str:
         "schema": _SCHEMA,
         "kind": call.kind.name,
         "options": others | {"limit": limit},
-        "candidates": [[each.name, each.function, each.checkpoint] for each in call.candidates],
+        "candidates": [[candidate.name, candidate.function, candidate.checkpoint] for candidate in call.candidates],
         "baseline": call.baseline,
         "versions": sorted(versions(with_policy=True).items()),
         "environment": _environment(),
@@ -351,13 +351,13 @@ def key_of(call: Call) -> str:
 
 def _environment() -> list[tuple[str, str]]:
     """Variables of ours that may change a result, with what is in the files that they name."""
-    found = []
+    variables = []
     for name, value in sorted(os.environ.items()):
         if name.startswith("STOWPLAN_") and name not in _NO_MATTER:
             with contextlib.suppress(OSError):
                 value += hashlib.sha256(Path(value).read_bytes()).hexdigest()
-            found.append((name, value))
-    return found
+            variables.append((name, value))
+    return variables
 
 
 def _digest(data: bytes, plan: bytes | None) -> bytes:
@@ -369,18 +369,18 @@ def _decoded(kind: Kind[Any, Any], problem: Any, data: bytes, plan_data: bytes |
     try:
         if _digest(data, plan_data) != digest:
             return None
-        found = msgspec.msgpack.decode(data, type=Result)
-        if found.certificate is not None:
-            found = msgspec.structs.replace(found, certificate=msgspec.convert(found.certificate, Certificate))
+        result = msgspec.msgpack.decode(data, type=Result)
+        if result.certificate is not None:
+            result = msgspec.structs.replace(result, certificate=msgspec.convert(result.certificate, Certificate))
         if plan_data is None:
-            return found if found.objective is None else None
+            return result if result.objective is None else None
         plan = kind.plan.decode(plan_data)
     except (msgspec.MsgspecError, StowplanError, TypeError, ValueError):
         return None
     verified = check(kind, problem, plan)
-    if not verified.ok or verified.objective != found.objective:
+    if not verified.ok or verified.objective != result.objective:
         return None
-    return msgspec.structs.replace(found, plan=plan)
+    return msgspec.structs.replace(result, plan=plan)
 
 
 def _is_damaged(error: Exception) -> bool:

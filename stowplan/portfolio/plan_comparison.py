@@ -80,11 +80,11 @@ def _objective(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> int:
         raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=name)
     if plan.problem != problem.digest:
         raise InputError("the plan is for another problem, expected two plans of the same input", source=name)
-    found = check(kind, problem, plan)
-    if not found.ok or found.objective is None:
-        more = f" (and {len(found.lines) - 1} more)" if len(found.lines) > 1 else ""
-        raise InputError(f"not a valid plan: {''.join(found.lines[:1])}{more}", source=name)
-    return found.objective
+    verification = check(kind, problem, plan)
+    if not verification.ok or verification.objective is None:
+        more = f" (and {len(verification.lines) - 1} more)" if len(verification.lines) > 1 else ""
+        raise InputError(f"not a valid plan: {''.join(verification.lines[:1])}{more}", source=name)
+    return verification.objective
 
 
 def _unlike(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[int | float | None, int | float | None]]:

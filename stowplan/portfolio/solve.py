@@ -13,9 +13,10 @@ import msgspec
 from stowplan import kinds
 from stowplan.deadline import Deadline
 from stowplan.models.document import PlanDocument, ProblemDocument
+from stowplan.portfolio.assumptions import assumptions
 from stowplan.portfolio.certification import certified, seconds_for
 from stowplan.portfolio.context import FAMILIES, Options
-from stowplan.portfolio.kind import assumptions, kind_of
+from stowplan.portfolio.kind import kind_of
 from stowplan.portfolio.plan_cache import PlanCache
 from stowplan.portfolio.run.call import Call, build_call, check_others
 from stowplan.portfolio.run.outcome import result_of

@@ -19,7 +19,8 @@ from stowplan.models.banked_packing import problem as banked
 from stowplan.models.packing import problem as packing
 from stowplan.models.rematerialization import problem as remat
 from stowplan.models.tier_placement import problem as tiers
-from stowplan.portfolio.kind import assumptions, kind, kind_of
+from stowplan.portfolio.assumptions import assumptions
+from stowplan.portfolio.kind import kind, kind_of
 from stowplan.result import Assumption
 from tests.models.modulo_scheduling import cases as loops
 from tests.portfolio.test_checks import PROBLEMS

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 import pytest
 
 import stowplan
@@ -97,10 +94,8 @@ def test_what_it_raises_ends_the_run(solve_fakes: SolveFakes) -> None:
     def fails(progress: Progress) -> bool:
         raise RuntimeError("of the caller's own")
 
-    began = time.monotonic()
     with pytest.raises(RuntimeError, match="of the caller's own"):
         solve_fakes("waits", stop=fails)
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("stop", [3, "gap", FirstPlan])

@@ -15,8 +15,7 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.keep_close.earlier_plan import EARLIER, SHARE, Budget, KeepClose, changes_of, of_this_problem
 from stowplan.portfolio.keep_close.reverting import AcceptedPlan, Search, cost_limit
 from stowplan.portfolio.kind import Kind, check
-from stowplan.portfolio.run.call import Start
-from stowplan.portfolio.run.state import Best, RunState
+from stowplan.portfolio.run.state import Best, RunState, Start
 from stowplan.result import Result
 
 #: What provenance calls plans that were brought closer.

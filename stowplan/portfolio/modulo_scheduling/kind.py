@@ -10,8 +10,9 @@ from stowplan.models.modulo_scheduling.plan import DECISIONS, Plan, decode_objec
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
+from stowplan.portfolio.assumptions import assumptions
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, assumptions, identify, in_caller
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller
 from stowplan.portfolio.modulo_scheduling import learned
 
 _HERE = "stowplan.portfolio.modulo_scheduling.candidates"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,20 +16,12 @@ from stowplan.arguments import show
 from stowplan.errors import InputError, UsageError
 from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
-from stowplan.models.verification import Verification
 from stowplan.portfolio.context import FAMILIES, Options
 from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan
+from stowplan.portfolio.run.state import Start
 
 if TYPE_CHECKING:
     from stowplan.portfolio.keep_close.after_run import StabilityPass
-
-
-class Start(NamedTuple):
-    """A plan to start from."""
-
-    plan: Any
-    checked: Verification[Any] | None = None
-    """What the verifier said of it; None where it has not been asked."""
 
 
 @dataclass(frozen=True, kw_only=True)

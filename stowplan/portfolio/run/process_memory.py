@@ -98,16 +98,18 @@ class MemoryWatch:
     def _run(self) -> None:
         while True:
             with self._lock:
-                self._watched = {each: limit for each, limit in self._watched.items() if not each.is_over.is_set()}
+                self._watched = {
+                    candidate: limit for candidate, limit in self._watched.items() if not candidate.is_over.is_set()
+                }
                 if not self._watched:
                     self._thread = None
                     return
                 watched = dict(self._watched)
-            for each, limit in watched.items():
-                found = resident_of_all(each.pid)
-                if found > limit and not each.is_over.is_set():
-                    took = as_mebibytes(found, begun=True)
-                    each.end_for(f"took {took} of memory, more than its limit of {as_mebibytes(limit)}")
+            for candidate, limit in watched.items():
+                held = resident_of_all(candidate.pid)
+                if held > limit and not candidate.is_over.is_set():
+                    took = as_mebibytes(held, begun=True)
+                    candidate.end_for(f"took {took} of memory, more than its limit of {as_mebibytes(limit)}")
             time.sleep(_TICK)
 
 

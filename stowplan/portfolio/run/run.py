@@ -19,9 +19,8 @@ from stowplan.log import LOGGER
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run import criteria
-from stowplan.portfolio.run.call import Start
 from stowplan.portfolio.run.clock import Clock
-from stowplan.portfolio.run.state import RunState
+from stowplan.portfolio.run.state import RunState, Start
 from stowplan.portfolio.run.worker_pool import WorkerPool
 from stowplan.result import CandidateReport, StopReason
 

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from stowplan.deadline import Deadline
 from stowplan.log import LOGGER, cut
@@ -19,6 +19,14 @@ from stowplan.models.verification import Verification
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Kind, check
 from stowplan.result import HistoryEntry, Progress, StopReason, format_quantity
+
+
+class Start(NamedTuple):
+    """A plan to start from."""
+
+    plan: Any
+    checked: Verification[Any] | None = None
+    """What the verifier said of it; None where it has not been asked."""
 
 
 @dataclass(frozen=True)

@@ -86,26 +86,21 @@ class WarmWorkers:
         start = _start_of()
         if not fresh:
             with self._lock:
-                fit = [each for each in self._waiting if self._made[each] == start and each.is_alive]
+                fit = [process for process in self._waiting if self._made[process] == start and process.is_alive]
                 if most_bytes is not None:
-                    fit = [each for each in fit if resident(each.pid) <= most_bytes]
+                    fit = [process for process in fit if resident(process.pid) <= most_bytes]
                 if fit:
-                    found = max(fit, key=lambda each: function in each.functions)
-                    self._waiting.remove(found)
-                    return found
+                    best = max(fit, key=lambda process: function in process.functions)
+                    self._waiting.remove(best)
+                    return best
         return self._start(start)
 
     def is_ready(self, function: str) -> bool:
         """Whether a process waits that has run this candidate before, and would be given for it now."""
         start = _start_of()
         with self._lock:
-            fit = [each for each in self._waiting if each.has_run and function in each.functions]
-            return any(self._made[each] == start and each.is_alive for each in fit)
-
-    @property
-    def any_waits(self) -> bool:
-        """Whether a process waits, be it that it still loads what it needs."""
-        return bool(self._waiting)
+            fit = [process for process in self._waiting if process.has_run and function in process.functions]
+            return any(self._made[process] == start and process.is_alive for process in fit)
 
     def prepare(self, *functions: str) -> None:
         """Start a process that loads what these candidates need, for a run that is to come; none where none are kept."""
@@ -133,15 +128,15 @@ class WarmWorkers:
             Whether they have :data:`STOP_SECONDS` to return even where a run ends sooner: a call that comes at once then has
             them, and starts no others.
         """
-        every = [each for each in assignments if each.is_current]
-        for each in every:
-            each.stop()
+        current = [assignment for assignment in assignments if assignment.is_current]
+        for assignment in current:
+            assignment.stop()
         end = time.monotonic() + STOP_SECONDS
-        for each in every:
+        for assignment in current:
             if (at_limit or are_awaited) and self._keeps:
-                each.is_over.wait(max(0.0, end - time.monotonic()))
-        lingering = [each for each in every if self._keeps and not each.is_over.is_set()]
-        self._end([each for each in every if each not in lingering], self._closes)
+                assignment.is_over.wait(max(0.0, end - time.monotonic()))
+        lingering = [assignment for assignment in current if self._keeps and not assignment.is_over.is_set()]
+        self._end([assignment for assignment in current if assignment not in lingering], self._closes)
         if lingering:
             timer = threading.Timer(LINGER_SECONDS, self._end, (lingering, self._closes))
             timer.daemon = True
@@ -150,7 +145,7 @@ class WarmWorkers:
 
     def _end(self, assignments: list[Assignment], closes: int) -> None:
         """Kill processes that are still these candidates'; none takes their place where all were ended since."""
-        gone = [each.process for each in assignments if each.is_current]
+        gone = [assignment.process for assignment in assignments if assignment.is_current]
         for process in gone:
             process.kill()
         for process in gone:
@@ -160,14 +155,14 @@ class WarmWorkers:
 
     def processor_seconds(self) -> float:
         """Processor time of the workers that are there, which the system does not count as this process's children yet."""
-        found = 0.0
+        seconds = 0.0
         with self._lock:
             every = list(self._made)
         for process in every:
             with contextlib.suppress(OSError):
                 fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-                found += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return found
+                seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return seconds
 
     def close(self) -> None:
         """End all workers that wait; those of later runs are new."""
@@ -205,11 +200,15 @@ class WarmWorkers:
         """End those that are too many; first those that have ended, and those that no call like the last could use."""
         start = _start_of()
         with self._lock:
-            useful = {each: self._made[each] == start for each in self._waiting if each.is_alive}
-            ordered = sorted(useful, key=lambda each: useful[each], reverse=True)
-            ended = [*(self._waiting - {*useful}), *ordered[self._most :]]
+            is_useful = {process: self._made[process] == start for process in self._waiting if process.is_alive}
+            ordered = sorted(is_useful, key=lambda process: is_useful[process], reverse=True)
+            ended = [*(self._waiting - {*is_useful}), *ordered[self._most :]]
             self._waiting -= {*ended}
-            ended += [each for each in self._made if each.assignment is None and not each.is_alive and each not in ended]
+            ended += [
+                process
+                for process in self._made
+                if process.assignment is None and not process.is_alive and process not in ended
+            ]
         for process in ended:
             process.kill()
             self._drop(process)

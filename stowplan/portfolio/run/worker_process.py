@@ -130,10 +130,10 @@ class WorkerProcess(ChildProcess):
             Where its reports go; when the process ends, a message comes that has none.
         """
         with self._lock:
-            found = self.assignment = Assignment(self, number, job, messages)
+            assignment = self.assignment = Assignment(self, number, job, messages)
             self.functions.add(job.candidate["function"])
             self._unsent.put(job)
-        return found
+        return assignment
 
     def load(self, function: str) -> None:
         """Have it import a candidate's module while it waits."""

@@ -87,12 +87,12 @@ _running: weakref.WeakSet[ThreadAssignment] = weakref.WeakSet()
 
 
 def _end() -> None:
-    every = list(_running)
-    for each in every:
-        each.stop()
+    running = list(_running)
+    for assignment in running:
+        assignment.stop()
     end = time.monotonic() + JOIN_SECONDS
-    for each in every:
-        each.join(max(0.0, end - time.monotonic()))
+    for assignment in running:
+        assignment.join(max(0.0, end - time.monotonic()))
 
 
 atexit.register(_end)

@@ -46,9 +46,9 @@ def test_one_process_for_one_candidate_after_the_other(solve_fakes: SolveFakes) 
 
 
 def test_one_that_was_prepared_takes_the_first_job(solve_fakes: SolveFakes) -> None:
-    assert not workers().any_waits
+    assert not workers()._waiting
     workers().prepare("tests.portfolio.fakes:says_where")
-    assert workers().any_waits
+    assert workers()._waiting
     assert not workers().is_ready("tests.portfolio.fakes:says_where")
     (pid,) = [process.pid for process in workers()._waiting]
     assert pids(solve_fakes("says_where")) == [pid]
@@ -128,7 +128,7 @@ def test_none_are_kept_where_none_are_wanted(solve_fakes: SolveFakes, monkeypatc
     with monkeypatch.context() as patched:
         patched.setenv(KEEP, "0")
         workers().prepare("tests.portfolio.fakes:says_where")
-    assert not workers().any_waits
+    assert not workers()._waiting
     monkeypatch.setenv(KEEP, "0")
     found = pids(solve_fakes("says_where"))
     wait_until(lambda: not any(is_running(pid) for pid in found))
