@@ -5,7 +5,9 @@ Messages are MessagePack with a length in front, over pipes.
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple
@@ -89,6 +91,30 @@ class WorkerMessage(NamedTuple):
 
 
 MessageQueue = queue.Queue[WorkerMessage]
+
+
+class Turn:
+    """A candidate's turn in a process or a thread, as the run sees it.
+
+    Parameters
+    ----------
+    number
+        What its messages carry.
+    messages
+        Where its reports go.
+    """
+
+    def __init__(self, number: int, messages: MessageQueue):
+        self._number, self._messages = number, messages
+        self._is_unwanted = threading.Event()
+        """The run is over: what is still reported goes nowhere."""
+
+    def post(self, report: Report | None) -> None:
+        """Hand a report on, None for the end of a process; waits where those before it have not been taken."""
+        while not self._is_unwanted.is_set():
+            with contextlib.suppress(queue.Full):
+                self._messages.put(WorkerMessage(self._number, report), timeout=0.1)
+                return
 
 
 def write_message(stream: BinaryIO, message: object) -> None:

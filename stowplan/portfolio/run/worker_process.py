@@ -19,23 +19,22 @@ from stowplan.portfolio.run.messages import (
     Report,
     Stop,
     ToWorker,
-    WorkerMessage,
+    Turn,
 )
 
 #: Seconds to wait for a thread whose process has ended.
 _JOIN = 0.2
 
 
-class Assignment:
+class Assignment(Turn):
     """A candidate's turn in a worker process, which may go on to another when it is over (:meth:`WorkerProcess.assign`)."""
 
     def __init__(self, process: WorkerProcess, number: int, job: Job, messages: MessageQueue):
+        super().__init__(number, messages)
         self.process = process
         self.is_over = threading.Event()
         """Nothing more will be heard of it: the process has ended, or waits for another job."""
-        self._number, self._messages = number, messages
         self._job: Job | None = job
-        self._is_unwanted = threading.Event()
         self.killed_for = ""
         """Why it was killed, where that is known."""
 
@@ -77,14 +76,11 @@ class Assignment:
         return self.killed_for or self.process.cause_of_death()
 
     def post(self, report: Report | None) -> None:
-        """Hand a report on; waits where those before it have not been taken."""
+        """Hand a report on, but that the candidate has begun: then its job is not lost with the process."""
         if report is not None and report.what == "started":
             self._job = None
-            return
-        while not self._is_unwanted.is_set():
-            with contextlib.suppress(queue.Full):
-                self._messages.put(WorkerMessage(self._number, report), timeout=0.1)
-                return
+        else:
+            super().post(report)
 
 
 class WorkerProcess(ChildProcess):

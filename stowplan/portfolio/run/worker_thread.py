@@ -8,9 +8,7 @@ the limit and Ctrl-C.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
-import queue
 import threading
 import time
 import traceback
@@ -18,31 +16,28 @@ import weakref
 from typing import Any
 
 from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.run.messages import Incumbent, Job, MessageQueue, Report, WorkerContext, WorkerMessage
+from stowplan.portfolio.run.messages import Incumbent, Job, MessageQueue, Report, Turn, WorkerContext
 
 #: Seconds that a process waits for these threads when it ends: solvers do not bear the end of the interpreter.
 JOIN_SECONDS = 2.0
 
 
-class ThreadAssignment:
+class ThreadAssignment(Turn):
     """A candidate's turn in a thread; see :class:`stowplan.portfolio.run.worker_process.Assignment`.
 
     Parameters
     ----------
-    number
-        What its messages carry.
+    number, messages
+        Of its turn.
     candidate, problem, job
         What is to be done; the job's own problem is not looked at.
-    messages
-        Where its reports go.
     """
 
     lost_job: Job | None = None
 
     def __init__(self, number: int, candidate: Candidate, problem: Any, job: Job, messages: MessageQueue):
-        self._number, self._messages = number, messages
-        self._is_unwanted = threading.Event()
-        self._context = WorkerContext(job, self._post)
+        super().__init__(number, messages)
+        self._context = WorkerContext(job, self.post)
         self._thread = threading.Thread(target=self._run, args=(candidate, problem), daemon=True)
         _running.add(self)
         self._thread.start()
@@ -66,21 +61,15 @@ class ThreadAssignment:
         """Never asked for: a thread always has a last word."""
         return "its thread ended without a last word"
 
-    def _post(self, report: Report) -> None:
-        while not self._is_unwanted.is_set():
-            with contextlib.suppress(queue.Full):
-                self._messages.put(WorkerMessage(self._number, report), timeout=0.1)
-                return
-
     def _run(self, candidate: Candidate, problem: Any) -> None:
         try:
             candidate.load()(problem, self._context)
         except BaseException as error:
             if os.environ.get("STOWPLAN_DEBUG"):
                 traceback.print_exc()
-            self._post(Report("failed", text=f"{type(error).__name__}: {error}"))
+            self.post(Report("failed", text=f"{type(error).__name__}: {error}"))
         else:
-            self._post(Report(self._context.last_word()))
+            self.post(Report(self._context.last_word()))
 
 
 _running: weakref.WeakSet[ThreadAssignment] = weakref.WeakSet()
