@@ -28,7 +28,8 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.run import run as portfolio_run
 from stowplan.portfolio.run.messages import Job
-from stowplan.portfolio.run.worker_pool import Worker, WorkerPool
+from stowplan.portfolio.run.started import Started
+from stowplan.portfolio.run.worker_pool import WorkerPool
 from stowplan.portfolio.run.worker_process import Assignment
 from stowplan.result import Progress, Result, format_quantity
 
@@ -69,7 +70,7 @@ class Recording(WorkerPool):
         self._spent_before: dict[int, float] = {}
         Recording.latest = self
 
-    def _assign(self, worker: Worker, job: Job, *, fresh: bool = False) -> None:
+    def _assign(self, worker: Started, job: Job, *, fresh: bool = False) -> None:
         super()._assign(worker, job, fresh=fresh)
         self._spent_before[worker.number] = self._spent(worker)
 
@@ -79,7 +80,7 @@ class Recording(WorkerPool):
             worker.candidate.name: self._spent(worker) - self._spent_before.get(worker.number, 0.0) for worker in self._workers
         }
 
-    def _spent(self, worker: Worker) -> float:
+    def _spent(self, worker: Started) -> float:
         if isinstance(worker.process, Assignment):
             return _processor_seconds(worker.process.process.pid)
         return time.process_time()

@@ -8,9 +8,8 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cached_property
-from typing import Literal
 
 import msgspec
 
@@ -24,6 +23,8 @@ from stowplan.portfolio.run import criteria
 from stowplan.portfolio.run.clock import Clock
 from stowplan.portfolio.run.messages import QUEUE_SIZE, Incumbent, Job, MessageQueue, Report, WorkerMessage
 from stowplan.portfolio.run.process_memory import watch
+from stowplan.portfolio.run.start_rule import StartRule
+from stowplan.portfolio.run.started import Outcome, Started
 from stowplan.portfolio.run.state import RunState
 from stowplan.portfolio.run.warm_workers import workers
 from stowplan.portfolio.run.worker_process import Assignment
@@ -32,61 +33,6 @@ from stowplan.result import CandidateReport, StopReason
 
 #: Seconds between two looks at the clock, at most.
 _TICK = 0.2
-
-#: Part of the limit that the baseline may take where nothing runs beside it.
-BASELINE_SHARE = 0.5
-
-#: Seconds of this process's processors, since the start of a run, for which a candidate in a thread is alone: most are done by
-#: then, with all that they import. Where others keep the processors busy, at most so many seconds, and that part of the limit,
-#: but so many in any case.
-ALONE_SECONDS, ALONE_AT_MOST, ALONE_PART, ALONE_AT_LEAST = 0.4, 1.5, 0.1, 0.25
-
-#: A report keeps so many remarks of one candidate, each of so many characters.
-_NOTES, _NOTE_LENGTH = 10, 500
-
-Outcome = Literal["finished", "stopped", "rejected", "failed", "skipped"]
-
-
-@dataclass
-class Worker:
-    """What is known of one candidate that was started."""
-
-    number: int
-    candidate: Candidate
-    began: float
-    until: float
-    """When it is to stop; like all times here in seconds since the start of the run."""
-    process: Assignment | ThreadAssignment | None = None
-    objective: int | None = None
-    bound: int | None = None
-    outcome: Outcome = "stopped"
-    plans: int = 0
-    notes: list[str] = field(default_factory=list)
-    ended: float | None = None
-    is_heard: bool = False
-    """Whether it has reported, and of a heuristic whether it has found anything."""
-
-    def note(self, text: str) -> None:
-        """Keep a remark for the report."""
-        if len(self.notes) < _NOTES:
-            self.notes.append(text[:_NOTE_LENGTH])
-
-    def report(self, now: float) -> CandidateReport:
-        """For the result."""
-        ended = now if self.ended is None else self.ended
-        return CandidateReport(
-            name=self.candidate.name,
-            objective=self.objective,
-            bound=self.bound,
-            seconds=round(ended - self.began, 3),
-            outcome=self.outcome,
-            note="; ".join(self.notes),
-            family=self.candidate.family,
-        )
-
-
-def _skipped(candidate: Candidate, note: str) -> CandidateReport:
-    return CandidateReport(candidate.name, None, None, 0.0, "skipped", note, candidate.family)
 
 
 class WorkerPool:
@@ -115,17 +61,10 @@ class WorkerPool:
         if self.options.deterministic:
             # What makes plans must come to its end; what proves may use the time that is left.
             self._waiting.sort(key=lambda candidate: candidate.proves_only)
-        self._workers: list[Worker] = []
+        self._workers: list[Started] = []
         self._messages: MessageQueue = queue.Queue(QUEUE_SIZE)
         self._rejected: set[str] = set()
-        sharing = [
-            candidate
-            for candidate in candidates
-            if not (candidate.makes_baseline or candidate.is_presolver or candidate.takes_over)
-        ]
-        self._crowd = sum(candidate.share for candidate in sharing) / self.options.workers
-        self._is_crowded = len(sharing) > self.options.workers
-        self._used = time.process_time()
+        self._rule = StartRule(candidates, options, clock)
         workers().begin_run(self.options.workers)
 
     @property
@@ -164,52 +103,32 @@ class WorkerPool:
         """Whether a worker has reported something that was not taken yet."""
         return not self._messages.empty()
 
-    def _unfinished(self) -> list[Worker]:
+    def _unfinished(self) -> list[Started]:
         return [worker for worker in self._workers if worker.ended is None or worker.outcome == "stopped"]
 
-    def _busy(self) -> list[Worker]:
+    def _busy(self) -> list[Started]:
         return [worker for worker in self._workers if worker.ended is None]
 
     # ----------------------------------------------------------------------------------------------------------- start
 
     def start_waiting(self) -> None:
         """Start candidates while there are places for them."""
-        while len(self._busy()) < self.options.workers and self._next_may_start() and not self._next_would_disturb():
+        while len(self._busy()) < self.options.workers and self._next_may_start():
+            if self._rule.would_disturb(self._waiting[0], self._busy()):
+                return
             candidate = self._waiting.pop(0)
-            if candidate.makes_baseline and candidate.name in self.state.sources:
-                continue
-            # Those who make way for others get their share; the last ones all the time that is left.
-            leaves_time = self._is_crowded and not all(later.takes_over for later in self._waiting)
-            share = candidate.share / (1.0 if candidate.is_presolver else max(1.0, self._crowd)) if leaves_time else 1.0
-            if candidate.makes_baseline:
-                share = BASELINE_SHARE if self.options.workers == 1 else 1.0
-            self._start(candidate, share)
-
-    def _next_would_disturb(self) -> bool:
-        """Whether a thread is at work that may soon be done, or has no plan yet: what is not there yet would take its time."""
-        following, threads = self._waiting[0], [worker for worker in self._busy() if worker.candidate.in_thread]
-        if following.in_thread and any(worker.candidate.is_presolver for worker in threads):
-            # A presolver builds models in the interpreter, which two threads have only in turn.
-            return True
-        most = max(ALONE_AT_LEAST, min(ALONE_AT_MOST, ALONE_PART * self.options.time_limit))
-        is_late = time.process_time() - self._used >= ALONE_SECONDS or self.clock.elapsed >= most
-        if self.options.deterministic or is_late:
-            return False
-        is_there = workers().is_ready(following.function)
-        return any(not (worker.candidate.is_long and (is_there or worker.is_heard)) for worker in threads)
+            if not (candidate.makes_baseline and candidate.name in self.state.sources):
+                self._start(candidate)
 
     def _next_may_start(self) -> bool:
         return bool(self._waiting) and self.clock.worker_seconds(self._waiting[0]) > 0
 
-    def _start(self, candidate: Candidate, share: float) -> None:
+    def _start(self, candidate: Candidate) -> None:
         is_deterministic = self.options.deterministic
         # Large ones take a moment to encode: before the clock is read.
         problem = b"" if candidate.in_thread else self._problem
         start_plan = self._first_plan if is_deterministic else self._best_plan()
-        seconds = self.clock.worker_seconds(candidate)
-        if not is_deterministic:
-            # In a deterministic run its share of the clock would depend on the load; it has a limit of work there.
-            seconds = min(seconds, share * self.options.time_limit)
+        seconds = self._rule.seconds(candidate, self._waiting)
         job = Job(
             kind=self.state.kind.name,
             place=kinds.place_of(self.state.kind.name),
@@ -223,13 +142,13 @@ class WorkerPool:
             closed=criteria.is_needless(self.state, candidate),
         )
         now = self.clock.elapsed
-        worker = Worker(self.started, candidate, now, now + seconds)
+        worker = Started(self.started, candidate, now, now + seconds)
         self._workers.append(worker)
         where = "thread" if candidate.in_thread else "process"
         LOGGER.debug("candidate %s started in a %s after %.3f s, for %.3g s", candidate.name, where, now, seconds)
         self._assign(worker, job)
 
-    def _assign(self, worker: Worker, job: Job, *, fresh: bool = False) -> None:
+    def _assign(self, worker: Started, job: Job, *, fresh: bool = False) -> None:
         """Give a candidate a thread, or a process: one that waits, or a new one."""
         if worker.candidate.in_thread:
             worker.process = ThreadAssignment(worker.number, worker.candidate, self.state.problem, job, self._messages)
@@ -265,11 +184,11 @@ class WorkerPool:
 
     # ---------------------------------------------------------------------------------------------------------- report
 
-    def tell_plan(self, finder: Worker | None = None) -> None:
+    def tell_plan(self, finder: Started | None = None) -> None:
         """Tell workers of the incumbent, but not the one that found it."""
         self._tell_others(finder, Incumbent(plan=self._best_plan()))
 
-    def _tell_others(self, finder: Worker | None, message: Incumbent) -> None:
+    def _tell_others(self, finder: Started | None, message: Incumbent) -> None:
         if not self.options.deterministic:
             for worker in self._busy():
                 if worker is not finder and worker.process is not None:
@@ -307,7 +226,7 @@ class WorkerPool:
             else:
                 self._take_report(worker, report)
 
-    def _take_end(self, worker: Worker) -> None:
+    def _take_end(self, worker: Started) -> None:
         """The process is gone; before its last report or after it."""
         lost = None if worker.process is None else worker.process.lost_job
         if worker.ended is None and lost is not None:
@@ -318,7 +237,7 @@ class WorkerPool:
             outcome: Outcome = "stopped" if self.clock.was_cancelled else "failed"
             self._end(worker, outcome, "" if worker.process is None else worker.process.cause_of_death())
 
-    def _end(self, worker: Worker, outcome: Outcome, why: str = "") -> None:
+    def _end(self, worker: Started, outcome: Outcome, why: str = "") -> None:
         """Note that a candidate has come to its end; of one that failed, why."""
         worker.ended, worker.outcome = self.clock.elapsed, outcome
         name, seconds = worker.candidate.name, worker.ended - worker.began
@@ -329,7 +248,7 @@ class WorkerPool:
         else:
             LOGGER.debug("candidate %s %s after %.3f s", name, outcome, seconds)
 
-    def _take_plan(self, worker: Worker, data: bytes, source: str) -> None:
+    def _take_plan(self, worker: Started, data: bytes, source: str) -> None:
         if not self.clock.may_verify():
             self.has_dropped = True
             return
@@ -352,7 +271,7 @@ class WorkerPool:
         if self.state.best is not before:
             self.tell_plan(worker)
 
-    def _take_report(self, worker: Worker, report: Report) -> None:
+    def _take_report(self, worker: Started, report: Report) -> None:
         # Solvers may work to the end and find nothing better; a heuristic that found nothing has not come to its first plan.
         worker.is_heard = worker.is_heard or report.what != "stopped" or worker.candidate.family != "heuristic"
         if report.what == "bound" and report.bound is not None:
@@ -381,7 +300,7 @@ class WorkerPool:
                 is_finished = report.what == "done" and worker.outcome == "stopped"
                 self._end(worker, "finished" if is_finished else worker.outcome)
 
-    def _take_hint(self, worker: Worker, data: bytes) -> None:
+    def _take_hint(self, worker: Started, data: bytes) -> None:
         """Hand a hint on; in a deterministic run nobody is told, for when it comes is a matter of load."""
         try:
             hint = hints.Hint.decode(data)
