@@ -336,7 +336,7 @@ def key_of(call: Call) -> str:
         "schema": _SCHEMA,
         "kind": call.kind.name,
         "options": others | {"limit": limit},
-        "candidates": [[each.name, each.function, each.checkpoint] for each in call.candidates],
+        "candidates": [[each.name, each.checkpoint] for each in call.candidates],
         "baseline": call.baseline,
         "versions": sorted(versions(with_policy=True).items()),
         "environment": _environment(),

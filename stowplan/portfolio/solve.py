@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stowplan import kinds
 from stowplan.deadline import Deadline
 from stowplan.models.document import PlanDocument, ProblemDocument
 from stowplan.portfolio.arguments import Call, check_call, check_others
@@ -125,7 +124,7 @@ def solve(
     limit = options.time_limit
     if options.certify and kind.certificate:
         # Loaded within the limit.
-        kinds.load(kind.certificate)
+        kind.certificate()
     if options.deterministic:
         limit = CEILING * options.time_limit
     elif options.certify:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stowplan.child_process import child_environment
+from stowplan.portfolio.run.messages import CandidateId
 from stowplan.portfolio.run.process_memory import resident
 from stowplan.portfolio.run.worker_process import Assignment, WorkerProcess
 
@@ -66,13 +67,13 @@ class WarmWorkers:
             self._most = max(self._most, workers + 1)
             self._keeps = os.environ.get(KEEP) != "0"
 
-    def get(self, function: str, *, fresh: bool = False, most_bytes: int | None = None) -> WorkerProcess:
+    def get(self, candidate: CandidateId, *, fresh: bool = False, most_bytes: int | None = None) -> WorkerProcess:
         """A process that waits for a job: one that has run this candidate before, or another, or a new one.
 
         Parameters
         ----------
-        function
-            Of the candidate.
+        candidate
+            Which it is for.
         fresh
             Whether it must be a new one.
         most_bytes
@@ -90,16 +91,16 @@ class WarmWorkers:
                 if most_bytes is not None:
                     fit = [each for each in fit if resident(each.pid) <= most_bytes]
                 if fit:
-                    found = max(fit, key=lambda each: function in each.functions)
+                    found = max(fit, key=lambda each: candidate in each.candidates)
                     self._waiting.remove(found)
                     return found
         return self._start(start)
 
-    def is_ready(self, function: str) -> bool:
+    def is_ready(self, candidate: CandidateId) -> bool:
         """Whether a process waits that has run this candidate before, and would be given for it now."""
         start = _start_of()
         with self._lock:
-            fit = [each for each in self._waiting if each.has_run and function in each.functions]
+            fit = [each for each in self._waiting if each.has_run and candidate in each.candidates]
             return any(self._made[each] == start and each.is_alive for each in fit)
 
     @property
@@ -107,14 +108,14 @@ class WarmWorkers:
         """Whether a process waits, be it that it still loads what it needs."""
         return bool(self._waiting)
 
-    def prepare(self, *functions: str) -> None:
+    def prepare(self, *candidates: CandidateId) -> None:
         """Start a process that loads what these candidates need, for a run that is to come; none where none are kept."""
         if os.environ.get(KEEP) == "0":
             return
         with contextlib.suppress(OSError):
             process = self._start(_start_of())
-            for function in functions:
-                process.load(function)
+            for candidate in candidates:
+                process.load(candidate)
             process.was_kept = True
             self._keep(process)
 
@@ -219,7 +220,7 @@ class WarmWorkers:
         if self._runs < 2 or not self._keeps:
             return
         for process in gone:
-            self.prepare(*process.functions)
+            self.prepare(*process.candidates)
 
     # A process ends with the thread that has started it (PR_SET_PDEATHSIG): so that is one that lasts.
 

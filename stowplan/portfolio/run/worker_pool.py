@@ -8,18 +8,17 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Literal
 
 import msgspec
 
-from stowplan import kinds
 from stowplan.errors import StowplanError
 from stowplan.log import LOGGER, cut
 from stowplan.models import hint as hints
 from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.run.messages import QUEUE_SIZE, Incumbent, Job, MessageQueue, Report, WorkerMessage
+from stowplan.portfolio.run.messages import QUEUE_SIZE, CandidateId, Incumbent, Job, MessageQueue, Report, WorkerMessage
 from stowplan.portfolio.run.process_memory import watch
 from stowplan.portfolio.run.state import RunState
 from stowplan.portfolio.run.stop_policy import StopPolicy
@@ -184,7 +183,7 @@ class WorkerPool:
         is_late = time.process_time() - self._used >= ALONE_SECONDS or self._deadline.elapsed >= most
         if self._options.deterministic or is_late:
             return False
-        is_there = workers().is_ready(following.function)
+        is_there = workers().is_ready(CandidateId.of(self._kind.name, following.name))
         return any(not (worker.candidate.is_long and (is_there or worker.is_heard)) for worker in threads)
 
     def _next_may_start(self) -> bool:
@@ -200,9 +199,7 @@ class WorkerPool:
             # In a deterministic run its share of the clock would depend on the load; it has a limit of work there.
             seconds = min(seconds, share * self._options.time_limit)
         job = Job(
-            kind=self._kind.name,
-            place=kinds.place_of(self._kind.name),
-            candidate=asdict(candidate),
+            candidate=CandidateId.of(self._kind.name, candidate.name),
             options=self._options,
             problem=problem,
             end=time.monotonic() + seconds,
@@ -221,13 +218,14 @@ class WorkerPool:
     def _assign(self, worker: Worker, job: Job, *, fresh: bool = False) -> None:
         """Give a candidate a thread, or a process: one that waits, or a new one."""
         if worker.candidate.in_thread:
-            worker.process = ThreadAssignment(worker.number, worker.candidate, self._state.problem, job, self._messages)
+            load = partial(self._kind.function, worker.candidate.name)
+            worker.process = ThreadAssignment(worker.number, load, self._state.problem, job, self._messages)
             return
         limit = self._options.memory_limit
         # What it holds from earlier jobs counts, so that it must not be much.
         most = None if limit is None else limit // 2
         try:
-            process = workers().get(worker.candidate.function, fresh=fresh, most_bytes=most)
+            process = workers().get(job.candidate, fresh=fresh, most_bytes=most)
         except OSError as error:
             self._end(worker, "failed", f"could not be started: {error}")
             return

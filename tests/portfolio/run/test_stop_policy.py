@@ -15,8 +15,8 @@ from stowplan.portfolio.run.state import RunState
 from stowplan.portfolio.run.stop_policy import StopPolicy
 from tests.portfolio.fakes import OPTIMUM, fake_kind, ladder_plan, ladder_problem
 
-HEURISTIC = Candidate("finds", "heuristic", "")
-EXACT = Candidate("proves", "exact", "")
+HEURISTIC = Candidate("finds", "heuristic")
+EXACT = Candidate("proves", "exact")
 PROVER = replace(EXACT, proves_only=True)
 
 
