@@ -49,11 +49,11 @@ class StabilityPass:
         self._whole: tuple[Options, Deadline]
         plan = self._changes.start
         if plan is not None:
-            found = check(kind, problem, plan)
-            if found.ok:
-                self._earlier = AcceptedPlan(plan, found, self._changes.counts(plan))
+            verdict = check(kind, problem, plan)
+            if verdict.ok:
+                self._earlier = AcceptedPlan(plan, verdict, self._changes.counts(plan))
             elif of_this_problem(problem, given):
-                raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(found.lines[:3])}")
+                raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(verdict.lines[:3])}")
 
     @property
     def starts(self) -> dict[str, Any]:
@@ -78,10 +78,10 @@ class StabilityPass:
             warnings=(*result.warnings, *self._changes.notes),
         )
 
-    def take(self, plan: Any, found: Verification[Any]) -> None:
+    def take(self, plan: Any, verdict: Verification[Any]) -> None:
         """Remember a valid plan of the run; of many the best, the first of equals."""
-        assert found.objective is not None
-        self._plans.append((found.objective, found.tie_break, plan, found))
+        assert verdict.objective is not None
+        self._plans.append((verdict.objective, verdict.tie_break, plan, verdict))
         if len(self._plans) > 2 * MOST_PLANS:
             self._trim()
 
@@ -115,8 +115,8 @@ class StabilityPass:
         else:
             self._trim()
             try:
-                for _, _, plan, found in self._plans:
-                    if limit.holds(found):
+                for _, _, plan, verdict in self._plans:
+                    if limit.holds(verdict):
                         search.offer(plan)
                 search.run()
             except KeyboardInterrupt:
@@ -158,5 +158,5 @@ class StabilityPass:
         return cancelled or deadline.was_cancelled
 
     def _trim(self) -> None:
-        self._plans.sort(key=lambda each: each[:2])
+        self._plans.sort(key=lambda plan: plan[:2])
         del self._plans[MOST_PLANS:]
