@@ -44,8 +44,8 @@ def _single_links_do(problem: Problem) -> bool:
 
 def report(context: Context, tally: Tally, source: str) -> None:
     """Note what a heuristic has found, and in how many evaluations."""
-    found = "nothing" if tally.best is None else describe_objective(tally.best.objective)
-    context.note(f"{source}: {found} after {tally.evaluations} evaluations")
+    best = "nothing" if tally.best is None else describe_objective(tally.best.objective)
+    context.note(f"{source}: {best} after {tally.evaluations} evaluations")
 
 
 def least_open(context: Context, tally: Tally) -> int:
