@@ -12,7 +12,7 @@ from stowplan.log import LOGGER
 from stowplan.models.verification import Verification
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.keep_close.earlier_plan import EARLIER, SHARE, Budget, KeepClose, changes_of, of_this_problem
-from stowplan.portfolio.keep_close.reverting import AcceptedPlan, Search, cost_limit
+from stowplan.portfolio.keep_close.reverting import AcceptedPlan, RevertingSearch, cost_limit
 from stowplan.portfolio.kind import Kind, check
 from stowplan.portfolio.run.state import Best, RunState
 from stowplan.result import Result
@@ -108,7 +108,7 @@ class StabilityPass:
             self.given.within,
             None if state.baseline is None else state.sources.get(state.baseline),
         )
-        search = Search(self._kind, self._problem, changes, limit, Budget(options, deadline, plain.total), plain)
+        search = RevertingSearch(self._kind, self._problem, changes, limit, Budget(options, deadline, plain.total), plain)
         cancelled = False
         if earlier is not None and limit.holds(earlier.check):
             search.best = earlier

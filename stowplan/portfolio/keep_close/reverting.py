@@ -92,7 +92,7 @@ class AcceptedPlan:
         return sum(total for _, total in self.counts.values())
 
 
-class Search:
+class RevertingSearch:
     """Looks for plans with less change.
 
     Parameters

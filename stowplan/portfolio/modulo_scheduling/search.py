@@ -146,7 +146,7 @@ def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
     if not (tally.body.count > _LARGE and _can_anneal(tally)):
         list_scheduling(tally, seed, stop)
         return "list"
-    run = Search(tally, seed)
+    run = MappingSearch(tally, seed)
     while tally.best is None and not stop():
         run.step(tally.body.least_ii, stop)
     return "search"
@@ -157,7 +157,7 @@ def _can_anneal(tally: Tally) -> bool:
     return tally.anneal and tally.body.places_decide and tally.body.problem.is_synchronous
 
 
-class Search:
+class MappingSearch:
     """From the first schedule on: smaller IIs from scratch, and shorter iterations by taking out and putting back."""
 
     def __init__(self, tally: Tally, seed: int):

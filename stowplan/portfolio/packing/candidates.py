@@ -20,7 +20,7 @@ from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Context, is_overloaded
 from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
-from stowplan.portfolio.packing.search import Search
+from stowplan.portfolio.packing.search import HeuristicSearch
 
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, nodes times buffers of the exact search,
 #: and buffers placed from the bottom up.
@@ -100,7 +100,7 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
         _search_by_beams(problem, context, data, "beam")
         return
     target = _target(problem, data)
-    run = Search(data, target, context.seed(stream), functools.partial(_tell, problem, context, data), context.closed)
+    run = HeuristicSearch(data, target, context.seed(stream), functools.partial(_tell, problem, context, data), context.closed)
     is_first = source == "orders"
     if n > FEW_BUFFERS and skyline.takes(data) and not (is_first and data.has_gaps):
         # First fit compares all pairs.
@@ -152,7 +152,8 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
         _tell(problem, context, data, height, offsets, source)
 
     target, seed = _target(problem, data), context.seed(stream)
-    Search(data, target, seed, improved, context.closed).climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
+    climbing = HeuristicSearch(data, target, seed, improved, context.closed)
+    climbing.climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
     if best is None or (best + data.size).max() <= target:
         return
     part_type = functools.partial(beam.Part, should_stop=context.closed)
@@ -168,7 +169,7 @@ def _tell(problem: Problem, context: Context, data: Data, height: int, offsets: 
         context.no_plan(source)
 
 
-def _close_in(problem: Problem, context: Context, data: Data, search: canonical.Search, source: str) -> None:
+def _close_in(problem: Problem, context: Context, data: Data, search: canonical.CanonicalSearch, source: str) -> None:
     """Run a search, tell of what it finds, and let it go on from plans and bounds of the others."""
 
     def improved() -> None:

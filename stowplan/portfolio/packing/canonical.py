@@ -91,7 +91,7 @@ class Part:
 
 
 @dataclass
-class Search:
+class CanonicalSearch:
     """All parts of a problem."""
 
     parts: list[Part]
@@ -155,7 +155,7 @@ def start(
     *,
     simple_orders: bool = True,
     part_type: Callable[..., Part] = Part,
-) -> Search:
+) -> CanonicalSearch:
     """A search that knows the load bound, and the plan ``offsets`` [n] where one is given.
 
     It begins with orders by single features of the buffers, unless ``simple_orders`` are left out. ``part_type`` says how parts
@@ -165,7 +165,7 @@ def start(
     for each in arrays.parts(data):
         bound = max(int(each.load().max()), int((each.fixed + each.size)[each.fixed >= 0].max(initial=0)))
         parts.append(part_type(each, np.empty(0, np.int64), bound, seed, simple_orders))
-    every = Search(parts, capacity)
+    every = CanonicalSearch(parts, capacity)
     if offsets is not None:
         every.adopt(data, offsets)
     elif capacity is None:

@@ -174,7 +174,7 @@ class LocalClimb(Climb):
         return self._key
 
 
-class Search:
+class HeuristicSearch:
     """Placements by many keys, the best of which are climbed from.
 
     Parameters
