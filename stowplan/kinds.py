@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,9 @@ from stowplan.errors import InputError, UsageError
 
 #: Entry points by which other packages add kinds: the name of the kind, and ``module:name`` of its object.
 GROUP = "stowplan.kinds"
+
+#: ``(wish) -> proofs`` of bounds, the cheapest first, for wishes of :class:`stowplan.certificates.maker.Wish`.
+Prover = Callable[[Any], Iterable[dict[str, Any]]]
 
 _FORMAT = re.compile(r"stowplan\.(\w+)\.(problem|plan)")
 
@@ -42,9 +45,8 @@ class BaseKind:
     """Options of :func:`stowplan.read` that still change a finished problem of this kind."""
     amend: Callable[[Any, Mapping[str, Any]], Any] | None = None
     """``(problem, changes)`` to a problem with those; None where they are the problem's own fields."""
-    certificate: str = ""
-    """``module:name`` of ``(wish) -> iterator of proofs`` of its bounds, the cheapest first, for wishes of
-    :class:`stowplan.certificates.maker.Wish`; empty where a solver must be trusted."""
+    certificate: Callable[[], Prover] | None = None
+    """Imports what proves its bounds; None where a solver must be trusted."""
 
     @property
     def title(self) -> str:

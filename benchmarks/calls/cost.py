@@ -46,7 +46,7 @@ from stowplan import files
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
-from stowplan.portfolio.run.messages import Job, Report, WorkerContext
+from stowplan.portfolio.run.messages import CandidateId, Job, Report, WorkerContext
 
 #: A small instance of every kind, with its target.
 SMALL = (
@@ -355,9 +355,9 @@ class Bare:
             if candidate.family == "learned" or candidate.by_name_only or self._is_closed:
                 continue
             end = time.monotonic() + self._limit
-            job = Job(self._kind.name, None, {}, options, b"", end, self._plan, self._bound)
+            job = Job(CandidateId.of(self._kind.name, candidate.name), options, b"", end, self._plan, self._bound)
             self._context = WorkerContext(job, self._hear)
-            candidate.load()(self._problem, self._context)
+            self._kind.function(candidate.name)(self._problem, self._context)
         return time.perf_counter() - began if self._is_closed else math.inf
 
     @property

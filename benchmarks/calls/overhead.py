@@ -143,7 +143,7 @@ def bare(problem: Any, winner: str, seconds: float, options: dict[str, Any]) -> 
     candidate = next(each for each in kind.candidates(problem, named) if each.name == winner)
     plans = {name: (plan, check(kind, problem, plan).objective) for name, plan in kind.initial(problem).items()}
     start = min(plans.values(), key=lambda each: (each[1] is None, each[1]), default=(None, None))[0]
-    function = candidate.load()
+    function = kind.function(candidate.name)
     context = Bare(problem, said, start)
     function(problem, context)
     return context

@@ -26,7 +26,7 @@ from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.modulo_scheduling.body import Body
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling
+from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, list_scheduling
 
 
 def planned(problem: Problem, evaluations: int) -> Plan | None:
@@ -35,7 +35,7 @@ def planned(problem: Problem, evaluations: int) -> Plan | None:
     list_scheduling(tally, 0, lambda: tally.evaluations > evaluations)
     if tally.best is None:
         return None
-    search, least = Search(tally, 1), least_ii(problem)
+    search, least = MappingSearch(tally, 1), least_ii(problem)
     while tally.best.ii > least and tally.evaluations < evaluations:
         search.step(least, lambda: tally.evaluations > evaluations)
     return tally.best

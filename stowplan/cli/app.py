@@ -73,40 +73,39 @@ def _heading(name: str) -> str:
     return next((heading for heading, names in _HEADINGS.items() if name in names), "Options")
 
 
-#: ``module:function`` of each command.
+#: The module of each command.
 _COMMANDS = {
-    "solve": "stowplan.cli.solve:solve_command",
-    "frontier": "stowplan.cli.frontier:frontier_command",
-    "verify": "stowplan.cli.inspect:verify_command",
-    "convert": "stowplan.cli.convert:convert_command",
-    "export": "stowplan.cli.convert:export_command",
-    "batch": "stowplan.cli.batch:batch_command",
-    "compare": "stowplan.cli.compare:compare_command",
-    "validate": "stowplan.cli.validate:validate_command",
-    "tune-xla": "stowplan.cli.tune_xla:tune_xla_command",
-    "show": "stowplan.cli.inspect:show_command",
-    "targets": "stowplan.cli.inspect:targets_command",
-    "settings": "stowplan.cli.settings:settings_command",
-    "show-versions": "stowplan.cli.versions:show_versions_command",
+    "solve": "solve",
+    "frontier": "frontier",
+    "verify": "inspect",
+    "convert": "convert",
+    "export": "convert",
+    "batch": "batch",
+    "compare": "compare",
+    "validate": "validate",
+    "tune-xla": "tune_xla",
+    "show": "inspect",
+    "targets": "inspect",
+    "settings": "settings",
+    "show-versions": "versions",
 }
 
 #: What each group of commands is for, and its commands.
 _GROUPS = {
-    "cache": (
-        "Look at a plan cache, or clear it.",
-        {"info": "stowplan.cli.inspect:cache_info_command", "clear": "stowplan.cli.inspect:cache_clear_command"},
-    ),
-    "train": (
-        "Train a learned policy.",
-        {agent: f"stowplan.cli.train.{agent}:{agent}_command" for agent in ("muzero", "egrl", "ppo")},
-    ),
+    "cache": ("Look at a plan cache, or clear it.", {"info": "inspect", "clear": "inspect"}),
+    "train": ("Train a learned policy.", {agent: f"train.{agent}" for agent in ("muzero", "egrl", "ppo")}),
 }
+
+
+def _load(module: str, *words: str) -> Any:
+    """The function of a command: of ``cache info`` the ``cache_info_command`` of its module."""
+    return kinds.load(f"stowplan.cli.{module}:{'_'.join(words).replace('-', '_')}_command")
 
 
 def commands() -> dict[str, Any]:
     """All commands by their names, those of groups after the groups'."""
-    inner = {f"{group} {name}": place for group, (_, places) in _GROUPS.items() for name, place in places.items()}
-    return {name: kinds.load(place) for name, place in (_COMMANDS | inner).items()}
+    inner = {f"{group} {name}": module for group, (_, modules) in _GROUPS.items() for name, module in modules.items()}
+    return {name: _load(module, *name.split()) for name, module in (_COMMANDS | inner).items()}
 
 
 #: Lines after ``\b`` stay as they are.
@@ -131,15 +130,15 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
     app = _new(help=_HELP, name="stowplan", add_completion=True)
     app.callback()(_options)
     is_known = asked in _COMMANDS or asked in _GROUPS
-    for name, place in _COMMANDS.items():
+    for name, module in _COMMANDS.items():
         if name == asked or not is_known:
-            app.command(name, cls=_Command)(kinds.load(place))
-    for name, (purpose, places) in _GROUPS.items():
+            app.command(name, cls=_Command)(_load(module, name))
+    for name, (purpose, modules) in _GROUPS.items():
         if name == asked or not is_known:
             group = _new(help=purpose)
             group.callback()(lambda: None)
-            for each, place in places.items():
-                group.command(each, cls=_Command)(kinds.load(place))
+            for inner, module in modules.items():
+                group.command(inner, cls=_Command)(_load(module, name, inner))
             app.add_typer(group, name=name)
     return app
 

@@ -213,10 +213,11 @@ LARGE_FILE = 12_000
 
 def _load_ahead(source: Path) -> None:
     """Have a worker load what neighbourhoods of a large program need, while it is read."""
+    from stowplan.portfolio.run.messages import CandidateId
     from stowplan.portfolio.run.warm_workers import workers
 
     if source.name.endswith(".hlo.txt.gz") and source.is_file() and source.stat().st_size >= LARGE_FILE:
-        workers().prepare("stowplan.portfolio.memory_mapping.lns:lns")
+        workers().prepare(CandidateId.of("memory_mapping", "lns"))
 
 
 def _read_hint(hint: Path, earlier: Any, problem: Any) -> Any:

@@ -193,15 +193,15 @@ class Budget:
 
     def run(self, model: cp_model.CpModel, share: float, **options: Any) -> Run:
         """Run CP-SAT with a share as its limits, and count what it used; options as :func:`run` takes them."""
-        found = run(
+        outcome = run(
             model,
             time_limit=self.part(share),
             deterministic_limit=self.deterministic_part(share),
             should_stop=self.should_stop,
             **options,
         )
-        self._used += found.deterministic
-        return found
+        self._used += outcome.deterministic
+        return outcome
 
 
 P = TypeVar("P")
@@ -295,11 +295,11 @@ def find_plan(
 
     def take_bound(bound: int) -> None:
         nonlocal best
-        found = objective(bound)
-        if best is None or found > best:
-            best = found
+        claimed = objective(bound)
+        if best is None or claimed > best:
+            best = claimed
             if on_bound is not None:
-                on_bound(found)
+                on_bound(claimed)
 
     def take_solution(value: Value) -> None:
         if on_plan is not None:
@@ -342,17 +342,17 @@ def add_hint(
     ValueError
         A variable has no value though the hint is to be complete; the first such variable is named.
     """
-    found: dict[int, int] = {}
+    hinted: dict[int, int] = {}
     for key, value in values.items() if isinstance(values, Mapping) else values:
-        found.setdefault(key if isinstance(key, int) else key.index, int(value))
+        hinted.setdefault(key if isinstance(key, int) else key.index, int(value))
     model.clear_hints()  # type: ignore[no-untyped-call]
     hint = model.proto.solution_hint
-    hint.vars.extend(list(found))
-    hint.values.extend(list(found.values()))
+    hint.vars.extend(list(hinted))
+    hint.values.extend(list(hinted.values()))
     variables = model.proto.variables
-    if complete and len(found) < len(variables):
+    if complete and len(hinted) < len(variables):
         for number in range(len(variables)):
             # What can have one value only needs none.
-            if number not in found and len({*variables[number].domain}) > 1:
+            if number not in hinted and len({*variables[number].domain}) > 1:
                 name = variables[number].name or number
-                raise ValueError(f"found a hint of {len(found)} values without {name}, expected one for every variable")
+                raise ValueError(f"found a hint of {len(hinted)} values without {name}, expected one for every variable")

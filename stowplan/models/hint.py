@@ -165,12 +165,12 @@ def longest_ascending(values: Sequence[int]) -> list[int]:
         ends[length : length + 1] = [value]
         places[length : length + 1] = [at]
         before.append(places[length - 1] if length else None)
-    found: list[int] = []
+    tails: list[int] = []
     last = places[-1] if places else None
     while last is not None:
-        found.append(last)
+        tails.append(last)
         last = before[last]
-    return found[::-1]
+    return tails[::-1]
 
 
 #: How far around steps are compared at first, in steps.
@@ -197,18 +197,18 @@ def matched(later: Steps, earlier: Steps) -> list[int]:
 
     Matched steps agree in ``coarse`` at least.
     """
-    found = [-1] * len(later.names)
+    matches = [-1] * len(later.names)
     free = set(range(len(earlier.names)))
     known: dict[Hashable, int] = {}
     readers = [_readers(steps) for steps in (later, earlier)]
     for begins in ((later.signatures, earlier.signatures), (later.coarse, earlier.coarse)):
         rounds = [_rounds(*each, known) for each in zip((later, earlier), begins, readers, strict=True)]
         for here, there in zip(*rounds, strict=True):
-            _match(found, free, here, there, later, earlier)
-    return found
+            _match(matches, free, here, there, later, earlier)
+    return matches
 
 
-def aligned(found: Sequence[int], count: int, likeness: Callable[[int, int], float], least: float) -> list[int]:
+def aligned(matches: Sequence[int], count: int, likeness: Callable[[int, int], float], least: float) -> list[int]:
     """``found`` with more of the steps known, by their order.
 
     Steps that are known and in the same order in both versions divide them into stretches. Within a stretch, those left are
@@ -225,11 +225,11 @@ def aligned(found: Sequence[int], count: int, likeness: Callable[[int, int], flo
     least
         Pairs that are less alike are none.
     """
-    result = list(found)
-    taken = {*found}
-    olds, news = in_order({old: new for new, old in enumerate(found) if old >= 0})
-    for old, next_old, new, next_new in zip([-1, *olds], [*olds, count], [-1, *news], [*news, len(found)], strict=True):
-        mine = [step for step in range(new + 1, next_new) if found[step] < 0]
+    result = list(matches)
+    taken = {*matches}
+    olds, news = in_order({old: new for new, old in enumerate(matches) if old >= 0})
+    for old, next_old, new, next_new in zip([-1, *olds], [*olds, count], [-1, *news], [*news, len(matches)], strict=True):
+        mine = [step for step in range(new + 1, next_new) if matches[step] < 0]
         theirs = [step for step in range(old + 1, next_old) if step not in taken]
         if mine and theirs and len(mine) * len(theirs) <= MOST_PAIRS:
             alike = np.array([[likeness(one, other) for other in theirs] for one in mine])
@@ -258,35 +258,35 @@ def trust(given: Hint, numbers: Sequence[int | None]) -> list[float]:
 
 def _rounds(steps: Steps, begin: Sequence[Hashable], readers: list[list[int]], known: dict[Hashable, int]) -> list[list[int]]:
     """Colours of the steps, those that see furthest first; the same in both versions, by ``known``."""
-    found = [[known.setdefault(one, len(known)) for one in begin]]
+    rounds = [[known.setdefault(one, len(known)) for one in begin]]
     for _ in range(AROUND):
-        found.append(_refined(found[-1], steps, readers, known))
-    return found[::-1]
+        rounds.append(_refined(rounds[-1], steps, readers, known))
+    return rounds[::-1]
 
 
 def _readers(steps: Steps) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in steps.names]
+    readers: list[list[int]] = [[] for _ in steps.names]
     for number, sources in enumerate(steps.sources):
         for source in {*sources} - {-1}:
-            found[source].append(number)
-    return found
+            readers[source].append(number)
+    return readers
 
 
 def _refined(colours: list[int], steps: Steps, readers: list[list[int]], known: dict[Hashable, int]) -> list[int]:
     """Colours that agree where those of sources and readers agree, too."""
-    found = []
+    refined = []
     for number, colour in enumerate(colours):
         sources = tuple(-1 if source < 0 else colours[source] for source in steps.sources[number])
         around = (colour, sources, tuple(sorted(colours[reader] for reader in readers[number])))
-        found.append(known.setdefault(around, len(known)))
-    return found
+        refined.append(known.setdefault(around, len(known)))
+    return refined
 
 
-def _match(found: list[int], free: set[int], here: list[int], there: list[int], later: Steps, earlier: Steps) -> None:
+def _match(matches: list[int], free: set[int], here: list[int], there: list[int], later: Steps, earlier: Steps) -> None:
     """Match what is still free by one round's colours."""
     groups: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for number, colour in enumerate(here):
-        if found[number] < 0:
+        if matches[number] < 0:
             groups[colour][0].append(number)
     for number in sorted(free):
         groups[there[number]][1].append(number)
@@ -294,12 +294,12 @@ def _match(found: list[int], free: set[int], here: list[int], there: list[int], 
         if len(mine) != len(theirs):
             by_name = {earlier.names[number]: number for number in theirs}
             for number in mine:
-                found[number] = by_name.pop(later.names[number], -1)
-            mine = [number for number in mine if found[number] < 0]
+                matches[number] = by_name.pop(later.names[number], -1)
+            mine = [number for number in mine if matches[number] < 0]
             theirs = sorted(by_name.values())
         for number, other in zip(mine, theirs, strict=False):
-            found[number] = other
-    free.difference_update(found)
+            matches[number] = other
+    free.difference_update(matches)
 
 
 def _best_pairs(alike: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[tuple[int, int]]:
@@ -309,7 +309,7 @@ def _best_pairs(alike: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> lis
     for row in range(rows):
         paired = np.maximum(sums[row, 1:], sums[row, :-1] + alike[row])
         sums[row + 1, 1:] = np.maximum.accumulate(paired)
-    found = []
+    pairs = []
     row, column = rows, columns
     while row and column:
         if sums[row, column] == sums[row - 1, column]:
@@ -318,5 +318,5 @@ def _best_pairs(alike: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> lis
             column -= 1
         else:
             row, column = row - 1, column - 1
-            found.append((row, column))
-    return found[::-1]
+            pairs.append((row, column))
+    return pairs[::-1]

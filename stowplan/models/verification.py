@@ -83,7 +83,7 @@ def overlaps(boxes: Iterable[Box], most: int = MOST_OVERLAPS) -> dict[tuple[int,
     """
     boxes = sorted(box for box in boxes if box[2] < box[3])
     ended = sorted(boxes, key=itemgetter(1), reverse=True)
-    found: dict[tuple[int, int], int] = {}
+    pairs: dict[tuple[int, int], int] = {}
     # (low, number, high) of what lives now.
     live: list[tuple[int, int, int]] = []
     clashing: set[int] = set()
@@ -98,8 +98,8 @@ def overlaps(boxes: Iterable[Box], most: int = MOST_OVERLAPS) -> dict[tuple[int,
         above, below = live[at : at + 1], live[max(0, at - 1) : at]
         is_met = clashing or (above and above[0][0] < high) or (below and below[0][2] > low)
         for start, other, end in live if is_met else ():
-            if start < high and end > low and len(found) < most:
+            if start < high and end > low and len(pairs) < most:
                 clashing |= {number, other}
-                found.setdefault((min(number, other), max(number, other)), moment)
+                pairs.setdefault((min(number, other), max(number, other)), moment)
         live.insert(at, (low, number, high))
-    return found
+    return pairs

@@ -1,14 +1,14 @@
 """What a kind of problem is: one object that says how its plans are verified, found and shown.
 
 Each is declared in ``portfolio/<kind>/kind.py``. What takes long to import, and most calls go without, is
-imported by a function there (:attr:`Kind.extras`), or named by its place.
+imported by a function there: :attr:`Kind.function`, :attr:`Kind.extras`, :attr:`Kind.certificate`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from stowplan.models.decisions import Decision, Part, field_by_field
 from stowplan.models.document import OffsetTable, PlanDocument, ProblemDocument
 from stowplan.models.hint import HintValues
 from stowplan.models.verification import Verification, Violation
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Context, Options
 
 if TYPE_CHECKING:
     from stowplan.portfolio.keep_close.earlier_plan import KeepClose, PlanChanges
@@ -33,13 +33,12 @@ class Candidate:
     """A way to find plans or bounds, run in a process of its own or in a thread of the calling process."""
 
     name: str
+    """By which :attr:`Kind.function` knows what it does; the candidates and the baselines of a kind have different names."""
     family: str
     """``heuristic``, ``learned`` or ``exact``; or ``baseline``, of what makes the plan of the baseline that it is named after.
 
     Such a one comes first, takes no share of the others' time, and the run waits for it.
     """
-    function: str
-    """``module:function`` of ``(problem, context) -> None``."""
     share: float = 1.0
     """Part of the time limit it gets where candidates must run one after the other."""
     in_thread: bool = False
@@ -66,19 +65,11 @@ class Candidate:
         """Whether it is of the family ``baseline``."""
         return self.family == "baseline"
 
-    def load(self) -> Callable[[Any, Any], None]:
-        """The function itself."""
-        return cast(Callable[[Any, Any], None], kinds.load(self.function))
 
-
-def presolver(function: str) -> Candidate:
-    """The candidate ``presolve`` of small problems, by the ``module:function`` of what it does.
-
-    It comes before all others, as the pre-solvers of algorithm portfolios do (Xu et al. 2008, SATzilla), in a thread of the
-    calling process. Where it proves its plan the others are not started: a process takes longer to start than the work takes.
-    What it leaves open the others do as if it had not been there. Deterministic runs go without it.
-    """
-    return Candidate("presolve", "exact", function, share=0.25, in_thread=True, is_presolver=True)
+#: The candidate of small problems that comes before all others, as the pre-solvers of algorithm portfolios do (Xu et al. 2008,
+#: SATzilla), in a thread of the calling process. Where it proves its plan the others are not started: a process takes longer to
+#: start than the work takes. What it leaves open the others do as if it had not been there. Deterministic runs go without it.
+PRESOLVER = Candidate("presolve", "exact", share=0.25, in_thread=True, is_presolver=True)
 
 
 def in_caller(candidate: Candidate, options: Options) -> Candidate:
@@ -115,6 +106,8 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     """A bound that costs nothing."""
     candidates: Callable[[P, Options], list[Candidate]]
     """``(problem, options)`` to all candidates there are, most useful first."""
+    function: Callable[[str], Callable[[P, Context], None]]
+    """What the candidate of a name does, ``(problem, context) -> None``; imports what that needs."""
     baseline: str
     """Name of the baseline that speedups are over."""
     facts: Callable[[P, Q | None], dict[str, Any]]
@@ -156,8 +149,9 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     """The table of a valid plan, for ``--emit`` (:mod:`stowplan.backends.emit`)."""
     extras: Callable[[], Extras[P, Q]] = lambda: Extras()
     """Imports what most calls go without."""
-    presenter: str = ""
-    """``module:name`` of its :class:`stowplan.report.presenter.Presenter`; empty for that itself."""
+    presenter: Callable[[Kind[Any, Any]], Any] | None = None
+    """Imports and makes its :class:`stowplan.report.presenter.Presenter`; without it there is the ``PRESENTER`` of
+    ``report/<kind>/presenter.py``, or the generic one."""
 
     def finish(self, problem: P, plan: Q, objective: int) -> Q:
         """A plan with the verified objective and the kind's :attr:`labels` written into it."""

@@ -336,7 +336,7 @@ def key_of(call: Call) -> str:
         "schema": _SCHEMA,
         "kind": call.kind.name,
         "options": others | {"limit": limit},
-        "candidates": [[candidate.name, candidate.function, candidate.checkpoint] for candidate in call.candidates],
+        "candidates": [[candidate.name, candidate.checkpoint] for candidate in call.candidates],
         "baseline": call.baseline,
         "versions": sorted(versions(with_policy=True).items()),
         "environment": _environment(),

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
-from stowplan import files, kinds
+from stowplan import files
 from stowplan.errors import to_install
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
+
+T = TypeVar("T")
 
 #: What torch and a policy take to start: seconds, on one core at leisure.
 START_SECONDS = 3.0
@@ -34,7 +37,7 @@ def _digest(path: Path, changed_ns: int, size: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySource:
+class PolicySource(Generic[T]):
     """Where an agent's policy comes from."""
 
     file: str
@@ -45,8 +48,8 @@ class PolicySource:
     """What trains one."""
     training: str = ""
     """How the package's own was trained, for people."""
-    policy: str = ""
-    """``module:name`` of the class that plays with it, which has a ``load(path)``."""
+    read: Callable[[Path], T] | None = None
+    """Imports what plays with it, and reads a file of it."""
 
     @property
     def path(self) -> Path:
@@ -65,17 +68,18 @@ class PolicySource:
         """File and sha256, for the provenance of what follows it."""
         return f"{self.path.name} sha256:{self.digest}"
 
-    def load(self, path: Path | None = None) -> Any:
+    def load(self, path: Path | None = None) -> T:
         """The policy in a file, :attr:`path` where none is named; raises InputError where that is no policy or is damaged."""
         import torch
 
         # Other candidates have the other cores; and sums must not depend on how many there are.
         torch.set_num_threads(1)
-        return kinds.load(self.policy).load(path or self.path)
+        assert self.read is not None
+        return self.read(path or self.path)
 
     def candidate(
         self,
-        function: str,
+        name: str,
         options: Options,
         others: int,
         *,
@@ -87,8 +91,8 @@ class PolicySource:
 
         Parameters
         ----------
-        function
-            As :attr:`Candidate.function`; the candidate has the function's name.
+        name
+            Of the candidate.
         others
             How many candidates of other families run.
         seconds
@@ -114,9 +118,8 @@ class PolicySource:
         share = MOST_SHARE if always else min(share, MOST_SHARE)
         training = "" if os.environ.get(self.variable) else self.training
         return Candidate(
-            function.partition(":")[2],
+            name,
             "learned",
-            function,
             share=share,
             by_name_only=by_name_only,
             unavailable=unavailable,

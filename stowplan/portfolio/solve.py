@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stowplan import kinds
 from stowplan.deadline import Deadline
 from stowplan.models.document import PlanDocument, ProblemDocument
 from stowplan.portfolio.assumptions import assumptions
@@ -131,7 +130,7 @@ def solve(
     kind = kind_of(problem)
     if options.certify and kind.certificate:
         # Loaded within the limit.
-        kinds.load(kind.certificate)
+        kind.certificate()
     # The kind's modules may just have been imported; that is part of the time.
     deadline = Deadline(_run_seconds(options) - (time.monotonic() - began), cancel)
     call = build_call(kind, problem, options, plans=plans or {}, hint=hint, keep_close=keep_close)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stowplan import kinds
 from stowplan.result import Result
 from tests.patience import HANG
 from tests.portfolio.fakes import fake_kind, ladder_problem
@@ -37,6 +38,8 @@ def solve_fakes(monkeypatch: pytest.MonkeyPatch) -> SolveFakes:
     module = importlib.import_module("stowplan.portfolio.solve")
 
     def run(*names: str, kind: dict[str, Any] | None = None, **options: Any) -> Result:
+        # As it was before, after the test.
+        monkeypatch.setattr(kinds, "_PLACES", dict(kinds._PLACES))
         fakes = fake_kind(*names, **(kind or {}))
         monkeypatch.setattr(module, "kind_of", lambda problem: fakes)
         if options.get("deterministic"):

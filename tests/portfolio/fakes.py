@@ -1,6 +1,6 @@
 """A small problem with a ladder of plans, and candidates for it that behave, and that misbehave in every way known.
 
-Workers import the candidates from here by name.
+Workers import the candidates from here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from stowplan import kinds
 from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.plan import Plan, Residency
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
@@ -61,19 +62,28 @@ def fake_kind(*names: str, **changes: Any) -> Kind[Any, Any]:
 
     There is no baseline to wait for, and no first bounds.
     """
+    # For workers, which know a kind by its place.
+    kinds.register(KIND.name, f"{__name__}:FAKES")
     candidates = []
     for name in names:
         named, _, flag = name.partition(":")
         function, _, share = named.partition("/")
-        where, flags = f"{__name__}:{function}", {flag: True} if flag else {}
-        candidates.append(Candidate(function, "heuristic", where, share=float(share or 1.0), **flags))
+        candidates.append(Candidate(function, "heuristic", share=float(share or 1.0), **({flag: True} if flag else {})))
     own = {
         "candidates": lambda problem, options: candidates,
         "baseline_sources": (),
         "awaited_baselines": lambda problem: changes.get("baseline_sources", ()),
         "first_bounds": lambda problem: (),
     }
-    return replace(KIND, **{**own, **changes})
+    return replace(FAKES, **{**own, **changes})
+
+
+def function_of(name: str) -> Any:
+    """The fake of a name; else the kind's own candidate."""
+    return globals().get(name) or KIND.function(name)
+
+
+FAKES = replace(KIND, function=function_of)
 
 
 # ------------------------------------------------------------------------------------------------- those that behave

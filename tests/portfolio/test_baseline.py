@@ -17,6 +17,7 @@ from stowplan.portfolio.kind import Candidate, kind
 from stowplan.portfolio.memory_mapping import candidates
 from stowplan.result import Result
 from tests.paths import EXAMPLES
+from tests.portfolio import fakes
 from tests.portfolio.conftest import AMPLE, OF_EACH_KIND, SolveFakes
 from tests.portfolio.fakes import ALL_SLOW, OPTIMUM, ladder_plan, ladder_problem
 from tests.portfolio.recorder import Recorder
@@ -31,17 +32,21 @@ NAMED = [
 
 def maker(function: str) -> dict[str, Any]:
     """A kind whose baseline is made by one of the fakes."""
-    made = Candidate("greedy", "baseline", f"tests.portfolio.fakes:{function}")
-    return {"makes_baselines": lambda problem: (made,)}
+    made = Candidate("greedy", "baseline", in_thread=True)
+    return {
+        "makes_baselines": lambda problem: (made,),
+        "function": lambda name: fakes.function_of(function if name == made.name else name),
+    }
 
 
 def solve_with_nothing_else(monkeypatch: pytest.MonkeyPatch, name: str, baseline: str, **options: Any) -> Result:
     """Of a kind's input, where no candidate finds anything and no plan but the baseline's is at hand."""
     own = kind(name)
-    idle = Candidate("does_nothing", "heuristic", "tests.portfolio.fakes:does_nothing")
+    idle = Candidate("does_nothing", "heuristic", in_thread=True)
     weak = replace(
         own,
         candidates=lambda problem, options: [idle],
+        function=lambda name: fakes.does_nothing if name == idle.name else own.function(name),
         initial=lambda problem: {key: plan for key, plan in own.initial(problem).items() if key == baseline},
     )
     monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "kind_of", lambda problem: weak)

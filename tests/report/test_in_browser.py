@@ -47,7 +47,7 @@ def given_result(name: str) -> tuple[Any, Result]:
     plans = dict(kind.initial(problem))
     recorder = Recorder()
     for candidate in kind.makes_baselines(problem):
-        candidate.load()(problem, recorder)
+        kind.function(candidate.name)(problem, recorder)
     plans |= {source: plan for plan, source in recorder.plans}
     costs = {source: check(kind, problem, plan).objective or 0 for source, plan in plans.items()}
     source = min(costs, key=lambda each: costs[each])

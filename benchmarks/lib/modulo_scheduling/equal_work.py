@@ -10,7 +10,7 @@ from stowplan.learned_guidance.modulo_scheduling.rollouts import Player
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, list_scheduling
+from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, begin, list_scheduling
 
 
 def spend(
@@ -68,7 +68,7 @@ def _lists(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) 
 
 def _searches(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) -> None:
     begin(tally, seed, stop)
-    run = Search(tally, seed + 1)
+    run = MappingSearch(tally, seed + 1)
     while not stop():
         run.step(tally.body.least_ii, stop)
 

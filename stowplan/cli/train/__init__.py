@@ -50,8 +50,6 @@ once.
 class Training(ABC, Generic[T]):
     """One run of ``stowplan train``: its options, a field each, and what becomes of them."""
 
-    AGENT: ClassVar[str]
-    """Where its trainer is: ``module:name``."""
     KIND: ClassVar[tuple[str, str]]
     """The kind of its problems, and what they are made of."""
     INPUTS: ClassVar[tuple[str, ...]]
@@ -96,6 +94,11 @@ class Training(ABC, Generic[T]):
 
     @property
     @abstractmethod
+    def trainer(self) -> type[T]:
+        """What trains it; imported here."""
+
+    @property
+    @abstractmethod
     def sources(self) -> Sequence[Path]:
         """The files to learn on."""
 
@@ -133,12 +136,12 @@ class Training(ABC, Generic[T]):
 
         given = {"seed": self.seed or 0, **self.made_with}
         if self.start_from is None:
-            return self._trainer_type(problems, config, **given)
-        content, network = load_policy(self.start_from, self._trainer_type.POLICY)
+            return self.trainer(problems, config, **given)
+        content, network = load_policy(self.start_from, self.trainer.POLICY)
         given["weights"] = self.weights(network)
         config = config.changed(**{name: getattr(content.config, name) for name in self.NETWORK})
         try:
-            return self._trainer_type(problems, config, **given)
+            return self.trainer(problems, config, **given)
         except InputError as error:
             raise error.within(self.start_from) from error
 
@@ -254,11 +257,6 @@ class Training(ABC, Generic[T]):
         # Batches are many and small: with more threads they wait for each other.
         torch.set_num_threads(1)
 
-    @property
-    def _trainer_type(self) -> type[T]:
-        found: type[T] = kinds.load(self.AGENT)
-        return found
-
     def _read(self) -> list[Any]:
         kind, what = self.KIND
         problems: list[Any] = []
@@ -280,14 +278,14 @@ class Training(ABC, Generic[T]):
         return {} if amount is None else {self.AMOUNT_IN_CONFIG: amount}
 
     def _resumed(self, problems: list[Any]) -> T:
-        return self._trainer_type.resume(self.output, problems, changes=self._changes, **self.made_with)
+        return self.trainer.resume(self.output, problems, changes=self._changes, **self.made_with)
 
     def _begun(self, problems: list[Any], deadline: Deadline) -> T:
         """A new trainer that has learned from plans of files, and from plans that are found now."""
         from stowplan.frontends.read import read_plan
         from stowplan.learned_guidance.training.settings import with_settings
 
-        config = self.configured(getattr(self._trainer_type.CHECKPOINT.config, self.preset or "cpu")())
+        config = self.configured(getattr(self.trainer.CHECKPOINT.config, self.preset or "cpu")())
         trainer = self.new(problems, with_settings(config, self.settings or ()).changed(**self._changes))
         digests = [problem.digest for problem in trainer.problems]
         for path in self.demonstrations or ():

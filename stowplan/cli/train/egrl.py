@@ -26,7 +26,6 @@ IMITATION = 1.0
 class _Training(Training["Trainer"]):
     """Train EGRL to place the tensors of one or more networks."""
 
-    AGENT = "stowplan.learned_guidance.tier_placement.egrl.trainer:Trainer"
     KIND = ("tier placement", "a network")
     INPUTS = ("target", "capacity", "precision", "granularity", "address_spaces")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "evaluations", "evaluations", "evaluations"
@@ -56,6 +55,12 @@ class _Training(Training["Trainer"]):
         float | None,
         option("--demonstrate", "SECONDS", "Solve each network exactly for so long, and learn from the plan."),
     ] = None
+
+    @property
+    def trainer(self) -> type[Trainer]:
+        from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
+
+        return Trainer
 
     @property
     def sources(self) -> list[Path]:
@@ -127,4 +132,4 @@ class _Training(Training["Trainer"]):
         return f"{best}, {row['evaluations']} evaluations, {row['layers']} layers"
 
 
-egrl_command = command(_Training)
+train_egrl_command = command(_Training)

@@ -25,7 +25,6 @@ LOCAL_SEARCH_SHARE = 0.5
 class _Training(Training["Trainer"]):
     """Train MMap-MuZero to map the memory of one or more programs."""
 
-    AGENT = "stowplan.learned_guidance.memory_mapping.muzero.trainer:Trainer"
     KIND = ("memory mapping", "a compiled program")
     INPUTS = ("target", "capacity", "cost_model")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "training_steps", "training steps"
@@ -52,6 +51,12 @@ class _Training(Training["Trainer"]):
         int | None, option("--windows", "N", "Learn on N random windows of each program, not the whole of it.")
     ] = None
     window_moves: Annotated[int, option("--window-moves", "N", "Moves of a window, at most, or nearly so.")] = 400
+
+    @property
+    def trainer(self) -> type[Trainer]:
+        from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+
+        return Trainer
 
     @property
     def sources(self) -> list[Path]:
@@ -125,4 +130,4 @@ class _Training(Training["Trainer"]):
         return f"{best}, {row['games']} games of {row['moves']} moves"
 
 
-muzero_command = command(_Training)
+train_muzero_command = command(_Training)

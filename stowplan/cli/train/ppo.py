@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 class _Training(Training["Trainer"]):
     """Train the PPO mapper to place the instructions of one or more loop bodies."""
 
-    AGENT = "stowplan.learned_guidance.modulo_scheduling.ppo.trainer:Trainer"
     KIND = ("modulo scheduling", "a loop body")
     INPUTS = ("target", "rules", "fixed", "op_table")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "steps", "placements"
@@ -44,6 +43,12 @@ class _Training(Training["Trainer"]):
         float | None,
         option("--demonstrate", "SECONDS", "Map each graph by heuristics for so long, and imitate the plan."),
     ] = None
+
+    @property
+    def trainer(self) -> type[Trainer]:
+        from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
+
+        return Trainer
 
     @property
     def sources(self) -> list[Path]:
@@ -92,4 +97,4 @@ class _Training(Training["Trainer"]):
         return f"{best}, {row['instructions']} instructions"
 
 
-ppo_command = command(_Training)
+train_ppo_command = command(_Training)

@@ -283,19 +283,19 @@ def stages_of(built: Model) -> list[MatrixModel]:
     """The matrix with more and more columns that must be integers; the last is the whole problem."""
     unit, tensors = built.structure.unit, built.problem.tensors
     sizes = {tensor: tensors[tensor].bytes for tensor in built.stay_columns}
-    found: list[MatrixModel] = []
+    stages: list[MatrixModel] = []
     known = 0
     for smallest in (unit, unit // _MIDDLE):
         is_integer = np.zeros(built.matrix.columns, dtype=bool)
         is_integer[[column for tensor, column in built.stay_columns.items() if sizes[tensor] >= smallest]] = True
         count = int(is_integer.sum())
         if known < count < len(sizes):
-            found.append(replace(built.matrix, is_integer=is_integer))
+            stages.append(replace(built.matrix, is_integer=is_integer))
             known = count
     is_integer = built.matrix.is_integer.copy()
     # Where all else is integral, units for the rests can be rounded up, for the whole units beside them are integers.
     is_integer[[moment.rounded for moment in built.moments]] = False
-    return [*found, replace(built.matrix, is_integer=is_integer)]
+    return [*stages, replace(built.matrix, is_integer=is_integer)]
 
 
 def solve_stage(matrix: MatrixModel, options: Options, on_point: Callable[[FloatArray], None] | None = None) -> Outcome:

@@ -146,10 +146,10 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             possible = {option[at] for option in operator.options}
             if shared is not None and not shared & possible:
                 name = self.tensors[tensor].name
-                found = ", ".join(self.tensors[tensor].layout_name(layout) for layout in sorted(possible))
+                layouts = ", ".join(self.tensors[tensor].layout_name(layout) for layout in sorted(possible))
                 expected = ", ".join(self.tensors[tensor].layout_name(layout) for layout in sorted(shared))
                 raise InputError(
-                    f"contradictory bank rules: it writes tensor {name!r} as {found}, those before it as {expected}",
+                    f"contradictory bank rules: it writes tensor {name!r} as {layouts}, those before it as {expected}",
                     place=f"operators[{number}] ({operator.name})",
                 )
             shared = possible if shared is None else shared & possible
@@ -157,20 +157,20 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     @cached_property
     def writers(self) -> tuple[tuple[int, ...], ...]:
         """Numbers of the operators that write each tensor, ascending."""
-        found: list[list[int]] = [[] for _ in self.tensors]
+        by_tensor: list[list[int]] = [[] for _ in self.tensors]
         for number, operator in enumerate(self.operators):
             for tensor in operator.writes:
-                found[tensor].append(number)
-        return tuple(map(tuple, found))
+                by_tensor[tensor].append(number)
+        return tuple(map(tuple, by_tensor))
 
     @cached_property
     def readers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """(operator, which of its reads) of every access to each tensor, in order."""
-        found: list[list[tuple[int, int]]] = [[] for _ in self.tensors]
+        by_tensor: list[list[tuple[int, int]]] = [[] for _ in self.tensors]
         for number, operator in enumerate(self.operators):
             for at, tensor in enumerate(operator.reads):
-                found[tensor].append((number, at))
-        return tuple(map(tuple, found))
+                by_tensor[tensor].append((number, at))
+        return tuple(map(tuple, by_tensor))
 
     def life(self, tensor: int) -> tuple[int, int] | None:
         """Half-open range of operators during which a tensor is on chip, if it stays there; None where nothing touches it.

@@ -46,12 +46,12 @@ def own_layouts(problem: Problem, options: Sequence[int]) -> list[int]:
 
 def copies_of(problem: Problem, tensor: int, own: int, options: Sequence[int]) -> dict[int, int]:
     """Layout to first reader of every copy of a tensor on chip."""
-    found: dict[int, int] = {}
+    copies: dict[int, int] = {}
     for number, at in problem.readers[tensor]:
         layout = problem.operators[number].options[options[number]][at]
         if layout != own:
-            found.setdefault(layout, number)
-    return found
+            copies.setdefault(layout, number)
+    return copies
 
 
 def assemble(problem: Problem, options: Sequence[int], on_chip: Sequence[bool]) -> Plan:

@@ -45,20 +45,20 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Verification
         Violations, bytes copied and moved off chip, and their weighted sum.
     """
-    found = verification.of_problem(problem, plan)
+    violations = verification.of_problem(problem, plan)
     shape = _shape(problem, plan)
     if shape:
-        return Verification((*found, *shape), None)
+        return Verification((*violations, *shape), None)
     wanted = _wanted(problem, plan)
-    found += _written(problem, plan)
-    found += _copies(problem, plan, wanted)
-    found += _space(problem, plan)
+    violations += _written(problem, plan)
+    violations += _copies(problem, plan, wanted)
+    violations += _space(problem, plan)
     copied = sum(_bytes(problem, copy.tensor, copy.layout) for copy in plan.copies)
     moved = _off_chip_bytes(problem, plan)
     objective = problem.copy_weight * copied + problem.off_chip_weight * moved
     if plan.objective != objective:
-        found.append(Violation("wrong_objective", f"the plan says {plan.objective}, it moves {objective}"))
-    return Verification(tuple(found), objective, {"copied_bytes": copied, "off_chip_bytes": moved})
+        violations.append(Violation("wrong_objective", f"the plan says {plan.objective}, it moves {objective}"))
+    return Verification(tuple(violations), objective, {"copied_bytes": copied, "off_chip_bytes": moved})
 
 
 def _bytes(problem: Problem, tensor: int, layout: int) -> int:
@@ -68,7 +68,7 @@ def _bytes(problem: Problem, tensor: int, layout: int) -> int:
 
 def _shape(problem: Problem, plan: Plan) -> list[Violation]:
     """What is missing, or names something that is not there."""
-    found = []
+    violations = []
     counts = (
         ("options", len(plan.options), len(problem.operators)),
         ("layouts", len(plan.layouts), len(problem.tensors)),
@@ -76,23 +76,23 @@ def _shape(problem: Problem, plan: Plan) -> list[Violation]:
     )
     for what, count, expected in counts:
         if count != expected:
-            found.append(Violation("wrong_count", f"{count} {what}, expected {expected}"))
+            violations.append(Violation("wrong_count", f"{count} {what}, expected {expected}"))
     for number, (option, operator) in enumerate(zip(plan.options, problem.operators, strict=False)):
         if not 0 <= option < len(operator.options):
             message = f"operator {operator.name} has option {option} of {len(operator.options)}"
-            found.append(Violation("unknown_option", message, {"operators": (number,)}))
+            violations.append(Violation("unknown_option", message, {"operators": (number,)}))
     for number, (layout, tensor) in enumerate(zip(plan.layouts, problem.tensors, strict=False)):
         if not -1 <= layout < len(tensor.shape):
-            found.append(Violation("unknown_layout", f"tensor {tensor.name} has layout {layout}", {"tensors": (number,)}))
+            violations.append(Violation("unknown_layout", f"tensor {tensor.name} has layout {layout}", {"tensors": (number,)}))
     for copy in plan.copies:
         if not 0 <= copy.tensor < len(problem.tensors):
-            found.append(Violation("unknown_layout", f"a copy is of tensor number {copy.tensor}"))
+            violations.append(Violation("unknown_layout", f"a copy is of tensor number {copy.tensor}"))
             continue
         tensor = problem.tensors[copy.tensor]
         if not -1 <= copy.layout < len(tensor.shape) + len(tensor.views):
             message = f"a copy makes layout {copy.layout} of tensor {tensor.name}"
-            found.append(Violation("unknown_layout", message, {"tensors": (copy.tensor,)}))
-    return found
+            violations.append(Violation("unknown_layout", message, {"tensors": (copy.tensor,)}))
+    return violations
 
 
 def _wanted(problem: Problem, plan: Plan) -> list[dict[int, int]]:
@@ -106,19 +106,19 @@ def _wanted(problem: Problem, plan: Plan) -> list[dict[int, int]]:
 
 
 def _written(problem: Problem, plan: Plan) -> list[Violation]:
-    found = []
+    violations = []
     for number, operator in enumerate(problem.operators):
         chosen = operator.options[plan.options[number]]
         for at, tensor in enumerate(operator.writes, len(operator.reads)):
             if chosen[at] != plan.layouts[tensor]:
                 name = problem.tensors[tensor].name
                 message = f"operator {operator.name} writes {name} in layout {chosen[at]}, its own is {plan.layouts[tensor]}"
-                found.append(Violation("wrong_layout", message, {"operators": (number,), "tensors": (tensor,)}))
-    return found
+                violations.append(Violation("wrong_layout", message, {"operators": (number,), "tensors": (tensor,)}))
+    return violations
 
 
 def _copies(problem: Problem, plan: Plan, wanted: list[dict[int, int]]) -> list[Violation]:
-    found = []
+    violations = []
     last_write: dict[int, int] = {}
     for number, operator in enumerate(problem.operators):
         for tensor in operator.writes:
@@ -129,19 +129,21 @@ def _copies(problem: Problem, plan: Plan, wanted: list[dict[int, int]]) -> list[
         name = problem.tensors[copy.tensor].name
         what = f"the copy of {name} to layout {copy.layout}"
         if key in made:
-            found.append(Violation("duplicate_copy", f"{what} is made twice", {"tensors": (copy.tensor,)}))
+            violations.append(Violation("duplicate_copy", f"{what} is made twice", {"tensors": (copy.tensor,)}))
         if not plan.on_chip[copy.tensor]:
-            found.append(Violation("copy_off_chip", f"{what} is of a tensor that is not on chip", {"tensors": (copy.tensor,)}))
+            violations.append(
+                Violation("copy_off_chip", f"{what} is of a tensor that is not on chip", {"tensors": (copy.tensor,)})
+            )
         if copy.layout == plan.layouts[copy.tensor] or copy.layout not in wanted[copy.tensor]:
-            found.append(Violation("pointless_copy", f"{what} is one that nothing needs", {"tensors": (copy.tensor,)}))
+            violations.append(Violation("pointless_copy", f"{what} is one that nothing needs", {"tensors": (copy.tensor,)}))
         elif copy.before > wanted[copy.tensor][copy.layout]:
             first = wanted[copy.tensor][copy.layout]
             message = f"{what} is made before operator {copy.before}, after operator {first} reads it"
-            found.append(Violation("late_copy", message, {"operators": (first,), "tensors": (copy.tensor,)}))
+            violations.append(Violation("late_copy", message, {"operators": (first,), "tensors": (copy.tensor,)}))
         first_moment = last_write[copy.tensor] + 1 if copy.tensor in last_write else 0
         if not first_moment <= copy.before:
             message = f"{what} is made before operator {copy.before}, before all of it is written"
-            found.append(Violation("early_copy", message, {"tensors": (copy.tensor,)}))
+            violations.append(Violation("early_copy", message, {"tensors": (copy.tensor,)}))
         made[key] = copy.before
     for tensor, layouts in enumerate(wanted):
         if not plan.on_chip[tensor]:
@@ -149,14 +151,14 @@ def _copies(problem: Problem, plan: Plan, wanted: list[dict[int, int]]) -> list[
         for layout, first in layouts.items():
             if layout != plan.layouts[tensor] and (tensor, layout) not in made:
                 message = f"operator {problem.operators[first].name} reads {problem.tensors[tensor].name} in layout {layout}"
-                found.append(
+                violations.append(
                     Violation(
                         "missing_copy",
                         f"{message}, its own is {plan.layouts[tensor]}",
                         {"operators": (first,), "tensors": (tensor,)},
                     )
                 )
-    return found
+    return violations
 
 
 def _space(problem: Problem, plan: Plan) -> list[Violation]:
@@ -176,14 +178,14 @@ def _space(problem: Problem, plan: Plan) -> list[Violation]:
         if copy.tensor in first:
             change[first[copy.tensor]] += _bytes(problem, copy.tensor, copy.layout)
             change[last[copy.tensor] + 1] -= _bytes(problem, copy.tensor, copy.layout)
-    found = []
+    violations = []
     load = 0
     for number, operator in enumerate(problem.operators):
         load += change[number]
         if load > problem.capacity:
             message = f"{load} bytes on chip at operator {operator.name}, more than the capacity of {problem.capacity}"
-            found.append(Violation("over_capacity", message, {"operators": (number,)}))
-    return found
+            violations.append(Violation("over_capacity", message, {"operators": (number,)}))
+    return violations
 
 
 def _off_chip_bytes(problem: Problem, plan: Plan) -> int:

@@ -75,14 +75,16 @@ def solve(
     if any(not banks for banks in problem.allowed):
         return Outcome("infeasible", None, None)
     built = build(problem, cuts)
-    found = solve_matrix(built.matrix, solver, time_limit=time_limit, seed=seed, node_limit=node_limit, should_stop=should_stop)
+    outcome = solve_matrix(
+        built.matrix, solver, time_limit=time_limit, seed=seed, node_limit=node_limit, should_stop=should_stop
+    )
     spread = float(built.matrix.cost.sum())
-    bound = None if found.bound is None else mip_outcome.proven(found.bound, spread, unit=built.unit)
-    if found.values is None:
-        return Outcome("infeasible" if found.status == "infeasible" else "unknown", None, bound)
+    bound = None if outcome.bound is None else mip_outcome.proven(outcome.bound, spread, unit=built.unit)
+    if outcome.values is None:
+        return Outcome("infeasible" if outcome.status == "infeasible" else "unknown", None, bound)
     banks = [0] * len(problem.buffers)
-    for at in np.flatnonzero(found.values > 0.5):
+    for at in np.flatnonzero(outcome.values > 0.5):
         number, bank = built.pairs[at]
         banks[number] = bank
     plan = plan_of(problem, banks, [0] * len(banks))
-    return Outcome("optimal" if found.status == "optimal" else "feasible", plan, bound)
+    return Outcome("optimal" if outcome.status == "optimal" else "feasible", plan, bound)

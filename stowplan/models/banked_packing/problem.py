@@ -96,10 +96,10 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     def allowed(self) -> tuple[tuple[int, ...], ...]:
         """Numbers of the banks each buffer may be in and is not too large for, cheapest first."""
         order = sorted(range(len(self.banks)), key=lambda bank: (self.banks[bank].cost, bank))
-        found = []
+        allowed = []
         for number, buffer in enumerate(self.buffers):
             names = set(buffer.banks) or {bank.name for bank in self.banks}
-            found.append(
+            allowed.append(
                 tuple(
                     bank
                     for bank in order
@@ -107,7 +107,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
                     and self.first(number, bank) + self.taken(number, bank) <= self.banks[bank].capacity
                 )
             )
-        return tuple(found)
+        return tuple(allowed)
 
     def taken(self, buffer: int, bank: int) -> int:
         """Bytes that a buffer takes in a bank."""

@@ -41,14 +41,14 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Verification
         Violations, and the recomputed objective.
     """
-    found = verification.of_problem(problem, plan)
+    violations = verification.of_problem(problem, plan)
     if not len(plan.banks) == len(plan.offsets) == len(problem.buffers):
         counts = f"{len(plan.banks)} banks and {len(plan.offsets)} offsets for {len(problem.buffers)} buffers"
-        return Verification((*found, Violation("wrong_count", counts)), None)
+        return Verification((*violations, Violation("wrong_count", counts)), None)
     strays = [number for number, bank in enumerate(plan.banks) if not 0 <= bank < len(problem.banks)]
     if strays:
         message = f"buffer {problem.buffers[strays[0]].id} is in bank {plan.banks[strays[0]]} of {len(problem.banks)}"
-        return Verification((*found, Violation("no_such_bank", message, {"buffers": tuple(strays)})), None)
+        return Verification((*violations, Violation("no_such_bank", message, {"buffers": tuple(strays)})), None)
     cost = 0
     boxes: list[list[verification.Box]] = [[] for _ in problem.banks]
     for number, buffer in enumerate(problem.buffers):
@@ -58,25 +58,25 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         cost += buffer.size * buffer.uses * bank.cost
         if buffer.banks and bank.name not in buffer.banks:
             message = f"buffer {buffer.id} is in {bank.name}, not in {' or '.join(buffer.banks)}"
-            found.append(Violation("forbidden_bank", message, {"buffers": (number,)}))
+            violations.append(Violation("forbidden_bank", message, {"buffers": (number,)}))
         for unit in {buffer.alignment, bank.alignment}:
             if offset % unit:
                 message = f"buffer {buffer.id} is at {offset} of {bank.name}, not a multiple of {unit}"
-                found.append(Violation("misaligned", message, {"buffers": (number,)}))
+                violations.append(Violation("misaligned", message, {"buffers": (number,)}))
         if offset < bank.reserved:
             message = f"buffer {buffer.id} is at {offset} of {bank.name}, whose first {bank.reserved} bytes are reserved"
-            found.append(Violation("reserved", message, {"buffers": (number,)}))
+            violations.append(Violation("reserved", message, {"buffers": (number,)}))
         if end > bank.capacity:
             message = f"buffer {buffer.id} ends at {end} of {bank.name}, beyond its capacity of {bank.capacity}"
-            found.append(Violation("over_capacity", message, {"buffers": (number,)}))
+            violations.append(Violation("over_capacity", message, {"buffers": (number,)}))
         boxes[plan.banks[number]].append((buffer.lower, buffer.upper, offset, end, number))
     if cost != plan.objective:
-        found.append(Violation("wrong_objective", f"the plan says {plan.objective}, its cost is {cost}"))
+        violations.append(Violation("wrong_objective", f"the plan says {plan.objective}, its cost is {cost}"))
     left = verification.MOST_OVERLAPS
     for inside in boxes:
         pairs = verification.overlaps(inside, left)
         left -= len(pairs)
         for pair, moment in pairs.items():
-            one, two = (problem.buffers[each].id for each in pair)
-            found.append(Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", {"buffers": pair}))
-    return Verification(tuple(found), cost)
+            one, two = (problem.buffers[number].id for number in pair)
+            violations.append(Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", {"buffers": pair}))
+    return Verification(tuple(violations), cost)

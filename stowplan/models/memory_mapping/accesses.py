@@ -163,7 +163,7 @@ class TensorAccesses:
 
 def accesses_of(problem: Problem) -> list[list[Access]]:
     """Accesses of every tensor of the problem, in the order of ``problem.tensors``, each in step order."""
-    found: list[list[Access]] = [[] for _ in problem.tensors]
+    accesses: list[list[Access]] = [[] for _ in problem.tensors]
     number = 0
     for index, step in enumerate(problem.steps):
         reads: dict[int, int] = {}
@@ -172,13 +172,13 @@ def accesses_of(problem: Problem) -> list[list[Access]]:
             (writes if use.is_output else reads)[use.tensor] = number
             number += 1
         for tensor in {**reads, **writes}:
-            found[tensor].append(Access(index, reads.get(tensor), writes.get(tensor)))
-    return found
+            accesses[tensor].append(Access(index, reads.get(tensor), writes.get(tensor)))
+    return accesses
 
 
 def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
     """Access sequence of every tensor of the problem, in the order of ``problem.tensors``."""
-    found = accesses_of(problem)
+    by_tensor = accesses_of(problem)
     inner: list[int] = internal_loops(problem).tolist()
     residency = {loop: residency_boundaries(problem, loop) for loop in {*inner}}
     copy = Boundaries(problem.horizon, problem.loops)
@@ -195,7 +195,7 @@ def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
             residency=residency[inner[index]],
             copy=copy,
         )
-        for index, (info, accesses) in enumerate(zip(problem.tensors, found, strict=True))
+        for index, (info, accesses) in enumerate(zip(problem.tensors, by_tensor, strict=True))
     )
 
 

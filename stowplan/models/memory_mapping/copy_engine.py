@@ -137,7 +137,7 @@ def step_durations(problem: Problem, fast: Sequence[bool]) -> list[int]:
 
 def slices_of(plan: Plan) -> dict[tuple[int, int], list[int]]:
     """Places of the slices in a valid plan's list of copies, by tensor and start of their residency."""
-    found: dict[tuple[int, int], list[int]] = {}
+    slices: dict[tuple[int, int], list[int]] = {}
     starts: defaultdict[int, list[int]] = defaultdict(list)
     sliced = [(place, copy) for place, copy in enumerate(plan.copies) if copy.part is not None]
     if sliced:
@@ -147,8 +147,8 @@ def slices_of(plan: Plan) -> dict[tuple[int, int], list[int]]:
             own.sort()
     for place, copy in sliced:
         own = starts[copy.tensor]
-        found.setdefault((copy.tensor, own[bisect_right(own, copy.start) - 1]), []).append(place)
-    return found
+        slices.setdefault((copy.tensor, own[bisect_right(own, copy.start) - 1]), []).append(place)
+    return slices
 
 
 def with_whole_copies(problem: Problem, plan: Plan) -> Plan:

@@ -97,10 +97,10 @@ ALIKE = 0.5
 
 def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
     """For each step of a problem the step of an earlier version that it was, -1 for none; shape ``[T]``."""
-    found = matched(_steps(problem), _steps(earlier))
+    pairs = matched(_steps(problem), _steps(earlier))
     signatures = [[_signature(version, step) for step in version.steps] for version in (problem, earlier)]
     likeness = cache(_likeness)
-    return aligned(found, len(earlier.steps), lambda step, before: likeness(signatures[0][step], signatures[1][before]), ALIKE)
+    return aligned(pairs, len(earlier.steps), lambda step, before: likeness(signatures[0][step], signatures[1][before]), ALIKE)
 
 
 def paired_uses(problem: Problem, step: int, earlier: Problem, before: int) -> list[tuple[int, int]]:
@@ -173,12 +173,16 @@ def carried_plan(problem: Problem, earlier: Problem, plan: Plan, before: Sequenc
     for _ in range(ROUNDS):
         if not moved.residencies:
             return None
-        found = verify(problem, moved)
-        blamed = {_blamed(problem, moved, each) for each in found.violations if each.code != Reason.WRONG_OBJECTIVE}
+        verification = verify(problem, moved)
+        blamed = {
+            _blamed(problem, moved, violation)
+            for violation in verification.violations
+            if violation.code != Reason.WRONG_OBJECTIVE
+        }
         if not blamed:
-            if found.objective is None or found.objective >= problem.all_slow_ps:
+            if verification.objective is None or verification.objective >= problem.all_slow_ps:
                 return None
-            return msgspec.structs.replace(moved, objective=found.objective)
+            return msgspec.structs.replace(moved, objective=verification.objective)
         if blamed == {None}:
             return None
         moved = _without(problem, moved, blamed)
@@ -232,11 +236,11 @@ class _Move:
             if moved is not None:
                 homes[stay.tensor].append((stay, moved))
         for place, copy in enumerate(plan.copies):
-            found = next((pair for pair in homes[copy.tensor] if pair[0].start <= copy.start < pair[0].end), None)
-            if found is None:
-                found = next((pair for pair in homes[copy.tensor] if copy.start == pair[0].end), None)
-            if found is not None:
-                moved_copy = self._copy(copy, *found)
+            home = next((pair for pair in homes[copy.tensor] if pair[0].start <= copy.start < pair[0].end), None)
+            if home is None:
+                home = next((pair for pair in homes[copy.tensor] if copy.start == pair[0].end), None)
+            if home is not None:
+                moved_copy = self._copy(copy, *home)
                 copies.append((moved_copy.start, place, moved_copy))
         return Plan(
             problem=self._problem.digest,

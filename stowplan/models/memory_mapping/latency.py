@@ -143,7 +143,7 @@ def marginals(table: Sequence[int], bit: int) -> list[int]:
 
 def open_entries(table: Sequence[int], is_open: Sequence[bool]) -> list[int]:
     """The entries of a table in which all uses that are not open are slow."""
-    never = sum(1 << bit for bit, each in enumerate(is_open) if not each)
+    never = sum(1 << bit for bit, use_is_open in enumerate(is_open) if not use_is_open)
     return [value for mask, value in enumerate(table) if not mask & never]
 
 
@@ -156,11 +156,11 @@ def hull_bits(table: Sequence[int]) -> list[int]:
 
 def least_over(table: Sequence[int], bits: Sequence[int]) -> list[int]:
     """The table over some of its uses, each entry the least whatever the others do."""
-    found = [max(table)] * (1 << len(bits))
+    least = [max(table)] * (1 << len(bits))
     for mask, value in enumerate(table):
         at = sum(1 << place for place, bit in enumerate(bits) if mask >> bit & 1)
-        found[at] = min(found[at], value)
-    return found
+        least[at] = min(least[at], value)
+    return least
 
 
 def affine_lower_bounds(table: Sequence[int]) -> list[Affine]:

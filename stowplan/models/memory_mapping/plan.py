@@ -63,10 +63,10 @@ _Thing = TypeVar("_Thing", Residency, Copy)
 
 def by_tensor(things: Iterable[_Thing]) -> defaultdict[int, list[_Thing]]:
     """Residencies or copies of each tensor, in their order."""
-    found: defaultdict[int, list[_Thing]] = defaultdict(list)
+    grouped: defaultdict[int, list[_Thing]] = defaultdict(list)
     for thing in things:
-        found[thing.tensor].append(thing)
-    return found
+        grouped[thing.tensor].append(thing)
+    return grouped
 
 
 #: Number of a pair, and what the thing is: a tensor, or a tensor and a direction.
@@ -116,15 +116,15 @@ def _pairs(
     for side, things in enumerate((first, second)):
         for thing in sorted(things, key=lambda thing: (thing.start, thing.end)):
             groups.setdefault(group(thing), ([], []))[side].append(thing)
-    found: list[tuple[_Thing | None, _Thing | None]] = []
+    pairs: list[tuple[_Thing | None, _Thing | None]] = []
     for before, after in groups.values():
         for thing in list(before):
             if thing in after:
                 before.remove(thing)
                 after.remove(thing)
-                found.append((thing, thing))
-        found.extend(pair(before, after))
-    return found
+                pairs.append((thing, thing))
+        pairs.extend(pair(before, after))
+    return pairs
 
 
 def _by_overlap(first: Sequence[Residency], second: Sequence[Residency]) -> Iterator[tuple[Residency | None, Residency | None]]:

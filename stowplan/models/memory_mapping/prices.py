@@ -57,7 +57,7 @@ class Prices:
 
     def encode(self) -> bytes:
         """For :meth:`decode`."""
-        return msgspec.msgpack.encode([each.tolist() if isinstance(each, np.ndarray) else each for each in astuple(self)])
+        return msgspec.msgpack.encode([field.tolist() if isinstance(field, np.ndarray) else field for field in astuple(self)])
 
     @staticmethod
     def decode(data: bytes) -> Prices:

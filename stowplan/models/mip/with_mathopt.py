@@ -122,8 +122,8 @@ class _Run:
     def take_messages(self, lines: list[str]) -> None:
         """Look for bounds in lines of GSCIP's log."""
         for line in lines:
-            found = _ROW.search(line)
-            bound = -np.inf if found is None else rounded_down(found["bound"])
+            row = _ROW.search(line)
+            bound = -np.inf if row is None else rounded_down(row["bound"])
             if np.isfinite(bound) and not self._left_behind and (self.bound is None or bound > self.bound):
                 self.bound = bound
                 if self._on_bound is not None:
@@ -156,8 +156,8 @@ def _outcome(model: MatrixModel, result: Any, seen: float | None) -> Outcome:
     status: Status = _STATUS.get(result.termination.reason, "unknown")
     values = None
     if result.solutions and result.solutions[0].primal_solution is not None:
-        found = result.solutions[0].primal_solution.variable_values
-        values = np.fromiter(found.values(), dtype=np.float64, count=len(found))
+        by_variable = result.solutions[0].primal_solution.variable_values
+        values = np.fromiter(by_variable.values(), dtype=np.float64, count=len(by_variable))
         if not model.is_feasible(values):
             values = None
     bound = result.termination.objective_bounds.dual_bound

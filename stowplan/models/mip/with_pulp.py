@@ -68,9 +68,9 @@ def available() -> list[str]:
     """Names of the solvers that PuLP finds on this machine: ours where there is one, else PuLP's own."""
     with _quiet():
         # HiGHS in process is called without PuLP.
-        found = set(pulp.listSolvers(onlyAvailable=True)) - {"HiGHS"}
+        solvers = set(pulp.listSolvers(onlyAvailable=True)) - {"HiGHS"}
     ours = {pulp_name: name for name, pulp_name in SOLVERS.items()}
-    return sorted(ours.get(name, name) for name in found)
+    return sorted(ours.get(name, name) for name in solvers)
 
 
 def build(model: MatrixModel) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:

@@ -94,8 +94,8 @@ class Audit:
     def launches_of(self, flow: list[int]) -> dict[int, int]:
         """First clock of each flow."""
         launch: dict[int, int] = {}
-        for each, time in zip(flow, self.plan.times, strict=True):
-            launch[each] = min(time, launch.get(each, time))
+        for first, time in zip(flow, self.plan.times, strict=True):
+            launch[first] = min(time, launch.get(first, time))
         return launch
 
     def flows(self) -> list[int]:

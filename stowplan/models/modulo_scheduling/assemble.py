@@ -57,11 +57,11 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Ma
             if number in known:
                 times[number] = time + (known[number] - time) % ii
             else:
-                found = next((clock for clock in range(time, time + ii) if slots.is_free(number, clock)), None)
-                if found is None:
+                free = next((clock for clock in range(time, time + ii) if slots.is_free(number, clock)), None)
+                if free is None:
                     return None
-                slots.take(number, found)
-                times[number] = found
+                slots.take(number, free)
+                times[number] = free
         else:
             # The least shift that no time is negative and every value from outside is there.
             late = max(-known[number] for number in group)

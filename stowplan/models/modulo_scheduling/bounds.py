@@ -170,13 +170,13 @@ def _slow(problem: Problem, known: Structure) -> str | None:
 
 def _late(problem: Problem, known: Structure) -> str | None:
     """Values that cannot all come in time and wait no longer than they may."""
-    found = unrefuted_iis(problem, known)
-    if found.iis:
+    iis = unrefuted_iis(problem, known)
+    if iis.iis:
         return None
-    if not found.reasons:
+    if not iis.reasons:
         least, depth = least_ii(problem, known), problem.machine.spoke_depth
         return f"an initiation interval of {least} is needed, the spoke RAM has {depth} entries"
-    return "no times fit, at any initiation interval: " + "; ".join(found.reasons)
+    return "no times fit, at any initiation interval: " + "; ".join(iis.reasons)
 
 
 def _some(ids: list[str], numbers: list[int]) -> str:
@@ -243,9 +243,9 @@ def sharing_tiles(structure: Structure, ii: int) -> list[tuple[int, ...]]:
     By the slack of cycles of values that take links, two instructions at a time.
     """
     trip = _least_trip(structure)
-    found: list[tuple[int, ...]] = []
+    groups: list[tuple[int, ...]] = []
     if trip is None:
-        return found
+        return groups
     for members in _sets(structure, flows=False):
         paths = _longest_paths(_over_links(structure, ii, members))
         # A cycle through two whose slack does not pay the way there and back; none where no path leads one of the ways.
@@ -260,8 +260,8 @@ def sharing_tiles(structure: Structure, ii: int) -> list[tuple[int, ...]]:
                     together.add(at)
                     waiting += map(int, np.flatnonzero(near[at]))
             if len(together) > 1:
-                found.append(tuple(members[at] for at in sorted(together)))
-    return sorted(found)
+                groups.append(tuple(members[at] for at in sorted(together)))
+    return sorted(groups)
 
 
 def _sets(structure: Structure, *, flows: bool) -> list[tuple[int, ...]]:

@@ -111,7 +111,7 @@ def _bounds(structure: Structure, limit: int) -> list[_Bound]:
     """All bounds on differences of times; number ``structure.count`` stands for clock 0."""
     problem, latency = structure.problem, structure.problem.latencies
     spans: dict[tuple[int, int], tuple[int, int] | None] = {}
-    found = []
+    bounds = []
     for order in structure.precedences:
         one, two = structure.group[order.source], structure.group[order.target]
         if order.clocks is None:
@@ -123,18 +123,18 @@ def _bounds(structure: Structure, limit: int) -> list[_Bound]:
                 continue
             least, most = span
             high = latency[order.source] + most + limit
-            found.append(_Bound(order.target, order.source, -high, -order.distance, order, is_upper=True))
+            bounds.append(_Bound(order.target, order.source, -high, -order.distance, order, is_upper=True))
         else:
             least = order.clocks
-        found.append(_Bound(order.source, order.target, latency[order.source] + least, order.distance, order))
+        bounds.append(_Bound(order.source, order.target, latency[order.source] + least, order.distance, order))
     origin = structure.count
     pinned = {problem.number[pin.instruction]: pin.time for pin in problem.pins if pin.time is not None}
     for number, time in pinned.items():
-        found.append(_Bound(number, origin, -time, 0, None))
-        found.append(_Bound(origin, number, time, 0, None))
+        bounds.append(_Bound(number, origin, -time, 0, None))
+        bounds.append(_Bound(origin, number, time, 0, None))
     if pinned:
-        found += [_Bound(origin, number, 0, 0, None) for number in range(structure.count)]
-    return found
+        bounds += [_Bound(origin, number, 0, 0, None) for number in range(structure.count)]
+    return bounds
 
 
 def hop_span(structure: Structure, one: int, two: int) -> tuple[int, int] | None:
@@ -172,7 +172,7 @@ def _describe(structure: Structure, cycle: Sequence[_Bound]) -> str:
     clocks, distance = sum(bound.clocks for bound in cycle), sum(bound.distance for bound in cycle)
     parts = []
     if arrivals:
-        parts.append(f"{_ways(ids, arrivals)}: {sum(each.clocks for each in arrivals)} clocks or more")
+        parts.append(f"{_ways(ids, arrivals)}: {sum(arrival.clocks for arrival in arrivals)} clocks or more")
     if limits:
         most = -sum(bound.clocks for bound in limits)
         parts.append(
@@ -269,12 +269,12 @@ def _around(by: dict[int, Precedence], last: Precedence) -> list[Precedence]:
     """The cycle that a value closes in a tree."""
 
     def to_root(number: int) -> list[Precedence]:
-        found = []
+        around = []
         while number in by:
             precedence = by[number]
-            found.append(precedence)
+            around.append(precedence)
             number = precedence.source if precedence.target == number else precedence.target
-        return found
+        return around
 
     one, two = to_root(last.source), to_root(last.target)
     while one and two and one[-1] is two[-1]:

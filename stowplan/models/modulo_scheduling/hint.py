@@ -87,8 +87,13 @@ def _steps(problem: Problem) -> Steps:
     return Steps(
         [instruction.id for instruction in instructions],
         [
-            (each.op, len(each.operands), each.memory, tuple(operand.distance for operand in each.operands))
-            for each in instructions
+            (
+                instruction.op,
+                len(instruction.operands),
+                instruction.memory,
+                tuple(operand.distance for operand in instruction.operands),
+            )
+            for instruction in instructions
         ],
         [(instruction.op, instruction.memory) for instruction in instructions],
         sources,

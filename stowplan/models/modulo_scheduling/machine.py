@@ -129,8 +129,8 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             row, column = row % self.rows, column % self.columns
         elif not (0 <= row < self.rows and 0 <= column < self.columns):
             return None
-        found = row * self.columns + column
-        return None if found == tile else found
+        number = row * self.columns + column
+        return None if number == tile else number
 
     @cached_property
     def one_link(self) -> Clocks:

@@ -284,11 +284,11 @@ def solve(
         left = end - time.monotonic()
         if left <= 0 or (should_stop is not None and should_stop()):
             return Outcome("unknown", None, encode_objective(ii, path))
-        found = mip.solve(built.model, solver, time_limit=left, seed=seed, node_limit=node_limit, should_stop=should_stop)
-        if found.status == "infeasible":
+        outcome = mip.solve(built.model, solver, time_limit=left, seed=seed, node_limit=node_limit, should_stop=should_stop)
+        if outcome.status == "infeasible":
             continue
-        plan = None if found.values is None else built.extract(found.values)
-        bound = encode_objective(ii, path if found.bound is None else max(path, proven(found.bound, latest)))
+        plan = None if outcome.values is None else built.extract(outcome.values)
+        bound = encode_objective(ii, path if outcome.bound is None else max(path, proven(outcome.bound, latest)))
         if plan is None:
             return Outcome("unknown", None, bound)
         if on_plan is not None:

@@ -64,14 +64,14 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 def _instructions(problem: Problem, plan: Plan) -> dict[int, Values]:
     starts = set(plan.starts)
-    found: dict[int, Values] = {
+    instructions: dict[int, Values] = {
         at: {"tile": tile, "time": time, "starts": at in starts}
         for at, (tile, time) in enumerate(zip(plan.tiles, plan.times, strict=True))
     }
     for at, interface in enumerate(plan.interfaces):
         if interface is not None:
-            found[at]["interface"] = interface
-    return found
+            instructions[at]["interface"] = interface
+    return instructions
 
 
 def _values(problem: Problem, plan: Plan) -> dict[int, Values]:

@@ -214,7 +214,9 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     @cached_property
     def latencies(self) -> tuple[int, ...]:
         """Clocks from issue to result, of each instruction."""
-        return tuple(self.machine.latency if each.latency is None else each.latency for each in self.instructions)
+        return tuple(
+            self.machine.latency if instruction.latency is None else instruction.latency for instruction in self.instructions
+        )
 
     @property
     def hops(self) -> Clocks:
@@ -229,8 +231,10 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         machine = msgspec.structs.replace(self.machine, name="", asynchronous=fabric)
         # Zeros of either sign are equal.
         instructions = tuple(
-            msgspec.structs.replace(each, source_op=None, operands=tuple(operand.unsigned for operand in each.operands))
-            for each in self.instructions
+            msgspec.structs.replace(
+                instruction, source_op=None, operands=tuple(operand.unsigned for operand in instruction.operands)
+            )
+            for instruction in self.instructions
         )
         unnamed = msgspec.to_builtins(msgspec.structs.replace(self, name="", machine=machine, instructions=instructions))
         del unnamed["notes"], unnamed["choices"]

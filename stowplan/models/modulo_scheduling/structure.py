@@ -55,7 +55,7 @@ class Structure:
     def precedences(self) -> list[Precedence]:
         """Who waits for whom: consumers over links; and all sources of a flow for each value that is sent to it."""
         problem = self.problem
-        found = [Precedence(e.source, e.target, e.distance, None) for e in problem.edges if not e.asynchronous]
+        precedences = [Precedence(e.source, e.target, e.distance, None) for e in problem.edges if not e.asynchronous]
         sources: dict[int, list[int]] = defaultdict(list)
         for number in self.sources:
             sources[self.flow[number]].append(number)
@@ -65,7 +65,7 @@ class Structure:
             if edge.asynchronous
             for start in sources[self.flow[edge.target]]
         }
-        return found + [Precedence(*ends, problem.nominal(ends[0])) for ends in sorted(sent)]
+        return precedences + [Precedence(*ends, problem.nominal(ends[0])) for ends in sorted(sent)]
 
     @cached_property
     def buffers(self) -> list[Buffer]:
@@ -98,12 +98,12 @@ class Structure:
         """Limits that say together whether the requests of a slot find ports (Hall's condition), each for some interfaces."""
         machine, accesses = self.problem.machine, len(self.problem.accesses)
         tiles = range(machine.tiles)
+        served_by = [interface.tiles for interface in machine.interfaces]
         served = {
-            tile: frozenset(n for n, each in enumerate(machine.interfaces) if each.tiles is None or tile in each.tiles)
-            for tile in tiles
+            tile: frozenset(number for number, own in enumerate(served_by) if own is None or tile in own) for tile in tiles
         }
         kinds = sorted({frozenset(own) for own in served.values() if own}, key=sorted)
-        found: dict[frozenset[int], int] = {}
+        limits: dict[frozenset[int], int] = {}
         for count in range(1, len(kinds) + 1):
             for chosen in combinations(kinds, count):
                 used = frozenset().union(*chosen)
@@ -111,8 +111,8 @@ class Structure:
                 most = sum(machine.interfaces[number].ports for number in used)
                 # A tile makes one request a clock.
                 if most < min(len(inside), accesses):
-                    found[inside] = min(most, found.get(inside, most))
-        return [PortLimit(inside, most) for inside, most in sorted(found.items(), key=lambda limit: sorted(limit[0]))]
+                    limits[inside] = min(most, limits.get(inside, most))
+        return [PortLimit(inside, most) for inside, most in sorted(limits.items(), key=lambda limit: sorted(limit[0]))]
 
     @cached_property
     def group(self) -> list[int]:
@@ -127,10 +127,10 @@ class Structure:
     @cached_property
     def members(self) -> list[list[int]]:
         """Instructions of each group."""
-        found: list[list[int]] = [[] for _ in range(max(self.group, default=-1) + 1)]
+        members: list[list[int]] = [[] for _ in range(max(self.group, default=-1) + 1)]
         for number, group in enumerate(self.group):
-            found[group].append(number)
-        return found
+            members[group].append(number)
+        return members
 
     @cached_property
     def words(self) -> list[int]:
@@ -144,23 +144,23 @@ class Structure:
     @cached_property
     def demands(self) -> list[dict[int, str]]:
         """For each group the tiles it must be on, each with its reason; more than one cannot be."""
-        found: list[dict[int, str]] = [{} for _ in self.members]
+        demands: list[dict[int, str]] = [{} for _ in self.members]
         bound = {variable.id: variable.tile for variable in self.problem.variables}
         for number, instruction in enumerate(self.problem.instructions):
             for name in instruction.variables:
                 tile = bound[name]
                 if tile is not None:
-                    found[self.group[number]].setdefault(tile, f"{instruction.id} uses {name}, in the memory of tile {tile}")
+                    demands[self.group[number]].setdefault(tile, f"{instruction.id} uses {name}, in the memory of tile {tile}")
         for pin in self.problem.pins:
             if pin.tile is not None:
                 reason = f"{pin.instruction} is fixed on tile {pin.tile}"
-                found[self.group[self.problem.number[pin.instruction]]].setdefault(pin.tile, reason)
-        return found
+                demands[self.group[self.problem.number[pin.instruction]]].setdefault(pin.tile, reason)
+        return demands
 
     @cached_property
     def allowed(self) -> list[tuple[int, ...]]:
         """For each group the tiles it may stand on, ascending; none where demands contradict each other."""
-        found = []
+        allowed = []
         for members, demands in zip(self.members, self.demands, strict=True):
             tiles = set(range(self.problem.machine.tiles))
             for tile in demands:
@@ -169,14 +169,15 @@ class Structure:
                 instruction = self.problem.instructions[number]
                 tiles &= tiles if instruction.tiles is None else set(instruction.tiles)
                 tiles &= tiles if instruction.memory is None else self._served
-            found.append(tuple(sorted(tiles)))
-        return found
+            allowed.append(tuple(sorted(tiles)))
+        return allowed
 
     @cached_property
     def _served(self) -> set[int]:
         """Tiles that an interface to memory serves."""
         every = range(self.problem.machine.tiles)
-        return {tile for each in self.problem.machine.interfaces for tile in (every if each.tiles is None else each.tiles)}
+        served = (interface.tiles for interface in self.problem.machine.interfaces)
+        return {tile for tiles in served for tile in (every if tiles is None else tiles)}
 
     @cached_property
     def has_one_latency(self) -> bool:
@@ -197,15 +198,15 @@ class Structure:
     def families(self) -> list[list[int]]:
         """Sets of two or more instructions that stand on different tiles, as siblings."""
         rule = self.problem.rules.siblings
-        found: dict[tuple[int, int], set[int]] = defaultdict(set)
+        families: dict[tuple[int, int], set[int]] = defaultdict(set)
         for edge in self.problem.edges:
             if edge.asynchronous:
                 continue
             if rule != "none":
-                found[0, edge.source].add(edge.target)
+                families[0, edge.source].add(edge.target)
             if rule == "consumers_and_producers":
-                found[1, edge.target].add(edge.source)
-        return sorted({tuple(sorted(each)): sorted(each) for each in found.values() if len(each) > 1}.values())
+                families[1, edge.target].add(edge.source)
+        return sorted({tuple(sorted(group)): sorted(group) for group in families.values() if len(group) > 1}.values())
 
     @cached_property
     def sources(self) -> list[int]:
@@ -232,15 +233,15 @@ class Structure:
         """Sets of instructions; one of each is a start."""
         if self.problem.rules.starts == "source":
             return [[number] for number in self.sources]
-        found: dict[int, list[int]] = defaultdict(list)
+        choices: dict[int, list[int]] = defaultdict(list)
         for number in self.sources:
-            found[self.flow[number]].append(number)
-        return [found[flow] for flow in sorted(found)]
+            choices[self.flow[number]].append(number)
+        return [choices[flow] for flow in sorted(choices)]
 
     @cached_property
     def component(self) -> list[int]:
         """Strongly connected component of each instruction."""
-        pairs = [(each.source, each.target) for each in self.precedences if each.source != each.target]
+        pairs = [(source, target) for source, target, _, _ in self.precedences if source != target]
         return components(self.count, pairs)
 
     @cached_property
@@ -254,15 +255,15 @@ class Structure:
     @cached_property
     def apart(self) -> set[tuple[int, int]]:
         """Pairs of groups, smaller first, that stand on different tiles in any plan."""
-        found: set[tuple[int, int]] = set()
+        pairs: set[tuple[int, int]] = set()
         for family in self.families:
-            found |= self._pairs(family)
+            pairs |= self._pairs(family)
         if self.problem.rules.starts == "source":
-            found |= self._pairs(self.sources)
+            pairs |= self._pairs(self.sources)
         bound = [(group, set(tiles)) for group, tiles in enumerate(self.allowed) if len(tiles) < self.problem.machine.tiles]
         for group, tiles in bound:
-            found |= {(group, other) for other, there in bound if group < other and not tiles & there}
-        return found
+            pairs |= {(group, other) for other, there in bound if group < other and not tiles & there}
+        return pairs
 
     def _pairs(self, numbers: list[int]) -> set[tuple[int, int]]:
         groups = sorted({self.group[number] for number in numbers})
@@ -308,12 +309,13 @@ def symmetries(problem: Problem) -> list[tuple[int, ...]]:
     identity = tuple(range(machine.tiles))
     kept = {frozenset(instruction.tiles) for instruction in problem.instructions if instruction.tiles is not None}
     kept |= {frozenset(interface.tiles) for interface in machine.interfaces if interface.tiles is not None}
-    bound = any(pin.tile is not None for pin in problem.pins) or any(each.tile is not None for each in problem.variables)
+    tied = [*(pin.tile for pin in problem.pins), *(variable.tile for variable in problem.variables)]
+    bound = any(tile is not None for tile in tied)
     if bound or problem.rules.pass_through:
         return [identity]
     rows, columns = machine.rows, machine.columns
     hops = machine.one_link
-    found = {identity: None}
+    renumberings = {identity: None}
     shifts = product(range(rows), range(columns)) if machine.wraps else [(0, 0)]
     for (down, right), flip, mirror, turn in product(shifts, (1, -1), (1, -1), (False, True)):
         if turn and rows != columns:
@@ -327,10 +329,10 @@ def symmetries(problem: Problem) -> list[tuple[int, ...]]:
             moved.append(column * columns + row if turn else row * columns + column)
         same = all(hops[moved[one]][moved[two]] == hops[one][two] for one in identity for two in identity)
         if same and all({moved[tile] for tile in tiles} == tiles for tiles in kept):
-            found[tuple(moved)] = None
-    return list(found)
+            renumberings[tuple(moved)] = None
+    return list(renumberings)
 
 
 def representatives(renumberings: list[tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
     """For each tile the renumbering that takes it to the least tile that can stand for it."""
-    return {tile: min(renumberings, key=lambda each: each[tile]) for tile in range(len(renumberings[0]))}
+    return {tile: min(renumberings, key=lambda renumbering: renumbering[tile]) for tile in range(len(renumberings[0]))}

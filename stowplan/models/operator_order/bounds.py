@@ -57,7 +57,7 @@ def _forced_others(structure: Structure) -> NDArray[np.int64]:
     """[ops] bytes of storages that an operator does not touch, but that are live while it runs in every order."""
     n = structure.ops
     bits, after = ancestors(structure), descendants(structure)
-    found = np.zeros(n, np.int64)
+    forced = np.zeros(n, np.int64)
     everyone = (1 << n) - 1
     user, start = structure.user.tolist(), structure.user_start.tolist()
     for storage in np.flatnonzero((structure.size > 0) & structure.is_there).tolist():
@@ -72,8 +72,8 @@ def _forced_others(structure: Structure) -> NDArray[np.int64]:
         live = before & until & ~own
         if live:
             raw = np.frombuffer(live.to_bytes((n + 7) // 8, "little"), np.uint8)
-            found += np.unpackbits(raw, count=n, bitorder="little") * structure.size[storage]
-    return found
+            forced += np.unpackbits(raw, count=n, bitorder="little") * structure.size[storage]
+    return forced
 
 
 def ancestors(structure: Structure) -> list[int]:
@@ -156,13 +156,13 @@ class Cuts:
         for arc, capacity in (*changes.items(), *((arc, 0) for arc in freed)):
             self._flow.set_arc_capacity(arc, capacity)
         status = self._flow.solve(self._source, self._sink)
-        found = int(self._flow.optimal_flow()) if status == self._flow.OPTIMAL else 0
+        flow = int(self._flow.optimal_flow()) if status == self._flow.OPTIMAL else 0
         ran = [op for op in self._flow.get_source_side_min_cut() if op < structure.ops] if want_set else []
         for arc in changes:
             self._flow.set_arc_capacity(arc, 0)
         for arc in freed:
             self._flow.set_arc_capacity(arc, _ENDLESS)
-        return found + int(structure.allocated[op]), ran
+        return flow + int(structure.allocated[op]), ran
 
     def flow(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
         """The flow of the last cut, which proves it.
@@ -176,7 +176,7 @@ class Cuts:
         held = [(int(tensor[storage]), user, amount(arc)) for (storage, user), arc in self._read.items()]
         held += [(int(tensor[storage]), -1, amount(arc)) for arc, storage in self._kept.items()]
         after = [(*pair, amount(arc)) for arc, pair in self._needs.items()]
-        return [each for each in held if each[2]], [each for each in after if each[2]]
+        return [entry for entry in held if entry[2]], [entry for entry in after if entry[2]]
 
 
 def cut_bound(
@@ -211,9 +211,9 @@ def cut_bound(
         if ceilings[op] <= floor or should_stop():
             break
         cuts = cuts or Cuts(structure)
-        found = cuts.least(op)
-        ceilings[op] = min(ceilings[op], found)
-        if found > floor:
-            floor = found
+        least = cuts.least(op)
+        ceilings[op] = min(ceilings[op], least)
+        if least > floor:
+            floor = least
             on_bound(floor)
     return floor

@@ -87,22 +87,22 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     @cached_property
     def base(self) -> tuple[int, ...]:
         """Tensor whose bytes each tensor has: itself, or what it is a view of, at the end of the chain."""
-        found: list[int] = []
+        bases: list[int] = []
         for number in range(len(self.tensors)):
             at = number
             while (other := self.tensors[at].alias_of) is not None:
-                at = found[other] if other < len(found) else other
-            found.append(at)
-        return tuple(found)
+                at = bases[other] if other < len(bases) else other
+            bases.append(at)
+        return tuple(bases)
 
     @cached_property
     def writer(self) -> tuple[int | None, ...]:
         """Operator that writes each tensor, None for inputs and for views that are there with their base."""
-        found: list[int | None] = [None] * len(self.tensors)
+        writers: list[int | None] = [None] * len(self.tensors)
         for number, op in enumerate(self.ops):
             for tensor in op.writes:
-                found[tensor] = number
-        return tuple(found)
+                writers[tensor] = number
+        return tuple(writers)
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:

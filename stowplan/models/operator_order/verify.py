@@ -43,25 +43,25 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         Violations, the peak, and the figure ``arena``, which decides between plans of one peak. What the plan itself states
         must be these: people read it.
     """
-    found = verification.of_problem(problem, plan)
+    violations = verification.of_problem(problem, plan)
     is_order = sorted(plan.order) == list(range(len(problem.ops)))
     if not is_order:
         text = f"the order has {len(plan.order)} entries, expected each of the {len(problem.ops)} operators once"
-        found.append(Violation("wrong_order", text))
+        violations.append(Violation("wrong_order", text))
     has_offsets = len(plan.offsets) == len(problem.tensors)
     if not has_offsets:
-        found.append(Violation("wrong_count", f"{len(plan.offsets)} offsets for {len(problem.tensors)} tensors"))
-    arena = _check_offsets(problem, plan, found) if has_offsets else None
+        violations.append(Violation("wrong_count", f"{len(plan.offsets)} offsets for {len(problem.tensors)} tensors"))
+    arena = _check_offsets(problem, plan, violations) if has_offsets else None
     peak = None
     if is_order:
-        _check_precedences(problem, plan, found)
-        peak = _run(problem, plan, found, has_offsets)
+        _check_precedences(problem, plan, violations)
+        peak = _run(problem, plan, violations, has_offsets)
         if plan.objective != peak:
-            found.append(Violation("wrong_objective", f"the plan says {plan.objective} bytes, its peak is {peak}"))
+            violations.append(Violation("wrong_objective", f"the plan says {plan.objective} bytes, its peak is {peak}"))
     # Nothing is below the peak.
     is_least = peak is not None and (arena or 0) <= peak
     figures = {} if arena is None else {"arena": arena}
-    return Verification(tuple(found), peak, figures, tie_break=arena or 0, is_tie_break_least=is_least)
+    return Verification(tuple(violations), peak, figures, tie_break=arena or 0, is_tie_break_least=is_least)
 
 
 def _root(problem: Problem, tensor: int) -> int:
@@ -79,31 +79,31 @@ def _ever_live(problem: Problem) -> set[int]:
     return {_root(problem, tensor) for tensor in used}
 
 
-def _check_offsets(problem: Problem, plan: Plan, found: list[Violation]) -> int:
+def _check_offsets(problem: Problem, plan: Plan, violations: list[Violation]) -> int:
     """Rules that hold at every moment; returns the arena."""
     arena = 0
     live = _ever_live(problem)
     for number, (tensor, offset) in enumerate(zip(problem.tensors, plan.offsets, strict=True)):
         if offset < 0:
-            found.append(Violation("negative_offset", f"tensor {tensor.id} is at offset {offset}"))
+            violations.append(Violation("negative_offset", f"tensor {tensor.id} is at offset {offset}"))
         base = _root(problem, number)
         if base != number:
             if offset != plan.offsets[base]:
                 text = f"tensor {tensor.id} is at offset {offset}, its base {problem.tensors[base].id} at {plan.offsets[base]}"
-                found.append(Violation("view_moved", text))
+                violations.append(Violation("view_moved", text))
             continue
         if offset % tensor.alignment:
-            found.append(
+            violations.append(
                 Violation("misaligned", f"tensor {tensor.id} is at offset {offset}, not a multiple of {tensor.alignment}")
             )
         if number in live:
             arena = max(arena, offset + tensor.size)
     if plan.arena != arena:
-        found.append(Violation("wrong_arena", f"the plan says {plan.arena} bytes of memory, its tensors take {arena}"))
+        violations.append(Violation("wrong_arena", f"the plan says {plan.arena} bytes of memory, its tensors take {arena}"))
     return arena
 
 
-def _check_precedences(problem: Problem, plan: Plan, found: list[Violation]) -> None:
+def _check_precedences(problem: Problem, plan: Plan, violations: list[Violation]) -> None:
     """Whatever an operator reads, or has a view of, has been written; fixed precedences hold."""
     written = set(problem.inputs)
     position = {op: at for at, op in enumerate(plan.order)}
@@ -121,15 +121,17 @@ def _check_precedences(problem: Problem, plan: Plan, found: list[Violation]) -> 
                 # A view that nobody writes is there as soon as its base is.
                 at = problem.tensors[at].alias_of
             if at is None or at not in written:
-                found.append(Violation("too_early", f"operator {op.id} runs before {problem.tensors[tensor].id} is written"))
+                violations.append(
+                    Violation("too_early", f"operator {op.id} runs before {problem.tensors[tensor].id} is written")
+                )
         written.update(op.writes)
     for first, second in problem.precedences:
         if position[first] > position[second]:
             text = f"operator {problem.ops[second].id} runs before {problem.ops[first].id}"
-            found.append(Violation("too_early", text))
+            violations.append(Violation("too_early", text))
 
 
-def _run(problem: Problem, plan: Plan, found: list[Violation], has_offsets: bool) -> int:
+def _run(problem: Problem, plan: Plan, violations: list[Violation], has_offsets: bool) -> int:
     """Go through the order, count what is live, list bytes that two tensors share; returns the peak."""
     tensors = problem.tensors
     root = [_root(problem, number) for number in range(len(tensors))]
@@ -171,6 +173,6 @@ def _run(problem: Problem, plan: Plan, found: list[Violation], has_offsets: bool
             for tensor, end in last.items()
         )
         for pair in verification.overlaps(boxes):
-            one, two = sorted(tensors[each].id for each in pair)
-            found.append(Violation("overlap", f"tensors {one} and {two} share bytes while both are live"))
+            one, two = sorted(tensors[number].id for number in pair)
+            violations.append(Violation("overlap", f"tensors {one} and {two} share bytes while both are live"))
     return peak

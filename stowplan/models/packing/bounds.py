@@ -77,9 +77,9 @@ def find_overload(problem: Problem) -> Overload | None:
     Of all moments whose load exceeds the capacity, the one at which the fewest buffers suffice is taken, and the span is the
     time those buffers share around it. Fixed offsets beyond the capacity, or that collide, are reasons too.
     """
-    found = _fixed_clash(problem)
-    if found is not None or problem.capacity is None or peak_load(problem) <= problem.capacity:
-        return found
+    overload = _fixed_clash(problem)
+    if overload is not None or problem.capacity is None or peak_load(problem) <= problem.capacity:
+        return overload
     fewest: tuple[int, ...] | None = None
     moment = 0
     for time, live in _live_sets(problem, problem.capacity):
@@ -88,7 +88,7 @@ def find_overload(problem: Problem) -> Overload | None:
         for count, (minus_size, number) in enumerate(live[: len(live) if fewest is None else len(fewest) - 1], 1):
             total -= minus_size
             if total > problem.capacity:
-                fewest, moment = (*(each for _, each in live[: count - 1]), number), time
+                fewest, moment = (*(number for _, number in live[: count - 1]), number), time
                 break
     if fewest is None:
         return None
@@ -138,7 +138,7 @@ def _fixed_clash(problem: Problem) -> Overload | None:
             reason = f"buffer {buffer.id} is fixed at {offset} and ends at {end}, beyond the capacity of {problem.capacity}"
             return Overload(buffer.lower, buffer.upper, buffer.size, (number,), reason)
     # Sorted by offset, only those below the end of the first can share bytes with it.
-    fixed.sort(key=lambda each: (each[2], each[0]))
+    fixed.sort(key=lambda entry: (entry[2], entry[0]))
     for at, (number, buffer, offset) in enumerate(fixed):
         for other, second, at_offset in fixed[at + 1 :]:
             if at_offset >= offset + buffer.size:

@@ -203,13 +203,13 @@ def _colliding(problem: Problem, offsets: dict[int, int]) -> list[tuple[int, int
     owner, start, end = spans.owner[inside], spans.start[inside], spans.end[inside]
     low = np.array([offsets[number] for number in owner.tolist()], np.int64)
     high = low + spans.size[owner]
-    found: dict[tuple[int, int], None] = {}
+    pairs: dict[tuple[int, int], None] = {}
     for at in range(len(owner)):
         later = slice(at + 1, None)
         meet = (start[later] < end[at]) & (start[at] < end[later]) & (low[later] < high[at]) & (low[at] < high[later])
         for other in owner[later][meet].tolist():
             if other != owner[at]:
-                found[min(int(owner[at]), other), max(int(owner[at]), other)] = None
-        if len(found) > MOST_PAIRS:
+                pairs[min(int(owner[at]), other), max(int(owner[at]), other)] = None
+        if len(pairs) > MOST_PAIRS:
             break
-    return list(found)
+    return list(pairs)

@@ -35,33 +35,33 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Verification
         Violations, and the height in bytes.
     """
-    found = verification.of_problem(problem, plan)
+    violations = verification.of_problem(problem, plan)
     if len(plan.offsets) != len(problem.buffers):
-        found.append(Violation("wrong_count", f"{len(plan.offsets)} offsets for {len(problem.buffers)} buffers"))
-        return Verification(tuple(found), None)
+        violations.append(Violation("wrong_count", f"{len(plan.offsets)} offsets for {len(problem.buffers)} buffers"))
+        return Verification(tuple(violations), None)
     height = 0
     for number, (buffer, offset) in enumerate(zip(problem.buffers, plan.offsets, strict=True)):
         end = offset + buffer.size
         height = max(height, end)
         if offset < 0:
-            found.append(Violation("negative_offset", f"buffer {buffer.id} is at offset {offset}", {"buffers": (number,)}))
+            violations.append(Violation("negative_offset", f"buffer {buffer.id} is at offset {offset}", {"buffers": (number,)}))
         if offset % buffer.alignment:
             message = f"buffer {buffer.id} is at offset {offset}, not a multiple of {buffer.alignment}"
-            found.append(Violation("misaligned", message, {"buffers": (number,)}))
+            violations.append(Violation("misaligned", message, {"buffers": (number,)}))
         if buffer.offset is not None and offset != buffer.offset:
             message = f"buffer {buffer.id} is at offset {offset}, fixed at {buffer.offset}"
-            found.append(Violation("moved", message, {"buffers": (number,)}))
+            violations.append(Violation("moved", message, {"buffers": (number,)}))
         if problem.capacity is not None and end > problem.capacity:
             message = f"buffer {buffer.id} ends at {end}, beyond the capacity of {problem.capacity}"
-            found.append(Violation("over_capacity", message, {"buffers": (number,)}))
+            violations.append(Violation("over_capacity", message, {"buffers": (number,)}))
     if plan.objective != height:
-        found.append(Violation("wrong_objective", f"the plan says {plan.objective} bytes, its height is {height}"))
+        violations.append(Violation("wrong_objective", f"the plan says {plan.objective} bytes, its height is {height}"))
     boxes = (
         (start, end, offset, offset + buffer.size, number)
         for number, (buffer, offset) in enumerate(zip(problem.buffers, plan.offsets, strict=True))
         for start, end in (buffer.pieces if buffer.gaps else ((buffer.lower, buffer.upper),))
     )
     for pair, moment in verification.overlaps(boxes).items():
-        one, two = (problem.buffers[each].id for each in pair)
-        found.append(Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", {"buffers": pair}))
-    return Verification(tuple(found), height)
+        one, two = (problem.buffers[number].id for number in pair)
+        violations.append(Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", {"buffers": pair}))
+    return Verification(tuple(violations), height)

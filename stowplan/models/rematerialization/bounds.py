@@ -92,16 +92,16 @@ class Moments:
             price, scale = high.cost - low.cost, low.bytes - high.bytes
             if price <= 0 or scale <= 0:
                 break
-            found = self._cut(op, scale, price)
-            proven = -(-(found.value - price * room) // scale)
+            cut = self._cut(op, scale, price)
+            proven = -(-(cut.value - price * room) // scale)
             if proven > best:
                 best, self.proof = proven, (scale, price, self._flow)
-            if scale * found.cost + price * found.bytes >= scale * low.cost + price * low.bytes:
+            if scale * cut.cost + price * cut.bytes >= scale * low.cost + price * low.bytes:
                 break
-            if found.bytes > room:
-                low = found
+            if cut.bytes > room:
+                low = cut
             else:
-                high = found
+                high = cut
         return best
 
     def _cut(self, op: int, cost_weight: int, byte_weight: int) -> _Cut:
@@ -175,7 +175,7 @@ def load_bound(structure: Structure) -> int:
     most += min((sum(structure.size[value] for value in besides) for besides in last), default=0)
     for op in range(structure.ops):
         other = stays - {*moments.read[op]}
-        most = max(most, moments.own_bytes(op) + sum(structure.size[each] for each in other))
+        most = max(most, moments.own_bytes(op) + sum(structure.size[value] for value in other))
     return most
 
 
@@ -218,11 +218,11 @@ def added_cost(
     for op in fullest_first(structure)[:most]:
         if should_stop():
             break
-        found = moments.added_cost(op, limit)
-        if found is None:
+        cost = moments.added_cost(op, limit)
+        if cost is None:
             return None
-        if found > best:
-            best = found
+        if cost > best:
+            best = cost
             on_bound(best)
     return best
 

@@ -202,13 +202,13 @@ class Model:
 
 def _run_counts(structure: Structure, most: int, upper: int | None) -> list[int]:
     """[operators] runs at most: none again that alone cost more than a plan at hand, more of what costs nothing."""
-    found = [1] * structure.ops
+    counts = [1] * structure.ops
     # Readers before what they read: nothing runs more often than it is read.
     for op in reversed(structure.order):
         cost = structure.cost[op]
         count = max(FREE_RUNS, most) if not cost else most if upper is None else min(most, 1 + upper // cost)
-        found[op] = 1 if structure.once[op] else min(count, _reads(structure, op, found))
-    return found
+        counts[op] = 1 if structure.once[op] else min(count, _reads(structure, op, counts))
+    return counts
 
 
 def _reads(structure: Structure, op: int, runs: list[int]) -> int:
@@ -252,14 +252,16 @@ def solve(
         ceiling = min((counts[op] * structure.cost[op] for op in capped), default=1 << 62)
         if order is not None:
             ceiling = 0
-        found = cpsat_runner.find_plan(Model(structure, limit, counts, order), objective=partial(min, ceiling), **search)
-        if found.status != "infeasible":
+        outcome = cpsat_runner.find_plan(Model(structure, limit, counts, order), objective=partial(min, ceiling), **search)
+        if outcome.status != "infeasible":
             break
         if order is None and not capped:
-            return found
+            return outcome
         if order is not None or runs is not None or most >= ENOUGH_RUNS:
             return Outcome("unknown", None, None)
         # Nothing fits with so few runs: nothing is proven yet.
         most = ENOUGH_RUNS
-    proven = found.plan is not None and found.bound is not None and found.plan.objective <= found.bound
-    return Outcome("optimal" if proven else found.status if found.status != "optimal" else "feasible", found.plan, found.bound)
+    proven = outcome.plan is not None and outcome.bound is not None and outcome.plan.objective <= outcome.bound
+    return Outcome(
+        "optimal" if proven else outcome.status if outcome.status != "optimal" else "feasible", outcome.plan, outcome.bound
+    )

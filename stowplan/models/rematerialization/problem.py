@@ -83,7 +83,9 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     def graph(self) -> operator_order.Problem:
         """The same graph as a problem of operator order: every operator runs once."""
         return operator_order.Problem(
-            tensors=tuple(operator_order.Tensor(id=each.id, size=each.size, alias_of=each.alias_of) for each in self.tensors),
+            tensors=tuple(
+                operator_order.Tensor(id=tensor.id, size=tensor.size, alias_of=tensor.alias_of) for tensor in self.tensors
+            ),
             ops=tuple(
                 operator_order.Op(id=op.id, reads=op.reads, writes=op.writes, in_place=op.in_place, kind=op.kind)
                 for op in self.ops

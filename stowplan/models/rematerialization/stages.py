@@ -197,16 +197,16 @@ class Stages:
         once, unit = sum(structure.cost), float(max(1, *structure.cost))
         matrix, _ = program.scaled("stages", np.ones(len(program.cost)), unit)
         options = outcome.Options(time_limit, seed, None, node_limit, None, should_stop)
-        found = with_highs.solve(matrix, options, settings={"mip_abs_gap": max(1e-9, gap / unit)})
-        if found.status == "infeasible":
+        solved = with_highs.solve(matrix, options, settings={"mip_abs_gap": max(1e-9, gap / unit)})
+        if solved.status == "infeasible":
             return Draft(None, None, [], is_infeasible=True)
         bound = None
-        if found.bound is not None:
+        if solved.bound is not None:
             spread = once * (len(self.chain) + 1) / unit
-            bound = max(0, outcome.proven(found.bound, spread, unit=unit) - once)
-        if found.values is None:
+            bound = max(0, outcome.proven(solved.bound, spread, unit=unit) - once)
+        if solved.values is None:
             return Draft(bound, None, [])
-        stages = [{op for op, column in enumerate(row) if column >= 0 and found.values[column] > 0.5} for row in self.runs]
+        stages = [{op for op, column in enumerate(row) if column >= 0 and solved.values[column] > 0.5} for row in self.runs]
         cost = sum(structure.cost[op] for ops in stages for op in ops) - once
         return Draft(bound, cost, self._sequence(stages))
 
@@ -267,13 +267,13 @@ def more_moments(
         first.setdefault(op, at)
     firsts = sorted(first.values())
     following = np.searchsorted(firsts, np.arange(len(sequence)))
-    found = [*chain]
+    more = [*chain]
     for at in sorted((at for at, size in enumerate(live) if size > limit), key=lambda at: -live[at]):
         for place in firsts[following[at] : following[at] + NEAR]:
             op = sequence[place]
-            if op not in found and all((moments.before[op] >> other | moments.before[other] >> op) & 1 for other in found):
-                found.append(op)
+            if op not in more and all((moments.before[op] >> other | moments.before[other] >> op) & 1 for other in more):
+                more.append(op)
                 break
-        if len(found) >= len(chain) + most:
+        if len(more) >= len(chain) + most:
             break
-    return sorted(found, key=first.__getitem__)
+    return sorted(more, key=first.__getitem__)

@@ -60,8 +60,8 @@ class Structure:
         """The plan of a sequence, which need not be valid; its peak is 0 where something is read that is not there."""
         problem = self.problem
         plan = Plan(problem=problem.digest, objective=0, peak=0, sequence=tuple(sequence), name=problem.name)
-        found = verify(problem, plan)
-        return msgspec.structs.replace(plan, objective=found.objective or 0, peak=found.figures.get("peak", 0))
+        verification = verify(problem, plan)
+        return msgspec.structs.replace(plan, objective=verification.objective or 0, peak=verification.figures.get("peak", 0))
 
 
 def build(problem: Problem) -> Structure:
@@ -74,7 +74,9 @@ def build(problem: Problem) -> Structure:
             tensor = base
         return tensor
 
-    values = [each for each in range(len(tensors)) if each in written or (each in problem.inputs and source(each) == each)]
+    values = [
+        tensor for tensor in range(len(tensors)) if tensor in written or (tensor in problem.inputs and source(tensor) == tensor)
+    ]
     index = {tensor: number for number, tensor in enumerate(values)}
     value = {tensor: index[source(tensor)] for tensor in range(len(tensors)) if source(tensor) in index}
     parent = [-1 if (base := tensors[each].alias_of) is None else value[base] for each in values]
@@ -87,12 +89,14 @@ def build(problem: Problem) -> Structure:
     needs, writes, readers = [], [], [list[int]() for _ in values]
     for number, op in enumerate(problem.ops):
         own = {index[tensor] for tensor in op.writes}
-        found = {value[tensor] for tensor in op.reads} | {parent[made] for made in own if parent[made] >= 0}
-        needs.append(tuple(sorted(found - own)))
+        used = {value[tensor] for tensor in op.reads} | {parent[made] for made in own if parent[made] >= 0}
+        needs.append(tuple(sorted(used - own)))
         writes.append(tuple(sorted(own, key=lambda made: (depth[made], made))))
         for needed in needs[-1]:
             readers[needed].append(number)
-    stays = {value[each] for each in (*problem.outputs, *(() if problem.free_inputs else problem.inputs)) if each in value}
+    stays = {
+        value[tensor] for tensor in (*problem.outputs, *(() if problem.free_inputs else problem.inputs)) if tensor in value
+    }
     ordering = build_order(problem.graph)
     return Structure(
         problem=problem,

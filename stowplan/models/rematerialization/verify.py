@@ -54,30 +54,30 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         Of each rule the first place where it is broken; the figure ``peak``, which decides between plans of one added cost,
         where nothing is read that is not there. What the plan itself states must be what is recomputed.
     """
-    found = verification.of_problem(problem, plan)
+    violations = verification.of_problem(problem, plan)
     unknown = [(at, op) for at, op in enumerate(plan.sequence) if not 0 <= op < len(problem.ops)]
     if unknown:
         at, op = unknown[0]
         text = f"run {at} is of operator {op}, expected 0 to {len(problem.ops) - 1}"
-        found.append(Violation("unknown_operator", text))
-        return Verification(tuple(found), None)
-    _check_counts(problem, plan, found)
+        violations.append(Violation("unknown_operator", text))
+        return Verification(tuple(violations), None)
+    _check_counts(problem, plan, violations)
     cost = sum(problem.ops[op].cost for op in plan.sequence) - sum(op.cost for op in problem.ops)
     if plan.objective != cost:
-        found.append(Violation("wrong_objective", f"the plan says an added cost of {plan.objective}, it is {cost}"))
-    _check_precedences(problem, plan, found)
-    live = _live_bytes(problem, plan, found)
+        violations.append(Violation("wrong_objective", f"the plan says an added cost of {plan.objective}, it is {cost}"))
+    _check_precedences(problem, plan, violations)
+    live = _live_bytes(problem, plan, violations)
     if live is None:
-        return Verification(tuple(found), cost)
+        return Verification(tuple(violations), cost)
     peak = max(live, default=0)
     if plan.peak != peak:
-        found.append(Violation("wrong_peak", f"the plan says a peak of {plan.peak} bytes, it is {peak}"))
+        violations.append(Violation("wrong_peak", f"the plan says a peak of {plan.peak} bytes, it is {peak}"))
     if problem.limit is not None and peak > problem.limit:
-        at = next(at for at, each in enumerate(live) if each > problem.limit)
+        at = next(at for at, live_bytes in enumerate(live) if live_bytes > problem.limit)
         name = problem.ops[plan.sequence[at]].id
         text = f"{live[at]} bytes are live at run {at} ({name}), the limit is {problem.limit}"
-        found.append(Violation("over_limit", text))
-    return Verification(tuple(found), cost, {"peak": peak}, tie_break=peak)
+        violations.append(Violation("over_limit", text))
+    return Verification(tuple(violations), cost, {"peak": peak}, tie_break=peak)
 
 
 def live_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
@@ -85,20 +85,20 @@ def live_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
     return tuple(_live_bytes(problem, plan, []) or ())
 
 
-def _check_counts(problem: Problem, plan: Plan, found: list[Violation]) -> None:
+def _check_counts(problem: Problem, plan: Plan, violations: list[Violation]) -> None:
     counts = Counter(plan.sequence)
     missing = [op.id for number, op in enumerate(problem.ops) if not counts[number]]
     if missing:
-        found.append(Violation("never_runs", f"operator {missing[0]} never runs"))
+        violations.append(Violation("never_runs", f"operator {missing[0]} never runs"))
     seen: set[int] = set()
     for at, op in enumerate(plan.sequence):
         if op in seen and problem.ops[op].once:
-            found.append(Violation("runs_again", f"operator {problem.ops[op].id} runs again at run {at}, it may run once"))
+            violations.append(Violation("runs_again", f"operator {problem.ops[op].id} runs again at run {at}, it may run once"))
             return
         seen.add(op)
 
 
-def _check_precedences(problem: Problem, plan: Plan, found: list[Violation]) -> None:
+def _check_precedences(problem: Problem, plan: Plan, violations: list[Violation]) -> None:
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for at, op in enumerate(plan.sequence):
@@ -107,11 +107,11 @@ def _check_precedences(problem: Problem, plan: Plan, found: list[Violation]) -> 
     for one, other in problem.precedences:
         if one in last and other in first and last[one] > first[other]:
             text = f"operator {problem.ops[one].id} runs at run {last[one]}, after {problem.ops[other].id} at {first[other]}"
-            found.append(Violation("too_early", text))
+            violations.append(Violation("too_early", text))
             return
 
 
-def _live_bytes(problem: Problem, plan: Plan, found: list[Violation]) -> list[int] | None:
+def _live_bytes(problem: Problem, plan: Plan, violations: list[Violation]) -> list[int] | None:
     """Bytes that are live at each run; None, and a violation, where something is read that is not there."""
     tensors = problem.tensors
     written = {tensor for op in problem.ops for tensor in op.writes}
@@ -127,12 +127,12 @@ def _live_bytes(problem: Problem, plan: Plan, found: list[Violation]) -> list[in
     takers: list[list[tuple[_Instance, int]]] = []
     for at, number in enumerate(plan.sequence):
         op = problem.ops[number]
-        bases = {each: base for each in op.writes if (base := tensors[each].alias_of) is not None}
+        bases = {write: base for write in op.writes if (base := tensors[write].alias_of) is not None}
         for tensor in (*op.reads, *(base for base in bases.values() if source(base) not in op.writes)):
             instance = instances.get(source(tensor))
             if instance is None:
                 text = f"run {at} ({op.id}) needs tensor {tensors[tensor].id}, which no run before it writes"
-                found.append(Violation("too_early", text))
+                violations.append(Violation("too_early", text))
                 return None
             instance.last, instance.is_needed = at, True
         takers.append([(instances[source(operand)], tensors[result].size) for operand, result in op.in_place])
@@ -143,7 +143,7 @@ def _live_bytes(problem: Problem, plan: Plan, found: list[Violation]) -> list[in
         waiting = list(bases)
         while waiting:
             # A view of what this very run writes comes after it.
-            tensor = next(each for each in waiting if source(bases[each]) not in waiting)
+            tensor = next(tensor for tensor in waiting if source(bases[tensor]) not in waiting)
             waiting.remove(tensor)
             instances[tensor] = instances[source(bases[tensor])]
             instances[tensor].last = max(instances[tensor].last, at)

@@ -34,19 +34,19 @@ class Choice:
     def allowed(self, number: int) -> list[int]:
         """Options that agree with other writers' layouts, or all where none does."""
         operator = self.problem.operators[number]
-        found = list(range(len(operator.options)))
+        choices = list(range(len(operator.options)))
         for at, tensor in enumerate(operator.writes, len(operator.reads)):
             for other in self.problem.writers[tensor]:
                 option = self.options[other]
                 if other == number or option is None:
                     continue
                 layout = self.problem.operators[other].options[option][write_place(self.problem, other, tensor)]
-                agreeing = [each for each in found if operator.options[each][at] == layout]
-                found = agreeing or found
+                agreeing = [choice for choice in choices if operator.options[choice][at] == layout]
+                choices = agreeing or choices
             if len(self.problem.writers[tensor]) > 1:
                 shared = self._shared(tensor)
-                found = [each for each in found if operator.options[each][at] in shared] or found
-        return found
+                choices = [choice for choice in choices if operator.options[choice][at] in shared] or choices
+        return choices
 
     def _shared(self, tensor: int) -> set[int]:
         """Layouts that every writer of a tensor can write."""
@@ -66,12 +66,12 @@ class Choice:
 
     def wanted(self, tensor: int) -> set[int]:
         """Layouts in which chosen readers want a tensor."""
-        found = set()
+        layouts = set()
         for number, at in self.problem.readers[tensor]:
             option = self.options[number]
             if option is not None:
-                found.add(self.problem.operators[number].options[option][at])
-        return found
+                layouts.add(self.problem.operators[number].options[option][at])
+        return layouts
 
     def best(self, number: int) -> int:
         """The allowed option with the fewest bytes in conflict with what is known; the first of equals."""
@@ -79,9 +79,9 @@ class Choice:
         known = [self.own_layout(tensor) for tensor in operator.reads]
         wanted = [self.wanted(tensor) for tensor in operator.reads]
         wanted_of_results = [self.wanted(tensor) for tensor in operator.writes]
-        fewest, found = None, 0
-        for each in self.allowed(number):
-            option = operator.options[each]
+        fewest, best_choice = None, 0
+        for choice in self.allowed(number):
+            option = operator.options[choice]
             bytes_in_conflict = 0
             for at, tensor in enumerate(operator.reads):
                 layout = option[at]
@@ -93,8 +93,8 @@ class Choice:
                 others = wanted_of_results[at] - {option[len(operator.reads) + at]}
                 bytes_in_conflict += sum(self.problem.tensors[tensor].layout_bytes(layout) for layout in others)
             if fewest is None or bytes_in_conflict < fewest:
-                fewest, found = bytes_in_conflict, each
-        return found
+                fewest, best_choice = bytes_in_conflict, choice
+        return best_choice
 
 
 def local(problem: Problem) -> list[int]:
@@ -153,13 +153,13 @@ def _copied(problem: Problem, tensor: int, own: int | None, wanted: set[int]) ->
 
 def _neighbours(problem: Problem) -> list[list[int]]:
     """Operators that share a tensor one of them writes, readers after writers."""
-    found: list[dict[int, None]] = [{} for _ in problem.operators]
+    neighbours: list[dict[int, None]] = [{} for _ in problem.operators]
     for tensor, writers in enumerate(problem.writers):
         for writer in writers:
             for reader, _ in problem.readers[tensor]:
-                found[writer][reader] = None
-                found[reader][writer] = None
-    return [list(each) for each in found]
+                neighbours[writer][reader] = None
+                neighbours[reader][writer] = None
+    return [list(each) for each in neighbours]
 
 
 def cost_of(problem: Problem, tensor: int, own: int | None, wanted: set[int], may_stay: bool) -> int:
@@ -243,12 +243,12 @@ class _Load:
 def _sizes(problem: Problem, options: Sequence[int]) -> list[tuple[int, int]]:
     """For each tensor (bytes on chip with its copies, weighted bytes saved by staying)."""
     layouts = own_layouts(problem, options)
-    found = []
+    sizes = []
     for tensor, each in enumerate(problem.tensors):
         copied = sum(each.layout_bytes(layout) for layout in copies_of(problem, tensor, layouts[tensor], options))
         saved = off_chip_cost(problem, tensor) - on_chip_cost(problem, tensor) - problem.copy_weight * copied
-        found.append((each.bytes + copied, saved))
-    return found
+        sizes.append((each.bytes + copied, saved))
+    return sizes
 
 
 def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[float] | None = None) -> list[bool]:
@@ -268,7 +268,7 @@ def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[flo
 
     candidates = [tensor for tensor, life in enumerate(lives) if life is not None and sizes[tensor][1] > 0]
     wish = preferred or [0.0] * len(problem.tensors)
-    for tensor in sorted(candidates, key=lambda each: (-round(wish[each], 2), -density(each), each)):
+    for tensor in sorted(candidates, key=lambda candidate: (-round(wish[candidate], 2), -density(candidate), candidate)):
         life = lives[tensor]
         stays[tensor] = life is not None and load.take(life, sizes[tensor][0])
     return stays

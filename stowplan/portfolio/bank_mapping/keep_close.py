@@ -22,15 +22,15 @@ class Changes(ByValues):
             raise needs_program("bank mapping")
         operators = {operator.name: at for at, operator in enumerate(earlier.operators)}
         tensors = {tensor.name: at for at, tensor in enumerate(earlier.tensors)}
-        found: list[Hashable | None] = []
+        values: list[Hashable | None] = []
         for operator in self.problem.operators:
             at = operators.get(operator.name)
             layouts = None if at is None else earlier.operators[at].options[plan.options[at]]
-            found.append(operator.options.index(layouts) if layouts in operator.options else None)
+            values.append(operator.options.index(layouts) if layouts in operator.options else None)
         for tensor in self.problem.tensors:
             at = tensors.get(tensor.name)
-            found.append(None if at is None else plan.on_chip[at])
-        return found
+            values.append(None if at is None else plan.on_chip[at])
+        return values
 
     def values(self, plan: Any) -> Sequence[Hashable]:
         """Options, and what stays."""
@@ -52,7 +52,7 @@ class Changes(ByValues):
                 for tensor in (*operator.reads, *operator.writes):
                     users.setdefault(tensor, []).append(number)
         left = dict.fromkeys(changed)
-        found: list[frozenset[int]] = []
+        together: list[frozenset[int]] = []
         while left:
             group, front = set[int](), [next(iter(left))]
             while front:
@@ -67,6 +67,6 @@ class Changes(ByValues):
                         front += [*users.get(tensor, ()), count + tensor]
                 else:
                     front += users.get(each - count, ())
-            found.append(frozenset(group))
-        single = [frozenset([each]) for each in changed]
-        return sorted({*found, *single}, key=lambda group: (len(group), min(group)))
+            together.append(frozenset(group))
+        single = [frozenset([change]) for change in changed]
+        return sorted({*together, *single}, key=lambda group: (len(group), min(group)))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from stowplan.kinds import Prover
 from stowplan.models.bank_mapping.plan import DECISIONS, Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import objective_bound
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
-
-_HERE = "stowplan.portfolio.bank_mapping.candidates"
 
 #: Up to so many operators nothing is worth a process of its own.
 SMALL = 64
@@ -20,17 +20,28 @@ SMALL = 64
 
 def _initial(problem: Problem) -> dict[str, Plan]:
     """Both baselines, where writers agree in them."""
-    found = {"local": local_plan(problem), "propagation": propagated_plan(problem)}
-    return {name: plan for name, plan in found.items() if verify(problem, plan).ok}
+    plans = {"local": local_plan(problem), "propagation": propagated_plan(problem)}
+    return {name: plan for name, plan in plans.items() if verify(problem, plan).ok}
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     is_small = len(problem.operators) <= SMALL
     return [
-        Candidate("search", "heuristic", f"{_HERE}:search", share=0.2, in_thread=is_small),
-        Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.6, in_thread=is_small),
-        Candidate("milp", "exact", "stowplan.portfolio.bank_mapping.staged:milp", share=0.4, proves_only=options.deterministic),
+        Candidate("search", "heuristic", share=0.2, in_thread=is_small),
+        Candidate("cpsat", "exact", share=0.6, in_thread=is_small),
+        Candidate("milp", "exact", share=0.4, proves_only=options.deterministic),
     ]
+
+
+def _function(name: str) -> Callable[[Problem, Context], None]:
+    from stowplan.portfolio.bank_mapping import candidates
+
+    if name == "milp":
+        # Not with the others: it imports SciPy.
+        from stowplan.portfolio.bank_mapping.staged import milp
+
+        return milp
+    return {"search": candidates.search, "cpsat": candidates.cpsat}[name]
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -59,6 +70,12 @@ def _extras() -> Extras[Problem, Plan]:
     return Extras(changes=Changes)
 
 
+def _prover() -> Prover:
+    from stowplan.certificates.maker.linear import chip
+
+    return chip
+
+
 KIND = Kind(
     name="bank_mapping",
     problem=Problem,
@@ -68,6 +85,7 @@ KIND = Kind(
     initial=_initial,
     bound=objective_bound,
     candidates=_candidates,
+    function=_function,
     baseline="local",
     assumptions=("banks", "operators.restricted=no"),
     facts=_facts,
@@ -76,7 +94,6 @@ KIND = Kind(
     unit="bytes",
     baseline_sources=("local", "propagation"),
     decisions=DECISIONS,
-    presenter="stowplan.report.bank_mapping.presenter:BankMappingPresenter",
     extras=_extras,
-    certificate="stowplan.certificates.maker.linear:chip",
+    certificate=_prover,
 )

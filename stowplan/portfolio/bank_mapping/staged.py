@@ -44,15 +44,15 @@ def milp(problem: Problem, context: Context) -> None:
             on_bound=lambda bound: context.bound(built.bound(bound), "milp"),
             should_stop=context.closed,
         )
-        found = model.solve_stage(matrix, options, plans.offer)
-        if found.status == "infeasible":
+        outcome = model.solve_stage(matrix, options, plans.offer)
+        if outcome.status == "infeasible":
             context.note("the MILP is infeasible: left to CP-SAT to prove")
             return
-        if found.bound is not None:
-            context.bound(built.bound(found.bound), "milp")
-        if found.values is not None:
-            plans.offer(found.values)
-        is_solved = found.status == "optimal"
+        if outcome.bound is not None:
+            context.bound(built.bound(outcome.bound), "milp")
+        if outcome.values is not None:
+            plans.offer(outcome.values)
+        is_solved = outcome.status == "optimal"
         context.note(f"stage {number + 1} of {len(stages)}: {'solved' if is_solved else 'not solved'}")
         if not is_solved:
             return

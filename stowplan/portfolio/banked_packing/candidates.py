@@ -6,8 +6,8 @@ What is chosen for a bank is packed into it with the searches of the packing kin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from stowplan.models.banked_packing import cpsat as model
 from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem, find_overload
 from stowplan.models.outcome import Outcome
@@ -17,6 +17,9 @@ from stowplan.models.packing.plan import Plan as Packing
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.context import Context, asks_for_heuristics, presolve_seconds
 from stowplan.portfolio.packing.quick import quick_plan
+
+if TYPE_CHECKING:
+    from stowplan.models.banked_packing.cpsat import Cut
 
 #: Work of deterministic runs for each second of the limit: pairs of buffers that are compared, and nodes of MILP solvers.
 PAIRS, NODES = 300_000, 200
@@ -28,16 +31,16 @@ PACK_SECONDS, MORE = 1.0, 1.6
 _MASTER_SHARE = 0.35
 
 #: Finds banks by loads alone: (seconds, cuts) to an outcome.
-Master = Callable[[float, list[model.Cut]], Outcome[Plan]]
+Master = Callable[[float, "list[Cut]"], Outcome[Plan]]
 
 
 def _overloaded(problem: Problem, context: Context) -> bool:
     """Report an infeasibility that shows at once."""
-    found = find_overload(problem)
-    if found is not None:
-        names = [problem.buffers[number].id for number in found.buffers]
-        context.proven_infeasible("load", {"explanation": found.reason, "conflict": {"proof": "load", "buffers": names}})
-    return found is not None
+    overload = find_overload(problem)
+    if overload is not None:
+        names = [problem.buffers[number].id for number in overload.buffers]
+        context.proven_infeasible("load", {"explanation": overload.reason, "conflict": {"proof": "load", "buffers": names}})
+    return overload is not None
 
 
 def search(problem: Problem, context: Context) -> None:
@@ -64,19 +67,19 @@ def presolve(problem: Problem, context: Context) -> None:
         return
     if asks_for_heuristics(context):
         greedy.climb(problem, context.seed(), 0, context.plan, context.closed)
-    found = _cheapest(problem, context, presolve_seconds(context), [])
-    if found.bound is not None:
-        context.bound(found.bound, "choice")
-    if found.plan is None:
+    chosen = _cheapest(problem, context, presolve_seconds(context), [])
+    if chosen.bound is not None:
+        context.bound(chosen.bound, "choice")
+    if chosen.plan is None:
         return
     offsets: dict[int, int] = {}
     for bank in range(len(problem.banks)):
-        numbers = [number for number, at in enumerate(found.plan.banks) if at == bank]
+        numbers = [number for number, at in enumerate(chosen.plan.banks) if at == bank]
         packed = pack_quickly(problem, bank, numbers, context)
         if packed is None:
             return
         offsets |= packed
-    context.plan(plan_of(problem, found.plan.banks, [offsets[each] for each in range(len(offsets))]), "choice")
+    context.plan(plan_of(problem, chosen.plan.banks, [offsets[number] for number in range(len(offsets))]), "choice")
 
 
 def choice(problem: Problem, context: Context) -> None:
@@ -84,17 +87,19 @@ def choice(problem: Problem, context: Context) -> None:
     _choose_and_pack(problem, context, lambda seconds, cuts: _cheapest(problem, context, seconds, cuts), "choice")
 
 
-def _cheapest(problem: Problem, context: Context, seconds: float, cuts: list[model.Cut]) -> Outcome[Plan]:
+def _cheapest(problem: Problem, context: Context, seconds: float, cuts: list[Cut]) -> Outcome[Plan]:
     """Banks by loads alone, with CP-SAT."""
+    # Not at the top: it imports ortools, which the others can do without.
+    from stowplan.models.banked_packing import cpsat as model
+
     return model.solve(problem, offsets=False, cuts=cuts, **context.solver_limits(10, seconds=seconds))
 
 
 def milp_choice(problem: Problem, context: Context) -> None:
     """The same with a MILP solver."""
-    # Not at the top: it imports SciPy, which the others can do without.
     from stowplan.models.banked_packing import milp
 
-    def master(seconds: float, cuts: list[model.Cut]) -> Outcome[Plan]:
+    def master(seconds: float, cuts: list[Cut]) -> Outcome[Plan]:
         return milp.solve(
             problem,
             cuts=cuts,
@@ -111,29 +116,29 @@ def milp_choice(problem: Problem, context: Context) -> None:
 def _choose_and_pack(problem: Problem, context: Context, master: Master, source: str) -> None:
     if _overloaded(problem, context):
         return
-    cuts: list[model.Cut] = []
+    cuts: list[Cut] = []
     is_exact, seconds = True, PACK_SECONDS
     deterministic = context.options.deterministic
     left = context.work(1, least=1)
     while not context.closed() and left != 0:
         left = None if left is None else left - 1
-        found = master(context.remaining() * (1.0 if deterministic else _MASTER_SHARE), cuts)
-        if found.status == "infeasible":
+        chosen = master(context.remaining() * (1.0 if deterministic else _MASTER_SHARE), cuts)
+        if chosen.status == "infeasible":
             if is_exact:
                 context.proven_infeasible(source, {"explanation": "no choice of banks can be packed"})
             return
-        if is_exact and found.bound is not None:
-            context.bound(found.bound, source)
-        if found.plan is None:
+        if is_exact and chosen.bound is not None:
+            context.bound(chosen.bound, source)
+        if chosen.plan is None:
             return
         known, _ = (None, None) if deterministic else context.incumbent()
-        if known is not None and known.objective <= found.plan.objective and found.status == "optimal" and not is_exact:
+        if known is not None and known.objective <= chosen.plan.objective and chosen.status == "optimal" and not is_exact:
             # What choices are left after unproven cuts are no cheaper.
             return
         offsets: dict[int, int] = {}
         fits = True
         for bank in range(len(problem.banks)):
-            numbers = [number for number, at in enumerate(found.plan.banks) if at == bank]
+            numbers = [number for number, at in enumerate(chosen.plan.banks) if at == bank]
             packed, conflict = pack(problem, bank, numbers, context, min(seconds, max(0.2, context.remaining() / 4)))
             if packed is not None:
                 offsets |= packed
@@ -145,10 +150,10 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
             cuts.append((bank, conflict))
         if fits:
             places = [offsets[number] for number in range(len(problem.buffers))]
-            context.plan(plan_of(problem, found.plan.banks, places), source)
+            context.plan(plan_of(problem, chosen.plan.banks, places), source)
             # A choice that is not proven cheapest is packed as well; the other candidates look for a cheaper one.
             return
-        _repair(problem, context, found.plan, source)
+        _repair(problem, context, chosen.plan, source)
 
 
 def _repair(problem: Problem, context: Context, wanted: Plan, source: str) -> None:
@@ -167,12 +172,14 @@ def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model with offsets, hinted with the best plan known."""
     if _overloaded(problem, context):
         return
-    found = model.solve(
+    from stowplan.models.banked_packing import cpsat as model
+
+    outcome = model.solve(
         problem,
         hint=None if context.options.deterministic else context.incumbent()[0],
         **context.reporting("cpsat", 4),
     )
-    if found.status == "infeasible":
+    if outcome.status == "infeasible":
         context.proven_infeasible("cpsat", {"explanation": "no choice of banks and offsets keeps all buffers apart"})
 
 
@@ -209,7 +216,7 @@ def pack(
         if inner.best is not None:
             return _offsets(problem, bank, numbers, inside, inner.best), None
         if inner.why is not None:
-            conflict = [ids[each] for each in inner.why.get("conflict", {}).get("buffers", ids) if each in ids]
+            conflict = [ids[name] for name in inner.why.get("conflict", {}).get("buffers", ids) if name in ids]
             return None, tuple(sorted(conflict))
     return None, None
 
@@ -223,11 +230,11 @@ def pack_quickly(problem: Problem, bank: int, numbers: Sequence[int], context: C
 
 def _offsets(problem: Problem, bank: int, numbers: Sequence[int], inside: packing.Problem, plan: Packing) -> dict[int, int]:
     """Offsets by buffer of a packing of a bank."""
-    shift = 0 if any(each.offset is not None for each in inside.buffers) else problem.bottom(bank)
+    shift = 0 if any(buffer.offset is not None for buffer in inside.buffers) else problem.bottom(bank)
     ids = {problem.buffers[number].id: number for number in numbers}
-    found = {ids[each.id]: at + shift for each, at in zip(inside.buffers, plan.offsets, strict=True) if each.id in ids}
+    offsets = {ids[buffer.id]: at + shift for buffer, at in zip(inside.buffers, plan.offsets, strict=True) if buffer.id in ids}
     # What has no bytes collides with nothing, not even with what is reserved.
-    return {number: at if problem.buffers[number].size else problem.first(number, bank) for number, at in found.items()}
+    return {number: at if problem.buffers[number].size else problem.first(number, bank) for number, at in offsets.items()}
 
 
 def _bank_problem(problem: Problem, bank: int, numbers: Sequence[int]) -> packing.Problem:
@@ -248,8 +255,8 @@ def _bank_problem(problem: Problem, bank: int, numbers: Sequence[int]) -> packin
     ]
     if buffers and not shift and memory.reserved:
         name = _RESERVED
-        while any(each.id == name for each in buffers):
+        while any(buffer.id == name for buffer in buffers):
             name += "'"
-        lower, upper = min(each.lower for each in buffers), max(each.upper for each in buffers)
+        lower, upper = min(buffer.lower for buffer in buffers), max(buffer.upper for buffer in buffers)
         buffers.append(packing.Buffer(id=name, lower=lower, upper=upper, size=memory.reserved, offset=0))
     return packing.Problem(buffers=tuple(buffers), capacity=max(0, memory.capacity - shift))

@@ -97,7 +97,7 @@ def climb(
     while not should_stop() and (rounds is None or count < rounds):
         at = chance.randrange(len(ranks))
         name, rank = ranks[at]
-        tried = [each + n * _NOISE * chance.random() for each in rank]
+        tried = [place + n * _NOISE * chance.random() for place in rank]
         plan, late = place(problem, sorted(range(len(tried)), key=lambda number: tried[number]))
         count += 1
         if take(plan, f"{name}_again") or chance.random() < 0.3:

@@ -61,18 +61,18 @@ class Changes(ByValues):
 
         def packed_in(bank: int, inside: list[int]) -> packing.Problem:
             rows = [problem.buffers[at] for at in inside]
-            lower, upper = min(each.lower for each in rows), max(each.upper for each in rows)
+            lower, upper = min(row.lower for row in rows), max(row.upper for row in rows)
             # What is reserved is a buffer that is always there.
             reserved = packing.Buffer(id="", lower=lower, upper=upper, size=problem.bottom(bank), offset=0)
             others = (
                 packing.Buffer(
                     id=f" {at}",
-                    lower=each.lower,
-                    upper=each.upper,
+                    lower=row.lower,
+                    upper=row.upper,
                     size=problem.taken(at, bank),
                     alignment=problem.step(at, bank),
                 )
-                for at, each in zip(inside, rows, strict=True)
+                for at, row in zip(inside, rows, strict=True)
             )
             return packing.Problem(buffers=(reserved, *others), capacity=problem.banks[bank].capacity)
 
@@ -84,8 +84,8 @@ def _boxes(problem: Problem, places: Sequence[Place | None]) -> Boxes:
     return stacked(
         (bank.capacity for bank in problem.banks),
         (
-            (number, each.lower, each.upper, place, problem.taken(number, place[0]))
-            for number, (each, place) in enumerate(zip(problem.buffers, places, strict=True))
-            if place is not None and each.size
+            (number, buffer.lower, buffer.upper, place, problem.taken(number, place[0]))
+            for number, (buffer, place) in enumerate(zip(problem.buffers, places, strict=True))
+            if place is not None and buffer.size
         ),
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from stowplan.kinds import Prover
 from stowplan.models.banked_packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.banked_packing.problem import Problem, find_overload, floor
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import greedy
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller, presolver
-
-_HERE = "stowplan.portfolio.banked_packing.candidates"
+from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
 
 #: The model with offsets is built for so many buffers at most.
 EXACT_BUFFERS = 600
@@ -28,15 +28,28 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    found = [
-        Candidate("choice", "exact", f"{_HERE}:choice", share=0.6),
-        in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=0.5), options),
-        Candidate("milp", "exact", f"{_HERE}:milp_choice", share=0.4),
+    candidates = [
+        Candidate("choice", "exact", share=0.6),
+        in_caller(Candidate("search", "heuristic", share=0.5), options),
+        Candidate("milp", "exact", share=0.4),
     ]
     if len(problem.buffers) <= EXACT_BUFFERS:
-        found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.5))
+        candidates.append(Candidate("cpsat", "exact", share=0.5))
     is_small = len(problem.buffers) <= SMALL and not options.deterministic
-    return [presolver(f"{_HERE}:presolve"), *found] if is_small else found
+    return [PRESOLVER, *candidates] if is_small else candidates
+
+
+def _function(name: str) -> Callable[[Problem, Context], None]:
+    from stowplan.portfolio.banked_packing import candidates
+
+    return {
+        "presolve": candidates.presolve,
+        "choice": candidates.choice,
+        "search": candidates.search,
+        "milp": candidates.milp_choice,
+        "cpsat": candidates.cpsat,
+        "by_size": candidates.by_size,
+    }[name]
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -55,10 +68,10 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
 
 def traffic_by_bank(problem: Problem, plan: Plan) -> dict[str, int]:
     """Bytes read and written in each bank."""
-    found = {bank.name: 0 for bank in problem.banks}
+    traffic = {bank.name: 0 for bank in problem.banks}
     for number, bank in enumerate(plan.banks):
-        found[problem.banks[bank].name] += problem.traffic(number)
-    return found
+        traffic[problem.banks[bank].name] += problem.traffic(number)
+    return traffic
 
 
 def _identity(problem: Problem) -> dict[str, str]:
@@ -72,6 +85,12 @@ def _extras() -> Extras[Problem, Plan]:
     return Extras(changes=Changes)
 
 
+def _prover() -> Prover:
+    from stowplan.certificates.maker.linear import banks
+
+    return banks
+
+
 KIND = Kind(
     name="banked_packing",
     problem=Problem,
@@ -81,16 +100,16 @@ KIND = Kind(
     initial=_initial,
     bound=floor,
     candidates=_candidates,
+    function=_function,
     baseline="by_size",
     assumptions=("banks.capacity", "banks.reserved=0", "banks.alignment=1", "buffers.alignment=1", "buffers.banks"),
     facts=_facts,
     counts=("buffers",),
     identity=_identity,
     unit="cost",
-    makes_baselines=lambda problem: (Candidate("by_size", "baseline", f"{_HERE}:by_size"),),
+    makes_baselines=lambda problem: (Candidate("by_size", "baseline"),),
     decisions=DECISIONS,
     offset_table=offset_table,
-    presenter="stowplan.report.banked_packing.presenter:BankedPackingPresenter",
     extras=_extras,
-    certificate="stowplan.certificates.maker.linear:banks",
+    certificate=_prover,
 )

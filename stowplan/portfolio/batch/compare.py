@@ -63,11 +63,11 @@ def compare(first: Mapping[str, Record], second: Mapping[str, Record], *, seed: 
         No name is in both.
     """
     if not first.keys() & second.keys():
-        one, other = (next(iter(sorted(each)), "nothing") for each in (first, second))
+        one, other = (next(iter(sorted(names)), "nothing") for names in (first, second))
         raise InputError(f"found no input that both batches have ({one} ... and {other} ...), expected the same suite")
     pairs = tuple(_pair(name, first.get(name), second.get(name)) for name in sorted({*first, *second}))
     compared = [pair for pair in pairs if pair.outcome in ("win", "loss", "tie")]
-    wins, losses, ties = (sum(pair.outcome == each for pair in compared) for each in ("win", "loss", "tie"))
+    wins, losses, ties = (sum(pair.outcome == outcome for pair in compared) for outcome in ("win", "loss", "tie"))
     return Comparison(
         pairs=pairs,
         wins=wins,
@@ -80,8 +80,8 @@ def compare(first: Mapping[str, Record], second: Mapping[str, Record], *, seed: 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
     """Geometric mean of positive values; None where there are none."""
-    found = list(values)
-    return math.exp(math.fsum(map(math.log, found)) / len(found)) if found else None
+    positive = list(values)
+    return math.exp(math.fsum(map(math.log, positive)) / len(positive)) if positive else None
 
 
 def speedups(record: Record) -> dict[str, float]:
@@ -174,17 +174,17 @@ def paired_statistics(
         return None
     import numpy as np
 
-    found = np.array([each for each in percents if each is not None])
+    differences = np.array([percent for percent in percents if percent is not None])
     return PairedStatistics(
         pairs=pairs,
-        mean_percent=float(np.mean(found)) if len(found) else None,
-        median_percent=float(np.median(found)) if len(found) else None,
-        mean_interval=_interval(found, np.mean, seed),
-        median_interval=_interval(found, np.median, seed),
-        wilcoxon_p=_wilcoxon(found),
+        mean_percent=float(np.mean(differences)) if len(differences) else None,
+        median_percent=float(np.median(differences)) if len(differences) else None,
+        mean_interval=_interval(differences, np.mean, seed),
+        median_interval=_interval(differences, np.median, seed),
+        wilcoxon_p=_wilcoxon(differences),
         sign_p=_sign_test(wins, losses),
         seed=seed,
-        notes=_notes(pairs, len(found), wins + losses),
+        notes=_notes(pairs, len(differences), wins + losses),
     )
 
 
@@ -197,10 +197,10 @@ def _interval(values: object, statistic: object, seed: int) -> Interval | None:
     if len(each) < 2:
         return None
     rng = np.random.default_rng(seed)
-    found = bootstrap(
+    interval = bootstrap(
         (each,), statistic, n_resamples=RESAMPLES, confidence_level=CONFIDENCE, method="percentile", rng=rng, batch=500
     ).confidence_interval
-    return Interval(float(found.low), float(found.high))
+    return Interval(float(interval.low), float(interval.high))
 
 
 def _wilcoxon(values: object) -> float | None:

@@ -103,12 +103,12 @@ def check_settings(settings: Settings) -> Settings:
         One of ``xla_plans`` is no folder.
     """
     shared = msgspec.structs.asdict(settings.search)
-    if isinstance(settings.xla_plans, str) or not all(isinstance(each, str) for each in settings.xla_plans):
+    if isinstance(settings.xla_plans, str) or not all(isinstance(xla_plan, str) for xla_plan in settings.xla_plans):
         raise UsageError(f"found xla_plans {show(settings.xla_plans)}, expected folders")
     for folder in settings.xla_plans:
         if not Path(folder).is_dir():
             raise InputError("found no folder, expected one with modules after XLA's memory-space assignment", source=folder)
-    if not isinstance(settings.target, str | tuple | None) or not all(isinstance(each, str) for each in settings.targets):
+    if not isinstance(settings.target, str | tuple | None) or not all(isinstance(target, str) for target in settings.targets):
         raise UsageError(f"found target {show(settings.target)}, expected a name, or names")
     return msgspec.structs.replace(settings, **shared, capacity=settings.inputs.capacity)
 
@@ -130,10 +130,10 @@ def read_records(folder: str | Path) -> dict[str, Record]:
     if not root.is_dir():
         raise InputError("found no folder, expected one that 'stowplan batch' wrote", source=folder)
     suffix = ".result.json"
-    found = {path.relative_to(root).as_posix().removesuffix(suffix): path for path in sorted(root.rglob(f"*{suffix}"))}
-    if not found:
+    files_found = {path.relative_to(root).as_posix().removesuffix(suffix): path for path in sorted(root.rglob(f"*{suffix}"))}
+    if not files_found:
         raise InputError(f"found no *{suffix}, expected a folder that 'stowplan batch' wrote", source=folder)
-    return {files.printable(name): Record.load(path) for name, path in found.items()}
+    return {files.printable(name): Record.load(path) for name, path in files_found.items()}
 
 
 def describe_failure(error: Exception) -> tuple[int, str]:

@@ -100,7 +100,7 @@ def run_batch(
     most, settings = _room(jobs, memory_budget, settings, scheduler)
     targets = check_targets(settings.targets)
     if scheduler is not None:
-        targets = tuple(os.path.abspath(each) if os.path.exists(each) else each for each in targets)
+        targets = tuple(os.path.abspath(target) if os.path.exists(target) else target for target in targets)
     with ExitStack() as stack:
         workers = _workers(most, scheduler)
         if workers is not None:
@@ -203,16 +203,16 @@ def _side_by_side(
             continue
         if taken is None:
             continue
-        number, found = taken
+        number, outcome = taken
         task = tasks.pop(number)
-        if isinstance(found, Outcome):
-            yield number, found
+        if isinstance(outcome, Outcome):
+            yield number, outcome
             continue
         lost[number] += 1
-        if found.is_final:
-            yield number, failure(task, INTERNAL_ERROR, found.why)
+        if outcome.is_final:
+            yield number, failure(task, INTERNAL_ERROR, outcome.why)
         elif lost[number] >= workers.tries:
-            yield number, failure(task, INTERNAL_ERROR, f"{found.why}, in each of {workers.tries} tries")
+            yield number, failure(task, INTERNAL_ERROR, f"{outcome.why}, in each of {workers.tries} tries")
         else:
             waiting.append(number)
 
@@ -222,9 +222,9 @@ def _last(workers: Workers, count: int) -> Iterator[tuple[int, Outcome]]:
     workers.cancel()
     end = time.monotonic() + LAST_SECONDS
     for _ in range(count):
-        number, found = workers.take(max(0.0, end - time.monotonic())) or (0, None)
-        if isinstance(found, Outcome):
-            yield number, found
+        number, outcome = workers.take(max(0.0, end - time.monotonic())) or (0, None)
+        if isinstance(outcome, Outcome):
+            yield number, outcome
 
 
 def _task(item: Item, folder: Path, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> Task:

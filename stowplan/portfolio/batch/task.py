@@ -75,22 +75,22 @@ def find_inputs(suites: Sequence[str | Path]) -> list[Item]:
     UsageError
         Two inputs whose files would have the same name.
     """
-    found: dict[Path, Item] = {}
+    by_path: dict[Path, Item] = {}
     for suite in suites:
         items = list(_inputs_of(Path(suite)))
         if not items:
             raise InputError("found no input there, expected compiled programs, CSV files or problem files", source=suite)
         for item in items:
-            found.setdefault(item.path.resolve(), item)
+            by_path.setdefault(item.path.resolve(), item)
     names: dict[str, Path] = {}
-    for item in found.values():
+    for item in by_path.values():
         # Some file systems do not tell upper from lower case.
         other = names.setdefault(item.name.lower(), item.path)
         if other is not item.path:
             raise UsageError(
                 f"{other} and {item.path} would have the same result {item.name}: give them output folders of their own"
             )
-    return list(found.values())
+    return list(by_path.values())
 
 
 def _inputs_of(suite: Path) -> Iterator[Item]:
@@ -218,11 +218,11 @@ def _register(task: Task) -> None:
 
 def _solved(task: Task, cancel: threading.Event | None) -> Outcome:
     began, settings = time.monotonic(), task.settings
-    path, folder = (Path(os.fsdecode(each)) for each in (task.path, task.folder))
+    path, folder = (Path(os.fsdecode(name)) for name in (task.path, task.folder))
     limit = None if settings.deterministic else settings.time_limit
     opened = read_within(limit, lambda: _open(path, settings, task.targets, folder), began)
     problem = opened.problem
-    plans, warnings = _xla_plan(path, opened, [folder / each for each in settings.xla_plans])
+    plans, warnings = _xla_plan(path, opened, [folder / xla_plan for xla_plan in settings.xla_plans])
     at_hand = files.digest(plans[XLA]) if plans else None
     if task.earlier == Finished(kind_of(problem).identity(problem)["digest"], at_hand):
         return Outcome()
@@ -233,5 +233,5 @@ def _solved(task: Task, cancel: threading.Event | None) -> Outcome:
     result = msgspec.structs.replace(result, warnings=(*opened.warnings, *warnings, *result.warnings))
     values = result.to_dict(None if result.plan is None else task.plan)
     record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values, xla_plan=at_hand)
-    plan, proof = (None if each is None else files.encode(each) for each in (result.plan, result.certificate))
+    plan, proof = (None if document is None else files.encode(document) for document in (result.plan, result.certificate))
     return Outcome(files.encode(record), plan, proof)

@@ -38,8 +38,8 @@ from stowplan.portfolio.batch.records import describe_failure
 from stowplan.portfolio.batch.task import Outcome, Task, solve_task
 from stowplan.portfolio.run.process_memory import prefer_to_end, resident
 
-#: ``module:name`` of what is done with a task.
-SOLVE = "stowplan.portfolio.batch.task:solve_task"
+#: What is done with a task, and an event that is set where it is to end soon.
+Work = Callable[[Task, threading.Event], Outcome]
 
 #: An input whose process ends without an outcome so many times has failed.
 MOST_TRIES = 3
@@ -84,15 +84,15 @@ class LocalWorkers:
     ----------
     most
         Processes side by side, at most.
-    function
-        ``module:name`` of what is done with a task.
+    work
+        What is done with a task: a function at the top of a module.
     """
 
     blames = True
     tries = MOST_TRIES
 
-    def __init__(self, most: int, function: str = SOLVE):
-        self._most, self._function = most, function
+    def __init__(self, most: int, work: Work = solve_task):
+        self._most, self._work = most, work
         self._busy: dict[_Process, int] = {}
         self._idle: list[_Process] = []
         self._unstarted: list[tuple[int, Lost]] = []
@@ -105,7 +105,7 @@ class LocalWorkers:
     def start(self, number: int, task: Task) -> None:
         """Give a process a task."""
         try:
-            process = self._waiting() or _Process(self._function, self._messages)
+            process = self._waiting() or _Process(self._work, self._messages)
         except OSError as error:
             self._unstarted.append((number, Lost(f"its process could not be started: {error}")))
             return
@@ -168,8 +168,9 @@ class LocalWorkers:
 class _Process(ChildProcess):
     """A process that solves inputs one by one (:func:`main`), and the thread that listens to it."""
 
-    def __init__(self, function: str, messages: queue.SimpleQueue[tuple[_Process, bytes | None]]):
-        super().__init__("stowplan.portfolio.batch.workers", str(os.getpid()), function, is_quiet=False)
+    def __init__(self, work: Work, messages: queue.SimpleQueue[tuple[_Process, bytes | None]]):
+        place = f"{work.__module__}:{work.__qualname__}"
+        super().__init__("stowplan.portfolio.batch.workers", str(os.getpid()), place, is_quiet=False)
         self._messages = messages
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -196,7 +197,7 @@ def main() -> None:
     incoming, outgoing = begin(int(sys.argv[1]))
     prefer_to_end(OOM_SCORE)
     light_imports()
-    work = cast(Callable[[Task, threading.Event], Outcome], kinds.load(sys.argv[2]))
+    work = cast(Work, kinds.load(sys.argv[2]))
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     # Nothing is begun after a cancel.
     cancel = threading.Event()

@@ -13,7 +13,7 @@ from stowplan.log import LOGGER
 from stowplan.models.verification import Verification
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.keep_close.earlier_plan import EARLIER, SHARE, Budget, KeepClose, changes_of, of_this_problem
-from stowplan.portfolio.keep_close.reverting import AcceptedPlan, Search, cost_limit
+from stowplan.portfolio.keep_close.reverting import AcceptedPlan, RevertingSearch, cost_limit
 from stowplan.portfolio.kind import Kind, check
 from stowplan.portfolio.run.state import Best, RunState, Start
 from stowplan.result import Result
@@ -49,11 +49,11 @@ class StabilityPass:
         self.details: dict[str, Any] = {}
         plan = self._changes.start
         if plan is not None:
-            verification = check(kind, problem, plan)
-            if verification.ok:
-                self._earlier = AcceptedPlan(plan, verification, self._changes.counts(plan))
+            verdict = check(kind, problem, plan)
+            if verdict.ok:
+                self._earlier = AcceptedPlan(plan, verdict, self._changes.counts(plan))
             elif of_this_problem(problem, given):
-                raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(verification.lines[:3])}")
+                raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(verdict.lines[:3])}")
 
     @property
     def starts(self) -> dict[str, Start]:
@@ -76,10 +76,10 @@ class StabilityPass:
             warnings=(*result.warnings, *self._changes.notes),
         )
 
-    def take(self, plan: Any, verification: Verification[Any]) -> None:
+    def take(self, plan: Any, verdict: Verification[Any]) -> None:
         """Remember a valid plan of the run; of many the best, the first of equals."""
-        assert verification.objective is not None
-        self._plans.append((verification.objective, verification.tie_break, plan, verification))
+        assert verdict.objective is not None
+        self._plans.append((verdict.objective, verdict.tie_break, plan, verdict))
         if len(self._plans) > 2 * MOST_PLANS:
             self._trim()
 
@@ -105,15 +105,15 @@ class StabilityPass:
             self.given.within,
             None if state.baseline is None else state.sources.get(state.baseline),
         )
-        search = Search(self._kind, self._problem, changes, limit, Budget(options, deadline, plain.total), plain)
+        search = RevertingSearch(self._kind, self._problem, changes, limit, Budget(options, deadline, plain.total), plain)
         cancelled = False
         if earlier is not None and limit.holds(earlier.check):
             search.best = earlier
         else:
             self._trim()
             try:
-                for _, _, plan, verification in self._plans:
-                    if limit.holds(verification):
+                for _, _, plan, verdict in self._plans:
+                    if limit.holds(verdict):
                         search.offer(plan)
                 search.run()
             except KeyboardInterrupt:

@@ -56,18 +56,18 @@ def given(value: Any, kind: Kind[Any, Any]) -> KeepClose:
     InputError
         The plan is not valid for the earlier version that it is said to be of.
     """
-    found = value if isinstance(value, KeepClose) else KeepClose(plan=value)
-    if not isinstance(found.plan, kind.plan):
-        raise UsageError(f"found {describe_plan(found.plan)} to keep close to, expected a plan of {kind.name}")
-    if found.problem is not None:
-        if kind_of(found.problem) is not kind:
+    wish = value if isinstance(value, KeepClose) else KeepClose(plan=value)
+    if not isinstance(wish.plan, kind.plan):
+        raise UsageError(f"found {describe_plan(wish.plan)} to keep close to, expected a plan of {kind.name}")
+    if wish.problem is not None:
+        if kind_of(wish.problem) is not kind:
             raise UsageError(
-                f"found an earlier version that is a problem of {kind_of(found.problem).name}, expected one of {kind.name}"
+                f"found an earlier version that is a problem of {kind_of(wish.problem).name}, expected one of {kind.name}"
             )
-        if not (verified := check(kind, found.problem, found.plan)).ok:
+        if not (verified := check(kind, wish.problem, wish.plan)).ok:
             raise InputError(f"the earlier plan is not valid for the earlier version: {'; '.join(verified.lines[:3])}")
-    within = number("a loss of {} to keep close", found.within, 0.0)
-    return msgspec.structs.replace(found, within=within)
+    within = number("a loss of {} to keep close", wish.within, 0.0)
+    return msgspec.structs.replace(wish, within=within)
 
 
 def read_earlier_plan(path: Path, problem: Any) -> Any:
@@ -257,8 +257,8 @@ class ByValues:
     def reverted(self, plan: Any, decisions: Collection[int]) -> Any:
         """The plan with these decisions as in the earlier one."""
         values: list[Any] = list(self.values(plan))
-        for each in decisions:
-            values[each] = self.earlier[each]
+        for decision in decisions:
+            values[decision] = self.earlier[decision]
         return self.plan(values, plan)
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Any]:
@@ -277,7 +277,7 @@ def together(
     """Each decision with all that must be reverted with it; sets with others than ``changed`` are left out."""
     free = set(changed)
     known: dict[int, list[int]] = {}
-    found: dict[frozenset[int], None] = {}
+    groups: dict[frozenset[int], None] = {}
     for first in changed:
         if should_stop():
             break
@@ -291,8 +291,8 @@ def together(
                     group.add(other)
                     front.append(other)
         if group <= free and len(group) <= MOST_TOGETHER:
-            found[frozenset(group)] = None
-    return sorted(found, key=len)
+            groups[frozenset(group)] = None
+    return sorted(groups, key=len)
 
 
 class FieldByField(ByValues):
@@ -315,11 +315,11 @@ class FieldByField(ByValues):
 
     def values(self, plan: Any) -> Sequence[Hashable]:
         """Entries of the fields; what a plan lacks is None."""
-        found: list[Hashable] = []
+        tried: list[Hashable] = []
         for name, place in self._places:
             value = getattr(plan, name)
-            found.append(value if place is None else value[place] if place < len(value) else None)
-        return found
+            tried.append(value if place is None else value[place] if place < len(value) else None)
+        return tried
 
     def plan(self, values: Sequence[Any], near: Any) -> Any:
         """Plan with these entries."""

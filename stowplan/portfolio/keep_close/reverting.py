@@ -31,11 +31,13 @@ class CostLimit:
     not_above: tuple[int, int] | None = None
     """The earlier plan's own values, where it is valid."""
 
-    def holds(self, found: Verification[Any]) -> bool:
+    def holds(self, verdict: Verification[Any]) -> bool:
         """Whether a plan is good enough."""
-        if not found.ok or found.objective is None or found.objective > self.objective or found.tie_break > self.tie_break:
+        if not verdict.ok or verdict.objective is None:
             return False
-        return self.not_above is None or (found.objective, found.tie_break) <= self.not_above
+        if verdict.objective > self.objective or verdict.tie_break > self.tie_break:
+            return False
+        return self.not_above is None or (verdict.objective, verdict.tie_break) <= self.not_above
 
 
 def cost_limit(
@@ -90,7 +92,7 @@ class AcceptedPlan:
         return sum(total for _, total in self.counts.values())
 
 
-class Search:
+class RevertingSearch:
     """Looks for plans with less change.
 
     Parameters
@@ -129,25 +131,25 @@ class Search:
 
     def offer(self, plan: Any) -> bool:
         """Take a plan in that is good enough and closer; returns whether it was."""
-        found = self._judge(plan)
-        return found is not None and self._keep(*found)
+        judged = self._judge(plan)
+        return judged is not None and self._keep(*judged)
 
     def _judge(self, plan: Any) -> tuple[Any, Verification[Any]] | None:
         """A plan with its objective put right, and what the verifier says; None where it is not good enough."""
         if plan is None:
             return None
         self._budget.count_check()
-        found = check(self._kind, self._problem, plan)
-        if not found.ok and found.objective is not None and _only_objective_is_wrong(found):
-            if found.objective > self._limit.objective:
+        verdict = check(self._kind, self._problem, plan)
+        if not verdict.ok and verdict.objective is not None and _only_objective_is_wrong(verdict):
+            if verdict.objective > self._limit.objective:
                 return None
-            plan = self._kind.finish(self._problem, plan, found.objective)
-            found = check(self._kind, self._problem, plan)
-        return (plan, found) if self._limit.holds(found) else None
+            plan = self._kind.finish(self._problem, plan, verdict.objective)
+            verdict = check(self._kind, self._problem, plan)
+        return (plan, verdict) if self._limit.holds(verdict) else None
 
-    def _keep(self, plan: Any, found: Verification[Any]) -> bool:
-        close = AcceptedPlan(plan, found, self._changes.counts(plan))
-        if (close.changed, *_values(found)) >= (self.best.changed, *_values(self.best.check)):
+    def _keep(self, plan: Any, verdict: Verification[Any]) -> bool:
+        close = AcceptedPlan(plan, verdict, self._changes.counts(plan))
+        if (close.changed, *_values(verdict)) >= (self.best.changed, *_values(self.best.check)):
             return False
         self.best = close
         return True
@@ -180,8 +182,9 @@ class Search:
         for group in groups:
             if self._budget.is_over():
                 return groups
-            found = self._judge(self._changes.reverted(self.best.plan, group))
-            costs.append(None if found is None else ((found[1].objective or 0) - (self.best.check.objective or 0)) / len(group))
+            judged = self._judge(self._changes.reverted(self.best.plan, group))
+            known = self.best.check.objective or 0
+            costs.append(None if judged is None else ((judged[1].objective or 0) - known) / len(group))
         order = sorted(range(len(groups)), key=lambda at: (costs[at] is None, costs[at] or 0.0, at))
         return [groups[at] for at in order]
 
@@ -211,5 +214,5 @@ def _values(found: Verification[Any]) -> tuple[int, int]:
     return found.objective or 0, found.tie_break
 
 
-def _only_objective_is_wrong(found: Verification[Any]) -> bool:
-    return all(each.startswith("wrong_objective") for each in found.lines)
+def _only_objective_is_wrong(verdict: Verification[Any]) -> bool:
+    return all(line.startswith("wrong_objective") for line in verdict.lines)

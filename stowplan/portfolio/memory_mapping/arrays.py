@@ -131,13 +131,13 @@ def build(problem: Problem) -> Data:
             TensorRow,
             len(tensors) + 1,
             {
-                "bytes": [-(-each.size // align) * align for each in tensors],
-                "copy_in": [each.copy_in_ps for each in tensors],
-                "copy_out": [each.copy_out_ps for each in tensors],
-                "is_input": [each.is_input for each in tensors],
-                "is_output": [each.is_output for each in tensors],
+                "bytes": [-(-tensor.size // align) * align for tensor in tensors],
+                "copy_in": [tensor.copy_in_ps for tensor in tensors],
+                "copy_out": [tensor.copy_out_ps for tensor in tensors],
+                "is_input": [tensor.is_input for tensor in tensors],
+                "is_output": [tensor.is_output for tensor in tensors],
                 "can_copy": inner < 0,
-                "uniform": [problem.alias_rule == "uniform" and len(each.members) > 1 for each in tensors],
+                "uniform": [problem.alias_rule == "uniform" and len(tensor.members) > 1 for tensor in tensors],
                 "first_access": first_access,
             },
         ),
@@ -186,7 +186,7 @@ def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     # Tensor by tensor, each in step order.
     order = np.argsort(of, kind="stable")
     of, step = of[order], np.array(problem.step_of_use, np.int64)[order]
-    is_output = np.array([use.is_output for each in problem.steps for use in each.uses], np.bool_)[order]
+    is_output = np.array([use.is_output for step in problem.steps for use in step.uses], np.bool_)[order]
     # Steps that an access stands for: the outermost loop that the tensor is outside of, or the step.
     low, high = step.copy(), step + 1
     for loop in np.unique(inner) if problem.loops else ():
@@ -195,7 +195,7 @@ def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     new = np.ones(len(of), np.bool_)
     new[1:] = (np.diff(of) != 0) | (np.diff(low) != 0)
     access, first_use = np.cumsum(new) - 1, np.flatnonzero(new)
-    reads, writes = (np.bincount(access[each], minlength=len(first_use)) > 0 for each in (~is_output, is_output))
+    reads, writes = (np.bincount(access[chosen], minlength=len(first_use)) > 0 for chosen in (~is_output, is_output))
     of_access, low, high = of[new], low[new], high[new]
     # A whole new version may begin a residency where it is written, but not inside a loop around it.
     single = np.zeros(horizon + 1, np.bool_)
@@ -203,8 +203,8 @@ def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     is_new_step = new.copy()
     is_new_step[1:] |= np.diff(step) != 0
     recurs = np.bincount(of[is_new_step], minlength=tensors) > 1
-    outside = np.array([each.is_input or each.is_output for each in problem.tensors], np.bool_) | recurs
+    outside = np.array([tensor.is_input or tensor.is_output for tensor in problem.tensors], np.bool_) | recurs
     defines = writes & ~reads & (high == low + 1) & ~(single[low] & outside[of_access])
-    found: Columns = {"low": low, "high": high, "reads": reads, "writes": writes, "defines": defines}
+    columns: Columns = {"low": low, "high": high, "reads": reads, "writes": writes, "defines": defines}
     first_access = np.searchsorted(of_access, np.arange(tensors + 1))
-    return found | {"first_use": np.append(first_use, len(of))}, {"use": order, "step": step}, first_access
+    return columns | {"first_use": np.append(first_use, len(of))}, {"use": order, "step": step}, first_access

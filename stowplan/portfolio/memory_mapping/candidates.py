@@ -203,7 +203,7 @@ def milp(problem: Problem, context: Context) -> None:
     plan, _ = context.incumbent()
     solver = "cbc" if not context.options.deterministic and "cbc" in with_pulp.available() else "gscip"
     left = context.remaining()
-    found = bound_with(
+    outcome = bound_with(
         problem,
         solver,
         # CBC says what it proved when it ends, so it has to end before this process is ended.
@@ -214,5 +214,5 @@ def milp(problem: Problem, context: Context) -> None:
         on_bound=lambda bound: context.bound(bound, "milp"),
         should_stop=context.closed,
     )
-    context.bound(found.bound_ps, "milp")
-    context.note(f"{solver}, {found.formulation.matrix.columns} columns" + (", solved to the end" if found.optimal else ""))
+    context.bound(outcome.bound_ps, "milp")
+    context.note(f"{solver}, {outcome.formulation.matrix.columns} columns" + (", solved to the end" if outcome.optimal else ""))

@@ -31,7 +31,7 @@ def _plan(problem: Problem, data: Data, rows: list[SlotRow], objective: int) -> 
     residencies = [Residency(row.tensor, row.start, row.end, row.offset, row.source == PRELOADED) for row in rows]
     copies = [Copy(row.tensor, "out", row.out_start, row.out_end) for row in rows if row.out_start >= 0]
     copies += [Copy(row.tensor, "in", row.start, low[row.first]) for row in rows if row.source == COPIED]
-    uses = [each for row in rows for each in use[first_use[row.first] : first_use[row.last + 1]]]
+    uses = [number for row in rows for number in use[first_use[row.first] : first_use[row.last + 1]]]
     between = problem.evictions == "between_steps"
 
     def place(copy: Copy) -> tuple[int, bool, int, int, bool]:

@@ -179,7 +179,7 @@ class Guides:
 
     def _news(self) -> list[Hint]:
         hints = self._context.hints()
-        found = [*hints[self._taken :]]
+        news = [*hints[self._taken :]]
         self._taken = len(hints)
         if self._is_first:
             self._is_first = False
@@ -190,16 +190,16 @@ class Guides:
             self._is_alone = False
             hint, bound = solve_relaxation(self._problem, self._context)
             self._context.bound(bound, "relaxation")
-            found += [] if hint is None else [hint]
-        return found
+            news += [] if hint is None else [hint]
+        return news
 
     def _own(self) -> list[Hint]:
         """What can be had at once where nobody has given a hint."""
         problem, context = self._problem, self._context
         self._learned = learned_hint(problem, context) if "learned" in context.options.candidates else None
         # Beside the learned guide's, the hint that learns nothing gains nothing more.
-        found = filled_hint(problem, context) if self._learned is None else self._learned
-        return [] if found is None else [found]
+        hint = filled_hint(problem, context) if self._learned is None else self._learned
+        return [] if hint is None else [hint]
 
 
 def learned_hint(problem: Problem, context: Context) -> Hint | None:

@@ -51,8 +51,8 @@ class Changes(ByValues):
         for use in plan.fast_uses:
             uses[self._owner[use]].append(use)
         return [
-            (tuple(sorted(stays[each], key=lambda stay: stay.start)), tuple(copies[each]), tuple(uses[each]))
-            for each in range(self._tensors)
+            (tuple(sorted(stays[number], key=lambda stay: stay.start)), tuple(copies[number]), tuple(uses[number]))
+            for number in range(self._tensors)
         ]
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
@@ -63,15 +63,15 @@ class Changes(ByValues):
             for at, copy in enumerate(plan.copies):
                 rank.setdefault(copy, at)
         residencies = [stay for stays, _, _ in parts for stay in stays]
-        copies = [copy for _, each, _ in parts for copy in each]
-        found: Plan = msgspec.structs.replace(
+        copies = [copy for _, queued, _ in parts for copy in queued]
+        changed: Plan = msgspec.structs.replace(
             near,
             objective=0,
             residencies=tuple(sorted(residencies, key=lambda stay: (stay.start, stay.offset, stay.tensor))),
             copies=tuple(sorted(copies, key=lambda copy: (copy.start, rank[copy], copy.tensor))),
             fast_uses=tuple(sorted(use for _, _, uses in parts for use in uses)),
         )
-        return found
+        return changed
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """Tensors that stand where the tensor was."""
@@ -79,26 +79,32 @@ class Changes(ByValues):
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """The same residencies at other offsets."""
-        was = {(each.tensor, each.start, each.end, each.preloaded): each.offset for each in self.start.residencies}
+        was = {(stay.tensor, stay.start, stay.end, stay.preloaded): stay.offset for stay in self.start.residencies}
         stays: tuple[Residency, ...] = plan.residencies
         buffers = tuple(
             packing.Buffer(
                 id=str(at),
-                lower=each.start,
-                upper=each.end,
-                size=self.problem.tensors[each.tensor].size,
+                lower=stay.start,
+                upper=stay.end,
+                size=self.problem.tensors[stay.tensor].size,
                 alignment=self.problem.alignment,
             )
-            for at, each in enumerate(stays)
+            for at, stay in enumerate(stays)
         )
-        earlier = [was.get((each.tensor, each.start, each.end, each.preloaded)) for each in stays]
+        earlier = [was.get((stay.tensor, stay.start, stay.end, stay.preloaded)) for stay in stays]
         problem = packing.Problem(buffers=buffers, capacity=self.problem.capacity)
-        for offsets in near_offsets(problem, earlier, [each.offset for each in stays], budget):
-            moved = (msgspec.structs.replace(each, offset=at) for each, at in zip(stays, offsets, strict=True))
+        for offsets in near_offsets(problem, earlier, [stay.offset for stay in stays], budget):
+            moved = (msgspec.structs.replace(stay, offset=at) for stay, at in zip(stays, offsets, strict=True))
             yield msgspec.structs.replace(plan, residencies=tuple(moved))
 
     def _boxes(self, plan: Plan) -> Boxes:
         return boxes(
-            (each.tensor, each.start, each.end, each.offset, each.offset + self.problem.tensors[each.tensor].size)
-            for each in plan.residencies
+            (
+                residency.tensor,
+                residency.start,
+                residency.end,
+                residency.offset,
+                residency.offset + self.problem.tensors[residency.tensor].size,
+            )
+            for residency in plan.residencies
         )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from stowplan.hardware.simulator import simulate
+from stowplan.kinds import Prover
 from stowplan.models.memory_mapping.plan import DECISIONS, Plan, offset_table
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller, presolver
+from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.pace import COMPLETE_MODEL_USES, is_large
 from stowplan.portfolio.memory_mapping.priced import first_bounds
-
-_HERE = "stowplan.portfolio.memory_mapping"
 
 #: Up to so many uses the complete model is tried for a moment before all else.
 SMALL_USES = 128
@@ -50,14 +50,15 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     """Search has a place of its own; the exact candidates, and a policy where places are few, share another."""
     is_small = problem.use_count <= COMPLETE_MODEL_USES
-    search = [in_caller(Candidate("search", "heuristic", f"{_HERE}.candidates:search"), options)]
-    relaxation = Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", proves_only=True)
+    search = [in_caller(Candidate("search", "heuristic"), options)]
+    relaxation = Candidate("relaxation", "exact", proves_only=True)
     # These go on from other candidates' plans.
-    improving = [Candidate("cpsat", "exact", f"{_HERE}.candidates:complete")] if is_small else []
-    improving += [Candidate("lns", "exact", f"{_HERE}.lns:lns")] if problem.use_count else []
-    milp = Candidate("milp", "exact", f"{_HERE}.candidates:milp", share=0.4, proves_only=True, by_name_only=True)
+    improving = [Candidate("cpsat", "exact")] if is_small else []
+    improving += [Candidate("lns", "exact")] if problem.use_count else []
+    milp = Candidate("milp", "exact", share=0.4, proves_only=True, by_name_only=True)
 
-    asked_for = [each for each in (*search, relaxation, *improving) if {each.name, each.family} & {*options.candidates}]
+    named = {*options.candidates}
+    asked_for = [candidate for candidate in (*search, relaxation, *improving) if {candidate.name, candidate.family} & named]
     policy = learned.candidate(problem, options, len(asked_for))
     has_place = len(asked_for) < options.workers
     room = 1.0 - (0.0 if has_place or policy.by_name_only or policy.unavailable else policy.share)
@@ -71,19 +72,38 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     if has_no_time and "relaxation" not in options.candidates:
         proving = 0.0
     is_last = has_no_time and options.time_limit < LEAST_SECONDS
-    improving = [replace(each, share=(room - proving) / len(improving), by_name_only=is_last) for each in improving]
+    improving = [replace(candidate, share=(room - proving) / len(improving), by_name_only=is_last) for candidate in improving]
 
-    found = [*search, relaxation]
-    found += [*improving, milp, policy] if has_place else [policy, *improving, milp]
+    candidates = [*search, relaxation]
+    candidates += [*improving, milp, policy] if has_place else [policy, *improving, milp]
     if 0 < problem.use_count <= SMALL_USES and not options.deterministic:
-        found.insert(0, presolver(f"{_HERE}.candidates:presolve"))
+        candidates.insert(0, PRESOLVER)
     if is_large(problem, options):
-        found.append(Candidate("lns2", "exact", f"{_HERE}.lns:lns2", takes_over=True, by_name_only=is_last))
-    return found
+        candidates.append(Candidate("lns2", "exact", takes_over=True, by_name_only=is_last))
+    return candidates
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    return (Candidate("greedy", "baseline", f"{_HERE}.candidates:greedy"),)
+    return (Candidate("greedy", "baseline"),)
+
+
+def _function(name: str) -> Callable[[Problem, Context], None]:
+    if name in ("lns", "lns2"):
+        # Not with the others: it imports ortools.
+        from stowplan.portfolio.memory_mapping import lns
+
+        return {"lns": lns.lns, "lns2": lns.lns2}[name]
+    from stowplan.portfolio.memory_mapping import candidates
+
+    return {
+        "presolve": candidates.presolve,
+        "search": candidates.search,
+        "relaxation": candidates.relaxation,
+        "cpsat": candidates.complete,
+        "milp": candidates.milp,
+        "policy": learned.policy,
+        "greedy": candidates.greedy,
+    }[name]
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -107,7 +127,7 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
             "fast_traffic": served / traffic if traffic else 0.0,
             "residencies": len(plan.residencies),
             "copies": len(plan.copies),
-            "preloads": [problem.tensors[each.tensor].name for each in plan.residencies if each.preloaded],
+            "preloads": [problem.tensors[residency.tensor].name for residency in plan.residencies if residency.preloaded],
         }
     return facts
 
@@ -118,6 +138,12 @@ def _extras() -> Extras[Problem, Plan]:
     from stowplan.portfolio.memory_mapping.validation import ADAPTER
 
     return Extras(hints=VALUES, changes=Changes, adapter=ADAPTER)
+
+
+def _prover() -> Prover:
+    from stowplan.certificates.maker.mapping import mapping
+
+    return mapping
 
 
 KIND = Kind(
@@ -131,6 +157,7 @@ KIND = Kind(
     bound=lambda problem: problem.floor_ps,
     first_bounds=first_bounds,
     candidates=_candidates,
+    function=_function,
     baseline="greedy",
     assumptions=("capacity", "stalls=allowed", "evictions=between_steps", "prefetches=sliced", "alias_rule=in_place"),
     facts=_facts,
@@ -141,7 +168,6 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     decisions=DECISIONS,
     offset_table=offset_table,
-    presenter="stowplan.report.memory_mapping.presenter:MemoryMappingPresenter",
     extras=_extras,
-    certificate="stowplan.certificates.maker.mapping:mapping",
+    certificate=_prover,
 )

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+
+def _read_policy(path: Path) -> Policy:
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+    return Policy.load(path)
+
 
 POLICY = PolicySource(
     file="mmap_muzero.pt",
     variable="STOWPLAN_POLICY",
     command="stowplan train muzero",
     training="trained by imitation of heuristics' plans, no games of its own",
-    policy="stowplan.learned_guidance.memory_mapping.muzero.play:Policy",
+    read=_read_policy,
 )
 
 #: The search's guide: plain arrays, which need no torch.
-GUIDE = PolicySource(file="mmap_guide.npz", variable="STOWPLAN_GUIDE", command="python -m benchmarks.guidance.train train")
+GUIDE: PolicySource[None] = PolicySource(
+    file="mmap_guide.npz", variable="STOWPLAN_GUIDE", command="python -m benchmarks.guidance.train train"
+)
 
 #: Source of the hints that are the guide's.
 LEARNED = "learned"
@@ -33,7 +48,7 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 
     ``others`` is how many candidates of other families run.
     """
-    return POLICY.candidate(f"{__name__}:policy", options, others, seconds=MOVE_SECONDS * problem.use_count)
+    return POLICY.candidate("policy", options, others, seconds=MOVE_SECONDS * problem.use_count)
 
 
 def policy(problem: Problem, context: Context) -> None:

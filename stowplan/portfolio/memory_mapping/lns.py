@@ -184,7 +184,7 @@ class LargeNeighbourhoodSearch:
 
     def _listen(self) -> None:
         """Take up a guess that others have, the learned guide's until there is another, and have arms for all ways."""
-        hint = min(self._context.hints(), key=lambda each: each.source == LEARNED, default=None)
+        hint = min(self._context.hints(), key=lambda hint: hint.source == LEARNED, default=None)
         if hint is not None and hint is not self._hint:
             self._hint = hint
             self._chooser.follow(hint)
@@ -246,16 +246,16 @@ class LargeNeighbourhoodSearch:
         """Keep a plan that is valid and better; returns by how much (ps)."""
         if plan is None:
             return 0
-        found = PlanTimeline(self._facts, plan, self._timeline)
-        gain = self._timeline.objective - found.objective
+        taken = PlanTimeline(self._facts, plan, self._timeline)
+        gain = self._timeline.objective - taken.objective
         if gain <= 0:
             return 0
-        better = msgspec.structs.replace(plan, objective=found.objective)
+        better = msgspec.structs.replace(plan, objective=taken.objective)
         if self._is_careful and not verify(self._problem, better).ok:
             return 0
-        found.plan = better
-        self._changes.add(self._timeline, found)
-        self._timeline = found
+        taken.plan = better
+        self._changes.add(self._timeline, taken)
+        self._timeline = taken
         return gain
 
     def _report(self) -> None:
@@ -333,8 +333,8 @@ class Changes:
 
     def add(self, before: PlanTimeline, after: PlanTimeline) -> None:
         """Remember what is different between two plans, one made from the other."""
-        tensors = {each.tensor for each in {*before.plan.residencies} ^ {*after.plan.residencies}}
-        tensors |= {each.tensor for each in {*before.plan.copies} ^ {*after.plan.copies}}
+        tensors = {residency.tensor for residency in {*before.plan.residencies} ^ {*after.plan.residencies}}
+        tensors |= {copy.tensor for copy in {*before.plan.copies} ^ {*after.plan.copies}}
         tensors |= {self._owner[use] for use in {*before.plan.fast_uses} ^ {*after.plan.fast_uses}}
         if tensors:
             ordered = sorted(tensors)
@@ -366,17 +366,17 @@ class Changes:
 
     def _with(self, plan: Plan, new: dict[int, Placed]) -> Plan:
         count = len(plan.copies)
-        residencies = [each for each in plan.residencies if each.tensor not in new]
+        residencies = [residency for residency in plan.residencies if residency.tensor not in new]
         queue = [(copy.start, place / count, copy) for place, copy in enumerate(plan.copies) if copy.tensor not in new]
         fast = [use for use in plan.fast_uses if self._owner[use] not in new]
         for standing, places in new.values():
             residencies += standing.residencies
             queue += [(copy.start, place, copy) for place, copy in zip(places, standing.copies, strict=True)]
             fast += standing.fast
-        queue.sort(key=lambda each: each[:2])
+        queue.sort(key=lambda entry: entry[:2])
         return msgspec.structs.replace(
             plan,
-            residencies=tuple(sorted(residencies, key=lambda each: (each.start, each.tensor))),
+            residencies=tuple(sorted(residencies, key=lambda residency: (residency.start, residency.tensor))),
             copies=tuple(copy for _, _, copy in queue),
             fast_uses=tuple(sorted(fast)),
         )

@@ -179,12 +179,12 @@ class Chooser:
 
 def access_gains(facts: ProblemFacts) -> Floats:
     """What each access may save at most, fast rather than slow and all else as it pleases; ``[accesses]`` (ps), as in hints."""
-    found: dict[tuple[int, int], float] = {}
+    gains: dict[tuple[int, int], float] = {}
     for index, step in enumerate(facts.problem.steps):
         for place, use in enumerate(step.uses):
             key = (use.tensor, index)
-            found[key] = found.get(key, 0.0) + step.weight * _largest_gain(step, place)
-    return np.array([found[s.tensor, access.step] for s in facts.sequences for access in s.accesses], np.float64)
+            gains[key] = gains.get(key, 0.0) + step.weight * _largest_gain(step, place)
+    return np.array([gains[s.tensor, access.step] for s in facts.sequences for access in s.accesses], np.float64)
 
 
 def _largest_gain(step: Step, place: int) -> int:
@@ -200,7 +200,7 @@ def _largest_gain(step: Step, place: int) -> int:
 def lost_gains(timeline: PlanTimeline) -> Floats:
     """What each tensor's slow uses would save, one by one, were they fast in this plan; shape ``[N]`` (ps)."""
     facts = timeline.facts
-    found = np.zeros(len(facts.sequences))
+    gains = np.zeros(len(facts.sequences))
     for index, step in enumerate(facts.problem.steps):
         first = facts.problem.first_use[index]
         fast = timeline.fast[first : first + len(step.uses)]
@@ -209,6 +209,6 @@ def lost_gains(timeline: PlanTimeline) -> Floats:
         for place, use in enumerate(step.uses):
             if not fast[place]:
                 fast[place] = True
-                found[use.tensor] += max(0, timeline.durations[index] - step.weight * step.latency_ps(fast))
+                gains[use.tensor] += max(0, timeline.durations[index] - step.weight * step.latency_ps(fast))
                 fast[place] = False
-    return found
+    return gains

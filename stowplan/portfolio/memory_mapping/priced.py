@@ -113,8 +113,8 @@ def new_priced(problem: Problem, data: Data) -> Priced | None:
     is_stalling = problem.stalls == "allowed"
     total = problem.floor_ps
     for step in problem.steps:
-        total += step.weight * sum(sum(map(abs, (each.base_ps, *each.slow_ps, *each.fast_ps))) for each in step.pieces)
-    copied = [MOST_CHANNEL * (each.copy_in_ps + each.copy_out_ps) for each in problem.tensors]
+        total += step.weight * sum(sum(map(abs, (piece.base_ps, *piece.slow_ps, *piece.fast_ps))) for piece in step.pieces)
+    copied = [MOST_CHANNEL * (tensor.copy_in_ps + tensor.copy_out_ps) for tensor in problem.tensors]
     total += sum(copied[tensor] for tensor in problem.tensor_of_use)
     bits = min(MOST_BITS, LARGEST.bit_length() - 1 - total.bit_length())
     if bits < LEAST_BITS:

@@ -45,7 +45,7 @@ class MuZeroPlayer:
     def searched(self, problem: Problem, seed: int, stop: Stop) -> Game | None:
         """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
         game = self._game(problem)
-        return next((game_of(game, each) for each in self.policy.searched(game, seed=seed, should_stop=stop)), None)
+        return next((game_of(game, searched) for searched in self.policy.searched(game, seed=seed, should_stop=stop)), None)
 
     def _game(self, problem: Problem) -> CompiledGame:
         from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
@@ -94,8 +94,8 @@ class FastOrSlow:
         fixed = {use: use in self._fast for move in self._moves[:count] for use in move.uses}
         problem = with_uses(self.problem, fixed, self.plan.objective)
         hint = msgspec.structs.replace(self.plan, problem=problem.digest)
-        found = self._complete(problem, hint, effort) if problem.use_count <= COMPLETE_MODEL_USES else None
-        return found or self._portfolio(problem, hint, effort)
+        outcome = self._complete(problem, hint, effort) if problem.use_count <= COMPLETE_MODEL_USES else None
+        return outcome or self._portfolio(problem, hint, effort)
 
     def _complete(self, problem: Problem, hint: Plan, effort: Effort) -> Completion | None:
         """By the complete model in this process; None where it does not take the problem."""
@@ -160,8 +160,8 @@ def _penalised(step: Step, fixed: Mapping[int, bool], penalty: int) -> Step:
     pieces = tuple(
         msgspec.structs.replace(
             piece,
-            slow_ps=tuple(each + penalty * fixed.get(use, False) for use, each in enumerate(piece.slow_ps)),
-            fast_ps=tuple(each + penalty * (not fixed.get(use, True)) for use, each in enumerate(piece.fast_ps)),
+            slow_ps=tuple(time_ps + penalty * fixed.get(use, False) for use, time_ps in enumerate(piece.slow_ps)),
+            fast_ps=tuple(time_ps + penalty * (not fixed.get(use, True)) for use, time_ps in enumerate(piece.fast_ps)),
         )
         for piece in step.pieces
     )
@@ -175,8 +175,8 @@ def _penalised_table(table: Table, fixed: Mapping[int, bool], penalty: int) -> T
             uses.append(use)
             latency += latency
     latency = [
-        each + penalty * sum(bool(mask >> bit & 1) != fixed[use] for bit, use in enumerate(uses) if use in fixed)
-        for mask, each in enumerate(latency)
+        attempt + penalty * sum(bool(mask >> bit & 1) != fixed[use] for bit, use in enumerate(uses) if use in fixed)
+        for mask, attempt in enumerate(latency)
     ]
     return Table(tuple(uses), tuple(latency))
 

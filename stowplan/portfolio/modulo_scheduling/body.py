@@ -66,7 +66,7 @@ class Body:
                 incoming[target].append(Value(source, distance, clocks))
                 outgoing[source].append(Value(target, distance, clocks, leaves=True))
         #: Of each instruction, to and from others; those that come first.
-        self.values = [each + outgoing[number] for number, each in enumerate(incoming)]
+        self.values = [value + outgoing[number] for number, value in enumerate(incoming)]
         self.allowed = [list(tiles) for tiles in structure.allowed]
         self.apart = self._apart()
         self.nearness = self._nearness()
@@ -86,11 +86,11 @@ class Body:
         pairs = set(self.structure.apart)
         starts = sorted({self.group[choices[0]] for choices in self.structure.start_choices})
         pairs |= {(one, two) for at, one in enumerate(starts) for two in starts[at + 1 :]}
-        found: list[list[int]] = [[] for _ in self.members]
+        apart: list[list[int]] = [[] for _ in self.members]
         for one, two in sorted(pairs):
-            found[one].append(two)
-            found[two].append(one)
-        return found
+            apart[one].append(two)
+            apart[two].append(one)
+        return apart
 
     def _nearness(self) -> Ints:
         """``[groups, groups]``: edges between them, whatever their direction: two tiles are no more links apart than that."""
@@ -103,9 +103,9 @@ class Body:
     def heights(self, ii: int) -> list[int]:
         """Clocks from each issue to the end of the loop body, at an II that recurrences allow (Rau 1994, HeightR)."""
         height = np.array(self.latency, np.int64)
-        edges = [each for each in self.structure.precedences if each.source != each.target]
+        edges = [precedence for precedence in self.structure.precedences if precedence.source != precedence.target]
         if not edges:
-            return [int(each) for each in height]
+            return [int(clocks) for clocks in height]
         source = np.array([edge.source for edge in edges])
         target = np.array([edge.target for edge in edges])
         weight = np.array([self.latency[edge.source] + self.structure.least_hops(edge) - ii * edge.distance for edge in edges])
@@ -115,7 +115,7 @@ class Body:
             if (after == height).all():
                 break
             height = after
-        return [int(each) for each in height]
+        return [int(clocks) for clocks in height]
 
     def may_fit(self, ii: int) -> bool:
         """Whether pins can hold, and values that instructions give to themselves come in time but not too early."""
@@ -130,27 +130,27 @@ class Body:
 
     def neighbours(self) -> list[list[int]]:
         """For each group the groups that it exchanges values with."""
-        found: dict[int, set[int]] = defaultdict(set)
+        others: dict[int, set[int]] = defaultdict(set)
         for edge in self.structure.between:
             one, two = self.group[edge.source], self.group[edge.target]
             if one != two:
-                found[one].add(two)
-                found[two].add(one)
-        return [sorted(found[group]) for group in range(len(self.members))]
+                others[one].add(two)
+                others[two].add(one)
+        return [sorted(others[group]) for group in range(len(self.members))]
 
 
 def _steps(linked: npt.NDArray[np.bool_]) -> Ints:
     """All-pairs numbers of steps, FAR where there is no way."""
-    found = np.full(linked.shape, FAR, np.int64)
+    distance = np.full(linked.shape, FAR, np.int64)
     near = (linked | linked.T).astype(np.float32)
     # There are few tiles: from all of them one step farther at a time.
     front = np.eye(len(linked), dtype=bool)
     steps = 0
     while front.any():
-        found[front] = steps
+        distance[front] = steps
         steps += 1
-        front = (front.astype(np.float32) @ near > 0) & (found == FAR)
-    return found
+        front = (front.astype(np.float32) @ near > 0) & (distance == FAR)
+    return distance
 
 
 class Data(NamedTuple):
@@ -211,7 +211,7 @@ def _lists(parts: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Where each list begins, and all of them one after the other."""
     start = np.zeros(len(parts) + 1, np.int64)
     start[1:] = np.cumsum([len(part) for part in parts])
-    return start, np.array([each for part in parts for each in part], np.int64)
+    return start, np.array([item for part in parts for item in part], np.int64)
 
 
 def build(body: Body) -> Data:
@@ -266,9 +266,9 @@ def build(body: Body) -> Data:
         mixed=int(not structure.has_one_latency),
         wait_start=wait_start,
         wait=wait,
-        wait_out=np.array([each[1] for waits in every for each in waits], np.int64),
-        wait_distance=np.array([each[2] for waits in every for each in waits], np.int64),
-        wait_clocks=np.array([each[3] for waits in every for each in waits], np.int64),
+        wait_out=np.array([wait[1] for waits in every for wait in waits], np.int64),
+        wait_distance=np.array([wait[2] for waits in every for wait in waits], np.int64),
+        wait_clocks=np.array([wait[3] for waits in every for wait in waits], np.int64),
         ii=1,
     )
 

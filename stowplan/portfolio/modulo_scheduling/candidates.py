@@ -12,7 +12,7 @@ from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, descr
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.context import Context, asks_for_heuristics
 from stowplan.portfolio.modulo_scheduling.body import Body
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, follow, list_scheduling
+from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, begin, follow, list_scheduling
 
 #: Placements of deterministic runs, for each second of the limit.
 PLACEMENTS = 2_500
@@ -44,8 +44,8 @@ def _single_links_do(problem: Problem) -> bool:
 
 def report(context: Context, tally: Tally, source: str) -> None:
     """Note what a heuristic has found, and in how many evaluations."""
-    found = "nothing" if tally.best is None else describe_objective(tally.best.objective)
-    context.note(f"{source}: {found} after {tally.evaluations} evaluations")
+    best = "nothing" if tally.best is None else describe_objective(tally.best.objective)
+    context.note(f"{source}: {best} after {tally.evaluations} evaluations")
 
 
 def least_open(context: Context, tally: Tally) -> int:
@@ -76,7 +76,7 @@ def search(problem: Problem, context: Context) -> None:
     tally.on_better = lambda plan: context.plan(plan, "search")
     if not problem.instructions:
         return
-    run = Search(tally, context.seed(1))
+    run = MappingSearch(tally, context.seed(1))
     limit = context.work(PLACEMENTS)
     improved = tally.work
     known = tally.best

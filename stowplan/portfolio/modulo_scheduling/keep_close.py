@@ -32,7 +32,7 @@ class Changes(ByValues):
             before = matched_instructions(self.problem, given.problem)
         elif len(earlier.instructions) == len(earlier.tiles):
             number = {name: at for at, name in enumerate(earlier.instructions)}
-            before = [number.get(each.id, -1) for each in self.problem.instructions]
+            before = [number.get(instruction.id, -1) for instruction in self.problem.instructions]
         else:
             raise needs_program("modulo scheduling")
         values = self.values(earlier)
@@ -45,7 +45,7 @@ class Changes(ByValues):
     def plan(self, values: Sequence[Any], near: Any) -> Plan | None:
         """Plan with these, at the same initiation interval; what goes between tiles that have not moved goes as it did."""
         # Ways of an earlier version are those of other values.
-        like = [each for each in (self._whole, near) if each is not None and each.problem == self.problem.digest]
+        like = [plan for plan in (self._whole, near) if plan is not None and plan.problem == self.problem.digest]
         return self._made(near.ii, values, like)
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
@@ -59,10 +59,10 @@ class Changes(ByValues):
             return
 
         makespan = max(plan.makespan, ceiling - encode_objective(plan.ii, 0))
-        found = solve_closest(self._structure, self.earlier, plan, makespan, **limits)
-        if found is not None:
-            made = self.plan(self.values(found), found)
-            yield found if made is None else made
+        outcome = solve_closest(self._structure, self.earlier, plan, makespan, **limits)
+        if outcome is not None:
+            made = self.plan(self.values(outcome), outcome)
+            yield outcome if made is None else made
 
     def _made(self, ii: int, values: Sequence[Any], like: Sequence[Plan]) -> Plan | None:
         """Plan of tiles and times, with the ways and starts of others where their tiles are the same."""
@@ -76,13 +76,13 @@ class Changes(ByValues):
             return None
         made = make_plan(self._structure, ii, tiles, [time for _, time in values], routes)
         for other in like:
-            if made is not None and len({tiles[each] for each in other.starts}) == len(other.starts):
+            if made is not None and len({tiles[instruction] for instruction in other.starts}) == len(other.starts):
                 return msgspec.structs.replace(made, starts=other.starts)
         return made
 
     def _route(self, number: int, tiles: Sequence[int], like: Sequence[Plan]) -> tuple[int, ...]:
         edge = self._structure.problem.edges[number]
         for other in like:
-            if all(other.tiles[each] == tiles[each] for each in (edge.source, edge.target)):
+            if all(other.tiles[end] == tiles[end] for end in (edge.source, edge.target)):
                 return other.routes[number]
         return () if edge.asynchronous else link_between(self._structure.problem, tiles[edge.source], tiles[edge.target])

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from stowplan.kinds import Prover
 from stowplan.models.modulo_scheduling.bounds import critical_path, objective_bound, recurrence_mii, resource_mii
 from stowplan.models.modulo_scheduling.plan import DECISIONS, Plan, decode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.assumptions import assumptions
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller
 from stowplan.portfolio.modulo_scheduling import learned
-
-_HERE = "stowplan.portfolio.modulo_scheduling.candidates"
 
 #: Up to so many instructions the exact model is not worth a process of its own.
 SMALL = 64
@@ -28,19 +27,31 @@ def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     is_small = len(problem.instructions) <= SMALL
-    search = Candidate("search", "heuristic", f"{_HERE}:search", share=0.5)
-    found = [
-        Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=1.0, in_thread=is_small),
+    search = Candidate("search", "heuristic", share=0.5)
+    candidates = [
+        Candidate("cpsat", "exact", share=1.0, in_thread=is_small),
         # Of a small body the exact model has the interpreter, which two threads would have only in turn.
         search if is_small else in_caller(search, options),
     ]
-    asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
-    milp = Candidate("milp", "exact", f"{_HERE}:milp", share=0.5, by_name_only=True)
-    return [*found, learned.candidate(problem, options, len(asked_for)), milp]
+    asked_for = [candidate for candidate in candidates if {candidate.name, candidate.family} & {*options.candidates}]
+    milp = Candidate("milp", "exact", share=0.5, by_name_only=True)
+    return [*candidates, learned.candidate(problem, options, len(asked_for)), milp]
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    return (Candidate("list", "baseline", f"{_HERE}:list_alone", in_thread=len(problem.instructions) <= SMALL),)
+    return (Candidate("list", "baseline", in_thread=len(problem.instructions) <= SMALL),)
+
+
+def _function(name: str) -> Callable[[Problem, Context], None]:
+    from stowplan.portfolio.modulo_scheduling import candidates
+
+    return {
+        "cpsat": candidates.cpsat,
+        "search": candidates.search,
+        "ppo": learned.ppo,
+        "milp": candidates.milp,
+        "list": candidates.list_alone,
+    }[name]
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -72,8 +83,8 @@ def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[
     if bound is None:
         return {}
     least, path = decode_objective(bound)
-    rules = (each for each in assumptions(KIND, problem) if each.instead.startswith("--"))
-    under = {"under": ", ".join(f"{each.name}={each.value}" for each in rules)}
+    rules = (assumption for assumption in assumptions(KIND, problem) if assumption.instead.startswith("--"))
+    under = {"under": ", ".join(f"{rule.name}={rule.value}" for rule in rules)}
     if objective is None:
         return under | {"ii_bound": least, "interval": f"II {least} or more (proven), latency {path} or more"}
     ii, makespan = decode_objective(objective)
@@ -110,6 +121,12 @@ def _extras() -> Extras[Problem, Plan]:
     return Extras(hints=VALUES, changes=Changes, adapter=ADAPTER)
 
 
+def _prover() -> Prover:
+    from stowplan.certificates.maker.loops import schedule
+
+    return schedule
+
+
 KIND = Kind(
     name="modulo_scheduling",
     problem=Problem,
@@ -121,6 +138,7 @@ KIND = Kind(
     initial=lambda problem: {},
     bound=objective_bound,
     candidates=_candidates,
+    function=_function,
     baseline="list",
     assumptions=(*RULES, "instructions.tiles", "variables.tile", "pins.instruction", *DEPTHS),
     facts=_facts,
@@ -133,7 +151,6 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     proven=_proven,
     decisions=DECISIONS,
-    presenter="stowplan.report.modulo_scheduling.presenter:ModuloSchedulingPresenter",
     extras=_extras,
-    certificate="stowplan.certificates.maker.loops:schedule",
+    certificate=_prover,
 )

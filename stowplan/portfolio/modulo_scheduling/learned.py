@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
+
+
+def _read_policy(path: Path) -> Policy:
+    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
+
+    return Policy.load(path)
+
 
 POLICY = PolicySource(
     file="ppo.pt",
     variable="STOWPLAN_PPO_POLICY",
     command="stowplan train ppo",
     training="trained by imitation of plans, then on mappings of its own",
-    policy="stowplan.learned_guidance.modulo_scheduling.ppo.policy:Policy",
+    read=_read_policy,
 )
 
 #: What a step of a first batch takes for an instruction: seconds, on one core at leisure.
@@ -27,7 +40,7 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 
     ``others`` is how many candidates of other families run.
     """
-    return POLICY.candidate(f"{__name__}:ppo", options, others, seconds=STEP_SECONDS * len(problem.instructions))
+    return POLICY.candidate("ppo", options, others, seconds=STEP_SECONDS * len(problem.instructions))
 
 
 def ppo(problem: Problem, context: Context) -> None:

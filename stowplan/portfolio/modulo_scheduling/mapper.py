@@ -125,7 +125,7 @@ class Mapper:
             return None if time is None else (tile, time)
         barred = {int(self.tile[other]) for other in body.apart[group]}
         distance = self._distances(group)
-        best, found = float(FAR), None
+        best, place = float(FAR), None
         for tile in self._allowed[group]:
             if tile in barred or self._words[tile] + self._need[group] > body.room:
                 continue
@@ -136,8 +136,8 @@ class Mapper:
                 continue
             cost = self._cost(time, float(distance[tile]))
             if cost < best:
-                best, found = cost, (tile, time)
-        return found
+                best, place = cost, (tile, time)
+        return place
 
     def _cost(self, time: int, distance: float) -> float:
         """What places are compared by: clocks, and chance among equals."""
@@ -147,8 +147,8 @@ class Mapper:
         """[tiles] Clocks that a tile costs: for links missing to the tiles of related groups, less what it is liked."""
         placed = np.flatnonzero((self.tile >= 0) & (self.body.nearness[group] < FAR))
         excess = self.body.steps[:, self.tile[placed]] - self.body.nearness[group, placed]
-        found: Floats = _NEAR_WEIGHT * np.maximum(excess, 0).sum(axis=1)
-        return found if self._liking is None else found - self._liking[group]
+        distances: Floats = _NEAR_WEIGHT * np.maximum(excess, 0).sum(axis=1)
+        return distances if self._liking is None else distances - self._liking[group]
 
     def _reaches(self, group: int, tile: int) -> bool:
         """Whether links lead to and from the tiles of all neighbours that are placed."""

@@ -82,7 +82,7 @@ class RollOuts:
         left = self.tally.body.count - first.placed
         temperature = TEMPERATURES[self._number % len(TEMPERATURES)]
         self._number += 1
-        found = self.player.place(
+        mappings = self.player.place(
             [first, *(first.copy() for _ in range(size - 1))],
             self._chance,
             temperature=temperature,
@@ -91,13 +91,13 @@ class RollOuts:
         )
         self.tally.placements += size * left
         seen: set[tuple[int, ...]] = set()
-        for mapping in found:
+        for mapping in mappings:
             places = (*mapping.tile.tolist(), *mapping.slot.tolist())
             if mapping.current < 0 and places not in seen:
                 seen.add(places)
                 self.tally.offer(ii, mapping.tile.tolist(), mapping.time.tolist())
         if self._repair and not seen:
-            self._remember(ii, max(found, key=lambda each: each.placed))
+            self._remember(ii, max(mappings, key=lambda mapping: mapping.placed))
         self._failed = 0 if seen else self._failed + size * left
         if self.tally.best is not None:
             self._batch = min(BATCH, 2 * self._batch)
@@ -133,16 +133,16 @@ class RollOuts:
         missing = [number for number in range(count) if number not in known]
         first = int(draw.choice(missing)) if missing else int(draw.integers(count))
         wanted = int(draw.integers(2, max(3, count // 2) + 1))
-        found, frontier = {first}, [first]
-        while frontier and len(found) < wanted:
+        ball, frontier = {first}, [first]
+        while frontier and len(ball) < wanted:
             at = frontier.pop(int(draw.integers(len(frontier))))
             for value in body.values[at]:
-                if value.other not in found:
-                    found.add(value.other)
+                if value.other not in ball:
+                    ball.add(value.other)
                     frontier.append(value.other)
-        tiles = {known[number][0] for number in found if number in known}
+        tiles = {known[number][0] for number in ball if number in known}
         part = draw.random() ** 2
-        return found | {number for number, (tile, _) in known.items() if tile in tiles and draw.random() < part}
+        return ball | {number for number, (tile, _) in known.items() if tile in tiles and draw.random() < part}
 
     def _interval(self, least: int) -> int:
         best, body = self.tally.best, self.tally.body

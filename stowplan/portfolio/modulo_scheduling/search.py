@@ -146,7 +146,7 @@ def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
     if not (tally.body.count > _LARGE and _can_anneal(tally)):
         list_scheduling(tally, seed, stop)
         return "list"
-    run = Search(tally, seed)
+    run = MappingSearch(tally, seed)
     while tally.best is None and not stop():
         run.step(tally.body.least_ii, stop)
     return "search"
@@ -157,7 +157,7 @@ def _can_anneal(tally: Tally) -> bool:
     return tally.anneal and tally.body.places_decide and tally.body.problem.is_synchronous
 
 
-class Search:
+class MappingSearch:
     """From the first schedule on: smaller IIs from scratch, and shorter iterations by taking out and putting back."""
 
     def __init__(self, tally: Tally, seed: int):
@@ -173,7 +173,7 @@ class Search:
     def adopt(self, plan: Plan) -> None:
         """Go on from another's schedule over single links."""
         if all(len(route) <= 1 for route in plan.routes):
-            self.tally.best = plan if self.tally.best is None else min(self.tally.best, plan, key=lambda each: each.objective)
+            self.tally.best = plan if self.tally.best is None else min(self.tally.best, plan, key=lambda known: known.objective)
 
     def step(self, least: int, stop: Callable[[], bool]) -> None:
         """One attempt; ``least`` is the least II that is not refuted."""
@@ -263,14 +263,14 @@ class Search:
         if self._chance.random() < 0.5:
             first = self._chance.choice([number for number, time in enumerate(plan.times) if time >= late])
         size = self._chance.randint(1, max(1, min(body.count, 12)))
-        found, frontier = [first], [first]
-        while frontier and len(found) < size:
+        groups, frontier = [first], [first]
+        while frontier and len(groups) < size:
             at = frontier.pop(self._chance.randrange(len(frontier)))
             for value in body.values[at]:
-                if value.other not in found:
-                    found.append(value.other)
+                if value.other not in groups:
+                    groups.append(value.other)
                     frontier.append(value.other)
-        return found[:size]
+        return groups[:size]
 
 
 #: Clocks that the tile a hint likes best is worth: more than a link that is missing.
@@ -325,5 +325,5 @@ def _liking(body: Body, hint: Hint) -> NDArray[np.float64]:
     values = np.array([hint.values[tile_name(tile)] for tile in range(body.tiles)], np.float64)
     sure = np.array(hint.confidence, np.float64) if hint.confidence else np.ones(body.count)
     values[:, sure < TRUST] = 0.0
-    found = [values[:, members].max(axis=1) for members in body.members]
-    return LIKING * np.array(found, np.float64).reshape(len(body.members), body.tiles)
+    liking = [values[:, members].max(axis=1) for members in body.members]
+    return LIKING * np.array(liking, np.float64).reshape(len(body.members), body.tiles)

@@ -98,7 +98,7 @@ class PpoPlayer:
         left = list(range(count))
         for ii in range(least, most + 1):
             begun = {number: _begin(env, ii) for number in left}
-            going = {number: each for number, each in begun.items() if each is not None}
+            going = {number: attempt for number, attempt in begun.items() if attempt is not None}
             while going and not stop():
                 going = self._step(going, attempts, chance)
             if going:
@@ -115,7 +115,7 @@ class PpoPlayer:
         from stowplan.learned_guidance.modulo_scheduling.ppo.network import as_tensors
 
         each_of = list(going.values())
-        batch = {name: np.stack([each.observation[name] for each in each_of]) for name in each_of[0].observation}
+        batch = {name: np.stack([attempt.observation[name] for attempt in each_of]) for name in each_of[0].observation}
         with torch.inference_mode():
             scores, values = (part.numpy() for part in self.policy.network(as_tensors(batch)))
         scores = np.where(batch["mask"] > 0, scores, -np.inf).reshape(len(each_of), -1)
@@ -124,18 +124,18 @@ class PpoPlayer:
             scores = scores + chance.gumbel(size=scores.shape)
         left = {}
         actions, estimates = scores.argmax(axis=1).tolist(), values.tolist()
-        for (number, each), action, value in zip(going.items(), actions, estimates, strict=True):
-            env = each.env
-            each.placed.append(Placed(env.mapping.current, *divmod(action, env.limits.slots)))
-            each.values.append(value)
-            each.observation, reward, is_over, _, info = env.step(np.int64(action))
-            each.rewards.append(float(reward))
+        for (number, attempt), action, value in zip(going.items(), actions, estimates, strict=True):
+            env = attempt.env
+            attempt.placed.append(Placed(env.mapping.current, *divmod(action, env.limits.slots)))
+            attempt.values.append(value)
+            attempt.observation, reward, is_over, _, info = env.step(np.int64(action))
+            attempt.rewards.append(float(reward))
             if is_over:
                 # As the candidate does: places alone, with times found anew where those are better.
-                each.plan = None if info["failed"] else env.mapping.plan(list_scheduled=True)
-                ended[number].append(each)
+                attempt.plan = None if info["failed"] else env.mapping.plan(list_scheduled=True)
+                ended[number].append(attempt)
             else:
-                left[number] = each
+                left[number] = attempt
         return left
 
 
@@ -180,8 +180,8 @@ class Places:
     @cached_property
     def names(self) -> Sequence[str]:
         """``I on tile T, slot S``."""
-        names = [each.id for each in self.problem.instructions]
-        return [f"{names[each.instruction]} on tile {each.tile}, slot {each.slot}" for each in self._placed]
+        names = [instruction.id for instruction in self.problem.instructions]
+        return [f"{names[placement.instruction]} on tile {placement.tile}, slot {placement.slot}" for placement in self._placed]
 
     def best(self, count: int, effort: Effort) -> Completion:
         """See :class:`~stowplan.portfolio.validation.adapter.Decisions`."""

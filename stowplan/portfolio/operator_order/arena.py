@@ -27,7 +27,7 @@ class Lives:
     def __init__(self, problem: Problem, structure: Structure, order: Sequence[int]):
         self.problem, self.structure, self.order = problem, structure, order
         self.peak = structure.peak(order)
-        begin, end = (each.tolist() for each in structure.lives(order))
+        begin, end = (moments.tolist() for moments in structure.lives(order))
         self._group = list(range(structure.storages))
         align = [problem.tensors[tensor].alignment for tensor in structure.tensor.tolist()]
         taken = structure.taken_places(order)
@@ -69,7 +69,7 @@ class Lives:
         return Plan(
             problem=self.problem.digest,
             objective=self.peak,
-            arena=max((offset + each.size for offset, each in zip(offsets, buffers, strict=True)), default=0),
+            arena=max((offset + buffer.size for offset, buffer in zip(offsets, buffers, strict=True)), default=0),
             order=tuple(self.order),
             offsets=tuple(storages[base] for base in self.problem.base),
         )
@@ -85,6 +85,6 @@ class Lives:
 
     def quick(self, should_stop: Callable[[], bool] = lambda: False) -> Plan:
         """A plan in a moment."""
-        found = quick_plan(self.packing, should_stop)
-        assert found is not None  # without capacity and fixed offsets something always fits
-        return self.plan(found[1].offsets)
+        packed = quick_plan(self.packing, should_stop)
+        assert packed is not None  # without capacity and fixed offsets something always fits
+        return self.plan(packed[1].offsets)

@@ -254,7 +254,7 @@ def _follow(graph: Graph, backs: list[np.ndarray], moves: list[np.ndarray], befo
 def complete_lazy(graph: Graph, order: list[int], before: Iterable[int] = ()) -> list[int]:
     """An order, after what has run before, with each lazy operator that is missing right before the first that needs it."""
     done = set(before)
-    found: list[int] = []
+    complete: list[int] = []
     for op in order:
         if op in done:
             continue
@@ -262,10 +262,10 @@ def complete_lazy(graph: Graph, order: list[int], before: Iterable[int] = ()) ->
             maker = int(graph.maker[storage])
             if maker >= 0 and maker != op and maker not in done:
                 done.add(maker)
-                found.append(maker)
+                complete.append(maker)
         done.add(op)
-        found.append(op)
-    return found
+        complete.append(op)
+    return complete
 
 
 def normalize(graph: Graph, order: list[int]) -> list[int]:

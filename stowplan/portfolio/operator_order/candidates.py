@@ -159,9 +159,9 @@ def _beams(run: _Run, width: int, chance: np.random.Generator | None) -> None:
             plan, floor = run.know()
             if plan is None or run.is_over():
                 return
-            found = beam.search(graph, floor, plan.objective, width, chance, run.is_over, weight)
-            if found is not None:
-                run.offer(found[1], "beam")
+            reached = beam.search(graph, floor, plan.objective, width, chance, run.is_over, weight)
+            if reached is not None:
+                run.offer(reached[1], "beam")
 
 
 class _Improvement:
@@ -240,14 +240,14 @@ def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None =
     """
     context = run.context
     limit = context.work(SETS, run.structure.ops + 50) if most is None else most
-    found: dict[int, SetSearch] = {}
+    searches: dict[int, SetSearch] = {}
     slice_, looked = 200, 0
     while not run.is_over() and (limit is None or looked < limit):
         began = time.monotonic()
         for graph in (run.forwards, run.backwards):
             plan, floor = run.know()
             assert plan is not None
-            one = found.setdefault(graph.backward, SetSearch(graph, floor, plan.objective))
+            one = searches.setdefault(graph.backward, SetSearch(graph, floor, plan.objective))
             one.upper = min(one.upper, plan.objective)
             before = one.sets
             outcome = one.run(run.is_over, slice_)
@@ -260,7 +260,7 @@ def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None =
             if outcome in (FOUND, EXHAUSTED):
                 return
         slice_ = min(200_000, 2 * slice_) if most is None else slice_
-        is_full = all(each.outcome == FULL for each in found.values())
+        is_full = all(search.outcome == FULL for search in searches.values())
         if is_full and limit is not None:
             return
         if not run.is_deterministic:
@@ -317,5 +317,5 @@ def _another(run: _Run, order: list[int], chance: np.random.Generator) -> list[i
     """Another order of no higher peak: a beam with noise, in one of the directions."""
     peak = run.structure.peak(order)
     graph = run.backwards if chance.random() < 0.5 else run.forwards
-    found = beam.search(graph, peak, peak + 1, 4, chance, run.context.closed, weight=0.0)
-    return order if found is None else found[1]
+    reached = beam.search(graph, peak, peak + 1, 4, chance, run.context.closed, weight=0.0)
+    return order if reached is None else reached[1]

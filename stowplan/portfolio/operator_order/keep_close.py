@@ -31,7 +31,7 @@ class Changes:
                 raise needs_program("operator order")
             number = {op.id: at for at, op in enumerate(problem.ops)}
             ids = [given.problem.ops[at].id for at in earlier.order]
-            self._order = [number[each] for each in ids if each in number]
+            self._order = [number[name] for name in ids if name in number]
             offsets = {tensor.id: at for tensor, at in zip(given.problem.tensors, earlier.offsets, strict=True)}
             self._offsets = [offsets.get(tensor.id) for tensor in problem.tensors]
             new = sorted({*range(len(problem.ops))} - {*self._order})
@@ -51,7 +51,7 @@ class Changes:
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
         """Each operator that moved."""
         self._should_stop = should_stop
-        return [frozenset([each]) for each in self._moved(plan)]
+        return [frozenset([operator]) for operator in self._moved(plan)]
 
     def reverted(self, plan: Any, decisions: Collection[int]) -> Plan | None:
         """The plan with these operators right behind those that they came after."""
@@ -82,5 +82,5 @@ class Changes:
             return lives.quick()
         if lives.peak > ceiling:
             return None
-        found = ejected(under(lives.packing, ceiling), lives.of_buffers(self._offsets), self._should_stop)
-        return lives.quick() if found is None else lives.plan(found)
+        offsets = ejected(under(lives.packing, ceiling), lives.of_buffers(self._offsets), self._should_stop)
+        return lives.quick() if offsets is None else lives.plan(offsets)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from stowplan.kinds import Prover
 from stowplan.models.operator_order.bounds import load_bound
 from stowplan.models.operator_order.plan import DECISIONS, Plan, offset_table
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import verify
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller, presolver
+from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.operator_order.orders import BASELINES
+from stowplan.portfolio.operator_order.orders import BASELINES, alone
 
 #: Operators of a graph whose baselines are made in the calling process.
 FEW_OPS = 100
@@ -22,8 +25,6 @@ SMALL = 64
 
 #: What inputs are read for: files that mean other problems for other targets.
 TARGET = "order"
-
-_HERE = "stowplan.portfolio.operator_order.candidates"
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
@@ -35,17 +36,25 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    found = [
-        in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=0.7), options),
-        in_caller(Candidate("sets", "exact", f"{_HERE}:exact", share=0.7), options),
+    candidates = [
+        in_caller(Candidate("search", "heuristic", share=0.7), options),
+        in_caller(Candidate("sets", "exact", share=0.7), options),
     ]
     is_small = len(problem.ops) <= SMALL and not options.deterministic
-    return [presolver(f"{_HERE}:presolve"), *found] if is_small else found
+    return [PRESOLVER, *candidates] if is_small else candidates
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    where, in_thread = "stowplan.portfolio.operator_order.orders", len(problem.ops) <= FEW_OPS
-    return tuple(Candidate(name, "baseline", f"{where}:{name}", in_thread=in_thread) for name in ("bfs", "dfs", "lpmf"))
+    in_thread = len(problem.ops) <= FEW_OPS
+    return tuple(Candidate(name, "baseline", in_thread=in_thread) for name in ("bfs", "dfs", "lpmf"))
+
+
+def _function(name: str) -> Callable[[Problem, Context], None]:
+    if name in BASELINES:
+        return partial(alone, name)
+    from stowplan.portfolio.operator_order import candidates
+
+    return {"presolve": candidates.presolve, "search": candidates.search, "sets": candidates.exact}[name]
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -67,6 +76,12 @@ def _extras() -> Extras[Problem, Plan]:
     return Extras(changes=Changes)
 
 
+def _prover() -> Prover:
+    from stowplan.certificates.maker.cuts import order
+
+    return order
+
+
 KIND = Kind(
     name="operator_order",
     problem=Problem,
@@ -76,6 +91,7 @@ KIND = Kind(
     initial=_initial,
     bound=load_bound,
     candidates=_candidates,
+    function=_function,
     baseline="given",
     assumptions=("free_inputs=yes",),
     facts=_facts,
@@ -89,7 +105,6 @@ KIND = Kind(
     proven=_proven,
     decisions=DECISIONS,
     offset_table=offset_table,
-    presenter="stowplan.report.operator_order.presenter:OrderPresenter",
     extras=_extras,
-    certificate="stowplan.certificates.maker.cuts:order",
+    certificate=_prover,
 )

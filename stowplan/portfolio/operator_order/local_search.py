@@ -78,11 +78,11 @@ class Dividing:
             self._turn, length = 0, n
         first = int(np.clip(at - self._chance.integers(0, length), 0, n - length))
         by = self.order[at] if self._chance.random() < 0.6 else self._tightest(profile, first, first + length)
-        found = self._split(first, first + length, by, max(1, min(width, _MOST // n)), should_stop)
-        if found is None or not self._is_better(found, profile):
+        split = self._split(first, first + length, by, max(1, min(width, _MOST // n)), should_stop)
+        if split is None or not self._is_better(split, profile):
             return False
         self._turn = 0
-        self.order, self.peak = found, self._structure.peak(found)
+        self.order, self.peak = split, self._structure.peak(split)
         return True
 
     def _tightest(self, profile: np.ndarray, first: int, last: int) -> int:
@@ -121,15 +121,15 @@ class Dividing:
             return among
         weight = float(self._chance.choice([1.0, 1000.0]))
         noise = self._chance if self._turn > len(WIDTHS) else None
-        found: tuple[int, list[int]] | None = None
+        best: tuple[int, list[int]] | None = None
         for graph, start in ((self._forwards, earlier), (self._backwards, later)):
-            upper = self.peak + 1 if found is None else found[0]
+            upper = self.peak + 1 if best is None else best[0]
             result = beam.search(graph, self.floor, upper, width, noise, should_stop, weight, start, among)
-            if result is not None and (found is None or result[0] < found[0]):
-                found = result
-            if found is not None and found[0] <= self.floor:
+            if result is not None and (best is None or result[0] < best[0]):
+                best = result
+            if best is not None and best[0] <= self.floor:
                 break
-        return None if found is None else found[1]
+        return None if best is None else best[1]
 
 
 #: Operators of a stretch at first and at most, and sets that its search may look at.
@@ -187,16 +187,16 @@ class Windows:
         at = int(self._chance.choice(highest))
         length = min(n, int(self._length * self._chance.uniform(0.6, 1.6)))
         first = int(np.clip(at - self._chance.integers(0, length + 1), 0, n - length))
-        found = self._best_within(first, first + length, should_stop)
-        if found is None:
+        better = self._best_within(first, first + length, should_stop)
+        if better is None:
             self._failures += 1
             if self._failures >= 6:
                 self._failures = 0
                 self._length = min(_LONGEST, n, int(1.5 * self._length)) if self._length < min(_LONGEST, n) else _FIRST
             return False
         self._failures = 0
-        self.order = found
-        self.peak = self._structure.peak(found)
+        self.order = better
+        self.peak = self._structure.peak(better)
         return True
 
     def _best_within(self, first: int, last: int, should_stop: Callable[[], bool]) -> list[int] | None:
@@ -236,4 +236,4 @@ class Windows:
 
     def _is_read(self, op: int, members: set[int]) -> bool:
         after = self._graph.succ[self._graph.succ_start[op] : self._graph.succ_start[op + 1]]
-        return any(int(each) in members for each in after)
+        return any(int(op) in members for op in after)

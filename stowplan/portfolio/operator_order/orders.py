@@ -13,7 +13,6 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -115,15 +114,12 @@ BASELINES: dict[str, Callable[[Structure, Stop], list[int] | None]] = {
 }
 
 
-def _alone(name: str, problem: Problem, context: Context) -> None:
+def alone(name: str, problem: Problem, context: Context) -> None:
     """One of them as a candidate that does nothing more."""
     structure = build(problem)
     order = BASELINES[name](structure, context.closed)
     if order is not None:
         context.plan(Lives(problem, structure, order).quick(), name)
-
-
-bfs, dfs, lpmf = (partial(_alone, name) for name in ("bfs", "dfs", "lpmf"))
 
 
 class _Segment(NamedTuple):
@@ -201,13 +197,13 @@ def _merge(parts: list[list[_Segment]]) -> tuple[list[_Segment], int]:
 
 def _canonical(steps: list[_Segment]) -> list[_Segment]:
     """Hills and valleys of a sequence: the highest hill and the lowest valley after it, then the same of the rest."""
-    found: list[_Segment] = []
+    segments: list[_Segment] = []
     at = 0
     # From the end: the lowest valley from each place on, and the highest hill.
     while at < len(steps):
         hill = max(range(at, len(steps)), key=lambda i: (steps[i].hill, i))
         valley = min(range(hill, len(steps)), key=lambda i: (steps[i].valley, -i))
         ops = [op for step in steps[at : valley + 1] for op in step.ops]
-        found.append(_Segment(steps[hill].hill, steps[valley].valley, ops))
+        segments.append(_Segment(steps[hill].hill, steps[valley].valley, ops))
         at = valley + 1
-    return found
+    return segments

@@ -132,13 +132,13 @@ class SetSearch:
 
     def order(self) -> list[int]:
         """The operators in the order found, first to last."""
-        found: list[Ints] = []
+        parts: list[Ints] = []
         at = int(self._state[GOAL])
         while at > 0:
             parent, first, count = self._sets.moves[at]
-            found.append(self._sets.pool[first : first + count])
+            parts.append(self._sets.pool[first : first + count])
             at = int(parent)
-        order = [int(op) for part in reversed(found) for op in part]
+        order = [int(op) for part in reversed(parts) for op in part]
         return order[::-1] if self._graph.backward else order
 
     def _make(self, sets: int) -> None:

@@ -81,7 +81,7 @@ def build(problem: Problem) -> Data:
     fixed = np.fromiter((-1 if buffer.offset is None else buffer.offset for buffer in problem.buffers), np.int64, n)
     numbers = np.flatnonzero(spans.size)
     size, align, fixed, life = spans.size[numbers], align[numbers], fixed[numbers], (upper - lower)[numbers]
-    unit = gcd(*(int(np.gcd.reduce(each)) for each in (size, fixed[fixed >= 0], align[align != 1]))) or 1
+    unit = gcd(*(int(np.gcd.reduce(column)) for column in (size, fixed[fixed >= 0], align[align != 1]))) or 1
     taking = np.flatnonzero(spans.size[spans.owner])
     first, last, sections = _sections(spans.start[taking], spans.end[taking])
     return Data(
@@ -128,7 +128,9 @@ def select(data: Data, chosen: Ints) -> Data:
     piece = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     kept = np.arange(piece[-1]) + np.repeat(data.piece[:-1][chosen] - piece[:-1], counts)
     first, last, sections = _sections(data.first[kept], data.last[kept])
-    numbers, size, align, fixed, life = (each[chosen] for each in (data.numbers, data.size, data.align, data.fixed, data.life))
+    numbers, size, align, fixed, life = (
+        column[chosen] for column in (data.numbers, data.size, data.align, data.fixed, data.life)
+    )
     return Data(numbers, size, align, fixed, life, piece, first, last, data.unit, sections)
 
 

@@ -96,7 +96,7 @@ class Beam:
         begin, end = (data.sections - data.end, data.sections - data.begin) if mirrored else (data.begin, data.end)
         # By begin, so that those that begin within a valley are neighbours.
         self._order = np.lexsort((end, begin))
-        size, align, begin, end = (each[self._order] for each in (data.size, data.align, begin, end))
+        size, align, begin, end = (column[self._order] for column in (data.size, data.align, begin, end))
         self._lives = Lives(size, align, begin, end, np.searchsorted(begin, np.arange(data.sections + 1)))
         self._load = data.load()[::-1].copy() if mirrored else data.load()
         self._sections = data.sections
@@ -149,11 +149,11 @@ class Beam:
         for depth in range(n):
             if should_stop():
                 return None, states
-            found = expand(count, height, self._lives, price, old, depth, halves, children, worth, raised)
+            filled = expand(count, height, self._lives, price, old, depth, halves, children, worth, raised)
             if noise > 0:
-                worth[:found] *= 1.0 + noise * chance.random(found)
+                worth[:filled] *= 1.0 + noise * chance.random(filled)
             moves = parent[depth], placed[depth], offset[depth]
-            count = go_on(np.argsort(worth[:found]), height, self._lives, price, old, new, names, children, table, *moves)
+            count = go_on(np.argsort(worth[:filled]), height, self._lives, price, old, new, names, children, table, *moves)
             states += count
             if count == 0:
                 return None, states
@@ -214,7 +214,7 @@ def expand(
     # Arrays by themselves: in loops the members of a tuple would be counted as references each time.
     size, align, begin, end, first = buffers
     level, left, waits, waste, area, lives, _ = states
-    sections, found, most = len(price) - 1, 0, len(worth)
+    sections, filled, most = len(price) - 1, 0, len(worth)
     for state in range(count):
         for s in range(sections):
             raised[0, s] = level[state, s]
@@ -229,7 +229,7 @@ def expand(
                 while closed < begin[i]:
                     room = min(room, height - floor - left[state, closed])
                     closed += 1
-                if room <= 0 or found == most:
+                if room <= 0 or filled == most:
                     break
                 if waits[state, i] == 0 or end[i] > until:
                     continue
@@ -245,12 +245,12 @@ def expand(
                 total = wasted + low * (price[begin[i]] - price[since]) + gap * (price[end[i]] - price[begin[i]])
                 life = (lives[state] + end[i] - begin[i]) / (depth + 1)
                 covered = area[state] + size[i] * (end[i] - begin[i])
-                children[0, found], children[1, found], children[2, found] = state, raises, i
+                children[0, filled], children[1, filled], children[2, filled] = state, raises, i
                 power = math.sqrt(life) if halves % 2 else 1.0
                 for _ in range(halves // 2):
                     power *= life
-                worth[found] = (total + _BEGINNING) / (covered * power)
-                found += 1
+                worth[filled] = (total + _BEGINNING) / (covered * power)
+                filled += 1
             wall = _lower_wall(raised, 0, since, until, sections)
             fits = wall < _FAR
             for s in range(since, until):
@@ -259,7 +259,7 @@ def expand(
                 break
             wasted += (wall - floor) * (price[until] - price[since])
             _raise(raised, 0, since, until, wall)
-    return found
+    return filled
 
 
 @njit

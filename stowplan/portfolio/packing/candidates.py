@@ -20,7 +20,7 @@ from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Context, is_overloaded
 from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
-from stowplan.portfolio.packing.search import Search
+from stowplan.portfolio.packing.search import HeuristicSearch
 
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, nodes times buffers of the exact search,
 #: and buffers placed from the bottom up.
@@ -79,9 +79,9 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
         is_behind = known is not None and (best is None or known.objective < best * data.unit)
         if context.closed() or (at_random and (is_behind or most is not None)):
             return
-        found = run.place(count, ways, best, at_random=at_random)
-        if found is not None:
-            best, offsets = found
+        placed = run.place(count, ways, best, at_random=at_random)
+        if placed is not None:
+            best, offsets = placed
             if problem.capacity is None or best <= target:
                 context.plan(arrays.export_plan(problem, data, offsets), "peaks")
             if best <= target:
@@ -100,7 +100,7 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
         _search_by_beams(problem, context, data, "beam")
         return
     target = _target(problem, data)
-    run = Search(data, target, context.seed(stream), functools.partial(_tell, problem, context, data), context.closed)
+    run = HeuristicSearch(data, target, context.seed(stream), functools.partial(_tell, problem, context, data), context.closed)
     is_first = source == "orders"
     if n > FEW_BUFFERS and skyline.takes(data) and not (is_first and data.has_gaps):
         # First fit compares all pairs.
@@ -128,9 +128,9 @@ def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, 
     data = arrays.build(problem)
     known = _known(context)
     offsets = None if known is None else _in_units(known, data)
-    found = canonical.start(data, _capacity(problem, data), context.seed(stream), offsets, simple_orders=simple_orders)
-    _close_in(problem, context, data, found, source)
-    if found.infeasible:
+    search = canonical.start(data, _capacity(problem, data), context.seed(stream), offsets, simple_orders=simple_orders)
+    _close_in(problem, context, data, search, source)
+    if search.infeasible:
         _explain(problem, context, source, began)
 
 
@@ -152,12 +152,13 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
         _tell(problem, context, data, height, offsets, source)
 
     target, seed = _target(problem, data), context.seed(stream)
-    Search(data, target, seed, improved, context.closed).climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
+    climbing = HeuristicSearch(data, target, seed, improved, context.closed)
+    climbing.climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
     if best is None or (best + data.size).max() <= target:
         return
     part_type = functools.partial(beam.Part, should_stop=context.closed)
-    found = canonical.start(data, _capacity(problem, data), seed, best, part_type=part_type)
-    _close_in(problem, context, data, found, source)
+    search = canonical.start(data, _capacity(problem, data), seed, best, part_type=part_type)
+    _close_in(problem, context, data, search, source)
 
 
 def _tell(problem: Problem, context: Context, data: Data, height: int, offsets: Ints, source: str) -> None:
@@ -168,33 +169,33 @@ def _tell(problem: Problem, context: Context, data: Data, height: int, offsets: 
         context.no_plan(source)
 
 
-def _close_in(problem: Problem, context: Context, data: Data, found: canonical.Search, source: str) -> None:
+def _close_in(problem: Problem, context: Context, data: Data, search: canonical.CanonicalSearch, source: str) -> None:
     """Run a search, tell of what it finds, and let it go on from plans and bounds of the others."""
 
     def improved() -> None:
-        if found.infeasible:
+        if search.infeasible:
             return
-        if any(part.bound > bound for part, bound in zip(found.parts, bounds, strict=True)):
-            context.bound(found.bound * data.unit, source)
-        if found.height is not None:
+        if any(part.bound > bound for part, bound in zip(search.parts, bounds, strict=True)):
+            context.bound(search.bound * data.unit, source)
+        if search.height is not None:
             every = np.zeros(len(data.size), np.int64)
             index = {int(number): at for at, number in enumerate(data.numbers)}
-            for part in found.parts:
+            for part in search.parts:
                 every[[index[int(number)] for number in part.data.numbers]] = part.offsets
             context.plan(arrays.export_plan(problem, data, every), source)
 
     def should_stop() -> bool:
         if problem.capacity is None and not context.options.deterministic:
             plan, bound = context.incumbent()
-            if plan is not None and plan.objective < (found.height or 0) * data.unit:
-                found.adopt(data, _in_units(plan, data))
-            found.floor = max(found.floor, -(-(bound or 0) // data.unit))
+            if plan is not None and plan.objective < (search.height or 0) * data.unit:
+                search.adopt(data, _in_units(plan, data))
+            search.floor = max(search.floor, -(-(bound or 0) // data.unit))
         return context.closed()
 
-    bounds = [part.bound for part in found.parts]
-    if found.finished:
+    bounds = [part.bound for part in search.parts]
+    if search.finished:
         improved()
-    found.run(improved, should_stop, context.work(NODES, len(data.size) + 50))
+    search.run(improved, should_stop, context.work(NODES, len(data.size) + 50))
 
 
 def cpsat(problem: Problem, context: Context) -> None:

@@ -91,7 +91,7 @@ class Part:
 
 
 @dataclass
-class Search:
+class CanonicalSearch:
     """All parts of a problem."""
 
     parts: list[Part]
@@ -109,7 +109,7 @@ class Search:
     def height(self) -> int | None:
         """Height of the plan, None while a part has none."""
         heights = [part.best for part in self.parts]
-        return None if None in heights else max((each for each in heights if each is not None), default=0)
+        return None if None in heights else max((height for height in heights if height is not None), default=0)
 
     @property
     def infeasible(self) -> bool:
@@ -126,7 +126,7 @@ class Search:
         """One run for the part that stands out most; returns its nodes."""
         enough = self.bound if self.capacity is None else self.capacity
         waiting = [part for part in self.parts if part.best is None or part.best > enough]
-        part = min(waiting, key=lambda each: (each.best is not None, each.runs if each.best is None else -each.best))
+        part = min(waiting, key=lambda run: (run.best is not None, run.runs if run.best is None else -run.best))
         return part.run(*part.aim(self.capacity, self.bound))
 
     def adopt(self, data: Data, offsets: Ints) -> None:
@@ -155,22 +155,22 @@ def start(
     *,
     simple_orders: bool = True,
     part_type: Callable[..., Part] = Part,
-) -> Search:
+) -> CanonicalSearch:
     """A search that knows the load bound, and the plan ``offsets`` [n] where one is given.
 
     It begins with orders by single features of the buffers, unless ``simple_orders`` are left out. ``part_type`` says how parts
     are searched.
     """
-    found = []
+    parts = []
     for each in arrays.parts(data):
         bound = max(int(each.load().max()), int((each.fixed + each.size)[each.fixed >= 0].max(initial=0)))
-        found.append(part_type(each, np.empty(0, np.int64), bound, seed, simple_orders))
-    every = Search(found, capacity)
+        parts.append(part_type(each, np.empty(0, np.int64), bound, seed, simple_orders))
+    every = CanonicalSearch(parts, capacity)
     if offsets is not None:
         every.adopt(data, offsets)
     elif capacity is None:
         # Without any height there is nothing to aim at but the bound.
-        for part in found:
+        for part in parts:
             placed = search.Placements(part.data, lambda: False).first_fit(part.data.size.astype(float))
             if placed is not None:
                 part.adopt(placed[1])

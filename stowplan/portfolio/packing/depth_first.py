@@ -140,7 +140,7 @@ class Shape:
             limit,
             np.empty(_room(n, len(self._others)), np.int64),
         )
-        return outcome, nodes, np.array([each.offset for each in buffers], np.int64)
+        return outcome, nodes, np.array([buffer.offset for buffer in buffers], np.int64)
 
 
 def _room(n: int, others: int) -> int:

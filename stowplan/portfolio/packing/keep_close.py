@@ -41,7 +41,7 @@ class Changes(ByValues):
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
         """Plan with these offsets."""
         problem = self.problem
-        height = max((offset + each.size for offset, each in zip(values, problem.buffers, strict=True)), default=0)
+        height = max((offset + buffer.size for offset, buffer in zip(values, problem.buffers, strict=True)), default=0)
         return Plan(problem=problem.digest, objective=height, offsets=tuple(values), buffers=problem.buffers, name=problem.name)
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
@@ -81,8 +81,8 @@ class Boxes(NamedTuple):
 
 def boxes(rows: Iterable[tuple[int, int, int, int, int]]) -> Boxes:
     """Boxes of (owner, start, end, low, high)."""
-    found = np.array(list(rows), np.int64).reshape(-1, 5)
-    return Boxes(*(found[:, column].copy() for column in range(5)))
+    table = np.array(list(rows), np.int64).reshape(-1, 5)
+    return Boxes(*(table[:, column].copy() for column in range(5)))
 
 
 def packed(problem: Problem, offsets: Sequence[int | None]) -> Boxes:
@@ -90,7 +90,7 @@ def packed(problem: Problem, offsets: Sequence[int | None]) -> Boxes:
     rows = problem.spans
     has = np.array([offset is not None for offset in offsets], bool)[rows.owner]
     owner = rows.owner[has]
-    low = np.array([offsets[each] for each in owner.tolist()], np.int64)
+    low = np.array([offsets[number] for number in owner.tolist()], np.int64)
     return Boxes(owner, rows.start[has], rows.end[has], low, low + rows.size[owner])
 
 
@@ -101,12 +101,12 @@ def colliding(earlier: Boxes, later: Boxes) -> Callable[[int], list[int]]:
 
     def of(decision: int) -> list[int]:
         first, last = np.searchsorted(sorted_owners, [decision, decision + 1])
-        found: set[int] = set()
+        numbers: set[int] = set()
         for at in order[first:last]:
             meet = (later.start < earlier.end[at]) & (earlier.start[at] < later.end)
             meet &= (later.low < earlier.high[at]) & (earlier.low[at] < later.high)
-            found.update(later.owner[meet].tolist())
-        return sorted(found - {decision})
+            numbers.update(later.owner[meet].tolist())
+        return sorted(numbers - {decision})
 
     return of
 
@@ -137,10 +137,10 @@ def near_offsets(
     if not moved(best):
         return
     if len(problem.buffers) < MOST_BUFFERS:
-        found = ejected(problem, earlier, budget.is_over)
-        if found is not None and moved(found) < moved(best):
-            yield found
-            best = found
+        placed = ejected(problem, earlier, budget.is_over)
+        if placed is not None and moved(placed) < moved(best):
+            yield placed
+            best = placed
     limits = budget.solver_limits(parts) if len(problem.buffers) < EXACT_BUFFERS and moved(best) else None
     if limits is None:
         return
@@ -181,8 +181,8 @@ def near_places(
             continue
         problem = packed_in(space, inside)
         others = len(problem.buffers) - len(inside)
-        before = [place[1] if (place := earlier[each]) is not None and place[0] == space else None for each in inside]
-        current = [*(each.offset or 0 for each in problem.buffers[:others]), *(now[each][1] for each in inside)]
+        before = [place[1] if (place := earlier[number]) is not None and place[0] == space else None for number in inside]
+        current = [*(buffer.offset or 0 for buffer in problem.buffers[:others]), *(now[each][1] for each in inside)]
         for offsets in near_offsets(problem, [*[None] * others, *before], current, budget, spaces):
             for each, offset in zip(inside, offsets[others:], strict=True):
                 now[each] = space, offset
@@ -229,10 +229,10 @@ def ejected(problem: Problem, earlier: Sequence[int | None], should_stop: Callab
 
     order = sorted(
         range(len(buffers)),
-        key=lambda each: (
-            buffers[each].offset is None,
-            -buffers[each].size * (buffers[each].upper - buffers[each].lower),
-            each,
+        key=lambda number: (
+            buffers[number].offset is None,
+            -buffers[number].size * (buffers[number].upper - buffers[number].lower),
+            number,
         ),
     )
     loose = []
@@ -254,9 +254,9 @@ def ejected(problem: Problem, earlier: Sequence[int | None], should_stop: Callab
         best: tuple[float, int, list[int]] | None = None
         for offset in _places(problem, number, neighbours[number], at, ceiling):
             out = met(number, offset)
-            if any(buffers[each].offset is not None for each in out):
+            if any(buffers[other].offset is not None for other in out):
                 continue
-            price = sum(cost[each] for each in out)
+            price = sum(cost[other] for other in out)
             if best is None or price < best[0]:
                 best = price, offset, out
             if not price:
@@ -265,10 +265,10 @@ def ejected(problem: Problem, earlier: Sequence[int | None], should_stop: Callab
             return None
         at[number] = best[1]
         # What has given way again and again gives way less easily.
-        for each in best[2]:
-            at[each] = None
-            cost[each] *= 1.5
-        loose += sorted(best[2], key=lambda each: buffers[each].size)
+        for evicted in best[2]:
+            at[evicted] = None
+            cost[evicted] *= 1.5
+        loose += sorted(best[2], key=lambda other: buffers[other].size)
     return None
 
 
@@ -277,24 +277,24 @@ def _places(problem: Problem, number: int, neighbours: list[int], at: list[int |
     buffer = problem.buffers[number]
     if buffer.offset is not None:
         return [buffer.offset] if buffer.offset + buffer.size <= ceiling else []
-    found = {0, (ceiling - buffer.size) // buffer.alignment * buffer.alignment}
+    offsets = {0, (ceiling - buffer.size) // buffer.alignment * buffer.alignment}
     for other in neighbours:
         place = at[other]
         if place is not None:
             top, below = place + problem.buffers[other].size, place - buffer.size
-            found.add(top + -top % buffer.alignment)
-            found.add(below - below % buffer.alignment)
-    return sorted(offset for offset in found if 0 <= offset <= ceiling - buffer.size)
+            offsets.add(top + -top % buffer.alignment)
+            offsets.add(below - below % buffer.alignment)
+    return sorted(offset for offset in offsets if 0 <= offset <= ceiling - buffer.size)
 
 
 def _neighbours(problem: Problem, should_stop: Callable[[], bool]) -> list[list[int]] | None:
     """For each buffer with bytes those others that live at some moment of its life."""
     spans = problem.spans
-    found: list[set[int]] = [set() for _ in problem.buffers]
+    neighbours: list[set[int]] = [set() for _ in problem.buffers]
     for at, owner in enumerate(spans.owner.tolist()):
         if at % 256 == 0 and should_stop():
             return None
         if spans.size[owner]:
             meet = (spans.start < spans.end[at]) & (spans.start[at] < spans.end) & (spans.size[spans.owner] > 0)
-            found[owner].update(spans.owner[meet].tolist())
-    return [sorted(each - {number}) for number, each in enumerate(found)]
+            neighbours[owner].update(spans.owner[meet].tolist())
+    return [sorted(near - {number}) for number, near in enumerate(neighbours)]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from stowplan.kinds import Prover
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.csv_files import read_described_plan, read_plan
 from stowplan.models.packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller
-
-_HERE = "stowplan.portfolio.packing.candidates"
 
 #: The exact searches keep all pairs of buffers; beyond this many they prove nothing in minutes anyway.
 EXACT_BUFFERS = 1500
@@ -55,25 +55,38 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     is_plain = not any(buffer.gaps or buffer.offset is not None for buffer in problem.buffers)
     fit = problem.capacity is not None
     share = 0.6 if not small or (is_plain and fit) else 1.0 if is_plain else 0.1 if fit else 0.25
-    found = [in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=share), options)]
+    candidates = [in_caller(Candidate("search", "heuristic", share=share), options)]
     if small:
-        canonical = Candidate("canonical", "exact", f"{_HERE}:exact", share=0.4 if is_plain and not fit else 0.6)
-        found.append(in_caller(canonical, options))
+        canonical = Candidate("canonical", "exact", share=0.4 if is_plain and not fit else 0.6)
+        candidates.append(in_caller(canonical, options))
         if is_plain and not fit:
-            found.append(Candidate("beam2", "heuristic", f"{_HERE}:beam2", share=0.6))
+            candidates.append(Candidate("beam2", "heuristic", share=0.6))
         else:
-            found.append(Candidate("canonical2", "exact", f"{_HERE}:canonical2", share=0.5))
-        found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.4))
+            candidates.append(Candidate("canonical2", "exact", share=0.5))
+        candidates.append(Candidate("cpsat", "exact", share=0.4))
     else:
-        found.append(Candidate("climb", "heuristic", f"{_HERE}:climb", share=0.6))
-    return found
+        candidates.append(Candidate("climb", "heuristic", share=0.6))
+    return candidates
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
     # A few buffers take milliseconds.
     is_small = len(problem.buffers) <= FEW_BUFFERS and not any(buffer.gaps for buffer in problem.buffers)
-    function = "stowplan.portfolio.packing.quick:greedy"
-    return (Candidate("greedy", "baseline", function, in_thread=is_small),)
+    return (Candidate("greedy", "baseline", in_thread=is_small),)
+
+
+def _function(name: str) -> Callable[[Problem, Context], None]:
+    from stowplan.portfolio.packing import candidates, quick
+
+    return {
+        "search": candidates.search,
+        "canonical": candidates.exact,
+        "canonical2": candidates.canonical2,
+        "beam2": candidates.beam2,
+        "cpsat": candidates.cpsat,
+        "climb": candidates.climb,
+        "greedy": quick.greedy,
+    }[name]
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -106,6 +119,12 @@ def _extras() -> Extras[Problem, Plan]:
     return Extras(changes=Changes)
 
 
+def _prover() -> Prover:
+    from stowplan.certificates.maker.loads import packing
+
+    return packing
+
+
 KIND = Kind(
     name="packing",
     problem=Problem,
@@ -118,6 +137,7 @@ KIND = Kind(
     initial=_initial,
     bound=load_bound,
     candidates=_candidates,
+    function=_function,
     baseline="greedy",
     assumptions=("capacity", "buffers.alignment=1", "buffers.offset"),
     facts=_facts,
@@ -131,7 +151,6 @@ KIND = Kind(
     asks_for_any=lambda problem: problem.capacity is not None,
     decisions=DECISIONS,
     offset_table=offset_table,
-    presenter="stowplan.report.packing.presenter:PackingPresenter",
     extras=_extras,
-    certificate="stowplan.certificates.maker.loads:packing",
+    certificate=_prover,
 )

@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 def features(data: Data) -> Floats:
     """[6, n] size, life, sections, area, area in sections (logarithms) and buffers met, each with mean 0 and deviation 1."""
-    size, life, width = (np.log(each.astype(float)) for each in (data.size, data.life, data.end - data.begin))
+    size, life, width = (np.log(column.astype(float)) for column in (data.size, data.life, data.end - data.begin))
     started = np.searchsorted(np.sort(data.begin), data.end)
     met = started - np.searchsorted(np.sort(data.end), data.begin, side="right")
     rows = np.stack([size, life, width, size + life, size + width, met.astype(float)])

@@ -97,16 +97,16 @@ class Peaks:
             best: list[list[Side]] = []
             for stack in stacks[number]:
                 options = [
-                    [*each, stack, side]
-                    for each, before in zip(done, stacks[number - 1], strict=True)
-                    if _height(each) < limit
+                    [*sides, stack, side]
+                    for sides, before in zip(done, stacks[number - 1], strict=True)
+                    if _height(sides) < limit
                     for side in [self._between(peaks[number - 1], before, peaks[number], stack)]
                 ]
                 best.append(min(options, key=_height, default=[Side(_FAR, stack.buffers, stack.offsets)]))
             done = best
         done = [
-            [*each, self._from(peaks[-1], stack, mirrored=False)] if _height(each) < limit else each
-            for each, stack in zip(done, stacks[-1], strict=True)
+            [*sides, self._from(peaks[-1], stack, mirrored=False)] if _height(sides) < limit else sides
+            for sides, stack in zip(done, stacks[-1], strict=True)
         ]
         chosen = min(done, key=_height)
         height = _height(chosen)
@@ -161,11 +161,11 @@ class Peaks:
             forward = self._sweep(stack, early, other, False, at_top)
             if forward.height >= self._limit:
                 return forward
-            earlier, places = (np.concatenate(each) for each in zip(stack[1:], forward[1:], strict=True))
+            earlier, places = (np.concatenate(parts) for parts in zip(stack[1:], forward[1:], strict=True))
             crossing = np.flatnonzero(self._end[earlier] > meet)
             beyond = Side(0, earlier[crossing], places[crossing])
             backward = self._sweep(other, late, beyond, True, at_top)
-            buffers, offsets = (np.concatenate(each) for each in zip(forward[1:], backward[1:], strict=True))
+            buffers, offsets = (np.concatenate(parts) for parts in zip(forward[1:], backward[1:], strict=True))
             return Side(max(forward.height, backward.height), buffers, offsets)
 
         return self._better(both)

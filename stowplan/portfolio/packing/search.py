@@ -174,7 +174,7 @@ class LocalClimb(Climb):
         return self._key
 
 
-class Search:
+class HeuristicSearch:
     """Placements by many keys, the best of which are climbed from.
 
     Parameters
@@ -261,7 +261,7 @@ class Search:
                 self._go_on(challenger, source)
             spent += 1
             if done < _FIRST_KEYS or spent == _CHALLENGE:
-                climbs = sorted([*climbs, challenger], key=lambda each: each.best)[:_CLIMBS]
+                climbs = sorted([*climbs, challenger], key=lambda climb: climb.best)[:_CLIMBS]
                 challenger, spent = None, 0
 
     @cached_property
@@ -274,17 +274,17 @@ class Search:
         return (self._best is not None and self._best <= self._target) or self._should_stop()
 
     def _start(self, key: orders.Floats, place: Placement, source: str, first: bool = False) -> Climb | None:
-        found = place(key)
-        if found is None:
+        placed = place(key)
+        if placed is None:
             return None
-        self._take(*found, source)
-        return None if self._done else Climb(key, place, *found, self._target, self._chance, first)
+        self._take(*placed, source)
+        return None if self._done else Climb(key, place, *placed, self._target, self._chance, first)
 
     def _go_on(self, climb: Climb, source: str) -> None:
-        found = climb.place(climb.next_key(self._data))
-        if found is not None:
-            self._take(*found, source)
-            climb.take(self._data, *found)
+        placed = climb.place(climb.next_key(self._data))
+        if placed is not None:
+            self._take(*placed, source)
+            climb.take(self._data, *placed)
 
     def _take(self, height: int, offsets: Ints, source: str) -> None:
         if self._best is None or height < self._best:

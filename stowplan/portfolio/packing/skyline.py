@@ -42,7 +42,7 @@ class Skyline:
         self._latest, self._soonest = np.empty(2 * leaves, np.int64), np.empty(2 * leaves, np.int64)
         build_tree(begin, end, self._order, self._leaf, self._latest, self._soonest)
         self._room = np.empty(2 * leaves + 2 * _DEPTH + 3 * (data.sections + 1) + 2 * (5 * n + 2), np.int64)
-        self._size, self._align, self._begin, self._end = (each[self._order] for each in (data.size, data.align, begin, end))
+        self._size, self._align, self._begin, self._end = (row[self._order] for row in (data.size, data.align, begin, end))
         self._sections = data.sections
 
     def place(self, key: Floats) -> tuple[int, Ints]:
@@ -126,11 +126,11 @@ def build_tree(begin: Ints, end: Ints, order: Ints, leaf: Ints, latest: Ints, so
 @njit_inner
 def _update_leaf(node: int, n: int, leaves: int, key: Floats, waiting: NDArray[np.int8], best: Ints) -> None:
     """Find the best of a leaf again."""
-    found = -1
+    best_place = -1
     for place in range(n * (node - leaves) // leaves, n * (node - leaves + 1) // leaves):
-        if waiting[place] == 1 and (found < 0 or key[place] > key[found]):
-            found = place
-    best[node] = found
+        if waiting[place] == 1 and (best_place < 0 or key[place] > key[best_place]):
+            best_place = place
+    best[node] = best_place
 
 
 @njit_inner
@@ -156,21 +156,21 @@ def _best_within(
 ) -> int:
     """Waiting buffer of largest key that lives within [since, until); -1 where there is none."""
     leaves = len(best) // 2
-    found, depth = -1, 1
+    best_place, depth = -1, 1
     stack[0] = 1
     while depth > 0:
         depth -= 1
         node = stack[depth]
         top = best[node]
-        if top < 0 or latest[node] < since or soonest[node] > until or (found >= 0 and key[top] <= key[found]):
+        if top < 0 or latest[node] < since or soonest[node] > until or (best_place >= 0 and key[top] <= key[best_place]):
             continue
         if begin[top] >= since and end[top] <= until:
-            found = top
+            best_place = top
         elif node >= leaves:
             for place in range(n * (node - leaves) // leaves, n * (node - leaves + 1) // leaves):
-                is_better = found < 0 or key[place] > key[found]
+                is_better = best_place < 0 or key[place] > key[best_place]
                 if is_better and waiting[place] == 1 and begin[place] >= since and end[place] <= until:
-                    found = place
+                    best_place = place
         else:
             left, right = best[2 * node], best[2 * node + 1]
             # The more promising child first: it comes off the stack last in, first out.
@@ -178,7 +178,7 @@ def _best_within(
             stack[depth] = 2 * node + 1 - first
             stack[depth + 1] = 2 * node + first
             depth += 2
-    return found
+    return best_place
 
 
 @njit_inner

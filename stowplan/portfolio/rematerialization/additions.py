@@ -80,7 +80,7 @@ def desk(graph: Graph, room: int) -> Desk:
     """For sequences of up to ``room`` runs."""
     values, ops = len(graph.size), len(graph.cost)
     sizes = (room + 1, room, room + 1, room, room, values, values, CLOSURE, CLOSURE, ops, values)
-    return Desk(np.zeros(values), *(np.zeros(each, np.int64) for each in sizes))
+    return Desk(np.zeros(values), *(np.zeros(size, np.int64) for size in sizes))
 
 
 @njit_inner
@@ -90,12 +90,12 @@ def _look_ahead(graph: Graph, at_hand: Desk, runs: Ints, count: int, begin: int)
     fill(after, len(after), -2)
     for at in range(begin, count):
         op = runs[at]
-        for each in range(graph.need_start[op], graph.need_start[op + 1]):
-            if after[graph.need[each]] == -2:
-                after[graph.need[each]] = at
-        for each in range(graph.write_start[op], graph.write_start[op + 1]):
-            if after[graph.write[each]] == -2:
-                after[graph.write[each]] = -1
+        for need in range(graph.need_start[op], graph.need_start[op + 1]):
+            if after[graph.need[need]] == -2:
+                after[graph.need[need]] = at
+        for write in range(graph.write_start[op], graph.write_start[op + 1]):
+            if after[graph.write[write]] == -2:
+                after[graph.write[write]] = -1
     for value in range(len(after)):
         if after[value] == -2:
             after[value] = count if graph.kept[value] else -1
@@ -103,8 +103,8 @@ def _look_ahead(graph: Graph, at_hand: Desk, runs: Ints, count: int, begin: int)
 
 @njit_inner
 def _is_used(tables: Tables, at_hand: Desk, root: int) -> bool:
-    for each in range(tables.member_start[root], tables.member_start[root + 1]):
-        if at_hand.after[tables.member[each]] >= 0:
+    for member in range(tables.member_start[root], tables.member_start[root + 1]):
+        if at_hand.after[tables.member[member]] >= 0:
             return True
     return False
 
@@ -116,12 +116,12 @@ def _rank(graph: Graph, tables: Tables, at_hand: Desk, runs: Ints, count: int, m
     fill(before, len(before), -1)
     for at in range(moment + 1):
         op = runs[at]
-        for each in range(graph.need_start[op], graph.need_start[op + 1]):
-            before[tables.root[graph.need[each]]] = at
-        for each in range(graph.write_start[op], graph.write_start[op + 1]):
-            before[tables.root[graph.write[each]]] = at
+        for need in range(graph.need_start[op], graph.need_start[op + 1]):
+            before[tables.root[graph.need[need]]] = at
+        for write in range(graph.write_start[op], graph.write_start[op + 1]):
+            before[tables.root[graph.write[write]]] = at
     _look_ahead(graph, at_hand, runs, count, moment + 1)
-    found = 0
+    ranked = 0
     for root in range(len(graph.size)):
         writer = graph.writer[root]
         if before[root] < 0 or before[root] == moment or writer < 0 or graph.once[writer] or not graph.size[root]:
@@ -129,8 +129,8 @@ def _rank(graph: Graph, tables: Tables, at_hand: Desk, runs: Ints, count: int, m
         if graph.parent[root] >= 0:
             continue
         until = count + 1
-        for each in range(tables.member_start[root], tables.member_start[root + 1]):
-            use = after[tables.member[each]]
+        for member in range(tables.member_start[root], tables.member_start[root + 1]):
+            use = after[tables.member[member]]
             if use >= 0:
                 until = min(until, use)
         if until > count:
@@ -139,10 +139,10 @@ def _rank(graph: Graph, tables: Tables, at_hand: Desk, runs: Ints, count: int, m
         for at in range(before[root] + 1, until):
             if live[at] > limit:
                 relief += min(graph.size[root], live[at] - limit)
-        at_hand.ranked[found] = root
-        at_hand.promise[found] = relief / (graph.cost[writer] + 1.0)
-        found += 1
-    return found
+        at_hand.ranked[ranked] = root
+        at_hand.promise[ranked] = relief / (graph.cost[writer] + 1.0)
+        ranked += 1
+    return ranked
 
 
 @njit_inner
@@ -150,8 +150,8 @@ def _closure(graph: Graph, tables: Tables, at_hand: Desk, root: int, depth: int)
     """Operators that run again to have a storage and its views that are used, sorted; how many, 0 where that cannot be."""
     again, level = at_hand.again, at_hand.level
     count = 0
-    for each in range(tables.member_start[root], tables.member_start[root + 1]):
-        value = tables.member[each]
+    for member in range(tables.member_start[root], tables.member_start[root + 1]):
+        value = tables.member[member]
         op = graph.writer[value]
         if (value == root or at_hand.after[value] >= 0) and op >= 0:
             known = False
@@ -183,8 +183,8 @@ def _closure(graph: Graph, tables: Tables, at_hand: Desk, root: int, depth: int)
                     count += 1
                 value = graph.parent[value]
         at += 1
-    for each in range(count):
-        at, op = each, again[each]
+    for number in range(count):
+        at, op = number, again[number]
         while at and tables.rank[again[at - 1]] > tables.rank[op]:
             again[at] = again[at - 1]
             at -= 1
@@ -207,16 +207,16 @@ def add_best(
     best, length = 0.0, 0
     for _ in range(min(TRIED, waiting)):
         top = 0
-        for each in range(1, waiting):
-            if at_hand.promise[each] > at_hand.promise[top]:
-                top = each
+        for number in range(1, waiting):
+            if at_hand.promise[number] > at_hand.promise[top]:
+                top = number
         root = at_hand.ranked[top]
         waiting -= 1
         at_hand.ranked[top], at_hand.promise[top] = at_hand.ranked[waiting], at_hand.promise[waiting]
         _look_ahead(graph, at_hand, runs, count, moment + 1)
         place = count
-        for each in range(tables.member_start[root], tables.member_start[root + 1]):
-            use = at_hand.after[tables.member[each]]
+        for member in range(tables.member_start[root], tables.member_start[root + 1]):
+            use = at_hand.after[tables.member[member]]
             if use >= 0:
                 place = min(place, use)
         _look_ahead(graph, at_hand, runs, count, place)
@@ -233,8 +233,8 @@ def add_best(
                 continue
             saved = above - excess(at_hand.other, count + added, limit)
             cost = 0.0
-            for each in range(added):
-                cost += graph.cost[at_hand.again[each]]
+            for number in range(added):
+                cost += graph.cost[at_hand.again[number]]
             score = saved / (cost + 1e-3) * (1.0 + random_below(chance, 1 + noise) / 1000.0)
             if score > best:
                 best, length = score, count + added

@@ -80,12 +80,12 @@ class _Search:
         def should_stop() -> bool:
             return self.context.closed() or (self._simulations is None and time.monotonic() >= until)
 
-        found = simulated(self.structure, order, policy, should_stop)
+        sequence = simulated(self.structure, order, policy, should_stop)
         name = "greedy" if policy.checkpoints is None else "checkpoints"
-        self.offer(found, name)
+        self.offer(sequence, name)
         # A simulation runs much again that turns out not to be needed.
-        self.offer(None if found is None else self.insertion.mended(found, self.limit, self.context.closed), name)
-        return found
+        self.offer(None if sequence is None else self.insertion.mended(sequence, self.limit, self.context.closed), name)
+        return sequence
 
     def is_done(self) -> bool:
         """Whether there is nothing left to find."""
@@ -101,9 +101,9 @@ class _Search:
                 yield order
         graph = make_ordering(ordering)
         for width in (1, 8):
-            found = beam.search(graph, 0, 1 << 61, width, None, self.context.closed)
-            if found is not None:
-                yield found[1]
+            reached = beam.search(graph, 0, 1 << 61, width, None, self.context.closed)
+            if reached is not None:
+                yield reached[1]
 
 
 def search(problem: Problem, context: Context) -> None:
@@ -160,14 +160,14 @@ def _carry_over(run: _Search) -> None:
         return
     small, insertion, aim = few.structure, Insertion(few.structure), few.limit(run.limit)
     for part in PARTS:
-        limit, found = int(part * aim), []
+        limit, sequences = int(part * aim), []
         for policy in (Policy(), Policy(cost=1.5)):
             simulation = simulate(small, small.order, limit, policy, closed)
             mended = None if simulation is None else insertion.mended(simulation, limit, closed)
-            found += [] if mended is None else [mended]
-        if not found or run.is_done():
+            sequences += [] if mended is None else [mended]
+        if not sequences or run.is_done():
             continue
-        sequence = min(found, key=lambda each: small.made(each).objective)
+        sequence = min(sequences, key=lambda runs: small.made(runs).objective)
         for _ in range(LAYER_SLICES):
             rounds = _rounds(len(sequence))
             sequence = insertion.recreated(sequence, limit, int(run.chance.integers(1, 1 << 62)), 300, 0.0, rounds)
@@ -234,12 +234,12 @@ def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int
     size, at, began = max(1, steps // slices), 0, time.monotonic()
     chance = np.array([int(run.chance.integers(1, 1 << 62))], np.int64)
     while at < slices and not run.is_done():
-        begin, end = (top * (1e-3 * mean / top) ** (each / slices) for each in (at, at + 1))
+        begin, end = (top * (1e-3 * mean / top) ** (done / slices) for done in (at, at + 1))
         best_cost = run.best.objective if run.best is not None else 1 << 62
         heat = np.array([begin, end, weight])
-        count, found, _ = engine.anneal(graph, work, runs, count, run.limit, best, best_cost, chance, heat, size, scratch)
-        if found:
-            run.offer(best[:found].tolist(), "local search")
+        count, length, _ = engine.anneal(graph, work, runs, count, run.limit, best, best_cost, chance, heat, size, scratch)
+        if length:
+            run.offer(best[:length].tolist(), "local search")
         at += 1
         if at == 1 and not run.context.options.deterministic:
             # Cooled down within a part of the time, however slow this machine is.

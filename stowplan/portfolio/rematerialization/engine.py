@@ -54,15 +54,15 @@ def make(structure: Structure) -> Graph:
     for first, second in structure.problem.precedences:
         barred[second].append(first)
 
-    rows = (lists(each) for each in (structure.needs, structure.writes, structure.pairs, barred))
+    rows = (lists(relation) for relation in (structure.needs, structure.writes, structure.pairs, barred))
     single = (structure.parent, structure.size, structure.writer, structure.kept, structure.cost, structure.once)
-    return Graph(*(array for row in rows for array in row), *(np.array(each, np.int64) for each in single))
+    return Graph(*(array for row in rows for array in row), *(np.array(column, np.int64) for column in single))
 
 
 def lists(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Lists as where each starts, and their items."""
-    start = np.array([0, *itertools.accumulate(len(each) for each in rows)], np.int64)
-    return start, np.array([item for each in rows for item in each], np.int64)
+    start = np.array([0, *itertools.accumulate(len(row) for row in rows)], np.int64)
+    return start, np.array([item for row in rows for item in row], np.int64)
 
 
 class Scratch(NamedTuple):
@@ -89,7 +89,7 @@ def scratch(graph: Graph, room: int) -> Scratch:
     pairs = int(np.diff(graph.pair_start).max(initial=0))
     values, ops, instances = len(graph.size), len(graph.cost), len(graph.size) + room * writes
     lengths = (values, instances, instances, instances, ops, ops, room * pairs, room * pairs)
-    return Scratch(*(np.zeros(each, np.int64) for each in lengths))
+    return Scratch(*(np.zeros(length, np.int64) for length in lengths))
 
 
 @njit_inner
@@ -126,20 +126,20 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
         if barred[op] or (ran[op] and graph.once[op]):
             return False
         ran[op] = 1
-        for each in range(graph.bar_start[op], graph.bar_start[op + 1]):
-            if not ran[graph.bar[each]]:
+        for bar in range(graph.bar_start[op], graph.bar_start[op + 1]):
+            if not ran[graph.bar[bar]]:
                 return False
-            barred[graph.bar[each]] = 1
-        for each in range(graph.need_start[op], graph.need_start[op + 1]):
-            found = instance[graph.need[each]]
-            if found < 0:
+            barred[graph.bar[bar]] = 1
+        for need in range(graph.need_start[op], graph.need_start[op + 1]):
+            run = instance[graph.need[need]]
+            if run < 0:
                 return False
-            last[found] = at
-        for each in range(graph.pair_start[op], graph.pair_start[op + 1]):
-            operand[pairs], taker[pairs] = instance[graph.pair[each]], at
+            last[run] = at
+        for pair in range(graph.pair_start[op], graph.pair_start[op + 1]):
+            operand[pairs], taker[pairs] = instance[graph.pair[pair]], at
             pairs += 1
-        for each in range(graph.write_start[op], graph.write_start[op + 1]):
-            value = graph.write[each]
+        for write in range(graph.write_start[op], graph.write_start[op + 1]):
+            value = graph.write[write]
             if graph.parent[value] < 0:
                 instance[value], size[made], begin[made] = made, graph.size[value], at
                 made += 1
@@ -153,16 +153,16 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
         if graph.kept[value]:
             last[instance[value]] = count
     fill(live, count + 1, 0)
-    for each in range(made):
-        if each >= given or last[each] >= 0:
-            live[begin[each]] += size[each]
-            live[min(count, last[each] + 1)] -= size[each]
+    for number in range(made):
+        if number >= given or last[number] >= 0:
+            live[begin[number]] += size[number]
+            live[min(count, last[number] + 1)] -= size[number]
     for at in range(1, count):
         live[at] += live[at - 1]
-    for each in range(pairs):
+    for number in range(pairs):
         # What a result takes the place of is not counted beside it.
-        if last[operand[each]] == taker[each]:
-            live[taker[each]] -= size[operand[each]]
+        if last[operand[number]] == taker[number]:
+            live[taker[number]] -= size[operand[number]]
     return True
 
 
@@ -227,7 +227,7 @@ def anneal(
     profile(graph, work, runs, count, live)
     scale = heat[2] / max(1, limit)
     energy = cost + scale * excess(live, count, limit)
-    found = 0
+    best_count = 0
     for step in range(steps):
         warmth = heat[0] * (heat[1] / heat[0]) ** (step / steps)
         kind = random_below(chance, 8)
@@ -286,5 +286,5 @@ def anneal(
         count, cost, energy = new_count, new_cost, new_energy
         if above == 0.0 and cost < best_cost:
             copy(runs, 0, count, best, 0)
-            best_cost, found = cost, count
-    return count, found, best_cost
+            best_cost, best_count = cost, count
+    return count, best_count, best_cost

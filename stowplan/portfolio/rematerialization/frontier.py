@@ -55,7 +55,7 @@ def frontier(
     if isinstance(limits, int):
         low, high = bounds.least_peak(structure), structure.ordering.peak(structure.order)
         limits = [low + (high - low) * number // max(1, limits - 1) for number in range(limits)]
-    found: list[Point] = []
+    points: list[Point] = []
     plan: Plan | None = None
     for limit in sorted({*limits}):
         each = msgspec.structs.replace(problem, limit=limit)
@@ -65,16 +65,16 @@ def frontier(
         plan = result.plan
         none = result.status == "infeasible"
         if plan is None:
-            found.append(Point(limit, None, None, None if none else result.bound, None, none))
+            points.append(Point(limit, None, None, None if none else result.bound, None, none))
         else:
-            found.append(Point(limit, plan.peak, plan.objective, result.bound, plan))
-        on_point(found[-1])
+            points.append(Point(limit, plan.peak, plan.objective, result.bound, plan))
+        on_point(points[-1])
         if options.get("cancel") is not None and options["cancel"].is_set():
             break
     best = 0
-    for at in range(len(found) - 1, -1, -1):
-        bound = found[at].bound
+    for at in range(len(points) - 1, -1, -1):
+        bound = points[at].bound
         if bound is not None:
             best = max(best, bound)
-            found[at] = found[at]._replace(bound=best)
-    return found
+            points[at] = points[at]._replace(bound=best)
+    return points

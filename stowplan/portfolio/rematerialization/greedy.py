@@ -58,7 +58,7 @@ def simulate(
     for _ in range(len(order) + 1):
         if should_stop() or not simulation.step(graph, tables, state):
             return None
-    return [int(each) for each in state.sequence[: state.head[residency.RUNS]]]
+    return [int(op) for op in state.sequence[: state.head[residency.RUNS]]]
 
 
 def simulated(structure: Structure, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> list[int] | None:
@@ -79,12 +79,12 @@ def checkpoint_policies(structure: Structure, order: Sequence[int]) -> list[Poli
     storage_of = {int(tensor): at for at, tensor in enumerate(ordering.tensor)}
     storage = {value: storage_of[tensor] for value, tensor in enumerate(structure.tensor) if tensor in storage_of}
     count = len(order)
-    found = []
+    policies = []
     for parts in dict.fromkeys(max(2, round(math.sqrt(count) * factor)) for factor in (0.5, 1.0, 2.0)):
         step = max(1, count // parts)
         places = list(range(step, count, step))
-        valleys = [min(range(at, min(count, at + step)), key=lambda each: (int(profile[each]), each)) for at in places]
+        valleys = [min(range(at, min(count, at + step)), key=lambda number: (int(profile[number]), number)) for at in places]
         for cuts in (places, valleys):
             kept = {value for value, at in storage.items() if any(int(begin[at]) < cut < int(end[at]) for cut in cuts)}
-            found.append(Policy(checkpoints=frozenset(kept), reach=step))
-    return found
+            policies.append(Policy(checkpoints=frozenset(kept), reach=step))
+    return policies

@@ -169,10 +169,10 @@ def ruin_and_recreate(
         if not length:
             continue
         length = _trim(graph, work, at_hand, at_hand.draft, length, limit, begin - width, begin + 2 * width)
-        found = _added_cost(graph, at_hand.draft, length)
-        if found <= worst:
+        added = _added_cost(graph, at_hand.draft, length)
+        if added <= worst:
             copy(at_hand.draft, 0, length, runs, 0)
-            count, cost = length, found
+            count, cost = length, added
     return count
 
 

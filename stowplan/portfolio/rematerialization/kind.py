@@ -2,51 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from stowplan.kinds import Prover
 from stowplan.models.rematerialization.plan import DECISIONS, Plan
 from stowplan.models.rematerialization.problem import Problem, amended
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import Candidate, Kind, identify, in_caller
 from stowplan.portfolio.rematerialization.greedy import simulate
 
 #: Operators of a graph for which the greedy simulation costs nothing.
 SMALL = 64
 
-_HERE = "stowplan.portfolio.rematerialization"
-_SEARCH = f"{_HERE}.candidates"
-_PROOFS = f"{_HERE}.proofs"
-
 
 def _initial(problem: Problem) -> dict[str, Plan]:
     """The operators as given where that fits; of small graphs the greedy simulation's, where it finds one."""
     structure = build(problem)
-    found = {"given": structure.made(structure.order)}
-    if problem.limit is None or found["given"].peak <= problem.limit:
-        return found | {"greedy": found["given"]}
+    plans = {"given": structure.made(structure.order)}
+    if problem.limit is None or plans["given"].peak <= problem.limit:
+        return plans | {"greedy": plans["given"]}
     sequence = simulate(structure, structure.order, problem.limit) if len(problem.ops) <= SMALL else None
     return {} if sequence is None else {"greedy": structure.made(sequence)}
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.ops) <= SMALL
-    cuts = Candidate("cuts", "exact", f"{_PROOFS}:cuts", share=0.2, in_thread=small)
+    cuts = Candidate("cuts", "exact", share=0.2, in_thread=small)
     others = [
-        in_caller(Candidate("search", "heuristic", f"{_SEARCH}:search", share=0.7), options),
-        Candidate("stages", "exact", f"{_HERE}.staged:stages", share=0.7),
+        in_caller(Candidate("search", "heuristic", share=0.7), options),
+        Candidate("stages", "exact", share=0.7),
     ]
     # One cut of a large graph after the other takes long, and the program in stages says as much sooner.
     return [
         *([cuts, *others] if small else [*others, cuts]),
-        Candidate("cpsat", "exact", f"{_PROOFS}:cpsat", share=0.4),
+        Candidate("cpsat", "exact", share=0.4),
     ]
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
     small = len(problem.ops) <= SMALL
-    return (Candidate("greedy", "baseline", f"{_PROOFS}:greedy", in_thread=small),)
+    return (Candidate("greedy", "baseline", in_thread=small),)
+
+
+def _function(name: str) -> Callable[[Problem, Context], None]:
+    from stowplan.portfolio.rematerialization import candidates, proofs
+
+    if name == "stages":
+        # Not with the others: it imports SciPy.
+        from stowplan.portfolio.rematerialization.staged import stages
+
+        return stages
+    return {"search": candidates.search, "cuts": proofs.cuts, "cpsat": proofs.cpsat, "greedy": proofs.greedy}[name]
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -63,6 +72,12 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     return facts
 
 
+def _prover() -> Prover:
+    from stowplan.certificates.maker.cuts import rematerialization
+
+    return rematerialization
+
+
 KIND = Kind(
     name="rematerialization",
     problem=Problem,
@@ -75,6 +90,7 @@ KIND = Kind(
     initial=_initial,
     bound=lambda problem: 0,
     candidates=_candidates,
+    function=_function,
     baseline="greedy",
     assumptions=("limit", "ops.once=no", "free_inputs=yes"),
     facts=_facts,
@@ -84,6 +100,5 @@ KIND = Kind(
     unit="cost",
     makes_baselines=_makes_baselines,
     decisions=DECISIONS,
-    presenter="stowplan.report.rematerialization.presenter:RematerializationPresenter",
-    certificate="stowplan.certificates.maker.cuts:rematerialization",
+    certificate=_prover,
 )

@@ -39,10 +39,10 @@ class Slot(NamedTuple):
 def layers_of(structure: Structure) -> dict[int, tuple[int, Slot]]:
     """Number of its layer, and slot, of each operator that is of one; empty where no two passes through layers are found."""
     order, writer = structure.order, structure.writer
-    found = _stretches(_kinds(structure))
-    if len(found) < 2:
+    stretches = _stretches(_kinds(structure))
+    if len(stretches) < 2:
         return {}
-    (first, length, count), (second, width, times) = found
+    (first, length, count), (second, width, times) = stretches
     layers = {order[first + at]: (at // length, Slot(0, at % length)) for at in range(length * count)}
     # A layer of the backward pass is that of the forward pass whose values it reads.
     back = {order[second + at]: (at // width, Slot(1, at % width)) for at in range(width * times)}
@@ -61,7 +61,7 @@ def _kinds(structure: Structure) -> Ints:
     kinds = []
     for number in structure.order:
         op = structure.problem.ops[number]
-        written = tuple(structure.problem.tensors[each].size for each in op.writes)
+        written = tuple(structure.problem.tensors[write].size for write in op.writes)
         kinds.append(numbers.setdefault((op.kind, op.cost, op.once, written, len(op.reads)), len(numbers)))
     return np.array(kinds, np.int64)
 
@@ -69,7 +69,7 @@ def _kinds(structure: Structure) -> Ints:
 def _stretches(kinds: Ints) -> list[tuple[int, int, int]]:
     """Begin, length and number of repeats of the two longest stretches of the order that repeat, in its order."""
     free = np.ones(len(kinds), bool)
-    found = []
+    stretches = []
     for _ in range(2):
         longest, best = 0, (0, 0, 0)
         for length in range(SHORTEST, len(kinds) // 3 + 1):
@@ -81,9 +81,9 @@ def _stretches(kinds: Ints) -> list[tuple[int, int, int]]:
                 longest, best = run + length, (int(edges[2 * int(runs.argmax())]), length, run // length + 1)
         begin, length, count = best
         if count:
-            found.append(best)
+            stretches.append(best)
             free[begin : begin + length * count] = False
-    return sorted(found)
+    return sorted(stretches)
 
 
 class Fewer:
@@ -103,7 +103,7 @@ class Fewer:
         """Operator at each slot of each layer."""
         for op, (layer, slot) in layers.items():
             self.at[slot][layer] = op
-        every = sorted(set.intersection(*(set(each) for each in self.at.values())))
+        every = sorted(set.intersection(*(set(by_layer) for by_layer in self.at.values())))
         self.every = every
         """Layers that are whole."""
         self.gone = len(every) - LEFT
@@ -148,7 +148,7 @@ class Fewer:
         ops: list[Op] = []
         for number in self.ops:
             op = problem.ops[number]
-            reads = tuple(dict.fromkeys(add(moved(each, number)) for each in op.reads))
+            reads = tuple(dict.fromkeys(add(moved(read, number)) for read in op.reads))
             pairs = tuple((add(moved(operand, number)), add(result)) for operand, result in op.in_place)
             ops.append(msgspec.structs.replace(op, reads=reads, writes=tuple(map(add, op.writes)), in_place=pairs))
         new = {number: at for at, number in enumerate(self.ops)}
@@ -158,7 +158,7 @@ class Fewer:
             tensors=tuple(tensors),
             ops=tuple(ops),
             inputs=inputs,
-            outputs=tuple(numbers[each] for each in problem.outputs if each in numbers),
+            outputs=tuple(numbers[output] for output in problem.outputs if output in numbers),
             precedences=tuple((new[one], new[other]) for one, other in problem.precedences if one in new and other in new),
         )
 
@@ -187,19 +187,19 @@ class Fewer:
                         anchor = self.at[own[1]].get(other + place[own[0]] - place[layer], -1)
                     before[anchor].append(self.at[slot][other])
             again = []
-        found: list[int] = []
+        carried: list[int] = []
         done: set[int] = set()
         for op in self.whole.order:
-            found += [each for each in before[op] if each in done]
-            found.append(op)
+            carried += [earlier for earlier in before[op] if earlier in done]
+            carried.append(op)
             done.add(op)
-        return found
+        return carried
 
 
 def _extent(structure: Structure) -> tuple[int, int]:
     """Bytes that stay at the end, and the peak of the order given."""
     kept = {structure.root[value] for value, stays in enumerate(structure.kept) if stays}
-    return sum(structure.size[each] for each in kept), structure.ordering.peak(structure.order)
+    return sum(structure.size[value] for value in kept), structure.ordering.peak(structure.order)
 
 
 def fewer(structure: Structure) -> Fewer | None:

@@ -84,7 +84,7 @@ def lowered(structure: Structure, orders: Iterable[Sequence[int]], is_over: Call
     ways: list[tuple[Policy | None, tuple[int, ...]]] = [
         *itertools.product(POLICIES, every),
         (None, ()),
-        *((None, each) for each in every),
+        *((None, order) for order in every),
     ]
 
     def within(way: tuple[Policy | None, tuple[int, ...]], limit: int, best: Plan) -> list[int] | None:
@@ -97,13 +97,13 @@ def lowered(structure: Structure, orders: Iterable[Sequence[int]], is_over: Call
         best, tried = first, ways
         while enough < best.peak and best.peak - low > TOLERANCE * best.peak and not is_over():
             limit = (low + best.peak) // 2
-            found = next(((way, made) for way in tried if (made := within(way, limit, best)) is not None), None)
-            if found is not None:
-                best = structure.made(found[1])
+            lower = next(((way, made) for way in tried if (made := within(way, limit, best)) is not None), None)
+            if lower is not None:
+                best = structure.made(lower[1])
                 nearer = insertion.mended(best.sequence, enough, is_over) if 0 < enough < best.peak else None
                 best = best if nearer is None else structure.made(nearer)
                 # What succeeded is tried first from then on.
-                tried = sorted(tried, key=lambda way: way != found[0])
+                tried = sorted(tried, key=lambda way: way != lower[0])
             elif not is_over():
                 low = limit + 1
         if 0 < enough < best.peak:

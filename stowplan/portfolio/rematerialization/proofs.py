@@ -15,9 +15,9 @@ CUTS = 20_000
 def greedy(problem: Problem, context: Context) -> None:
     """The baseline alone: the order given, one simulation."""
     structure = build(problem)
-    found = simulated(structure, structure.order, Policy(), context.closed)
-    if found is not None:
-        context.plan(structure.made(found), "greedy")
+    sequence = simulated(structure, structure.order, Policy(), context.closed)
+    if sequence is not None:
+        context.plan(structure.made(sequence), "greedy")
 
 
 def cuts(problem: Problem, context: Context) -> None:
@@ -26,8 +26,8 @@ def cuts(problem: Problem, context: Context) -> None:
     if problem.limit is None:
         return
     most = context.work(CUTS, max(1, structure.ops), least=1)
-    found = bounds.added_cost(structure, problem.limit, context.closed, lambda bound: context.bound(bound, "cuts"), most)
-    if found is None:
+    outcome = bounds.added_cost(structure, problem.limit, context.closed, lambda bound: context.bound(bound, "cuts"), most)
+    if outcome is None:
         context.proven_infeasible("cuts", {"explanation": "what an operator needs, or stays, is more than the limit"})
 
 

@@ -115,7 +115,7 @@ def start(graph: Graph, tables: Plain, limit: int, weights: Sequence[float], rea
     values, ops = len(graph.size), len(graph.cost)
     head = np.array([limit, 0, -1, 0, 0, 0, reach], np.int64)
     sizes = (*[values] * 8, *[ops + 1] * 3, values + ops + len(graph.need) + 1, MOST_RUNS * ops + 1)
-    state = State(np.array(weights), np.zeros(values), head, *(np.zeros(each, np.int64) for each in sizes))
+    state = State(np.array(weights), np.zeros(values), head, *(np.zeros(size, np.int64) for size in sizes))
     state.place[:] = -1
     state.following[:] = tables.use_start[:-1]
     given = np.flatnonzero((graph.writer < 0) & (np.diff(tables.use_start)[tables.root] > 0))
@@ -141,8 +141,8 @@ def put(graph: Graph, tables: Plain, state: State, value: int) -> None:
 @njit_inner
 def drop(graph: Graph, tables: Plain, state: State, root: int) -> None:
     """A storage is gone, and its views."""
-    for each in range(tables.member_start[root], tables.member_start[root + 1]):
-        state.there[tables.member[each]] = 0
+    for member in range(tables.member_start[root], tables.member_start[root + 1]):
+        state.there[tables.member[member]] = 0
     state.head[THERE] -= 1
     moved = state.resident[state.head[THERE]]
     state.resident[state.place[root]] = moved

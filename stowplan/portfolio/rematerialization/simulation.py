@@ -35,8 +35,8 @@ def _search(graph: Graph, tables: Plain, state: State, waiting: int, most: int, 
     -1 where one may not, or reads an input that is gone. ``protect`` marks the storages that are there and that they read.
     """
     stamp = state.head[STAMP] = state.head[STAMP] + 1
-    found = 0
-    while waiting and found < most:
+    count = 0
+    while waiting and count < most:
         waiting -= 1
         value = state.stack[waiting]
         if state.there[value] == 1:
@@ -51,12 +51,12 @@ def _search(graph: Graph, tables: Plain, state: State, waiting: int, most: int, 
         if tables.until[op] < state.head[NOW]:
             return -1
         state.seen[op] = stamp
-        state.again[found] = op
-        found += 1
-        for each in range(graph.need_start[op], graph.need_start[op + 1]):
-            state.stack[waiting] = graph.need[each]
+        state.again[count] = op
+        count += 1
+        for need in range(graph.need_start[op], graph.need_start[op + 1]):
+            state.stack[waiting] = graph.need[need]
             waiting += 1
-    return found
+    return count
 
 
 @njit_inner
@@ -64,20 +64,20 @@ def _cost_again(graph: Graph, tables: Plain, state: State, root: int) -> float:
     """Cost of having what is needed of a storage again, were it gone; infinite where that cannot be."""
     begin, end = tables.member_start[root], tables.member_start[root + 1]
     gone = 0
-    for each in range(begin, end):
-        if state.there[tables.member[each]]:
-            state.there[tables.member[each]] = 2
-            state.stack[gone] = tables.member[each]
+    for number in range(begin, end):
+        if state.there[tables.member[number]]:
+            state.there[tables.member[number]] = 2
+            state.stack[gone] = tables.member[number]
             gone += 1
-    found = _search(graph, tables, state, gone, CLOSURE, False)
-    for each in range(begin, end):
-        if state.there[tables.member[each]]:
-            state.there[tables.member[each]] = 1
-    if found < 0:
+    count = _search(graph, tables, state, gone, CLOSURE, False)
+    for number in range(begin, end):
+        if state.there[tables.member[number]]:
+            state.there[tables.member[number]] = 1
+    if count < 0:
         return float(ENDLESS)
     cost = 0
-    for each in range(found):
-        cost += graph.cost[state.again[each]]
+    for number in range(count):
+        cost += graph.cost[state.again[number]]
     return float(cost)
 
 
@@ -92,8 +92,8 @@ def _protect(graph: Graph, tables: Plain, state: State) -> int:
         if tables.last_use[value] >= state.head[NOW]:
             state.stack[waiting] = value
             waiting += 1
-    found = _search(graph, tables, state, waiting, len(graph.cost) + 1, True)
-    return -1 if found < 0 else int(state.head[STAMP])
+    count = _search(graph, tables, state, waiting, len(graph.cost) + 1, True)
+    return -1 if count < 0 else int(state.head[STAMP])
 
 
 @njit_inner
@@ -160,15 +160,15 @@ def _fit(graph: Graph, tables: Plain, state: State, op: int) -> bool:
     """Make room for what an operator writes."""
     hold = state.head[STAMP] = state.head[STAMP] + 1
     size = 0
-    for each in range(graph.need_start[op], graph.need_start[op + 1]):
-        state.held[tables.root[graph.need[each]]] = hold
-    for each in range(graph.write_start[op], graph.write_start[op + 1]):
-        root = tables.root[graph.write[each]]
+    for need in range(graph.need_start[op], graph.need_start[op + 1]):
+        state.held[tables.root[graph.need[need]]] = hold
+    for write in range(graph.write_start[op], graph.write_start[op + 1]):
+        root = tables.root[graph.write[write]]
         if state.place[root] < 0:
-            size += graph.size[graph.write[each]]
+            size += graph.size[graph.write[write]]
         state.held[root] = hold
-    for each in range(graph.pair_start[op], graph.pair_start[op + 1]):
-        root = tables.root[graph.pair[each]]
+    for pair in range(graph.pair_start[op], graph.pair_start[op + 1]):
+        root = tables.root[graph.pair[pair]]
         if _is_taken(tables, state, op, root):
             size -= graph.size[root]
     return _make_room(graph, tables, state, size, hold)
@@ -181,16 +181,16 @@ def _run(graph: Graph, tables: Plain, state: State, op: int) -> bool:
         return False
     state.sequence[head[RUNS]] = op
     head[RUNS] += 1
-    for each in range(graph.write_start[op], graph.write_start[op + 1]):
-        value = graph.write[each]
+    for write in range(graph.write_start[op], graph.write_start[op + 1]):
+        value = graph.write[write]
         if graph.parent[value] < 0:
             # Views of the instance before have to be made again.
             for view in range(tables.member_start[value], tables.member_start[value + 1]):
                 state.there[tables.member[view]] = 0
         put(graph, tables, state, value)
     protected = -2
-    for each in range(graph.pair_start[op], graph.pair_start[op + 1]):
-        root = tables.root[graph.pair[each]]
+    for pair in range(graph.pair_start[op], graph.pair_start[op + 1]):
+        root = tables.root[graph.pair[pair]]
         if not _is_taken(tables, state, op, root):
             continue
         if protected == -2:
@@ -209,31 +209,31 @@ def _reach(graph: Graph, tables: Plain, state: State, waiting: int, last: int) -
     """Have the first ``waiting`` values of ``stack`` there at once, with room for what ``last`` writes (-1 for nothing)."""
     # The search takes the stack down; the values themselves are pinned first.
     fill(state.pins, len(state.pins), 0)
-    for each in range(waiting):
-        state.pins[tables.root[state.stack[each]]] = 1
-    found = _search(graph, tables, state, waiting, len(graph.cost) + 1, False)
-    if found < 0:
+    for number in range(waiting):
+        state.pins[tables.root[state.stack[number]]] = 1
+    count = _search(graph, tables, state, waiting, len(graph.cost) + 1, False)
+    if count < 0:
         return False
     again = state.again
-    for each in range(found):
+    for number in range(count):
         # By insertion: there are few.
-        at, op = each, again[each]
+        at, op = number, again[number]
         while at and tables.position[again[at - 1]] > tables.position[op]:
             again[at] = again[at - 1]
             at -= 1
         again[at] = op
     # Searches for what to evict use the list, too.
-    for each in range(found):
-        state.queue[each] = again[each]
-    for each in range(found):
-        op = state.queue[each]
+    for number in range(count):
+        state.queue[number] = again[number]
+    for number in range(count):
+        op = state.queue[number]
         for one in range(graph.need_start[op], graph.need_start[op + 1]):
             state.pins[tables.root[graph.need[one]]] += 1
     if last >= 0:
         for one in range(graph.need_start[last], graph.need_start[last + 1]):
             state.pins[tables.root[graph.need[one]]] += 1
-    for each in range(found):
-        op = state.queue[each]
+    for number in range(count):
+        op = state.queue[number]
         if not _run(graph, tables, state, op):
             return False
         for one in range(graph.need_start[op], graph.need_start[op + 1]):
@@ -265,8 +265,8 @@ def step(graph: Graph, tables: Plain, state: State) -> bool:
                 waiting += 1
         return _reach(graph, tables, state, waiting, -1)
     op = tables.order[now]
-    for each in range(graph.need_start[op], graph.need_start[op + 1]):
-        state.stack[waiting] = graph.need[each]
+    for need in range(graph.need_start[op], graph.need_start[op + 1]):
+        state.stack[waiting] = graph.need[need]
         waiting += 1
     if not _reach(graph, tables, state, waiting, op):
         return False

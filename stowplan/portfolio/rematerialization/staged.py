@@ -57,28 +57,30 @@ class _Staged:
         context = self.context
         self.programs = None if self.programs is None else self.programs - 1
         seconds = min(context.remaining(), context.seconds(share))
-        found = Stages(self.structure, self.moments, aim, self.chain).solve(
+        outcome = Stages(self.structure, self.moments, aim, self.chain).solve(
             time_limit=1e6 if context.options.deterministic else seconds,
             seed=context.seed(stream),
             gap=gap * max(self.bound, 1e-4 * sum(self.structure.cost)),
             node_limit=NODES if context.options.deterministic else None,
             should_stop=context.closed,
         )
-        if found.is_infeasible and aim == self.limit:
+        if outcome.is_infeasible and aim == self.limit:
             context.proven_infeasible("stages", {"explanation": "no plan keeps the limit at the first runs of some operators"})
-        if aim == self.limit and found.bound is not None and found.bound > self.bound:
-            self.bound = found.bound
-            context.bound(found.bound, "stages")
-        self.is_short = found.cost is None or found.bound is None or found.cost - found.bound > 2 * gap * max(1, found.cost)
-        if not found.sequence or (aim < self.limit and self.best is not None and (found.cost or 0) >= self.best.objective):
+        if aim == self.limit and outcome.bound is not None and outcome.bound > self.bound:
+            self.bound = outcome.bound
+            context.bound(outcome.bound, "stages")
+        self.is_short = (
+            outcome.cost is None or outcome.bound is None or outcome.cost - outcome.bound > 2 * gap * max(1, outcome.cost)
+        )
+        if not outcome.sequence or (aim < self.limit and self.best is not None and (outcome.cost or 0) >= self.best.objective):
             return None
-        live = live_bytes(self.problem, self.structure.made(found.sequence))
-        mended = self.insertion.mended(found.sequence, self.limit)
+        live = live_bytes(self.problem, self.structure.made(outcome.sequence))
+        mended = self.insertion.mended(outcome.sequence, self.limit)
         plan = None if mended is None else self.structure.made(mended)
         if plan is not None and plan.peak <= self.limit and (self.best is None or plan.objective < self.best.objective):
             self.best = plan
             context.plan(plan, "stages")
-        return found.sequence, list(live)
+        return outcome.sequence, list(live)
 
 
 def stages(problem: Problem, context: Context) -> None:
@@ -99,10 +101,10 @@ def stages(problem: Problem, context: Context) -> None:
     run.chain = best or run.chain
     chains, deepest = [run.chain], 0
     while not run.is_done():
-        found = run.draft(run.limit, BOUND_GAP)
-        if found is None:
+        drafted = run.draft(run.limit, BOUND_GAP)
+        if drafted is None:
             break
-        sequence, live = found
+        sequence, live = drafted
         peak, aim, is_short = max(live), run.limit, run.is_short
         for _ in range(AIMS):
             if peak <= run.limit or run.is_done():
@@ -129,5 +131,5 @@ def _draw(run: _Staged, chains: list[list[int]], deepest: int) -> None:
         run.chain = chains[int(chance.integers(len(chains)))]
         aim = run.limit - int(chance.uniform(0.0, 1.5) * deepest)
         began = run.bound, run.best
-        found = run.draft(aim, float(chance.choice([BOUND_GAP, DRAFT_GAP])), DRAW_SHARE, stream := stream + 1)
-        misses = misses + 1 if found is None and began == (run.bound, run.best) else 0
+        drafted = run.draft(aim, float(chance.choice([BOUND_GAP, DRAFT_GAP])), DRAW_SHARE, stream := stream + 1)
+        misses = misses + 1 if drafted is None and began == (run.bound, run.best) else 0

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Self
 
 import msgspec
 
@@ -18,18 +18,34 @@ from stowplan import kinds
 from stowplan.child_process import write_encoded
 from stowplan.models.hint import Hint
 from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.kind import kind
 
 #: Worker messages that wait at most. A candidate that reports faster than plans are verified waits itself.
 QUEUE_SIZE = 64
 
 
+class CandidateId(msgspec.Struct, frozen=True):
+    """A candidate, for a process that knows it by name alone."""
+
+    kind: str
+    name: str
+    place: str | None
+    """``module:name`` of the kind, which the parent's program may have registered."""
+
+    @classmethod
+    def of(cls, kind: str, name: str) -> Self:
+        """Of a kind that this process knows."""
+        return cls(kind, name, kinds.place_of(kind))
+
+    def load(self) -> Callable[[Any, Any], None]:
+        """What it does, with all that this needs."""
+        return kind(self.kind).function(self.name)
+
+
 class Job(msgspec.Struct, tag="job"):
     """What a worker is to do."""
 
-    kind: str
-    place: str | None
-    """``module:name`` of it, which the parent's program may have registered."""
-    candidate: dict[str, Any]
+    candidate: CandidateId
     options: Options
     problem: bytes
     end: float
@@ -58,8 +74,7 @@ class Stop(msgspec.Struct, tag="stop"):
 class Load(msgspec.Struct, tag="load"):
     """Parent to a worker without a job: import what the next one will probably need."""
 
-    function: str
-    """``module:name`` of a candidate."""
+    candidate: CandidateId
 
 
 ToWorker = Job | Incumbent | Stop | Load
@@ -151,7 +166,7 @@ class WorkerContext(Context):
     """
 
     def __init__(self, job: Job, send: Callable[[Report], None]):
-        self._kind = kinds.named(job.kind)
+        self._kind = kinds.named(job.candidate.kind)
         super().__init__(job.options, None if job.start_plan is None else self._kind.plan.decode(job.start_plan))
         self._end = job.end
         self._is_closed = job.closed

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.clock import Clock
+from stowplan.portfolio.run.messages import CandidateId
 from stowplan.portfolio.run.started import Started
 from stowplan.portfolio.run.warm_workers import workers
 
@@ -25,16 +26,16 @@ class StartRule:
 
     Parameters
     ----------
-    candidates
-        All of the run.
+    kind, candidates
+        Name of the problem's kind, and all candidates of the run.
     options
         Its options.
     clock
         Its time.
     """
 
-    def __init__(self, candidates: Iterable[Candidate], options: Options, clock: Clock):
-        self._options, self._clock = options, clock
+    def __init__(self, kind: str, candidates: Iterable[Candidate], options: Options, clock: Clock):
+        self._kind, self._options, self._clock = kind, options, clock
         sharing = [
             candidate
             for candidate in candidates
@@ -70,5 +71,5 @@ class StartRule:
         is_late = time.process_time() - self._used >= ALONE_SECONDS or self._clock.elapsed >= most
         if self._options.deterministic or is_late:
             return False
-        is_there = workers().is_ready(candidate.function)
+        is_there = workers().is_ready(CandidateId.of(self._kind, candidate.name))
         return any(not (worker.candidate.is_long and (is_there or worker.is_heard)) for worker in threads)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stowplan.child_process import child_environment
+from stowplan.portfolio.run.messages import CandidateId
 from stowplan.portfolio.run.process_memory import resident
 from stowplan.portfolio.run.worker_process import Assignment, WorkerProcess
 
@@ -66,13 +67,13 @@ class WarmWorkers:
             self._most = max(self._most, workers + 1)
             self._keeps = os.environ.get(KEEP) != "0"
 
-    def get(self, function: str, *, fresh: bool = False, most_bytes: int | None = None) -> WorkerProcess:
+    def get(self, candidate: CandidateId, *, fresh: bool = False, most_bytes: int | None = None) -> WorkerProcess:
         """A process that waits for a job: one that has run this candidate before, or another, or a new one.
 
         Parameters
         ----------
-        function
-            Of the candidate.
+        candidate
+            Which it is for.
         fresh
             Whether it must be a new one.
         most_bytes
@@ -90,26 +91,26 @@ class WarmWorkers:
                 if most_bytes is not None:
                     fit = [process for process in fit if resident(process.pid) <= most_bytes]
                 if fit:
-                    best = max(fit, key=lambda process: function in process.functions)
+                    best = max(fit, key=lambda process: candidate in process.candidates)
                     self._waiting.remove(best)
                     return best
         return self._start(start)
 
-    def is_ready(self, function: str) -> bool:
+    def is_ready(self, candidate: CandidateId) -> bool:
         """Whether a process waits that has run this candidate before, and would be given for it now."""
         start = _start_of()
         with self._lock:
-            fit = [process for process in self._waiting if process.has_run and function in process.functions]
+            fit = [process for process in self._waiting if process.has_run and candidate in process.candidates]
             return any(self._made[process] == start and process.is_alive for process in fit)
 
-    def prepare(self, *functions: str) -> None:
+    def prepare(self, *candidates: CandidateId) -> None:
         """Start a process that loads what these candidates need, for a run that is to come; none where none are kept."""
         if os.environ.get(KEEP) == "0":
             return
         with contextlib.suppress(OSError):
             process = self._start(_start_of())
-            for function in functions:
-                process.load(function)
+            for candidate in candidates:
+                process.load(candidate)
             process.was_kept = True
             self._keep(process)
 
@@ -218,7 +219,7 @@ class WarmWorkers:
         if self._runs < 2 or not self._keeps:
             return
         for process in gone:
-            self.prepare(*process.functions)
+            self.prepare(*process.candidates)
 
     # A process ends with the thread that has started it (PR_SET_PDEATHSIG): so that is one that lasts.
 

@@ -22,7 +22,6 @@ import msgspec
 from stowplan import kinds
 from stowplan.child_process import MOST_KEPT_MEMORY, begin, collect_seldom, read_message
 from stowplan.models.light_imports import light_imports
-from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.messages import Incumbent, Job, Load, Report, Stop, ToWorker, WorkerContext, write_message
 from stowplan.portfolio.run.process_memory import prefer_to_end, resident
 
@@ -63,10 +62,10 @@ class Worker:
     def hear(self, message: ToWorker) -> None:
         """Take in one message. Those for a job come after it, and what comes between jobs was for the one before."""
         if isinstance(message, Job | Load):
+            # It may have been registered by the parent's program.
+            if message.candidate.place is not None:
+                kinds.register(message.candidate.kind, message.candidate.place)
             if isinstance(message, Job):
-                # It may have been registered by the parent's program.
-                if message.place is not None:
-                    kinds.register(message.kind, message.place)
                 try:
                     self._context = WorkerContext(message, self.send)
                 except Exception as error:
@@ -88,7 +87,7 @@ class Worker:
             except queue.Empty:
                 return
             if isinstance(message, Load):
-                _load(message.function)
+                _load(message)
             elif not self._do(message):
                 return
 
@@ -98,10 +97,10 @@ class Worker:
         assert context is not None
         threads = threading.active_count()
         try:
-            problem = kinds.named(job.kind).problem.decode(job.problem)
+            problem = kinds.named(job.candidate.kind).problem.decode(job.problem)
             # Large ones take as much memory again.
             job.problem = b""
-            function = Candidate(**job.candidate).load()
+            function = job.candidate.load()
             self.send(Report("started"))
             if not context.closed():
                 function(problem, context)
@@ -117,10 +116,10 @@ class Worker:
         return waits
 
 
-def _load(function: str) -> None:
-    """Import a candidate's module; what goes wrong goes wrong again with the job, and is told then."""
+def _load(ahead: Load) -> None:
+    """Import what a candidate needs; what goes wrong goes wrong again with the job, and is told then."""
     try:
-        kinds.load(function)
+        ahead.candidate.load()
     except BaseException:
         traceback.print_exc()
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 
 import msgspec
 
-from stowplan import kinds
 from stowplan.errors import StowplanError
 from stowplan.log import LOGGER, cut
 from stowplan.models import hint as hints
@@ -21,7 +19,7 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run import criteria
 from stowplan.portfolio.run.clock import Clock
-from stowplan.portfolio.run.messages import QUEUE_SIZE, Incumbent, Job, MessageQueue, Report, WorkerMessage
+from stowplan.portfolio.run.messages import QUEUE_SIZE, CandidateId, Incumbent, Job, MessageQueue, Report, WorkerMessage
 from stowplan.portfolio.run.process_memory import watch
 from stowplan.portfolio.run.start_rule import StartRule
 from stowplan.portfolio.run.started import Outcome, Started
@@ -64,7 +62,7 @@ class WorkerPool:
         self._workers: list[Started] = []
         self._messages: MessageQueue = queue.Queue(QUEUE_SIZE)
         self._rejected: set[str] = set()
-        self._rule = StartRule(candidates, options, clock)
+        self._rule = StartRule(state.kind.name, candidates, options, clock)
         workers().begin_run(self.options.workers)
 
     @property
@@ -130,9 +128,7 @@ class WorkerPool:
         start_plan = self._first_plan if is_deterministic else self._best_plan()
         seconds = self._rule.seconds(candidate, self._waiting)
         job = Job(
-            kind=self.state.kind.name,
-            place=kinds.place_of(self.state.kind.name),
-            candidate=asdict(candidate),
+            candidate=CandidateId.of(self.state.kind.name, candidate.name),
             options=self.options,
             problem=problem,
             end=time.monotonic() + seconds,
@@ -151,13 +147,14 @@ class WorkerPool:
     def _assign(self, worker: Started, job: Job, *, fresh: bool = False) -> None:
         """Give a candidate a thread, or a process: one that waits, or a new one."""
         if worker.candidate.in_thread:
-            worker.process = ThreadAssignment(worker.number, worker.candidate, self.state.problem, job, self._messages)
+            load = partial(self.state.kind.function, worker.candidate.name)
+            worker.process = ThreadAssignment(worker.number, load, self.state.problem, job, self._messages)
             return
         limit = self.options.memory_limit
         # What it holds from earlier jobs counts, so that it must not be much.
         most = None if limit is None else limit // 2
         try:
-            process = workers().get(worker.candidate.function, fresh=fresh, most_bytes=most)
+            process = workers().get(job.candidate, fresh=fresh, most_bytes=most)
         except OSError as error:
             self._end(worker, "failed", f"could not be started: {error}")
             return

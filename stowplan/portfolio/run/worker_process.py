@@ -12,6 +12,7 @@ import msgspec
 
 from stowplan.child_process import ChildProcess, describe_end
 from stowplan.portfolio.run.messages import (
+    CandidateId,
     Incumbent,
     Job,
     Load,
@@ -107,8 +108,8 @@ class WorkerProcess(ChildProcess):
         """Whether it has had a job before, or waited for one."""
         self.has_run = False
         """Whether it has come to the end of a job."""
-        self.functions: set[str] = set()
-        """Candidates that it has run, or made ready for: what they need is loaded."""
+        self.candidates: set[CandidateId] = set()
+        """Those that it has run, or made ready for: what they need is loaded."""
         self._lock = threading.Lock()
         self._unsent: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
@@ -127,14 +128,14 @@ class WorkerProcess(ChildProcess):
         """
         with self._lock:
             assignment = self.assignment = Assignment(self, number, job, messages)
-            self.functions.add(job.candidate["function"])
+            self.candidates.add(job.candidate)
             self._unsent.put(job)
         return assignment
 
-    def load(self, function: str) -> None:
-        """Have it import a candidate's module while it waits."""
-        self.functions.add(function)
-        self._unsent.put(Load(function))
+    def load(self, candidate: CandidateId) -> None:
+        """Have it import what a candidate needs while it waits."""
+        self.candidates.add(candidate)
+        self._unsent.put(Load(candidate))
 
     def tell(self, assignment: Assignment, message: Incumbent | Stop) -> None:
         """Tell the candidate whose turn this was something, if it still is; returns at once."""

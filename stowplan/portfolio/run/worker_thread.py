@@ -13,13 +13,16 @@ import threading
 import time
 import traceback
 import weakref
+from collections.abc import Callable
 from typing import Any
 
-from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.messages import Incumbent, Job, MessageQueue, Report, Turn, WorkerContext
 
 #: Seconds that a process waits for these threads when it ends: solvers do not bear the end of the interpreter.
 JOIN_SECONDS = 2.0
+
+#: Imports what a candidate does, ``(problem, context) -> None``.
+Loader = Callable[[], Callable[[Any, Any], None]]
 
 
 class ThreadAssignment(Turn):
@@ -29,16 +32,18 @@ class ThreadAssignment(Turn):
     ----------
     number, messages
         Of its turn.
-    candidate, problem, job
-        What is to be done; the job's own problem is not looked at.
+    load
+        Imports what the candidate does.
+    problem, job
+        What it is to do; the job's own problem is not looked at.
     """
 
     lost_job: Job | None = None
 
-    def __init__(self, number: int, candidate: Candidate, problem: Any, job: Job, messages: MessageQueue):
+    def __init__(self, number: int, load: Loader, problem: Any, job: Job, messages: MessageQueue):
         super().__init__(number, messages)
         self._context = WorkerContext(job, self.post)
-        self._thread = threading.Thread(target=self._run, args=(candidate, problem), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(load, problem), daemon=True)
         _running.add(self)
         self._thread.start()
 
@@ -61,9 +66,9 @@ class ThreadAssignment(Turn):
         """Never asked for: a thread always has a last word."""
         return "its thread ended without a last word"
 
-    def _run(self, candidate: Candidate, problem: Any) -> None:
+    def _run(self, load: Loader, problem: Any) -> None:
         try:
-            candidate.load()(problem, self._context)
+            load()(problem, self._context)
         except BaseException as error:
             if os.environ.get("STOWPLAN_DEBUG"):
                 traceback.print_exc()

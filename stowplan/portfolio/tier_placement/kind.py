@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from stowplan.kinds import Prover
 from stowplan.models.tier_placement.plan import DECISIONS, Plan, offset_table, placed
 from stowplan.models.tier_placement.problem import Problem, amended
 from stowplan.models.tier_placement.structure import find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller, presolver
+from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
 from stowplan.portfolio.tier_placement import learned
 
 #: Beyond this many layers CP-SAT finds nothing that the others lack; the linear relaxation proves sooner than the MILP.
@@ -17,8 +19,6 @@ EXACT_LAYERS = 1_500
 
 #: Up to so many layers the exact model is tried for a moment before all else.
 SMALL = 64
-
-_HERE = "stowplan.portfolio.tier_placement.candidates"
 
 
 def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -35,19 +35,34 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    found = [in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=0.15), options)]
+    found = [in_caller(Candidate("search", "heuristic", share=0.15), options)]
     if len(problem.layers) <= EXACT_LAYERS:
-        found.append(Candidate("milp", "exact", f"{_HERE}:milp", share=1.0))
-        found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.85))
+        found.append(Candidate("milp", "exact", share=1.0))
+        found.append(Candidate("cpsat", "exact", share=0.85))
     else:
-        found.append(Candidate("linear", "exact", f"{_HERE}:linear", share=1.0, proves_only=True))
-        found.append(Candidate("lns", "exact", "stowplan.portfolio.tier_placement.lns:lns", share=1.0))
+        found.append(Candidate("linear", "exact", share=1.0, proves_only=True))
+        found.append(Candidate("lns", "exact", share=1.0))
     asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
     # Before what only proves, or searches long; after the MILP, which on small networks is done before torch has started.
     place = 1 if len(problem.layers) > EXACT_LAYERS else 2
     is_small = len(problem.layers) <= SMALL and not options.deterministic
     found.insert(place, learned.candidate(problem, options, len(asked_for)))
-    return [presolver(f"{_HERE}:presolve"), *found] if is_small else found
+    return [PRESOLVER, *found] if is_small else found
+
+
+def _function(name: str) -> Callable[[Problem, Context], None]:
+    from stowplan.portfolio.tier_placement import candidates, lns
+
+    return {
+        "presolve": candidates.presolve,
+        "search": candidates.search,
+        "milp": candidates.milp,
+        "cpsat": candidates.cpsat,
+        "linear": candidates.linear,
+        "lns": lns.lns,
+        "egrl": learned.egrl,
+        "greedy_dp": candidates.greedy_dp,
+    }[name]
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -77,6 +92,12 @@ def _extras() -> Extras[Problem, Plan]:
     return Extras(hints=VALUES, changes=Changes, adapter=ADAPTER)
 
 
+def _prover() -> Prover:
+    from stowplan.certificates.maker.linear import tiers
+
+    return tiers
+
+
 KIND = Kind(
     name="tier_placement",
     problem=Problem,
@@ -88,6 +109,7 @@ KIND = Kind(
     initial=_initial,
     bound=floor_bound,
     candidates=_candidates,
+    function=_function,
     baseline="compiler",
     assumptions=("tiers.capacity", "address_spaces=no"),
     facts=_facts,
@@ -95,10 +117,9 @@ KIND = Kind(
     identity=identify,
     baseline_sources=("compiler", "greedy_dp"),
     awaited_baselines=lambda problem: ("greedy_dp",),
-    makes_baselines=lambda problem: (Candidate("greedy_dp", "baseline", f"{_HERE}:greedy_dp"),),
+    makes_baselines=lambda problem: (Candidate("greedy_dp", "baseline"),),
     decisions=DECISIONS,
     offset_table=offset_table,
-    presenter="stowplan.report.tier_placement.presenter:TierPlacementPresenter",
     extras=_extras,
-    certificate="stowplan.certificates.maker.linear:tiers",
+    certificate=_prover,
 )

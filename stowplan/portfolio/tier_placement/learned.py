@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from stowplan.errors import InputError
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
@@ -9,12 +12,22 @@ from stowplan.portfolio.context import Context, Options, is_overloaded
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource
 
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
+
+
+def _read_policy(path: Path) -> Policy:
+    from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
+
+    return Policy.load(path)
+
+
 POLICY = PolicySource(
     file="egrl.pt",
     variable="STOWPLAN_EGRL_POLICY",
     command="stowplan train egrl",
     training="trained by imitation of linear relaxations, no evaluations of its own",
-    policy="stowplan.learned_guidance.tier_placement.egrl.policy:Policy",
+    read=_read_policy,
 )
 
 #: What a forward pass and decoding take for a layer: seconds, on one core at leisure.
@@ -31,7 +44,7 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
     """
     unavailable = "" if problem.features else "needs node features, as reading a network gives; the problem has none"
     return POLICY.candidate(
-        f"{__name__}:egrl",
+        "egrl",
         options,
         others,
         seconds=LAYER_SECONDS * len(problem.layers),

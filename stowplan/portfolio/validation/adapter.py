@@ -115,7 +115,7 @@ class Adapter:
 
     agent: str
     """Name of the agent, for people."""
-    source: PolicySource
+    source: PolicySource[Any]
     """The policy where none is named."""
     format: str
     """Of its policy files."""
@@ -218,10 +218,10 @@ class Policies:
 
 
 def _adapters() -> Iterator[tuple[str, Adapter]]:
-    for each in registered():
-        adapter = each.extras().adapter
+    for known in registered():
+        adapter = known.extras().adapter
         if adapter is not None:
-            yield each.name, adapter
+            yield known.name, adapter
 
 
 def _playable() -> list[str]:
@@ -231,10 +231,10 @@ def _playable() -> list[str]:
 def _kind_of(path: Path, known: dict[str, str]) -> str:
     from stowplan.learned_guidance.training.checkpoint import format_of
 
-    found = format_of(path)
-    if found not in known:
-        raise InputError(f"found format {found!r}, expected one of {', '.join(known)}", source=path, place="format")
-    return known[found]
+    policy_format = format_of(path)
+    if policy_format not in known:
+        raise InputError(f"found format {policy_format!r}, expected one of {', '.join(known)}", source=path, place="format")
+    return known[policy_format]
 
 
 def _untrained(adapter: Adapter, policy: Any, seed: int) -> Any:

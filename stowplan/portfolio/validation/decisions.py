@@ -83,24 +83,24 @@ def dearest(
         Decisions that could not be told apart within the limits stand as one, and the report says that it is not exact.
     """
     count = len(decisions.names)
-    found = {0: Completion(min(optimum.objective, objective), optimum.bound)}
-    total, solves = objective - found[0].objective, 0
+    completions = {0: Completion(min(optimum.objective, objective), optimum.bound)}
+    total, solves = objective - completions[0].objective, 0
     if total <= 0 or not count:
         note = "" if count else "nothing to decide"
-        return _report(decisions, found, objective, solves, note)
+        return _report(decisions, completions, objective, solves, note)
     while solves < most_solves and not effort.stop():
-        at = count if count not in found else _widest(_smoothed(found))
+        at = count if count not in completions else _widest(_smoothed(completions))
         if at is None:
             break
         solves += 1
         completion = decisions.best(at, effort)
-        found[at] = Completion(min(completion.objective, objective), min(completion.bound, objective))
+        completions[at] = Completion(min(completion.objective, objective), min(completion.bound, objective))
     note = ""
-    if count not in found:
-        found[count], note = Completion(objective, optimum.bound), "stopped before any decision was looked at"
-    elif _widest(_smoothed(found)) is not None:
+    if count not in completions:
+        completions[count], note = Completion(objective, optimum.bound), "stopped before any decision was looked at"
+    elif _widest(_smoothed(completions)) is not None:
         note = f"stopped after {solves} solves" if solves >= most_solves else f"out of time after {solves} solves"
-    return _report(decisions, found, objective, solves, note)
+    return _report(decisions, completions, objective, solves, note)
 
 
 def _smoothed(found: dict[int, Completion]) -> dict[int, Completion]:

@@ -70,7 +70,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_played(self) -> bool:
         """Whether any game was over in time, with a valid plan or without one."""
-        return any(each.note != STOPPED for each in (self.likeliest, *self.sampled, self.searched))
+        return any(outcome.note != STOPPED for outcome in (self.likeliest, *self.sampled, self.searched))
 
 
 class Values(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,23 +182,26 @@ def summarize(problems: Sequence[ProblemReport], opened: Callable[[str], Opened]
     opened
         The policy of a kind by its name.
     """
-    kinds = dict.fromkeys(each.kind for each in problems if each.error is None)
-    return tuple(_summary(kind, [each for each in problems if each.kind == kind], opened(kind)) for kind in kinds)
+    kinds = dict.fromkeys(problem.kind for problem in problems if problem.error is None)
+    return tuple(_summary(kind, [problem for problem in problems if problem.kind == kind], opened(kind)) for kind in kinds)
 
 
 def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Summary:
     unit = problems[0].unit
-    measured = {reward.measured: None for each in problems for reward in each.rewards}
+    measured = {reward.measured: None for problem in problems for reward in problem.rewards}
     pair = two_numbers(unit)
-    values = [each.values for each in problems if each.values is not None]
+    values = [problem.values for problem in problems if problem.values is not None]
     return Summary(
         kind=kind,
         agent=opened.adapter.agent,
         policy=opened.path,
         digest=opened.digest,
         problems=len(problems),
-        proven=sum(each.exact is not None and each.exact.is_proven for each in problems),
-        rows=tuple(_row(name, [each for _, each in found], pair is not None) for name, found in outcomes_of(problems).items()),
+        proven=sum(problem.exact is not None and problem.exact.is_proven for problem in problems),
+        rows=tuple(
+            _row(name, [outcome for _, outcome in outcomes], pair is not None)
+            for name, outcomes in outcomes_of(problems).items()
+        ),
         second="" if pair is None else pair[2],
         correlation=_pooled(values, lambda each: each.correlation),
         at_equal_positions=_pooled(values, lambda each: each.at_equal_positions),
@@ -210,7 +213,7 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
 
 def outcomes_of(problems: Sequence[ProblemReport]) -> dict[str, list[tuple[str, Outcome]]]:
     """(problem, outcome) of each way to plan, by its name, of validated problems of one kind."""
-    found: dict[str, list[tuple[str, Outcome]]] = {}
+    outcomes_by_way: dict[str, list[tuple[str, Outcome]]] = {}
     for name, part in (("policy", "policy"), ("untrained", "control")):
         for problem in problems:
             side: Side = getattr(problem, part)
@@ -221,20 +224,22 @@ def outcomes_of(problems: Sequence[ProblemReport]) -> dict[str, list[tuple[str, 
                 "with search": (side.searched,),
             }
             for way, outcomes in ways.items():
-                found.setdefault(f"{name}, {way}", []).extend((problem.name, outcome) for outcome in outcomes)
-    baselines = dict.fromkeys(each.baseline_name for each in problems)
+                outcomes_by_way.setdefault(f"{name}, {way}", []).extend((problem.name, outcome) for outcome in outcomes)
+    baselines = dict.fromkeys(problem.baseline_name for problem in problems)
     lost = Outcome(note="lost")
-    return found | {f"baseline {', '.join(baselines)}": [(each.name, each.baseline or lost) for each in problems]}
+    return outcomes_by_way | {
+        f"baseline {', '.join(baselines)}": [(problem.name, problem.baseline or lost) for problem in problems]
+    }
 
 
 def _row(name: str, outcomes: Iterable[Outcome], has_second: bool) -> Row:
     # What time cut short says nothing of the policy.
-    found = [each for each in outcomes if each.note != STOPPED]
-    gaps = spread((each.gap for each in found), sum(each.is_optimal for each in found))
+    complete = [outcome for outcome in outcomes if outcome.note != STOPPED]
+    gaps = spread((outcome.gap for outcome in complete), sum(outcome.is_optimal for outcome in complete))
     second: Spread | None = None
     if has_second:
-        equal = [each for each in found if each.second_gap is not None]
-        second = spread((each.second_gap for each in equal), sum(each.is_optimal for each in equal))
+        equal = [outcome for outcome in complete if outcome.second_gap is not None]
+        second = spread((outcome.second_gap for outcome in equal), sum(outcome.is_optimal for outcome in equal))
     return Row(name=name, gaps=gaps, second_gaps=second)
 
 
@@ -244,14 +249,14 @@ def _pooled(values: Sequence[Values], part: Callable[[Values], float | None]) ->
     That is the correlation of all positions together, with ranks of each problem by itself, brought to a mean of 0 and a
     deviation of 1.
     """
-    found = [(correlation, each.positions) for each in values if (correlation := part(each)) is not None]
-    total = sum(weight for _, weight in found)
-    return sum(correlation * weight for correlation, weight in found) / total if total else None
+    weighted = [(correlation, value.positions) for value in values if (correlation := part(value)) is not None]
+    total = sum(weight for _, weight in weighted)
+    return sum(correlation * weight for correlation, weight in weighted) / total if total else None
 
 
 def _mean_reward(measured: str, problems: Sequence[ProblemReport]) -> RewardCorrelation:
-    found = [reward for each in problems for reward in each.rewards if reward.measured == measured]
-    known = [each.correlation for each in found if each.correlation is not None]
+    rewards = [reward for problem in problems for reward in problem.rewards if reward.measured == measured]
+    known = [reward.correlation for reward in rewards if reward.correlation is not None]
     return RewardCorrelation(
-        measured=measured, correlation=fmean(known) if known else None, count=sum(each.count for each in found)
+        measured=measured, correlation=fmean(known) if known else None, count=sum(reward.count for reward in rewards)
     )

@@ -38,26 +38,26 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 def spread(gaps: Iterable[float | None], optimal: int) -> Spread:
     """The distribution of gaps; None is a game without a plan, ``optimal`` how many reached a proven optimum."""
     every = list(gaps)
-    found = np.array([gap for gap in every if gap is not None])
+    known = np.array([gap for gap in every if gap is not None])
     count = len(every)
     if not count:
         return Spread(count=0, lost=0)
     shares = {
         "optimal": optimal / count,
-        "within_1": float((found <= 0.01).sum()) / count,
-        "within_5": float((found <= 0.05).sum()) / count,
+        "within_1": float((known <= 0.01).sum()) / count,
+        "within_5": float((known <= 0.05).sum()) / count,
     }
-    if not len(found):
+    if not len(known):
         return Spread(count=count, lost=count, **shares)
-    low, middle, high = (float(each) for each in np.quantile(found, (0.25, 0.5, 0.75)))
+    low, middle, high = (float(quantile) for quantile in np.quantile(known, (0.25, 0.5, 0.75)))
     return Spread(
         count=count,
-        lost=count - len(found),
-        mean=float(found.mean()),
+        lost=count - len(known),
+        mean=float(known.mean()),
         lower_quartile=low,
         median=middle,
         upper_quartile=high,
-        worst=float(found.max()),
+        worst=float(known.max()),
         **shares,
     )
 
@@ -81,7 +81,7 @@ def second_gap_to(objective: int, reference: int, unit: str) -> float | None:
 
 def pearson(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float | None:
     """Correlation of two lists of equal length; None with fewer than two values, and where either is constant."""
-    one, two = (np.asarray(each, np.float64) for each in (first, second))
+    one, two = (np.asarray(sample, np.float64) for sample in (first, second))
     if len(one) < 2:
         return None
     return _cosine(_centred(one), _centred(two))
@@ -102,7 +102,7 @@ def spearman_within(groups: Iterable[tuple[Sequence[float] | Floats, Sequence[fl
     for first, second in groups:
         if len(first) < 2:
             continue
-        one, two = (_centred(_ranks(each)) / len(first) for each in (first, second))
+        one, two = (_centred(_ranks(sample)) / len(first) for sample in (first, second))
         if one.any() and two.any():
             ones.append(one)
             twos.append(two)
@@ -116,8 +116,8 @@ def _ranks(values: Sequence[float] | Floats) -> Floats:
 
 
 def _centred(values: Floats) -> Floats:
-    found: Floats = values - values.mean()
-    return np.zeros_like(found) if _is_constant(values) else found
+    centred: Floats = values - values.mean()
+    return np.zeros_like(centred) if _is_constant(values) else centred
 
 
 def _is_constant(values: Floats) -> bool:

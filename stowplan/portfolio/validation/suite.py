@@ -207,13 +207,13 @@ class _Run(NamedTuple):
         sampled = player.sampled(problem, self.games, self.settings.seed, stop) if self.games else []
         searched = player.searched(problem, self.settings.seed, stop)
         self._check_cancel()
-        outcomes = tuple(judge.game(each) for each in sampled)
+        outcomes = tuple(judge.game(game) for game in sampled)
         side = Side(
             likeliest=judge.game(likeliest),
             sampled=outcomes + (Outcome(note=STOPPED),) * (self.games - len(outcomes)),
             best=min(
-                (each for each in outcomes if each.objective is not None),
-                key=lambda each: each.objective or 0,
+                (outcome for outcome in outcomes if outcome.objective is not None),
+                key=lambda outcome: outcome.objective or 0,
                 default=Outcome(note="lost" if len(outcomes) == self.games else STOPPED),
             ),
             searched=judge.game(searched),
@@ -226,9 +226,9 @@ class _Run(NamedTuple):
         if simulated is None:
             return ()
         ways = {"simulated": partial(simulated, problem), "compiled": self.compiled and self.compiled(problem)}
-        valid = [each for each in sampled if each.reward is not None and each.plan]
+        valid = [game for game in sampled if game.reward is not None and game.plan]
         return tuple(
-            correlated(name, [(each.reward or 0, latency(each.plan)) for each in valid])
+            correlated(name, [(game.reward or 0, latency(game.plan)) for game in valid])
             for name, latency in ways.items()
             if latency is not None
         )
@@ -285,10 +285,10 @@ class Judge:
             return Outcome(note=STOPPED)
         if game.plan is None:
             return Outcome(note="lost")
-        found = check(self.kind, self.problem, game.plan)
-        if not found.ok or found.objective is None:
-            return Outcome(note=f"not valid: {'; '.join(found.lines[:2])}")
-        return self.outcome(found.objective)
+        verification = check(self.kind, self.problem, game.plan)
+        if not verification.ok or verification.objective is None:
+            return Outcome(note=f"not valid: {'; '.join(verification.lines[:2])}")
+        return self.outcome(verification.objective)
 
     def outcome(self, objective: int) -> Outcome:
         """Of a valid plan's objective."""
@@ -308,14 +308,16 @@ class Judge:
 
 def values_of(games: Sequence[Game], none: str) -> Values:
     """Estimates beside returns; ``none`` says why there are none."""
-    every: list[Estimate] = [each for game in games for each in game.estimates]
+    every: list[Estimate] = [estimate for game in games for estimate in game.estimates]
     if none or not every:
         return Values(games=len(games), note=none or "no game was finished")
-    values, returns = np.array([each.value for each in every]), np.array([each.returned for each in every])
+    values, returns = np.array([estimate.value for estimate in every]), np.array([estimate.returned for estimate in every])
     groups: dict[int, list[Estimate]] = {}
-    for each in every:
-        groups.setdefault(each.position, []).append(each)
-    within = spearman_within(([each.value for each in group], [each.returned for each in group]) for group in groups.values())
+    for estimate in every:
+        groups.setdefault(estimate.position, []).append(estimate)
+    within = spearman_within(
+        ([estimate.value for estimate in group], [estimate.returned for estimate in group]) for group in groups.values()
+    )
     shown = _spaced(len(every))
     return Values(
         correlation=spearman(values, returns),

@@ -302,3 +302,6 @@ def _operators(problem: Problem) -> scene.Axis:
             0, count, [(at + 0.5, shorten(each.name, 12)) for at, each in enumerate(problem.operators)], "operator"
         )
     return scene.number_axis(0, max(1, count), "operator")
+
+
+PRESENTER = BankMappingPresenter

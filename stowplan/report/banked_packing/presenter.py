@@ -152,3 +152,6 @@ def bank_rows(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, st
         )
         for bank, (memory, layout) in enumerate(zip(problem.banks, bank_layouts(problem, plan), strict=True))
     ]
+
+
+PRESENTER = BankedPackingPresenter

@@ -240,3 +240,6 @@ def _copy_lines(problem: Problem, plan: Plan, timeline: Timeline, top: int | Non
 
 def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+PRESENTER = MemoryMappingPresenter

@@ -292,3 +292,6 @@ def _legend(plan: Plan, layout: Layout) -> list[Key]:
     if plan.starts:
         keys.append(Key("starts a flow", Style(fill="paper", stroke="ink", width=2)))
     return [*keys, Key("t: clock in iteration 0", Style())]
+
+
+PRESENTER = ModuloSchedulingPresenter

@@ -167,3 +167,6 @@ def plot(profiles: Sequence[tuple[str, Profile]], bound: int | None = None) -> s
         legend.append(scene.Key(f"the proven bound, {format_bytes(bound, 6)}", scene.DASHED, "line"))
     up = scene.byte_axis(max(top, bound or 0), f"live ({byte_unit(top)[0]})")
     return scene.Plot(across, [scene.Panel(up, marks, _HIGH, f"Live bytes over the order of {count} operators")], legend=legend)
+
+
+PRESENTER = OrderPresenter

@@ -235,3 +235,6 @@ def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> lis
     """Plots of some plans of one problem, on the same scales."""
     top = axis_top([layout for _, layout in layouts])
     return [plot(label, layout, top, boxes_of(layout, colours)) for label, layout in layouts]
+
+
+PRESENTER = PackingPresenter

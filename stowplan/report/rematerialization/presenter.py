@@ -101,3 +101,6 @@ def _plot(problem: Problem, plans: Sequence[Labelled]) -> scene.Plot:
         legend.append(scene.Key(f"the limit, {format_bytes(problem.limit, 6)}", scene.DASHED, "line"))
     up = scene.byte_axis(most, f"live ({byte_unit(most)[0]})")
     return scene.Plot(across, [scene.Panel(up, marks, _HIGH, "Live bytes over the runs")], legend=legend)
+
+
+PRESENTER = RematerializationPresenter

@@ -293,3 +293,6 @@ def _use(problem: Problem, plans: Sequence[tuple[str, Plan]], limited: Sequence[
         ]
         found.append(scene.Plot(across, [panel], legend=names if len(plans) > 1 else []))
     return found
+
+
+PRESENTER = TierPlacementPresenter

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from makespan.candidates import plan_of
+from makespan.candidates import longest_first, plan_of
+from makespan.certificate import proofs
 from makespan.model import DECISIONS, Plan, Problem, verify
 
 from stowplan.portfolio.kind import Candidate, Kind, identify
@@ -21,7 +22,8 @@ KIND = Kind(
     verify=verify,
     initial=lambda problem: {"one_machine": plan_of(problem, (0,) * len(problem.jobs))},
     bound=lambda problem: max(problem.jobs, default=0),
-    candidates=lambda problem, options: [Candidate("longest_first", "exact", "makespan.candidates:longest_first")],
+    candidates=lambda problem, options: [Candidate("longest_first", "exact")],
+    function=lambda name: longest_first,
     baseline="one_machine",
     facts=_facts,
     counts=("jobs",),
@@ -29,5 +31,5 @@ KIND = Kind(
     unit="minutes",
     assumptions=("machines",),
     decisions=DECISIONS,
-    certificate="makespan.certificate:proofs",
+    certificate=lambda: proofs,
 )

@@ -29,6 +29,7 @@ from stowplan.portfolio.batch.task import Item, find_inputs
 from stowplan.portfolio.batch.workers import LocalWorkers, Lost
 from tests.paths import EXAMPLES, ROOT
 from tests.patience import FOREVER, HANG, wait_until
+from tests.portfolio.batch import fakes
 from tests.portfolio.conftest import is_running
 
 BUFFERS = "id,lower,upper,size\na,0,2,5\nb,1,3,4\n"
@@ -47,7 +48,7 @@ def do(monkeypatch: pytest.MonkeyPatch, function: str) -> list[LocalWorkers]:
     made: list[LocalWorkers] = []
 
     def make(most: int) -> LocalWorkers:
-        made.append(LocalWorkers(most, f"tests.portfolio.batch.fakes:{function}"))
+        made.append(LocalWorkers(most, getattr(fakes, function)))
         return made[-1]
 
     monkeypatch.setattr(batch_run, "LocalWorkers", make)
@@ -199,8 +200,9 @@ import functools, sys
 from stowplan.cli import main
 from stowplan.portfolio.batch import run
 from stowplan.portfolio.batch.workers import LocalWorkers, Lost
+from tests.portfolio.batch import fakes
 run.LAST_SECONDS = float(sys.argv.pop(1))
-run.LocalWorkers = functools.partial(LocalWorkers, function=f"tests.portfolio.batch.fakes:{sys.argv[1]}")
+run.LocalWorkers = functools.partial(LocalWorkers, work=getattr(fakes, sys.argv[1]))
 main(["batch", "--jobs", "2", *sys.argv[2:]])
 """
 
@@ -311,7 +313,7 @@ def test_a_search_that_is_interrupted_keeps_its_plan(tmp_path: Path) -> None:
 def test_a_worker_ends_with_its_pipe(tmp_path: Path) -> None:
     """Which is how it learns of its parent's end where the kernel does not tell it."""
     (item,) = inputs(tmp_path, "a")
-    workers = LocalWorkers(1, "tests.portfolio.batch.fakes:never_ends")
+    workers = LocalWorkers(1, fakes.never_ends)
     os.environ["LADDER_PIDS"] = str(tmp_path / "pids")
     try:
         workers.start(0, batch_run._task(item, Path(), tmp_path, BRIEF, (), True))

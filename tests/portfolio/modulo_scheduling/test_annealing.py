@@ -15,7 +15,7 @@ from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Prob
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling.annealing import Annealing, State, cost, moves
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body, at_ii, build
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling
+from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, list_scheduling
 
 
 def woven(size: int, seed: int, *, carried: int = 0) -> Problem:
@@ -151,7 +151,7 @@ def test_instructions_on_a_recurrence_find_slots() -> None:
     assert len(body.structure.recurrent) == body.count == 31
     ii = body.least_ii + 1
     tally = Tally(body)
-    run = Search(tally, 0)
+    run = MappingSearch(tally, 0)
     for _ in range(2):
         if tally.best is None:
             run._anneal(ii, lambda: False)
@@ -181,7 +181,7 @@ def interval(problem: Problem, work: int, *, anneal: bool = True) -> int:
     """What the search reaches with so much work; every plan is verified."""
     tally = Tally(Body(problem), anneal=anneal)
     list_scheduling(tally, 0, lambda: False)
-    run = Search(tally, 1)
+    run = MappingSearch(tally, 1)
     while tally.work < work and (tally.best is None or tally.best.ii > tally.body.least_ii):
         run.step(tally.body.least_ii, lambda: tally.work >= work)
     assert tally.best is not None

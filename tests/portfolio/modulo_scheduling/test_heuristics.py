@@ -25,7 +25,7 @@ from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling
+from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, list_scheduling
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, linked_problem, random_problem, varied_problem
 from tests.paths import EXAMPLES
@@ -203,7 +203,7 @@ def test_the_search_gets_better_than_the_list() -> None:
     tally = Tally(Body(problem))
     list_scheduling(tally, 0, lambda: False)
     first = tally.best
-    run = Search(tally, 1)
+    run = MappingSearch(tally, 1)
     for _ in range(150):
         run.step(tally.body.least_ii, lambda: False)
     assert first is not None
@@ -289,7 +289,7 @@ def test_nothing_looks_for_intervals_that_are_refuted(monkeypatch: pytest.Monkey
     body = Body(even_ring())
     tally, tried = worst_plan(body), set[int]()
     monkeypatch.setattr(search_module, "_attempt", lambda tally, ii, *rest, **named: tried.add(ii))
-    run = Search(tally, 0)
+    run = MappingSearch(tally, 0)
     for _ in range(300):
         run.step(body.least_ii, lambda: False)
     assert tried == {12, 14, 16, 18}

@@ -14,7 +14,7 @@ from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.packing import arrays, quick
 from stowplan.portfolio.packing.quick import quick_plan
-from stowplan.portfolio.packing.search import Search
+from stowplan.portfolio.packing.search import HeuristicSearch
 from tests.models.packing.cases import random_problem
 from tests.patience import HANG
 
@@ -60,7 +60,7 @@ def test_by_size_it_is_the_greedy_baseline() -> None:
             if source == "greedy":
                 greedy.append(arrays.export_plan(problem, data, offsets))  # noqa: B023
 
-        Search(data, 0, 0, keep, lambda: False).climb_orders([0], "orders", 0)
+        HeuristicSearch(data, 0, 0, keep, lambda: False).climb_orders([0], "orders", 0)
         assert found == ("greedy", greedy[0])
 
 

@@ -18,8 +18,8 @@ from stowplan.result import Progress
 from stowplan.stop import Target
 from tests.portfolio.fakes import OPTIMUM, fake_kind, ladder_plan, ladder_problem
 
-HEURISTIC = Candidate("finds", "heuristic", "")
-EXACT = Candidate("proves", "exact", "")
+HEURISTIC = Candidate("finds", "heuristic")
+EXACT = Candidate("proves", "exact")
 PROVER = replace(EXACT, proves_only=True)
 
 

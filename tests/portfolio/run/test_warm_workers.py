@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
+from stowplan.portfolio.run.messages import CandidateId
 from stowplan.portfolio.run.warm_workers import KEEP, workers
 from stowplan.result import Result
 from tests.paths import ROOT
 from tests.patience import HANG, wait_until
 from tests.portfolio.conftest import SolveFakes, is_running
 from tests.portfolio.fakes import ALL_SLOW, OPTIMUM
+
+SAYS_WHERE = CandidateId("memory_mapping", "says_where", "tests.portfolio.fakes:FAKES")
 
 
 @pytest.fixture(autouse=True)
@@ -47,12 +50,12 @@ def test_one_process_for_one_candidate_after_the_other(solve_fakes: SolveFakes) 
 
 def test_one_that_was_prepared_takes_the_first_job(solve_fakes: SolveFakes) -> None:
     assert not workers()._waiting
-    workers().prepare("tests.portfolio.fakes:says_where")
+    workers().prepare(SAYS_WHERE)
     assert workers()._waiting
-    assert not workers().is_ready("tests.portfolio.fakes:says_where")
+    assert not workers().is_ready(SAYS_WHERE)
     (pid,) = [process.pid for process in workers()._waiting]
     assert pids(solve_fakes("says_where")) == [pid]
-    assert workers().is_ready("tests.portfolio.fakes:says_where")
+    assert workers().is_ready(SAYS_WHERE)
 
 
 def test_a_call_from_a_thread_that_ends_leaves_its_workers(solve_fakes: SolveFakes) -> None:
@@ -127,7 +130,7 @@ def test_another_environment_has_other_workers(
 def test_none_are_kept_where_none_are_wanted(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setenv(KEEP, "0")
-        workers().prepare("tests.portfolio.fakes:says_where")
+        workers().prepare(SAYS_WHERE)
     assert not workers()._waiting
     monkeypatch.setenv(KEEP, "0")
     found = pids(solve_fakes("says_where"))

@@ -18,10 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowplan import kinds
 from stowplan.child_process import read_message
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.run.messages import Incumbent, Job, Report, WorkerContext, write_message
+from stowplan.portfolio.run.messages import CandidateId, Incumbent, Job, Report, WorkerContext, write_message
 from stowplan.portfolio.run.worker import Worker
 from tests.paths import ROOT
 from tests.patience import HANG, wait_until
@@ -59,9 +58,7 @@ def test_a_length_beyond_reason_is_an_error() -> None:
 
 def job(seconds: float, deterministic: bool = False) -> Job:
     return Job(
-        kind="memory_mapping",
-        place=kinds.places()["memory_mapping"],
-        candidate={},
+        candidate=CandidateId.of("memory_mapping", "search"),
         options=Options(deterministic=deterministic),
         problem=b"",
         end=time.monotonic() + seconds,

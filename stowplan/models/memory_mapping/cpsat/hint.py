@@ -124,7 +124,7 @@ class _TensorReader:
 
     def _copies_out(self, part: list[int], last: int) -> list[tuple[int, int, CopyOut]]:
         """For each fast write whose content is needed: place in the queue, access, and the copy-out that is complete first."""
-        sequence, found = self.sequence, []
+        sequence, copies = self.sequence, []
         for write in part:
             if sequence.accesses[write].write is None or not self.was_fast[write]:
                 continue
@@ -142,8 +142,8 @@ class _TensorReader:
             end, place, copy = min(usable, key=lambda item: item[:2])
             until = end if copy.start < end or self.between else int(sequence.copy.next[end + 1])
             if until <= variables.limit:
-                found.append((place, write, CopyOut(copy.start, until)))
-        return found
+                copies.append((place, write, CopyOut(copy.start, until)))
+        return copies
 
     def _is_needed(self, write: int, following: int, last: int) -> bool:
         """Somebody reads the content of ``write`` from slow memory: a later access, or who takes the program's output."""

@@ -155,12 +155,12 @@ class Merger:
     def _residencies(self) -> list[Residency]:
         neighbourhood = self._neighbourhood
         free = set(neighbourhood.free)
-        found = []
+        residencies = []
         for stay in neighbourhood.timeline.plan.residencies:
             outside = stay.end <= neighbourhood.start or stay.start >= neighbourhood.end
             if stay.tensor not in free or outside:
                 start = self._moved.get((stay.tensor, stay.start), stay.start)
-                found.append(msgspec.structs.replace(stay, start=start))
+                residencies.append(msgspec.structs.replace(stay, start=start))
         joined: set[int] = set()
         offsets = self._complete.offsets
         assert offsets is not None
@@ -173,7 +173,7 @@ class Merger:
             place = offsets.access[number][chosen.first]
             assert place is not None
             start, end = neighbourhood.point(chosen.start), neighbourhood.point(chosen.end)
-            found.append(
+            residencies.append(
                 Residency(
                     tensor,
                     entering.start if enters and entering is not None else start,
@@ -186,8 +186,8 @@ class Merger:
                 joined.add(number)
         for number, cut in enumerate(neighbourhood.entering):
             if cut is not None and number not in joined:
-                found.append(msgspec.structs.replace(cut, end=neighbourhood.start))
-        return found
+                residencies.append(msgspec.structs.replace(cut, end=neighbourhood.start))
+        return residencies
 
 
 def without_idle(neighbourhood: Neighbourhood, plan: Plan) -> Plan:

@@ -285,11 +285,11 @@ class Neighbourhood:
         )
 
     def _given(self, direction: str) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {number: [] for number in range(len(self.free))}
+        given: dict[int, list[int]] = {number: [] for number in range(len(self.free))}
         for copy in self.plan.copies:
             if copy.direction == direction:
-                found[copy.tensor].append(copy.start if direction == "in" else copy.end)
-        return found
+                given[copy.tensor].append(copy.start if direction == "in" else copy.end)
+        return given
 
     def _may_keep(self, number: int) -> bool:
         """Whether a tensor that enters with its slow copy valid may have a use for staying."""
@@ -321,7 +321,7 @@ class Neighbourhood:
     def _fixed_copies(self, zero: int, busy: Collection[tuple[int, int]]) -> list[FixedCopy]:
         """Copies queued in the window for tensors that are not free."""
         timeline, moments = self.timeline, self.timeline.moments
-        free, found = set(self.free), []
+        free, copies = set(self.free), []
         inside = [
             (place, copy)
             for place, copy in enumerate(timeline.plan.copies)
@@ -338,7 +338,7 @@ class Neighbourhood:
                 tail = timeline.tail_ps(copy.end)
                 if follows:
                     tail = max(tail, timeline.tail_ps(self.end, beyond) - beyond)
-            found.append(
+            copies.append(
                 FixedCopy(
                     place=place,
                     queued=self._moment(copy.start, moments.open[copy.start]),
@@ -349,4 +349,4 @@ class Neighbourhood:
                     latest_end_ps=min(moments.left[copy.end] - zero, latest) if is_due_later else 0,
                 )
             )
-        return found
+        return copies

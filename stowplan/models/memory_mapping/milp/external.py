@@ -102,8 +102,8 @@ def bound_with(
             best.offer_bound(formulation.bound_ps(outcome.bound))
         if outcome.status != "optimal" or outcome.values is None:
             break
-        found = separator.find(formulation.own_units(outcome.values), tolerance_ps=tolerance, limit=MAX_WINDOWS)
-        more = [window for window in found if window not in windows]
+        broken = separator.find(formulation.own_units(outcome.values), tolerance_ps=tolerance, limit=MAX_WINDOWS)
+        more = [window for window in broken if window not in windows]
         if not more:
             optimal = True
             break

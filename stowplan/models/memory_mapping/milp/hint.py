@@ -127,18 +127,18 @@ class _TensorReader:
     def values(self, copies_out: list[Copy]) -> dict[int, int]:
         """Values of the columns, copies out included."""
         sequence = self._sequence
-        found: dict[int, int] = {}
+        hinted: dict[int, int] = {}
         for j, here in enumerate(self._columns):
             for column in (here.keep, here.copy_in, here.in_flight, here.begun, here.preload, *here.landed):
                 if column is not None:
-                    found[column] = int(column in self._chosen)
+                    hinted[column] = int(column in self._chosen)
             if here.fast != here.landed:
-                found |= dict.fromkeys(here.fast, int(self._landed[j] and self._was_fast[j]))
+                hinted |= dict.fromkeys(here.fast, int(self._landed[j] and self._was_fast[j]))
         for (write, gap), column in self._out.items():
             begin, end = sequence.accesses[write].step + 1, sequence.gap(gap)[1]
             done = any(begin <= copy.start and copy.end <= end for copy in copies_out)
-            found[column] = int(done and self._landed[write])
-        return found
+            hinted[column] = int(done and self._landed[write])
+        return hinted
 
 
 def _total(values: dict[int, int], columns: Terms) -> int:

@@ -29,30 +29,30 @@ class _Reader:
     def prices(self) -> Prices:
         model, duals = self._model, self._duals
         problem = model.problem
-        found = Prices.none(problem.horizon, problem.use_count)
+        prices = Prices.none(problem.horizon, problem.use_count)
         for row, step in model.memory_rows.items():
-            found.memory[step] += max(0.0, -duals[row])
+            prices.memory[step] += max(0.0, -duals[row])
         if not model.memory_rows:
-            self._of_levels(found)
+            self._of_levels(prices)
         for row, source in self._source.items():
             # A rounded window is taken for the window itself.
             if source in self._search.window_rows:
                 start, end = self._search.window_rows[source]
-                found.channel[start:end] += max(0.0, -duals[row])
-        self._earnings(found)
-        found.cuts = self._cuts()
+                prices.channel[start:end] += max(0.0, -duals[row])
+        self._earnings(prices)
+        prices.cuts = self._cuts()
         if model.preload_row is not None:
-            found.preload = max(0.0, -float(duals[model.preload_row]))
-        return found
+            prices.preload = max(0.0, -float(duals[model.preload_row]))
+        return prices
 
-    def _of_levels(self, found: Prices) -> None:
+    def _of_levels(self, prices: Prices) -> None:
         """Memory as a chain of levels: a level at its upper bound has a reduced cost."""
         by_column = self._matrix.tocsc()
         for step, column in self._model.levels.items():
             entries = slice(by_column.indptr[column], by_column.indptr[column + 1])
-            found.memory[step] = max(0.0, float(self._duals[by_column.indices[entries]] @ by_column.data[entries]))
+            prices.memory[step] = max(0.0, float(self._duals[by_column.indices[entries]] @ by_column.data[entries]))
 
-    def _earnings(self, found: Prices) -> None:
+    def _earnings(self, prices: Prices) -> None:
         """What a step's latency, or the rows of it, pay for the columns that say whether a use is fast."""
         model, matrix, duals = self._model, self._matrix, self._duals
         step_of = {row: step for step, rows in enumerate(model.latency_rows) for row in rows}
@@ -60,7 +60,7 @@ class _Reader:
         for row, source in self._source.items():
             if source in step_of and duals[row]:
                 by_step[step_of[source]].append(row)
-        factor = 1.0 - (model.problem.channels * found.channel if model.stall else 0.0 * found.channel)
+        factor = 1.0 - (model.problem.channels * prices.channel if model.stall else 0.0 * prices.channel)
         for row, (start, end) in self._search.part_rows.items():
             factor[start:end] -= duals[row]
         for step, (uses, rows) in enumerate(zip(model.problem.by_step(range(model.problem.use_count)), by_step, strict=True)):
@@ -76,15 +76,15 @@ class _Reader:
             for use in uses:
                 if model.fast[use]:
                     # Two uses of one tensor share their columns: one of them earns for both.
-                    found.access[use] = paid.pop(model.fast[use][0], 0.0)
+                    prices.access[use] = paid.pop(model.fast[use][0], 0.0)
                 else:
                     # No plan has it fast, so that it may earn all that it might save.
                     weight, latency = model.problem.steps[step].weight, model.savings.latencies[step]
-                    found.access[use] = factor[step] * weight * latency.most_gained(use - uses[0])
+                    prices.access[use] = factor[step] * weight * latency.most_gained(use - uses[0])
 
     def _cuts(self) -> list[CutPrice]:
         """Cuts of memory that bind."""
-        found = []
+        cuts = []
         for row, origin in self._search.cut_rows.items():
             step = self._model.memory_rows.get(self._source[row])
             if step is None or self._duals[row] >= 0:
@@ -93,8 +93,8 @@ class _Reader:
             while origin.row in self._search.cut_rows:
                 origin = self._search.cut_rows[origin.row]
                 rounds.append((origin.divisor, tuple(origin.turned.tolist())))
-            found.append(CutPrice(step, tuple(reversed(rounds)), -float(self._duals[row])))
-        return found
+            cuts.append(CutPrice(step, tuple(reversed(rounds)), -float(self._duals[row])))
+        return cuts
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class PriceBook:
         known = self.segments.get((start, end))
         if duals is None or bound is None or (known is not None and known.bound_ps >= bound):
             return False
-        found = prices_of(search, duals)
+        prices = prices_of(search, duals)
         steps = end - start
 
         def numbered(turned: Sequence[int]) -> tuple[int, ...]:
@@ -145,14 +145,14 @@ class PriceBook:
         # What a step beyond the segment stands for, the rest of the program, is no step of it.
         cuts = [
             CutPrice(cut.step, tuple((divisor, numbered(turned)) for divisor, turned in cut.rounds), cut.price)
-            for cut in found.cuts
+            for cut in prices.cuts
             if cut.step < steps
         ]
         own = Prices(
-            memory=found.memory[:steps],
-            channel=found.channel[:steps],
-            access=found.access[:uses],
-            preload=found.preload,
+            memory=prices.memory[:steps],
+            channel=prices.channel[:steps],
+            access=prices.access[:uses],
+            preload=prices.preload,
             cuts=cuts,
         )
         for row, (first, last) in search.part_rows.items():
@@ -175,11 +175,11 @@ class PriceBook:
             ]
             options += [(best[segment.start][0] + segment.bound_ps, segment) for segment in ending.get(boundary, ())]
             best.append(max(options, key=lambda option: option[0]))
-        found = Prices.none(len(self.floor_until) - 1, self.uses)
+        prices = Prices.none(len(self.floor_until) - 1, self.uses)
         boundary = len(best) - 1
         while boundary:
             chosen = best[boundary][1]
             if chosen is not None:
-                found.add(chosen.prices, chosen.start, chosen.use)
+                prices.add(chosen.prices, chosen.start, chosen.use)
             boundary = boundary - 1 if chosen is None else chosen.start
-        return found
+        return prices

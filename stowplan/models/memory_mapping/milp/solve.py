@@ -253,11 +253,11 @@ class RelaxationSearch:
     def add_windows(self) -> bool:
         """Add what the last solution violates; whether there was anything."""
         assert self.values is not None
-        found = self.windows.find(self.values, tolerance_ps=self._tolerance_ps, limit=MAX_WINDOWS)
-        if found:
-            first = self.solver.add_rows(self.windows.rows(found))
-            self.window_rows |= dict(enumerate(found, first))
-        return bool(found)
+        windows = self.windows.find(self.values, tolerance_ps=self._tolerance_ps, limit=MAX_WINDOWS)
+        if windows:
+            first = self.solver.add_rows(self.windows.rows(windows))
+            self.window_rows |= dict(enumerate(windows, first))
+        return bool(windows)
 
     def linear(self, patience: int = MAX_IDLE) -> None:
         """Solve the linear relaxation, round by round with more windows; ends after so many rounds without progress."""

@@ -76,7 +76,7 @@ class WindowSeparator:
         # load[k]: demand of the copies released at starts[k] or later, with a deadline up to the one at hand.
         load = np.zeros(len(starts))
         offset = self._channels * arrive[starts]
-        found: list[tuple[float, int, int]] = []
+        violated: list[tuple[float, int, int]] = []
         for number, end in enumerate(ends.tolist()):
             stop = first[number + 1] if number + 1 < len(ends) else len(order)
             for job in order[first[number] : stop]:
@@ -86,9 +86,9 @@ class WindowSeparator:
             best = int(np.argmax(excess))
             violation = float(excess[best]) - self._channels * float(leave[end])
             if violation > tolerance_ps and (int(starts[best]), end) not in self.found:
-                found.append((-violation, int(starts[best]), end))
-        found.sort()
-        windows = _diverse([(start, end) for _, start, end in found], limit)
+                violated.append((-violation, int(starts[best]), end))
+        violated.sort()
+        windows = _diverse([(start, end) for _, start, end in violated], limit)
         self.found |= dict.fromkeys(windows)
         return windows
 
@@ -244,12 +244,12 @@ class RoundingCuts:
             return None
         together = np.bincount(place, weights=values).astype(np.float64)
         one = np.ones(len(tensors), dtype=np.int64)
-        found = self._round(tensors, coefficients[first], side, together, 0 * one, one, is_binary=one > 0)
-        if found is None:
+        cut = self._round(tensors, coefficients[first], side, together, 0 * one, one, is_binary=one > 0)
+        if cut is None:
             return None
-        taken = dict(zip(found[1].tolist(), found[2].tolist(), strict=True))
+        taken = dict(zip(cut[1].tolist(), cut[2].tolist(), strict=True))
         own = np.array([taken.get(tensor, 0) for tensor in tensors.tolist()], dtype=np.int64)[place]
-        return found[0], columns[own != 0], own[own != 0], *found[3:]
+        return cut[0], columns[own != 0], own[own != 0], *cut[3:]
 
     def _round(
         self,

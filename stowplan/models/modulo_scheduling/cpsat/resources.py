@@ -140,18 +140,18 @@ class Links:
             for tile, link, end in self._wires:
                 if value(uses[tile, link]):
                     back.setdefault((source, end), (tile, link))
-        found: list[tuple[int, ...]] = []
+        ways: list[tuple[int, ...]] = []
         for edge in self.parent.problem.edges:
             route: list[int] = []
             if edge.asynchronous:
-                found.append(())
+                ways.append(())
                 continue
             tile = tiles[edge.target]
             while tile != tiles[edge.source]:
                 tile, link = back[edge.source, tile]
                 route.append(link)
-            found.append(tuple(reversed(route)))
-        return found
+            ways.append(tuple(reversed(route)))
+        return ways
 
 
 class Ports:
@@ -257,5 +257,5 @@ class Words:
         for buffer, words, there in zip(structure.buffers, self._words, self._there, strict=False):
             count = structure.words_of(buffer, self._ii, plan.times)
             yield words, count
-            for tile, each in enumerate(there):
-                yield each, count if tiles[buffer.readers[0][0]] == tile else 0
+            for tile, is_there in enumerate(there):
+                yield is_there, count if tiles[buffer.readers[0][0]] == tile else 0

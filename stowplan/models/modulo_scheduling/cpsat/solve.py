@@ -50,18 +50,18 @@ def solve(
     Outcome
         Best plan, bound, and why there is no plan where that is proven; running out of time is never ``infeasible``.
     """
-    found = _Search(problem, incumbent, search)
-    reason = find_obstacle(problem, found.structure)
+    run = _Search(problem, incumbent, search)
+    reason = find_obstacle(problem, run.structure)
     if reason is not None:
         return Outcome("infeasible", None, None, reason)
-    found.offer_bound(encode_objective(found.least, found.path))
-    found.offer_plan(search.get("hint"))
-    if found.start_without_links():
-        found.find_least_ii()
-    if found.no_plan_at_all:
-        return Outcome("infeasible", None, None, found.reason)
-    found.shorten()
-    return found.outcome()
+    run.offer_bound(encode_objective(run.least, run.path))
+    run.offer_plan(search.get("hint"))
+    if run.start_without_links():
+        run.find_least_ii()
+    if run.no_plan_at_all:
+        return Outcome("infeasible", None, None, run.reason)
+    run.shorten()
+    return run.outcome()
 
 
 class _Search(Best[Plan]):
@@ -326,7 +326,7 @@ class _Search(Best[Plan]):
         def take_plan(value: Value) -> None:
             self.offer_plan(model.extract(value))
 
-        found = self.budget.run(
+        outcome = self.budget.run(
             model.model,
             share,
             workers=self._workers,
@@ -335,5 +335,5 @@ class _Search(Best[Plan]):
             on_solution=take_plan if keep else None,
             on_bound=take_bound if proves or refutes else None,
         )
-        take_bound(found.bound)
-        return "feasible" if found.is_found else "infeasible" if found.status == "infeasible" else "unknown"
+        take_bound(outcome.bound)
+        return "feasible" if outcome.is_found else "infeasible" if outcome.status == "infeasible" else "unknown"
