@@ -182,6 +182,43 @@ def test_a_flag_of_searches_changes_three_files(tmp_path: Path) -> None:
     assert run(copy, "-c", code) == "3 7\n"
 
 
+def test_a_flag_of_one_command_changes_one_file(tmp_path: Path) -> None:
+    quiet = '    quiet: Quiet = False,\n    *,\n    options: ReadOptions,\n) -> None:\n    """Write the MILP'
+    flag = '    depth: Annotated[int, option("--depth", "N", "How deep.")] = 7,\n'
+    copy = changed_copy(tmp_path, {"cli/convert.py": (quiet, flag + quiet)})
+    assert re.search(r"--depth +N +How deep\. +\[default: 7\]", run(copy, "-m", "stowplan", "export", "--help"))
+
+
+FORMAT = """
+from stowplan.frontends.format import InputFormat, Opened, Source
+from stowplan.frontends.options import ReadOptions
+from stowplan.models.packing.problem import Buffer, Problem
+
+
+def _open(source: Source, options: ReadOptions) -> Opened:
+    sizes = source.path.read_text().split()
+    return Opened(Problem(buffers=tuple(Buffer(id=str(at), lower=0, upper=1, size=int(size)) for at, size in enumerate(sizes))))
+
+
+FORMAT = InputFormat(
+    what="a list of sizes",
+    suffixes=(".sizes",),
+    accepts=lambda source: frozenset(),
+    matches=lambda source: source.path.suffix == ".sizes",
+    open=_open,
+)
+"""
+
+
+def test_a_format_is_a_file_and_a_line(tmp_path: Path) -> None:
+    line = '    "stowplan.frontends.dfg.format",\n'
+    copy = changed_copy(tmp_path, {"frontends/formats.py": (line, f'    "stowplan.frontends.sizes",\n{line}')})
+    (copy / "stowplan" / "frontends" / "sizes.py").write_text(FORMAT)
+    (copy / "three.sizes").write_text("1 2 4")
+    run(copy, "-m", "stowplan", "convert", "three.sizes", "-o", "problem.json")
+    assert len(json.loads((copy / "problem.json").read_text())["buffers"]) == 3
+
+
 def test_a_chip_is_one_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(template("memory-mapping"))
