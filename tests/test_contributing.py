@@ -232,7 +232,7 @@ def test_a_kind_is_six_files_of_a_package() -> None:
 
 
 def test_a_rule_of_memory_mapping_is_known_to_ten_files_at_most() -> None:
-    """What knows the rule that members of an alias group are fast together: problem, judges, proofs, and where it is chosen."""
+    """What knows the rule that members of an alias group are fast together."""
     package = ROOT / "stowplan"
     knowing = {
         path.relative_to(package).as_posix()

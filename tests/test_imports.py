@@ -1,4 +1,4 @@
-"""The rooms of the package import only downwards, and importing the package is cheap."""
+"""The packages of ``stowplan`` import only downwards, and importing the package is cheap."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.patience import HANG
 
 ROOT = Path(stowplan.__file__).parent
 
-#: Floor of each room; what is not listed is a base module, on the ground floor.
+#: Floor of each package; what is not listed is a base module, on the ground floor.
 FLOORS = {
     name: floor
     for floor, names in enumerate(
@@ -52,13 +52,13 @@ DOORS = {
 TABLES = {"cli.app", "frontends.formats", "learned_guidance.environments", "compiled.library"}
 
 
-def room(parts: tuple[str, ...]) -> str:
-    """Room of a module below ``stowplan``, "" for the package's own ``__init__``."""
+def package_of(parts: tuple[str, ...]) -> str:
+    """Package of a module below ``stowplan``, "" for the package's own ``__init__``."""
     return parts[0] if parts else ""
 
 
 def floor(name: str) -> int:
-    # The package itself only hands out what its rooms make, on demand: it stands on top of them all.
+    # The package itself only hands out what its packages make, on demand: it stands on top of them all.
     return 1 + max(FLOORS.values()) if not name else FLOORS.get(name, 0)
 
 
@@ -95,7 +95,7 @@ def test_imports_point_downwards() -> None:
         f"{path.relative_to(ROOT)}:{line} imports {'.'.join(('stowplan', *target))}"
         for path, parts in modules()
         for line, target in imported(path, parts)
-        if floor(room(target)) > floor(room(parts)) and target
+        if floor(package_of(target)) > floor(package_of(parts)) and target
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -207,9 +207,9 @@ def named_everywhere() -> list[tuple[tuple[str, ...], Place]]:
 
 
 def door(parts: tuple[str, ...], place: Place) -> tuple[str, str]:
-    """A module that names a place, and the room of that; a folder of a kind is any."""
+    """A module that names a place, and the package of that; a folder of a kind is any."""
     words = (*parts[:1], "*", *parts[2:]) if parts[:1] == ("portfolio",) and len(parts) == 3 else parts
-    return ".".join(words), room(place.module)
+    return ".".join(words), package_of(place.module)
 
 
 def test_every_place_that_a_string_names_is_there() -> None:
@@ -245,7 +245,9 @@ def test_the_check_sees_places_in_strings(tmp_path: Path) -> None:
 
 
 def test_places_that_strings_name_are_below_but_for_a_few() -> None:
-    upwards = {door(parts, place) for parts, place in named_everywhere() if floor(room(place.module)) > floor(room(parts))}
+    upwards = {
+        door(parts, place) for parts, place in named_everywhere() if floor(package_of(place.module)) > floor(package_of(parts))
+    }
     assert upwards == DOORS
 
 
