@@ -44,6 +44,10 @@ class Command(NamedTuple):
     paragraphs: list[str]
     rows: list[Row]
 
+    def below(self, headings: dict[tuple[str, str], str]) -> Command:
+        """The same with each row below the heading of its flags and text."""
+        return self._replace(rows=[row._replace(heading=headings[row.flags, row.text]) for row in self.rows])
+
 
 def commands() -> Iterator[tuple[str, list[Command]]]:
     """What each group is for, and its commands; a command that stands alone is a group of one."""
@@ -70,6 +74,9 @@ def _command(name: str, command: Any) -> Command:
 def generated() -> str:
     """All commands with their options, those that several share once below them, and the exit codes."""
     groups = list(commands())
+    # What one command has below another heading than others is the same option.
+    headings = {(row.flags, row.text): row.heading for _, group in reversed(groups) for each in group for row in each.rows}
+    groups = [(purpose, [each.below(headings) for each in group]) for purpose, group in groups]
     seen = Counter(row for _, group in groups for row in {row for each in group for row in each.rows})
     # Of one name the text that most commands have; the others stand where they are.
     by_name: dict[str, Row] = {}

@@ -1,12 +1,15 @@
-"""The rooms of the package import only downwards, and importing the package is cheap."""
+"""The packages of ``stowplan`` import only downwards, and importing the package is cheap."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -16,7 +19,7 @@ from tests.patience import HANG
 
 ROOT = Path(stowplan.__file__).parent
 
-#: Floor of each room; what is not listed is a base module, on the ground floor.
+#: Floor of each package; what is not listed is a base module, on the ground floor.
 FLOORS = {
     name: floor
     for floor, names in enumerate(
@@ -37,13 +40,25 @@ FLOORS = {
 }
 
 
-def room(parts: tuple[str, ...]) -> str:
-    """Room of a module below ``stowplan``, "" for the package's own ``__init__``."""
+#: Who names a place on a floor above: what is drawn, and where kinds are declared. It is imported when somebody asks for it.
+DOORS = {
+    ("kinds", "portfolio"),
+    ("models.document", "report"),
+    ("portfolio.*.kind", "report"),
+    ("result", "report"),
+}
+
+#: Tables of places, each with modules in it that import the table: commands, formats, environments, what builds kernels.
+TABLES = {"cli.app", "frontends.formats", "learned_guidance.environments", "compiled.library"}
+
+
+def package_of(parts: tuple[str, ...]) -> str:
+    """Package of a module below ``stowplan``, "" for the package's own ``__init__``."""
     return parts[0] if parts else ""
 
 
 def floor(name: str) -> int:
-    # The package itself only hands out what its rooms make, on demand: it stands on top of them all.
+    # The package itself only hands out what its packages make, on demand: it stands on top of them all.
     return 1 + max(FLOORS.values()) if not name else FLOORS.get(name, 0)
 
 
@@ -80,7 +95,7 @@ def test_imports_point_downwards() -> None:
         f"{path.relative_to(ROOT)}:{line} imports {'.'.join(('stowplan', *target))}"
         for path, parts in modules()
         for line, target in imported(path, parts)
-        if floor(room(target)) > floor(room(parts)) and target
+        if floor(package_of(target)) > floor(package_of(parts)) and target
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -115,6 +130,127 @@ def dependencies(path: Path, parts: tuple[str, ...], known: frozenset[tuple[str,
     return {target[1:] for target in found if target[0] == "stowplan" and target[1:] in known} - {parts}
 
 
+class Place(NamedTuple):
+    """A module, perhaps with a name in it, that a file names in a string."""
+
+    line: int
+    module: tuple[str, ...]
+    name: str = ""
+
+
+def named_places(path: Path, parts: tuple[str, ...], known: frozenset[tuple[str, ...]]) -> list[Place]:
+    """Places that are imported by what a string says: ``module:name``, a module's own name, and those of ``lazy_names``.
+
+    A string with constants of its module filled in counts as the whole; what is known at run time alone stands for any word.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    constants: dict[str, ast.expr] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            constants |= {target.id: node.value for target in targets if isinstance(target, ast.Name)}
+    places: list[Place] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "lazy_names":
+            given = node.args[1]
+            table = ast.literal_eval(constants[given.id] if isinstance(given, ast.Name) else given)
+            places += [Place(node.lineno, (*parts, *at.split(".")), name) for at, names in table.items() for name in names]
+        text = text_of(node, constants)
+        found = re.fullmatch(r"stowplan\.([\w.]+|[\w.*]+(?=:))(?::([\w*]+))?", text or "")
+        if found is None:
+            continue
+        words = tuple(found[1].split("."))
+        fitting = [one for one in known if len(one) == len(words) and all(map(fits, words, one))]
+        # Words with dots may be a format; with a name behind them, they are a place, whether or not there is such a module.
+        places += [Place(node.lineno, one, found[2] or "") for one in fitting or ([words] if found[2] else [])]
+    return places
+
+
+def fits(word: str, name: str) -> bool:
+    return word in ("*", name)
+
+
+def text_of(node: ast.AST, constants: dict[str, ast.expr]) -> str | None:
+    """What a string says; None of anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if not isinstance(node, ast.JoinedStr):
+        return None
+    words = []
+    for part in node.values:
+        value: ast.AST = part.value if isinstance(part, ast.FormattedValue) else part
+        filled = constants.get(value.id) if isinstance(value, ast.Name) else value
+        words.append((text_of(filled, constants) if filled is not None else None) or "*")
+    return "".join(words)
+
+
+def defined(path: Path) -> set[str]:
+    """Names that a module has once it is imported."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+    return names
+
+
+@cache
+def named_everywhere() -> list[tuple[tuple[str, ...], Place]]:
+    """All places that modules of the package name, each with the module that does."""
+    known = frozenset(parts for _, parts in modules())
+    named = ((parts, place) for path, parts in modules() for place in named_places(path, parts, known))
+    return [(parts, place) for parts, place in named if place.module != parts]
+
+
+def door(parts: tuple[str, ...], place: Place) -> tuple[str, str]:
+    """A module that names a place, and the package of that; a folder of a kind is any."""
+    words = (*parts[:1], "*", *parts[2:]) if parts[:1] == ("portfolio",) and len(parts) == 3 else parts
+    return ".".join(words), package_of(place.module)
+
+
+def test_every_place_that_a_string_names_is_there() -> None:
+    paths = {parts: path for path, parts in modules()}
+    named = named_everywhere()
+    wrong = [
+        f"{'.'.join(parts)}:{place.line} names {'.'.join(place.module)}:{place.name}"
+        for parts, place in named
+        if place.module not in paths or (place.name.isidentifier() and place.name not in defined(paths[place.module]))
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert len(named) > 100
+
+
+def test_the_check_sees_places_in_strings(tmp_path: Path) -> None:
+    path = tmp_path / "__init__.py"
+    path.write_text(
+        '_HERE = "stowplan.models"\n_TABLE = {"plan": ["Plan"]}\n__getattr__ = lazy_names(__name__, _TABLE)\n'
+        'def f(kind):\n    """See stowplan.models:Doc."""\n'
+        '    return f"{_HERE}.{kind}:KIND", f"stowplan.{kind}", "stowplan.models.one"\n'
+        'x = "stowplan.models.three:x"\ny = "stowplan.plan.format"\n'
+    )
+    known = frozenset({("models",), ("models", "one"), ("models", "two"), ("files",)})
+    assert sorted(named_places(path, ("models",), known)) == [
+        (1, ("models",), ""),
+        (3, ("models", "plan"), "Plan"),
+        (6, ("models", "one"), ""),
+        (6, ("models", "one"), "KIND"),
+        (6, ("models", "two"), "KIND"),
+        (7, ("models", "three"), "x"),
+    ]
+    assert defined(path) == {"_HERE", "_TABLE", "__getattr__", "f", "x", "y"}
+
+
+def test_places_that_strings_name_are_below_but_for_a_few() -> None:
+    upwards = {
+        door(parts, place) for parts, place in named_everywhere() if floor(package_of(place.module)) > floor(package_of(parts))
+    }
+    assert upwards == DOORS
+
+
 def find_circle(graph: dict[tuple[str, ...], set[tuple[str, ...]]]) -> list[str]:
     """A circle of modules that import each other, if there is any: the first one found."""
     try:
@@ -129,6 +265,21 @@ def test_no_module_leads_back_to_itself() -> None:
     graph = {parts: dependencies(path, parts, known) for path, parts in modules()}
     assert sum(map(len, graph.values())) > len(graph)
     assert not find_circle(graph)
+    # With what strings name, but for places above: tables name what knows them, and nothing else does.
+    named = [(parts, place.module) for parts, place in named_everywhere() if door(parts, place) not in DOORS]
+    for parts, module in named:
+        graph[parts].add(module)
+    assert {".".join(parts) for parts, module in named if parts in reached(module, graph)} == TABLES
+
+
+def reached(module: tuple[str, ...], graph: dict[tuple[str, ...], set[tuple[str, ...]]]) -> set[tuple[str, ...]]:
+    """All modules that one leads to."""
+    found, waiting = {module}, [module]
+    while waiting:
+        new = graph[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
 
 
 def test_the_check_sees_circles(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Lines of code and files of the package, room by room: no blank lines, no comments, no docstrings.
+"""Lines of code and files of the package, package by package: no blank lines, no comments, no docstrings.
 
     python -m benchmarks.house.count [FOLDER] [--split 6000]
 
 A line counts when a token of the program stands on it. Docstrings of modules, classes and functions do not count, nor do
-strings that stand alone as statements. A room is a folder of the package; one of more lines than ``--split`` is shown with its
-own folders below it, and so on.
+strings that stand alone as statements. A package is a folder of ``stowplan``; one of more lines than ``--split`` is shown with
+its own folders below it, and so on.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ def count(folder: Path) -> dict[PurePath, int]:
     return {path.relative_to(folder): code_lines(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py"))}
 
 
-def rooms(files: dict[PurePath, int], split: int, depth: int = 0) -> list[tuple[str, int, int]]:
-    """(name, lines, files) of each room, the folders of a large one right below it; files outside rooms come last."""
+def packages(files: dict[PurePath, int], split: int, depth: int = 0) -> list[tuple[str, int, int]]:
+    """(name, lines, files) of each package, the folders of a large one right below it; files outside packages come last."""
     grouped: dict[str, dict[PurePath, int]] = {}
     for path, lines in files.items():
         grouped.setdefault(path.parts[depth] if len(path.parts) > depth + 1 else "", {})[path] = lines
     rows: list[tuple[str, int, int]] = []
     for name, inside in sorted(grouped.items(), key=lambda item: (not item[0], item[0])):
-        room = next(iter(inside)).parts[: depth + 1]
-        rows.append(("/".join(room) if name else "/".join((*room[:-1], "*.py")), sum(inside.values()), len(inside)))
+        above = next(iter(inside)).parts[: depth + 1]
+        rows.append(("/".join(above) if name else "/".join((*above[:-1], "*.py")), sum(inside.values()), len(inside)))
         if name and rows[-1][1] > split and any(len(path.parts) > depth + 2 for path in inside):
-            rows += rooms(inside, split, depth + 1)
+            rows += packages(inside, split, depth + 1)
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=PACKAGE)
-    parser.add_argument("--split", type=int, default=6000, help="show the folders of rooms with more lines than this")
+    parser.add_argument("--split", type=int, default=6000, help="show the folders of packages with more lines than this")
     arguments = parser.parse_args()
     files = count(arguments.folder)
-    rows = rooms(files, arguments.split)
-    print(table([*rows, ("**total**", sum(files.values()), len(files))], ("room", "lines", "files")))
+    rows = packages(files, arguments.split)
+    print(table([*rows, ("**total**", sum(files.values()), len(files))], ("package", "lines", "files")))
 
 
 if __name__ == "__main__":

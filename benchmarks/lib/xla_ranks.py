@@ -10,7 +10,7 @@ from itertools import combinations
 from scipy.stats import spearmanr
 
 from benchmarks.lib.compiles import ProgramText
-from stowplan.backends.xla.score import Judge, judged_program
+from stowplan.backends.xla.score import Scorer, scored_program
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import read_module
 from stowplan.frontends.xla_plan import ImportedPlan
@@ -41,23 +41,23 @@ class ScoredPlan:
 
 def scored(text: ProgramText, target: Target) -> list[ScoredPlan]:
     """Every compile of a text that can be read, its default first."""
-    program = judged_program(read_module(text.results[0].program_path))
-    judge = Judge(program, target)
+    program = scored_program(read_module(text.results[0].program_path))
+    scorer = Scorer(program, target)
     found = []
     for result in text.results:
         try:
-            module = judge.read(result)
-            score = judge.score(module)
-            imported = judge.plan(result) if module.has_fast_memory else None
+            module = scorer.read(result)
+            score = scorer.score(module)
+            imported = scorer.plan(result) if module.has_fast_memory else None
         except InputError:
             continue
         stalls = dict.fromkeys(ENGINES, 0)
-        roofline, is_verified = judge.problem.all_slow_ps, True
+        roofline, is_verified = scorer.problem.all_slow_ps, True
         if imported is not None:
-            roofline = simulate(judge.problem, imported.plan).total_ps
-            is_verified = verify(judge.problem, imported.plan).ok
+            roofline = simulate(scorer.problem, imported.plan).total_ps
+            is_verified = verify(scorer.problem, imported.plan).ok
             for engines in ENGINES:
-                timeline = judge.play(imported.plan, module, engines)
+                timeline = scorer.play(imported.plan, module, engines)
                 stalls[engines] = round(timeline.stall_ps / target.cycles_ps(1_000_000) * 1_000_000)
         working = score.total - score.stall_cycles
         scores: dict[str, float] = {CAREFUL[engines]: working + waits for engines, waits in stalls.items()}

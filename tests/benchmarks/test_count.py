@@ -1,4 +1,4 @@
-"""``benchmarks/house/count.py``: what counts as a line of code, and how rooms are shown."""
+"""``benchmarks/house/count.py``: what counts as a line of code, and how packages are shown."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_only_code_counts() -> None:
     assert benchmarks.house.count.code_lines(TEXT) == 8
 
 
-def test_a_large_room_is_shown_with_its_folders() -> None:
+def test_a_large_package_is_shown_with_its_folders() -> None:
     files = {PurePath("a/b/x.py"): 7, PurePath("a/c.py"): 2, PurePath("d/e/f.py"): 3, PurePath("g.py"): 1}
-    assert benchmarks.house.count.rooms(files, split=5) == [
+    assert benchmarks.house.count.packages(files, split=5) == [
         ("a", 9, 2),
         ("a/b", 7, 1),
         ("a/*.py", 2, 1),

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.house.count import count
 from stowplan import files
+from stowplan.certificates import checker
 from stowplan.certificates.certificate import Certificate
 from stowplan.certificates.checker import Verdict, check, check_parsed
 from stowplan.certificates.checker.reading import MalformedError, UnprovenError, digest
@@ -197,6 +199,12 @@ def test_the_checker_runs_by_itself(tmp_path: Path) -> None:
 def found_with(found: Certificate, **changes: Any) -> str:
     """The file of a certificate with other fields."""
     return json.dumps(json.loads(files.encode(found)) | changes)
+
+
+def test_the_checker_is_short_enough_to_be_audited() -> None:
+    lines = count(Path(checker.__file__).parent)
+    assert sum(lines.values()) <= 900
+    assert max(lines.values()) <= 200
 
 
 def test_files_of_certificates_are_read_strictly(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Judges of plans, one a kind, apart from the verifiers: slow, from the rules in the documents, for small problems only.
+"""Reference implementations of verifiers, one a kind: slow, from the rules in the documents, for small problems only.
 
-Those of memory mapping, banked packing, operator order, rematerialization and modulo scheduling build on the judges of those
+Those of memory mapping, banked packing, operator order, rematerialization and modulo scheduling build on those of the
 kinds' own tests. Each is called with a problem and a plan of the right lengths and digest, and says whether the plan keeps
 every rule and states the objective that it has.
 """
@@ -15,7 +15,7 @@ from stowplan.models.modulo_scheduling.plan import encode_objective
 from tests.models.bank_mapping import reference as bank_reference
 from tests.models.banked_packing import cases as banked
 from tests.models.memory_mapping import reference
-from tests.models.modulo_scheduling.brute_force import Judge, ways
+from tests.models.modulo_scheduling.brute_force import Reference, ways
 from tests.models.operator_order import test_verify as operator_order
 from tests.models.packing.cases import moments
 from tests.models.rematerialization import test_verify as rematerialization
@@ -118,59 +118,59 @@ def bank_mapping(problem: Any, plan: Any) -> bool:
 
 
 def modulo_scheduling(problem: Any, plan: Any) -> bool:
-    judge, count, ii = Judge(problem), len(problem.instructions), plan.ii
-    if not 1 <= ii <= problem.machine.spoke_depth or any(tile not in judge.tiles for tile in plan.tiles):
+    rules, count, ii = Reference(problem), len(problem.instructions), plan.ii
+    if not 1 <= ii <= problem.machine.spoke_depth or any(tile not in rules.tiles for tile in plan.tiles):
         return False
     times = list(plan.times)
-    if min(times, default=0) < 0 or list(plan.slots) != [each % ii for each in times] or not judge.tiles_ok(plan.tiles):
+    if min(times, default=0) < 0 or list(plan.slots) != [each % ii for each in times] or not rules.tiles_ok(plan.tiles):
         return False
-    if not all(judge.times_ok(plan.tiles[: at + 1], times[: at + 1], ii) for at in range(count)):
+    if not all(rules.times_ok(plan.tiles[: at + 1], times[: at + 1], ii) for at in range(count)):
         return False
-    if not judge.messages_ok(plan.tiles, times, ii):
+    if not rules.messages_ok(plan.tiles, times, ii):
         return False
-    ends = [time + latency for time, latency in zip(times, judge.latency, strict=True)]
+    ends = [time + latency for time, latency in zip(times, rules.latency, strict=True)]
     if plan.makespan != max(ends, default=0) or plan.objective != encode_objective(ii, plan.makespan):
         return False
-    return _starts(judge, plan) and _interfaces(judge, plan, ends) and _edges(problem, judge, plan, ends)
+    return _starts(rules, plan) and _interfaces(rules, plan, ends) and _edges(problem, rules, plan, ends)
 
 
-def _starts(judge: Any, plan: Any) -> bool:
-    woken = {target for _, target, distance in judge.edges if distance == 0}
+def _starts(rules: Any, plan: Any) -> bool:
+    woken = {target for _, target, distance in rules.edges if distance == 0}
     sources = [number for number in range(len(plan.tiles)) if number not in woken]
     if len({plan.tiles[each] for each in plan.starts if each in sources}) < len(plan.starts):
         return False
-    if judge.problem.rules.starts == "source":
+    if rules.problem.rules.starts == "source":
         return list(plan.starts) == sources
-    flows = [judge.flow[each] for each in plan.starts]
-    return list(plan.starts) == sorted(plan.starts) and len(flows) == len(set(flows)) == len(set(judge.flow.values()))
+    flows = [rules.flow[each] for each in plan.starts]
+    return list(plan.starts) == sorted(plan.starts) and len(flows) == len(set(flows)) == len(set(rules.flow.values()))
 
 
-def _interfaces(judge: Any, plan: Any, ends: list[int]) -> bool:
-    if not judge.accesses:
+def _interfaces(rules: Any, plan: Any, ends: list[int]) -> bool:
+    if not rules.accesses:
         return all(each is None for each in plan.interfaces)
     asked: list[tuple[int, int]] = []
     for number, which in enumerate(plan.interfaces):
-        if number not in judge.accesses:
+        if number not in rules.accesses:
             if which is not None:
                 return False
             continue
-        if which not in range(len(judge.interfaces)):
+        if which not in range(len(rules.interfaces)):
             return False
-        serves = judge.interfaces[which].tiles
+        serves = rules.interfaces[which].tiles
         if serves is not None and plan.tiles[number] not in serves:
             return False
         asked.append((which, ends[number] % plan.ii))
-    return all(asked.count(each) <= judge.interfaces[each[0]].ports for each in asked)
+    return all(asked.count(each) <= rules.interfaces[each[0]].ports for each in asked)
 
 
-def _edges(problem: Any, judge: Any, plan: Any, ends: list[int]) -> bool:
+def _edges(problem: Any, rules: Any, plan: Any, ends: list[int]) -> bool:
     """Routes that are quickest ways without two values on a link, and delays as the rules have them."""
     carried: dict[tuple[int, int, int], tuple[int, int]] = {}
-    for number, (edge, is_sent) in enumerate(zip(problem.edges, judge.is_sent, strict=True)):
+    for number, (edge, is_sent) in enumerate(zip(problem.edges, rules.is_sent, strict=True)):
         route = plan.routes[number]
         left = plan.times[edge.target] + plan.ii * edge.distance - ends[edge.source]
         if is_sent:
-            if route or plan.delays[number] != left - judge.nominal[edge.source]:
+            if route or plan.delays[number] != left - rules.nominal[edge.source]:
                 return False
             continue
         taken = [each for each in ways(problem, plan.tiles[edge.source], plan.tiles[edge.target]) if _links(each) == [*route]]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.lib.compiles import ProgramText
-from stowplan.backends.xla.score import CompiledModule, judged_program
+from stowplan.backends.xla.score import CompiledModule, scored_program
 from stowplan.errors import StowplanError
 from stowplan.frontends.hlo import read_module
 from stowplan.frontends.hlo.placed import sign_steps
@@ -53,7 +53,7 @@ class Compiles:
 def read_compiles(text: ProgramText, target: Target, most: int) -> Compiles | None:
     """The assignments of a program text, at most so many; None where it lacks what the target needs to learn from."""
     module = read_module(text.results[0].program_path)
-    program = judged_program(module)
+    program = scored_program(module)
     signatures = sign_steps(module, program)
     found: dict[tuple[tuple[str, int], ...], Assignment] = {}
     for result in text.results:

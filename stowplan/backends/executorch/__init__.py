@@ -1,6 +1,9 @@
 """ExecuTorch: plans for the memory of exported models.
 
-Importing it imports neither executorch nor torch.
+Importing it imports neither executorch nor torch; only functions that the framework calls do.
+
+- ``control_flow``: programs, read. ``arenas``: their tensors, packed. ``check``: offsets, checked by code written apart
+- ``planning``: arenas, planned. ``banks``: memory maps. ``reorder``: orders. ``program``: all in one call
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """torch.compile: training within a memory limit, and orders for Inductor.
 
-Importing it does not import torch.
+Importing it does not import torch. Each file knows only those above it in this list:
+
+- ``errors``, ``entry``: what users call. ``measure``: live bytes while code runs. ``inductor``: orders for Inductor
+- ``costs``: what a node costs. ``reader``: a joint graph as a problem of rematerialization
+- ``checkpoints``: regions that their user recomputes
+- ``halves``: a plan as two graphs. ``stock``: torch's own plans. ``planning``: the plan of one graph
+- ``partition``: what torch calls. ``steps``: what whole steps take
 """
 
 from __future__ import annotations

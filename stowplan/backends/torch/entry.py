@@ -54,8 +54,8 @@ def partitioner(
         Whether a limit that is not met is an error; else a warning, and torch's own plan, or, where that may have other
         gradients than eager, one that recomputes nothing.
     graphs
-        How many graphs share the limit: graph breaks make several. Each gets as much of what those before it left as each to
-        come, so that all together stay within the limit.
+        How many graphs share the limit: graph breaks make several. What the graphs before have left is divided evenly among the
+        next one and those still to come, so that all together stay within the limit.
     workers, seed
         As :func:`stowplan.solve` takes them.
 

@@ -1,6 +1,17 @@
 """XLA: plans become compiler options, and what the compiler made of them comes back.
 
-Importing it loads neither jax nor a solver: what compiles does so in a process of its own.
+Importing it loads neither jax nor a solver: what compiles does so in a process of its own. What XLA calls things on a chip is
+the ``[xla]`` table of its target. Each file knows only those above it in this list:
+
+- ``sharding``, ``workload``: what is sent to another process and rebuilt there
+- ``dumps``, ``child``: the files of a compile; the process that compiles. Requests and answers are lines of JSON
+- ``store``, ``process``, ``compiler``: results on disk; the parent's side of a child; children side by side
+- ``steer``, ``flags``: options of the compiler
+- ``collectives``, ``score``: what a result costs
+- ``evidence``, ``experience``: what all trials of a program have shown, and what earlier programs have
+- ``planning``, ``proposals``: ways of finding the next steer. To add one, write a ``Way`` and give it a line in ``WAYS``
+- ``budget``, ``bandit``, ``search``: what is left; what to try next; previews
+- ``tuning``, ``run``, ``loop``: what came of a run; the run; ``tune``
 """
 
 from __future__ import annotations

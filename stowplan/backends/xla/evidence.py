@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
-from stowplan.backends.xla.score import Judge, PreviewedModule, Score, judged_program
+from stowplan.backends.xla.score import PreviewedModule, Score, Scorer, scored_program
 from stowplan.backends.xla.steer import ALL_SLOW, Steer, values_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
@@ -77,9 +77,9 @@ class Evidence:
         self.program_text = compiled.program_path.read_bytes()
         """Of the file that the program was read from."""
         module = read_module(compiled.program_path)
-        self.program = judged_program(module)
+        self.program = scored_program(module)
         self.signatures = sign_steps(module, self.program)
-        self.judge = Judge(self.program, target)
+        self.scorer = Scorer(self.program, target)
         self.values = values_of(self.program)
         """XLA's names of the values of each tensor."""
         self.table = table.copy() if table is not None else LatencyTable()
@@ -105,8 +105,8 @@ class Evidence:
 
     def add(self, steer: Steer, compiled: Compiled) -> Trial:
         """Read a result and take it into the table."""
-        module = self.judge.read(compiled)
-        trial = Trial(steer, compiled, module.assignment(self.signatures), self.judge.score(module), module.has_fast_memory)
+        module = self.scorer.read(compiled)
+        trial = Trial(steer, compiled, module.assignment(self.signatures), self.scorer.score(module), module.has_fast_memory)
         self.table.add(trial.assignment, self.signatures)
         self._known.update(module.cycles)
         self.trials.append(trial)
@@ -118,16 +118,16 @@ class Evidence:
         """What is expected of a steer by its memory-space assignment: cycles as the table and its predictions have them."""
         known = self._known
         if not self.trials:
-            roofline = self.judge.roofline_cycles(compiled)
+            roofline = self.scorer.roofline_cycles(compiled)
             known = {name: round(self._pace * cycles) for name, cycles in roofline.items()}
-        module = PreviewedModule(compiled, self.judge.target, self.costs, known)
+        module = PreviewedModule(compiled, self.scorer.target, self.costs, known)
         assignment = module.assignment(self.signatures)
-        return Trial(steer, compiled, assignment, self.judge.score(module), module.has_fast_memory, module.deviation)
+        return Trial(steer, compiled, assignment, self.scorer.score(module), module.has_fast_memory, module.deviation)
 
     @cached_property
     def pace(self) -> float:
         """Cycles of the first compile over those of the roofline."""
-        roofline = self.judge.roofline_cycles(self.trials[0].compiled)
+        roofline = self.scorer.roofline_cycles(self.trials[0].compiled)
         measured = sum(step.weight * self._known.get(step.name, 0) for step in self.program.steps)
         return measured / max(1.0, sum(step.weight * roofline[step.name] for step in self.program.steps))
 
@@ -140,7 +140,7 @@ class Evidence:
     @property
     def capacity(self) -> int:
         """Bytes of fast memory that the machine has."""
-        return int(self.judge.target.fast_memory.capacity)
+        return int(self.scorer.target.fast_memory.capacity)
 
     def features(self, trial: Trial) -> tuple[float, ...]:
         """What a trial shows of the program, each number about between 0 and 1.

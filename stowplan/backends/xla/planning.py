@@ -41,13 +41,13 @@ def planned(evidence: Evidence, chance: random.Random, start: Trial, capacity: i
     problem = with_freedoms(
         make_problem(
             evidence.program,
-            evidence.judge.target,
+            evidence.scorer.target,
             cost_model="signatures",
             capacity=start.steer.capacity if capacity is None else capacity,
             signatures=evidence.costs,
         )
     )
-    hint = evidence.judge.plan(start.compiled, problem).plan if start.has_fast_memory else None
+    hint = evidence.scorer.plan(start.compiled, problem).plan if start.has_fast_memory else None
     result = solve(
         problem,
         hint=hint,

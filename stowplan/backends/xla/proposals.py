@@ -118,10 +118,10 @@ def tightened(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterat
     harmful = [move for move in evidence.moves(trial) if not move.to_fast and move.cycles < 0]
     if not harmful:
         return
-    plan = evidence.judge.plan(trial.compiled).plan
+    plan = evidence.scorer.plan(trial.compiled).plan
     for part in (1, 2, 4):
         chosen = harmful[: -(-len(harmful) // part)]
-        left = evidence.judge.most_bytes(plan, {move.tensor for move in chosen})
+        left = evidence.scorer.most_bytes(plan, {move.tensor for move in chosen})
         if _LEAST_CAPACITY <= left < evidence.capacity:
             steer = trial.steer.moved(last=evidence.names(move.tensor for move in chosen))
             # Rounded up: the rest has to fit.

@@ -71,7 +71,7 @@ class Score(msgspec.Struct, frozen=True):
         return [f"{share:.0%} of the default's cycles are collectives, counted by bytes over links"] if share > 0.005 else []
 
 
-def judged_program(module: HloModule, donation: Donation = "tied") -> Program:
+def scored_program(module: HloModule, donation: Donation = "tied") -> Program:
     """A module's program as XLA sees it: a donated parameter and the output in its storage are one tensor.
 
     What has no time of its own in it is counted here by XLA's cycles and by bytes over links, so nothing is warned of.
@@ -108,7 +108,7 @@ class CompiledModule:
         self._target = target
         placed = placed_instructions(module)
         copies = {name for name, place in placed.items() if place.instruction.opcode == "copy"}
-        self.steps = self._counted(judged_program(module, "free").steps, copies)
+        self.steps = self._counted(scored_program(module, "free").steps, copies)
         self.copies = {
             step.name: self._careful(step.cycles or 0, placed[name])
             for step in self.steps
@@ -203,13 +203,13 @@ class PreviewedModule(CompiledModule):
         return Assignment({**steps, **self._counted_by_bytes(steps)})
 
 
-class Judge:
+class Scorer:
     """Scores the compiled modules of one program.
 
     Parameters
     ----------
     program
-        The program before memory-space assignment, as :func:`judged_program` makes it.
+        The program before memory-space assignment, as :func:`scored_program` makes it.
     target
         What it was compiled for.
     """
@@ -347,7 +347,7 @@ class CompiledCycles:
         """
         wanted = [(step.name, len(step.uses)) for step in problem.steps]
         for module, results in self._programs:
-            program = judged_program(module)
+            program = scored_program(module)
             if [(step.name, len(step.uses)) for step in program.steps] != wanted:
                 continue
             target, signatures, table = load_target(problem.target), sign_steps(module, program), LatencyTable()

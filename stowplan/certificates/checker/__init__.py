@@ -5,6 +5,20 @@ It imports nothing of the package but its own files, and nothing but the standar
 
     python -m stowplan.certificates.checker problem.json proof.json
 
+To audit it, read docs/reference/certificates.md, which says by an example what each form of proof shows, and then, each file
+knowing only those before it:
+
+- ``reading``: files are refused unless they are what they should be
+- ``problems`` and its table ``problems.toml``: all that problems may say
+- ``packing``: forms ``load`` and ``search`` of packing
+- ``graphs``, ``cuts``, ``orders``: operators and storages; form ``cut``; form ``search`` of operator order
+- ``loops``, ``intervals``: loop bodies; forms ``recurrence``, ``resource`` and ``search`` of modulo scheduling
+- ``prices``, ``placement``, ``mapping_costs``, ``mapping``: forms ``prices`` and ``tree`` of all other kinds
+- this file: which form belongs to which kind, and the order of checks
+
+A function of a form returns the largest bound that a proof shows, and its docstring has the inequality. Wherever a proof could
+leave out something that makes plans cheaper, what is computed is a lower bound of it.
+
 Other packages add the kinds that they have brought by an entry point (:data:`GROUP`).
 """
 
@@ -14,7 +28,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from stowplan.certificates.checker import graphs, mapping, places, schedules
+from stowplan.certificates.checker import cuts, intervals, mapping, orders, packing, placement
 from stowplan.certificates.checker.prices import Prices, Splits, tree
 from stowplan.certificates.checker.problems import KNOWN, check_known
 from stowplan.certificates.checker.reading import LARGEST, Fields, MalformedError, digest, expect, need, parse, whole
@@ -24,22 +38,32 @@ FORMAT, VERSION = "stowplan.certificate", 1
 #: Entry points of other packages: the name of a kind, and ``module:name`` of its :class:`Rules`.
 GROUP = "stowplan.certificates"
 
+#: Characters that a message shows of a kind's name, and of an error that a proof has led to.
+SHOWN_KIND, SHOWN_ERROR = 40, 100
 
-def _priced(prices: Prices) -> dict[str, Callable[[Fields, Fields], int | None]]:
+#: What a proof of a problem shows: the largest bound, or None for infeasible.
+Form = Callable[[Fields, Fields], int | None]
+
+
+def _priced(prices: Prices) -> dict[str, Form]:
+    """Prices alone, and below splits."""
     return {"prices": lambda problem, proof: prices(problem, proof, Splits()), "tree": partial(tree, prices)}
 
 
-#: What each form proves of each kind: the largest bound, or None for infeasible.
-FORMS: dict[str, dict[str, Callable[[Fields, Fields], int | None]]] = {
-    "packing": {"load": places.load, "search": places.search},
-    "operator_order": {"cut": graphs.cut, "search": graphs.search},
-    "rematerialization": {"cut": graphs.cut},
-    "modulo_scheduling": dict.fromkeys(schedules.FORMS, schedules.schedule),
+#: Forms of proof, by kind.
+FORMS: dict[str, dict[str, Form]] = {
+    "packing": {"load": packing.load, "search": packing.search},
+    "operator_order": {"cut": cuts.cut, "search": orders.search},
+    "rematerialization": {"cut": cuts.cut},
+    "modulo_scheduling": dict.fromkeys(intervals.FORMS, intervals.schedule),
     "memory_mapping": _priced(mapping.prices),
-    "tier_placement": _priced(partial(places.prices, places.tiers)),
-    "banked_packing": _priced(partial(places.prices, places.banks)),
-    "bank_mapping": _priced(partial(places.prices, places.chip)),
+    "tier_placement": _priced(partial(placement.prices, placement.tiers)),
+    "banked_packing": _priced(partial(placement.prices, placement.banks)),
+    "bank_mapping": _priced(partial(placement.prices, placement.chip)),
 }
+
+#: What Python raises where a proof is not of the shape that its form reads.
+SHAPE_ERRORS = (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, ValueError, RecursionError)
 
 
 class Rules(NamedTuple):
@@ -47,7 +71,7 @@ class Rules(NamedTuple):
 
     known: Fields
     """What its problems may say, as ``problems.toml`` has it."""
-    forms: dict[str, Callable[[Fields, Fields], int | None]]
+    forms: dict[str, Form]
     """What each form of proof shows, as :data:`FORMS` has it."""
 
 
@@ -92,22 +116,45 @@ def check(problem: bytes, certificate: bytes) -> Verdict:
     return check_parsed(parse(problem, "problem"), parse(certificate, "certificate"))
 
 
-def check_parsed(rules: Fields, stated: Fields) -> Verdict:
+def check_parsed(problem: Fields, certificate: Fields) -> Verdict:
     """The same of what :func:`parse` makes of them."""
-    head = stated.get("format"), stated.get("version")
+    claim = _claim(certificate)
+    kind = str(problem.get("format")).removeprefix("stowplan.").removesuffix(".problem")
+    _check_is_for(problem, kind, certificate)
+    known, forms = rules_of(kind)
+    check_known(problem, known, "problem")
+    form, shown = _shown(problem, kind, forms, certificate)
+    _check_claim(claim, shown)
+    return Verdict(form, claim, shown)
+
+
+def _claim(certificate: Fields) -> int | None:
+    """The bound that a certificate of this version claims; None: there is no plan."""
+    head = certificate.get("format"), certificate.get("version")
     expect(head == (FORMAT, VERSION), "certificate", head, f"format {FORMAT!r}, version {VERSION}")
-    bound = None if stated.get("bound") is None else whole(stated, "bound", -LARGEST)
-    given = str(rules.get("format")).removeprefix("stowplan.").removesuffix(".problem")
-    need(stated.get("kind") == given, "kind", f"found {str(stated.get('kind'))[:40]!r}, the problem is of {given[:40]!r}")
-    need(stated.get("problem") == digest(rules), "problem", "the certificate is for another problem: the digests differ")
-    known, forms = rules_of(given)
-    check_known(rules, known, "problem")
+    return None if certificate.get("bound") is None else whole(certificate, "bound", -LARGEST)
+
+
+def _check_is_for(problem: Fields, kind: str, certificate: Fields) -> None:
+    """A certificate names the kind and the digest of its problem."""
+    named = certificate.get("kind")
+    need(named == kind, "kind", f"found {str(named)[:SHOWN_KIND]!r}, the problem is of {kind[:SHOWN_KIND]!r}")
+    is_same = certificate.get("problem") == digest(problem)
+    need(is_same, "problem", "the certificate is for another problem: the digests differ")
+
+
+def _shown(problem: Fields, kind: str, forms: dict[str, Form], certificate: Fields) -> tuple[str, int | None]:
+    """The form of the proof, and the largest bound that it shows."""
     try:
-        proof, form = stated["proof"], str(stated["proof"].get("form"))
+        proof, form = certificate["proof"], str(certificate["proof"].get("form"))
         need(form != "trusted", "proof", "it names a solver that is trusted, and shows nothing")
-        expect(form in forms, "proof.form", form, f"one of {given}")
-        shown = forms[form](rules, proof)
-    except (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, ValueError, RecursionError) as error:
-        raise MalformedError(f"proof: {type(error).__name__}: {str(error)[:100]}") from None
-    need(shown is None or (bound is not None and bound <= shown), "bound", f"it claims {bound}, its proof shows {shown}")
-    return Verdict(form, bound, shown)
+        expect(form in forms, "proof.form", form, f"one of {kind}")
+        return form, forms[form](problem, proof)
+    except SHAPE_ERRORS as error:
+        raise MalformedError(f"proof: {type(error).__name__}: {str(error)[:SHOWN_ERROR]}") from None
+
+
+def _check_claim(claim: int | None, shown: int | None) -> None:
+    """``claim <= shown``; what shows that there is no plan shows every bound."""
+    holds = shown is None or (claim is not None and claim <= shown)
+    need(holds, "bound", f"it claims {claim}, its proof shows {shown}")

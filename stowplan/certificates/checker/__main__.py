@@ -8,18 +8,25 @@ from pathlib import Path
 from stowplan.certificates.checker import check
 from stowplan.certificates.checker.reading import MalformedError, UnprovenError, expect
 
+#: Exit codes.
+PROVEN, UNREADABLE, NOT_PROVEN = 0, 2, 4
+
 
 def main(names: list[str]) -> int:
     """Check a certificate; the exit code."""
     try:
         expect(len(names) == 2, "arguments", len(names), "the files of a problem and of a certificate")
-        found = check(*(Path(name).read_bytes() for name in names))
-    except (UnprovenError, MalformedError, OSError) as error:
-        is_read = isinstance(error, UnprovenError)
-        print(f"not proven: {error}" if is_read else f"error: {error}", file=sys.stderr)
-        return 4 if is_read else 2
-    print(f"proven by {found.form}: " + ("there is no plan" if found.bound is None else f"no plan is below {found.bound}"))
-    return 0
+        problem, certificate = (Path(name).read_bytes() for name in names)
+        verdict = check(problem, certificate)
+    except UnprovenError as error:
+        print(f"not proven: {error}", file=sys.stderr)
+        return NOT_PROVEN
+    except (MalformedError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return UNREADABLE
+    claim = "there is no plan" if verdict.bound is None else f"no plan is below {verdict.bound}"
+    print(f"proven by {verdict.form}: {claim}")
+    return PROVEN
 
 
 if __name__ == "__main__":

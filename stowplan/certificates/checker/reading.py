@@ -1,4 +1,4 @@
-"""Strict reading of problems and certificates: whole numbers and lists, nothing twice, no surprises; and the digest.
+"""What all forms share: strict reading of whole numbers and lists, the digest, the bound of a sum, and limits of searches.
 
 Only the standard library. What is malformed raises :class:`MalformedError`, what shows no claim :class:`UnprovenError`.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
+
+State = TypeVar("State")
 
 #: No number of a certificate is larger: common denominators of thousands of fractions are smaller, and sums stay cheap.
 LARGEST = 2**200
@@ -16,6 +18,10 @@ LARGEST = 2**200
 #: Looks of a search at an operator, a pair of buffers or a place: about a second of them.
 LOOKS = 1_500_000
 
+#: Characters of what was found, and of a reader's own error, that a message shows.
+SHOWN_VALUE, SHOWN_ERROR = 60, 200
+
+#: An object of JSON: of a problem, of a certificate, or of a part of one.
 Fields = dict[str, Any]
 
 #: Fields of problems that no plan depends on.
@@ -30,10 +36,10 @@ class UnprovenError(Exception):
     """The proof does not show what is claimed; the text says where it fails."""
 
 
-def expect(holds: bool, place: str, found: object, expected: str) -> None:
+def expect(holds: bool, place: str, value: object, expected: str) -> None:
     """Raise MalformedError where a file is not what it should be."""
     if not holds:
-        raise MalformedError(f"{place}: found {' '.join(str(found)[:60].split())}, expected {expected}")
+        raise MalformedError(f"{place}: found {' '.join(str(value)[:SHOWN_VALUE].split())}, expected {expected}")
 
 
 def need(holds: bool, place: str, text: str) -> None:
@@ -45,17 +51,17 @@ def need(holds: bool, place: str, text: str) -> None:
 def parse(data: bytes, what: str) -> Fields:
     """A JSON object; raises MalformedError for all else, also for a field that is there twice and numbers that are none."""
     try:
-        found = json.loads(data.decode("utf-8"), parse_constant=int, object_pairs_hook=_once)
+        document = json.loads(data.decode("utf-8"), parse_constant=int, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
-        raise MalformedError(f"{what}: no JSON that can be read: {str(error)[:200]}") from None
-    expect(isinstance(found, dict), what, type(found).__name__, "an object")
-    return dict(found)
+        raise MalformedError(f"{what}: no JSON that can be read: {str(error)[:SHOWN_ERROR]}") from None
+    expect(isinstance(document, dict), what, type(document).__name__, "an object")
+    return dict(document)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> Fields:
-    found = dict(pairs)
-    expect(len(found) == len(pairs), "a field", "it twice", "each once")
-    return found
+def _without_repeats(pairs: list[tuple[str, Any]]) -> Fields:
+    fields = dict(pairs)
+    expect(len(fields) == len(pairs), "a field", "it twice", "each once")
+    return fields
 
 
 def digest(problem: Fields) -> str:
@@ -76,16 +82,16 @@ def whole(part: Fields, name: str, least: int = 0, default: object = None) -> in
 
 def listed(part: Fields, name: str) -> list[Any]:
     """A list; empty where the field is missing."""
-    found = part.get(name, [])
-    expect(isinstance(found, list), name, type(found).__name__, "a list")
-    return [*found]
+    value = part.get(name, [])
+    expect(isinstance(value, list), name, type(value).__name__, "a list")
+    return [*value]
 
 
 def numbers(part: Fields, name: str, least: int = 0, length: int | None = None) -> list[int]:
     """A list of whole numbers, of a length where that is given; zeros where the field is missing."""
-    found = listed(part, name) if name in part else [0] * (length or 0)
-    expect(length in (None, len(found)), name, f"{len(found)} numbers", f"{length}")
-    return [whole({name: each}, name, least) for each in found]
+    values = listed(part, name) if name in part else [0] * (length or 0)
+    expect(length in (None, len(values)), name, f"{len(values)} numbers", f"{length}")
+    return [whole({name: value}, name, least) for value in values]
 
 
 def rows(part: Fields, name: str, width: int | None = None, least: int = 0) -> list[list[int]]:
@@ -93,14 +99,20 @@ def rows(part: Fields, name: str, width: int | None = None, least: int = 0) -> l
     return [numbers({name: row}, name, least, width) for row in listed(part, name)]
 
 
-def rounded_up(total: int, unit: int) -> int | None:
-    """A bound of ``total / unit``; None where the unit is 0: then more than nothing shows that nothing fits."""
-    need(unit > 0 or total > 0, "proof", "everything fits, as far as this shows")
-    return int(-(-total // unit)) if unit else None
+def bound_of(total: int, denominator: int) -> int | None:
+    """The least whole number that is no less than ``total / denominator``.
+
+    Where the denominator is 0, costs count nothing: then ``total > 0`` shows that nothing fits, and None is returned.
+    """
+    need(denominator > 0 or total > 0, "proof", "everything fits, as far as this shows")
+    return int(-(-total // denominator)) if denominator else None
 
 
-def walk(waiting: list[Any], cost: Callable[[Any], int], looks: int = LOOKS) -> Iterator[Any]:
-    """All of a list that grows while it is walked, the latest first; raises UnprovenError where it costs too many looks."""
+def walk(waiting: list[State], cost: Callable[[State], int], looks: int = LOOKS) -> Iterator[State]:
+    """All states of a list that grows while it is walked, the latest first.
+
+    Raises UnprovenError where ``cost``, summed over the states, exceeds ``looks``: a search that is cut short shows nothing.
+    """
     while waiting:
         need(looks > 0, "proof", "the search takes too long")
         looks -= cost(waiting[-1])

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from stowplan.certificates.checker.graphs import search
+from stowplan.certificates.checker.orders import search
 from stowplan.certificates.checker.reading import LOOKS, UnprovenError
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.operator_order import bounds as order_bounds

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
 
-from stowplan.certificates.checker import places
-from stowplan.certificates.checker.places import Item
+from stowplan.certificates.checker import placement
+from stowplan.certificates.checker.placement import Item
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.certificates.maker.places import DENOMINATOR, Relaxation, priced
 from stowplan.certificates.maker.tree import Side, Tree
@@ -21,7 +21,7 @@ MOST_CHOICES = 100
 
 def banks(wish: Wish) -> Iterator[Proof]:
     """Each buffer in its cheapest bank; then prices of bytes. Or the buffers of one moment that are too many."""
-    room, placed, _ = places.banks(wish.rules, {"denominator": 1})
+    room, placed, _ = placement.banks(wish.rules, {"denominator": 1})
     if wish.infeasible:
         yield {"form": "prices", "denominator": 0}
         for moment, numbers in _live(placed):
@@ -35,7 +35,7 @@ def banks(wish: Wish) -> Iterator[Proof]:
 
 def chip(wish: Wish) -> Iterator[Proof]:
     """Each tensor of bank mapping where it costs least; then prices of bytes on chip."""
-    yield from () if wish.infeasible else _priced(wish, *places.chip(wish.rules, {"denominator": 1})[:2])
+    yield from () if wish.infeasible else _priced(wish, *placement.chip(wish.rules, {"denominator": 1})[:2])
 
 
 def _live(placed: list[Item]) -> list[tuple[int, list[int]]]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import combinations
 
+from stowplan.certificates.checker.intervals import SCALE, resource, search
+from stowplan.certificates.checker.loops import Body
 from stowplan.certificates.checker.reading import UnprovenError
-from stowplan.certificates.checker.schedules import SCALE, Body, resource, search
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.modulo_scheduling.bounds import recurrence_mii
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stowplan.certificates.checker.places import Item
+from stowplan.certificates.checker.placement import Item
 from stowplan.certificates.maker import Proof
 from stowplan.certificates.maker.tree import FRACTION, TRIED, Branched, Decision, Side, Split
 from stowplan.models.mip.matrix import FloatArray, Program

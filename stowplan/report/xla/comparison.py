@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stowplan.backends.xla.score import Judge, judged_program
+from stowplan.backends.xla.score import Scorer, scored_program
 from stowplan.backends.xla.store import Compiled, Record
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import InputError
@@ -86,51 +86,51 @@ def read_comparison(tuning: Tuning, folder: str | Path) -> Comparison:
     """
     compiled = tuning.compiled(folder, 0)
     module = read_module(compiled.program_path)
-    program = judged_program(module)
-    signatures, judge = sign_steps(module, program), Judge(program, load_target(tuning.target))
-    trials = [_played("XLA's default", tuning.default, compiled, judge, signatures)]
+    program = scored_program(module)
+    signatures, scorer = sign_steps(module, program), Scorer(program, load_target(tuning.target))
+    trials = [_played("XLA's default", tuning.default, compiled, scorer, signatures)]
     same = True
     if tuning.best:
         best, made = tuning.trials[tuning.best], tuning.compiled(folder, tuning.best)
         label = f"Best ({in_words(best.way)})"
         same = made.program_path.read_bytes() == compiled.program_path.read_bytes()
-        own, known = judge, signatures
+        own, known = scorer, signatures
         if not same:
             other = read_module(made.program_path)
-            own = Judge(judged_program(other), judge.target)
+            own = Scorer(scored_program(other), scorer.target)
             known = sign_steps(other, own.program)
         trials.append(_played(label, best, made, own, known))
-    return Comparison(program, signatures, judge.target, tuple(trials), compiled.record, same)
+    return Comparison(program, signatures, scorer.target, tuple(trials), compiled.record, same)
 
 
 def _played(
     label: str,
     record: TrialRecord,
     compiled: Compiled,
-    judge: Judge,
+    scorer: Scorer,
     signatures: Mapping[str, StepSignature],
 ) -> PlayedTrial:
-    """As the judge plays it: every step lasts as long as the compiler says."""
-    module = judge.read(compiled)
+    """As the score has it: every step lasts as long as the compiler says."""
+    module = scorer.read(compiled)
     steps = {step.name: step for step in module.steps}
     total = sum(step.weight * (step.cycles or 0) for step in steps.values())
     if total != record.cycles:
         raise InputError(
             f"found a module of {total:,} cycles, expected {record.cycles:,} as in the tuning", source=compiled.module_path
         )
-    program = judge.program
+    program = scorer.program
     if module.has_fast_memory:
-        imported = judge.plan(compiled)
+        imported = scorer.plan(compiled)
         plan, notes = imported.plan, imported.notes
     else:
         plan = Plan(
-            problem=judge.problem.digest,
-            objective=sum(judge.durations_ps(module)),
+            problem=scorer.problem.digest,
+            objective=sum(scorer.durations_ps(module)),
             program=program.name,
-            target=judge.target.name,
+            target=scorer.target.name,
         )
         notes = ("everything in slow memory",)
-    layout = build_layout(judge.problem, plan, "steps", judge.play(plan, module))
+    layout = build_layout(scorer.problem, plan, "steps", scorer.play(plan, module))
     return PlayedTrial(
-        label, record, steps, read_assignment(module.module, signatures, fast_space=judge.target.fast_space), layout, notes
+        label, record, steps, read_assignment(module.module, signatures, fast_space=scorer.target.fast_space), layout, notes
     )

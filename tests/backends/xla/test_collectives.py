@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stowplan.backends.xla.collectives import collective_cycles
-from stowplan.backends.xla.score import judged_program
+from stowplan.backends.xla.score import scored_program
 from stowplan.frontends.hlo import parse_module, program_from_module
 from stowplan.hardware.targets import load_target
 
@@ -86,7 +86,7 @@ def test_a_pair_is_one_step() -> None:
 
 def test_links_are_counted_here_so_nobody_is_warned_of_them(recwarn: pytest.WarningsRecorder) -> None:
     text = f"HloModule m, is_scheduled=true\nENTRY %main (x: f32[1024,1024]) -> f32[] {{\n{asynchronous('')}\n}}\n"
-    assert [step.name for step in judged_program(parse_module(text)).steps] == ["go"]
+    assert [step.name for step in scored_program(parse_module(text)).steps] == ["go"]
     assert not recwarn
 
 

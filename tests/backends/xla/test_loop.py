@@ -20,7 +20,7 @@ from stowplan.backends.xla.loop import COMPILES
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import Proposal, fitted, overlaps, plans, preloads, tightened
 from stowplan.backends.xla.run import Run
-from stowplan.backends.xla.score import CompiledModule, Judge, Score
+from stowplan.backends.xla.score import CompiledModule, Score, Scorer
 from stowplan.backends.xla.steer import (
     ALL_SLOW,
     ASSIGNMENT_OPTION,
@@ -232,14 +232,14 @@ def test_copies_begin_earlier_where_the_program_waits(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, wait: int, is_tried: bool
 ) -> None:
     """Stalls are less the larger the overlap ratio is; XLA's own is 2."""
-    of_instructions = Judge.score
+    of_instructions = Scorer.score
 
-    def score(self: Judge, found: CompiledModule) -> Score:
+    def score(self: Scorer, found: CompiledModule) -> Score:
         options = found.compiled.record.options
         stalls = 0 if ASSIGNMENT_OPTION in options else round(wait / float(options.get(OVERLAP_OPTION, 2)))
         return msgspec.structs.replace(of_instructions(self, found), stall_cycles=stalls)
 
-    monkeypatch.setattr(Judge, "score", score)
+    monkeypatch.setattr(Scorer, "score", score)
     tuning = tune_workload(WORKLOAD)
     tried = [trial for trial in tuning.trials if trial.way == "overlap"]
     assert bool(tried) == is_tried == (OVERLAP_OPTION in tuning.compiler_options)
@@ -334,13 +334,13 @@ def test_plans_that_begin_from_what_xla_made(fake: Fake, tmp_path: Path) -> None
     evidence = evidence_of(tune_workload(WORKLOAD, compiles=1, folder=tmp_path), tmp_path)
     default = evidence.trials[0]
     found = PLANNED(evidence, random.Random(0), default)
-    theirs = evidence.judge.plan(default.compiled, found.problem).plan
+    theirs = evidence.scorer.plan(default.compiled, found.problem).plan
     assert (found.problem.evictions, found.problem.prefetches) == ("between_steps", "sliced")
     assert found.plan.objective <= theirs.objective
-    within = evidence.judge.plan(default.compiled).plan
-    assert evidence.judge.most_bytes(within) == default.score.fast_bytes == 3 << 20
+    within = evidence.scorer.plan(default.compiled).plan
+    assert evidence.scorer.most_bytes(within) == default.score.fast_bytes == 3 << 20
     kept = {residency.tensor for residency in within.residencies}
-    assert evidence.judge.most_bytes(within, kept) == 0
+    assert evidence.scorer.most_bytes(within, kept) == 0
 
 
 def evidence_of(tuning: Tuning, folder: Path) -> Evidence:

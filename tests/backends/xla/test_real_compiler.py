@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stowplan.backends.xla import CompileError, Compiler, by_name, of_function, tune_workload
-from stowplan.backends.xla.score import Judge, judged_program
+from stowplan.backends.xla.score import Scorer, scored_program
 from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT, OVERLAP_OPTION, Steer
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.workload import PACKAGES
@@ -183,10 +183,10 @@ def test_a_sharded_training_step(folder: Path, tmp_path: Path) -> None:
         assert "all-reduce" in text
         assert "input_output_alias={ {0}: (0, {}" in text
     module = read_module(compiled.program_path)
-    judge = Judge(judged_program(module), load_target("tpu-v5e"))
-    score = judge.score(judge.read(compiled))
+    scorer = Scorer(scored_program(module), load_target("tpu-v5e"))
+    score = scorer.score(scorer.read(compiled))
     assert 0 < score.collective_cycles < score.cycles
-    assert judge.plan(compiled).dropped == ()
+    assert scorer.plan(compiled).dropped == ()
 
 
 def test_shard_map_with_a_donated_argument(folder: Path, tmp_path: Path) -> None:
@@ -202,8 +202,8 @@ def test_shard_map_with_a_donated_argument(folder: Path, tmp_path: Path) -> None
     assert [trial.error for trial in tuning.trials] == ["", ""]
     compiled = tuning.compiled(tmp_path, 0)
     assert {"collective-permute-start", "all-reduce"} <= {*re.findall(r" ([a-z-]+)\(", text_of(compiled))}
-    judge = Judge(judged_program(read_module(compiled.program_path)), load_target("tpu-v5e"))
-    assert judge.plan(compiled).dropped == ()
+    scorer = Scorer(scored_program(read_module(compiled.program_path)), load_target("tpu-v5e"))
+    assert scorer.plan(compiled).dropped == ()
 
 
 def test_a_factory_gets_the_mesh(folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import stowplan
 from stowplan.backends.xla import tune_workload
-from stowplan.backends.xla.score import CompiledCycles, Judge, judged_program
+from stowplan.backends.xla.score import CompiledCycles, Scorer, scored_program
 from stowplan.backends.xla.store import read_result
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import read_module
@@ -26,11 +26,11 @@ def test_plans_have_the_cycles_of_compiles(fake: Fake, tmp_path: Path) -> None:
     problem = stowplan.read(program, target="tpu-v4")
     cycles = CompiledCycles(tmp_path)(problem)
     assert cycles is not None
-    judge, own = Judge(judged_program(read_module(program)), load_target("tpu-v4")), []
+    scorer, own = Scorer(scored_program(read_module(program)), load_target("tpu-v4")), []
     for record in tmp_path.glob("*/*/record.json"):
         result = read_result(record.parent)
-        if result.module_path.exists() and judge.read(result).has_fast_memory:
-            own.append((judge.plan(result).plan, judge.score(judge.read(result))))
+        if result.module_path.exists() and scorer.read(result).has_fast_memory:
+            own.append((scorer.plan(result).plan, scorer.score(scorer.read(result))))
     # XLA's own plans have the cycles that XLA says, and nothing in fast memory has those of the compile without any.
     assert own
     assert [cycles(plan) for plan, _ in own] == [score.total - score.stall_cycles for _, score in own]

@@ -20,7 +20,7 @@ from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
 from stowplan.models.modulo_scheduling.verify import verify
 from tests.learned_guidance.modulo_scheduling import plain
-from tests.models.modulo_scheduling.brute_force import Judge
+from tests.models.modulo_scheduling.brute_force import Reference
 from tests.models.modulo_scheduling.cases import graph, line, linked_problem, random_problem, varied_problem
 
 
@@ -75,10 +75,10 @@ def test_no_mask_bars_a_plan(make: Callable[[int, int], Problem], look_ahead: bo
     found = 0
     for seed in range(50):
         problem = single_links(seed, 4, make)
-        judge = Judge(problem)
+        reference = Reference(problem)
         for ii in range(1, problem.machine.spoke_depth + 1):
             last = max((pin.time or 0 for pin in problem.pins), default=0) + 3 * ii
-            for (tiles, times), _ in zip(judge.plans(ii, last), range(12), strict=False):
+            for (tiles, times), _ in zip(reference.plans(ii, last), range(12), strict=False):
                 mapping = Mapping(problem, ii, look_ahead=look_ahead)
                 while mapping.current >= 0:
                     number = mapping.current

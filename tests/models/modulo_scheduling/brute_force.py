@@ -1,4 +1,4 @@
-"""All plans of tiny problems, one by one: the judge of verifier and models.
+"""All plans of tiny problems, one by one: the reference of verifier and models.
 
 Written from docs/reference/modulo-scheduling.md.
 """
@@ -38,7 +38,7 @@ def ways(problem: Problem, start: int, end: int) -> list[list[tuple[int, int]]]:
     return [steps for clocks, steps in found if clocks == least]
 
 
-class Judge:
+class Reference:
     """Validity of tiles and times, by the rules."""
 
     def __init__(self, problem: Problem):
@@ -240,18 +240,18 @@ class Judge:
 
 def best(problem: Problem) -> tuple[int, int] | None:
     """(II, makespan) of the best plan; None where there is none."""
-    judge = Judge(problem)
-    latency = max(judge.latency, default=0)
-    farthest = max(0, *judge.nominal, *(hops for hops in judge.hops.values() if hops is not None))
+    reference = Reference(problem)
+    latency = max(reference.latency, default=0)
+    farthest = max(0, *reference.nominal, *(hops for hops in reference.hops.values() if hops is not None))
     for ii in range(1, problem.machine.spoke_depth + 1):
         # Rounds need be no further apart than along a path of all instructions: each a value's way, or the distance of an edge.
-        is_bounded = problem.rules.max_delay is not None or judge.sent
-        longest = max((distance for _, _, distance in (*judge.edges, *judge.sent)), default=0)
+        is_bounded = problem.rules.max_delay is not None or reference.sent
+        longest = max((distance for _, _, distance in (*reference.edges, *reference.sent)), default=0)
         back = 1 + longest if is_bounded else 0
         step = max(-(-(latency + farthest + ii - 1) // ii), back)
         last = max((pin.time or 0 for pin in problem.pins), default=0) + ii * (step * (len(problem.instructions) - 1) + 2)
-        if next(judge.plans(ii, last + latency), None) is not None:
+        if next(reference.plans(ii, last + latency), None) is not None:
             for makespan in range(latency, last + latency + 1):
-                if next(judge.plans(ii, makespan), None) is not None:
+                if next(reference.plans(ii, makespan), None) is not None:
                     return ii, makespan
     return None

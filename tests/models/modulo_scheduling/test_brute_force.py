@@ -13,7 +13,7 @@ from stowplan.models.modulo_scheduling.bounds import find_obstacle, objective_bo
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.verify import verify
-from tests.models.modulo_scheduling.brute_force import Judge, best
+from tests.models.modulo_scheduling.brute_force import Reference, best
 from tests.models.modulo_scheduling.cases import linked_problem, random_problem, varied_problem
 
 #: Problems in one test, so that a failure names few seeds.
@@ -69,15 +69,15 @@ def test_milp_finds_the_same(make: Callable[..., Problem]) -> None:
 
 @pytest.mark.parametrize("make", [random_problem, varied_problem, linked_problem])
 def test_verifier_agrees_with_all_places(make: Callable[..., Problem]) -> None:
-    """Random places, valid or not: the verifier finds fault exactly where the judge does."""
+    """Random places, valid or not: the verifier finds fault exactly where the reference does."""
     agreed = {True: 0, False: 0}
     for seed in range(400):
         problem = make(seed, most=3)
-        judge, chance = Judge(problem), random.Random(seed)
+        reference, chance = Reference(problem), random.Random(seed)
         ii = chance.randint(1, problem.machine.spoke_depth)
-        valid = next(judge.plans(ii, 8 + max(judge.latency)), None)
+        valid = next(reference.plans(ii, 8 + max(reference.latency)), None)
         for _ in range(6):
-            tiles = tuple(chance.choice(list(judge.tiles)) for _ in problem.instructions)
+            tiles = tuple(chance.choice(list(reference.tiles)) for _ in problem.instructions)
             times = [chance.randint(0, 8) for _ in tiles]
             if valid is not None and chance.random() < 0.7:
                 # Near a valid plan, or it.
@@ -86,28 +86,32 @@ def test_verifier_agrees_with_all_places(make: Callable[..., Problem]) -> None:
                     times[chance.randrange(len(times))] += chance.choice([-1, 1, ii])
             if min(times) < 0:
                 continue
-            ok = judge.tiles_ok(tiles) and all(judge.times_ok(tiles, times[: n + 1], ii) for n in range(len(times)))
-            ok = ok and judge.messages_ok(tiles, times, ii)
-            routes = judge.routes(tiles, times, ii) if ok else None
-            found = verify(problem, _plan(judge, ii, tiles, times, routes))
+            ok = reference.tiles_ok(tiles) and all(reference.times_ok(tiles, times[: n + 1], ii) for n in range(len(times)))
+            ok = ok and reference.messages_ok(tiles, times, ii)
+            routes = reference.routes(tiles, times, ii) if ok else None
+            found = verify(problem, _plan(reference, ii, tiles, times, routes))
             assert found.ok == (ok and routes is not None), (seed, found.violations)
             agreed[found.ok] += 1
     assert min(agreed.values()) > 200
 
 
-def _plan(judge: Judge, ii: int, tiles: tuple[int, ...], times: list[int], routes: list[tuple[int, ...]] | None) -> Plan:
+def _plan(
+    reference: Reference, ii: int, tiles: tuple[int, ...], times: list[int], routes: list[tuple[int, ...]] | None
+) -> Plan:
     """A plan of these places that hides nothing: right in all that follows from them."""
-    problem = judge.problem
+    problem = reference.problem
     links, delays = [], []
     for at, edge in enumerate(problem.edges):
-        ways = judge.ways[tiles[edge.source], tiles[edge.target]]
-        first = tuple(link for _, link in ways[0]) if ways and not judge.is_sent[at] else ()
+        ways = reference.ways[tiles[edge.source], tiles[edge.target]]
+        first = tuple(link for _, link in ways[0]) if ways and not reference.is_sent[at] else ()
         links.append(routes[at] if routes else first)
         taken = (
-            judge.nominal[edge.source] if judge.is_sent[at] else sum(problem.machine.links[link].clocks for link in links[at])
+            reference.nominal[edge.source]
+            if reference.is_sent[at]
+            else sum(problem.machine.links[link].clocks for link in links[at])
         )
-        delays.append(times[edge.target] + ii * edge.distance - times[edge.source] - judge.latency[edge.source] - taken)
-    makespan = max(map(sum, zip(times, judge.latency, strict=True)))
+        delays.append(times[edge.target] + ii * edge.distance - times[edge.source] - reference.latency[edge.source] - taken)
+    makespan = max(map(sum, zip(times, reference.latency, strict=True)))
     plan = Plan(
         problem=problem.digest,
         objective=encode_objective(ii, makespan),
@@ -118,7 +122,7 @@ def _plan(judge: Judge, ii: int, tiles: tuple[int, ...], times: list[int], route
         slots=tuple(time % ii for time in times),
         routes=tuple(links),
         delays=tuple(delays),
-        starts=judge.starts(tiles) or (),
-        interfaces=judge.ask(tiles, times, ii) or tuple(0 if n in judge.accesses else None for n in range(len(tiles))),
+        starts=reference.starts(tiles) or (),
+        interfaces=reference.ask(tiles, times, ii) or tuple(0 if n in reference.accesses else None for n in range(len(tiles))),
     )
     return msgspec.json.decode(msgspec.json.encode(plan), type=Plan)

@@ -15,7 +15,7 @@ from stowplan.models.modulo_scheduling.differences import positive_cycle
 from stowplan.models.modulo_scheduling.machine import Link
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.models.modulo_scheduling.problem import Operand, Problem, Rules
-from tests.models.modulo_scheduling.brute_force import Judge
+from tests.models.modulo_scheduling.brute_force import Reference
 from tests.models.modulo_scheduling.cases import DOWN, UP, graph, line, linked_problem, random_problem, varied_problem
 
 
@@ -43,11 +43,11 @@ def test_no_feasible_interval_is_refuted(make: Callable[..., Problem]) -> None:
             continue
         iis = unrefuted_iis(problem).iis
         obstacles += not iis
-        judge = Judge(problem)
+        reference = Reference(problem)
         for ii in range(1, problem.machine.spoke_depth + 1):
             if ii not in iis:
                 last = 12 + max((pin.time or 0 for pin in problem.pins), default=0)
-                assert next(judge.plans(ii, last), None) is None, (seed, ii)
+                assert next(reference.plans(ii, last), None) is None, (seed, ii)
                 refuted += 1
     assert refuted > 100
     assert obstacles > 20

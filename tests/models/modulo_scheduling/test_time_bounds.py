@@ -13,7 +13,7 @@ from stowplan.models.modulo_scheduling.machine import AsynchronousFabric
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules
 from stowplan.models.modulo_scheduling.structure import Structure
-from tests.models.modulo_scheduling.brute_force import Judge
+from tests.models.modulo_scheduling.brute_force import Reference
 from tests.models.modulo_scheduling.cases import graph, line
 from tests.patience import HANG
 
@@ -75,9 +75,9 @@ def test_every_plan_is_within() -> None:
     plans = bound = 0
     for seed in range(250):
         problem = cyclic_problem(seed, most=3)
-        structure, judge = Structure(problem), Judge(problem)
+        structure, reference = Structure(problem), Reference(problem)
         ii = recurrence_mii(problem, structure)
-        for at, (tiles, times) in enumerate(judge.plans(ii, 8)):
+        for at, (tiles, times) in enumerate(reference.plans(ii, 8)):
             if at == 40:
                 break
             plans += 1

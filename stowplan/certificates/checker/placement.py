@@ -1,0 +1,179 @@
+"""Form ``prices`` where everything stands in one memory for life: tiers of networks, banks of buffers, tensors on chip or not.
+
+A byte of a memory has a price at a moment, and a use of a tensor earns something in each tier. Then no plan costs less than
+every layer at its least and every item in its cheapest memory, less what all memory would cost; offsets are left out. Each kind
+is read by a function of its own, from docs/reference/tier-placement.md, banked-packing.md and bank-mapping.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from stowplan.certificates.checker.packing import aligned
+from stowplan.certificates.checker.prices import Splits, cheapest, rounded
+from stowplan.certificates.checker.reading import LARGEST, Fields, bound_of, listed, rows, whole
+
+#: In a second.
+PICOSECONDS = 10**12
+
+#: Memories of bank mapping.
+ON_CHIP, OFF_CHIP = 0, 1
+
+
+class Item(NamedTuple):
+    """A tensor or buffer, which lives in ``[start, end)``."""
+
+    start: int
+    end: int
+    taken: dict[int, int]
+    """What it takes, by memory that it fits into."""
+    costs: dict[int, int]
+    """What it costs there, as a multiple of one over the denominator."""
+
+
+class Placed(NamedTuple):
+    """A problem as memories and what stands in one of them."""
+
+    room: list[int]
+    """Of each memory."""
+    items: list[Item]
+    total: int
+    """What all plans cost beside the items, as a multiple of one over the denominator."""
+
+
+def prices(read: Callable[[Fields, Fields], Placed], problem: Fields, proof: Fields, splits: Splits) -> int | None:
+    """Least cost of the items that are read from a problem at the prices of memory; item i is the i-th thing there.
+
+    denominator * cost >= total + sum over items of least over memories (cost there + price * units there) - price * room
+
+    None where a denominator of 0, which lets costs count nothing, shows that they do not fit.
+    """
+    room, items, total = read(problem, proof)
+    if not all(item.taken for item in items):
+        return None
+    for row in listed(proof, "memory"):
+        memory, moment, price = whole(row, "memory"), whole(row, "moment", -LARGEST), whole(row, "price")
+        taken = [item.taken.get(memory, 0) if item.start <= moment < item.end else 0 for item in items]
+        units, most = rounded(row, taken, room[memory])
+        total -= price * most
+        for item, own in zip(items, units, strict=True):
+            if own:
+                item.costs[memory] += price * own
+    for number, item in enumerate(items):
+        total += min(cost + splits[number, memory] for memory, cost in item.costs.items())
+    return bound_of(total + splits[()], whole(proof, "denominator"))
+
+
+def tiers(problem: Fields, proof: Fields) -> Placed:
+    """The tiers; the weights (item 2i) and the output (2i + 1) of each layer i; the latency less what uses earn, in ps.
+
+    What a use of an item earns in a tier is a price, which the item pays there, and the layer gets:
+
+    latency of a layer = overhead + max(compute, time of the first tier for other bytes, time of each tier for its uses)
+    """
+    layers, memories, denominator = problem["layers"], problem["tiers"], whole(proof, "denominator")
+    last_reader = {source: number for number, layer in enumerate(layers) for source in layer["inputs"]}
+    earned = Counter({(layer, item, tier): price for layer, item, tier, price in rows(proof, "access", 4, -LARGEST)})
+    items, total = list[Item](), 0
+    for number, layer in enumerate(layers):
+        items.append(_in_tiers(memories, 0, len(layers), layer["weight_bytes"]))
+        items.append(_in_tiers(memories, number, last_reader.get(number, number) + 1, layer["output_bytes"]))
+        choices = []
+        for item, size in _moved(layers, number):
+            costs = items[item].costs
+            earns = {tier: earned[number, item, tier] for tier in costs}
+            costs.update({tier: cost - earns[tier] for tier, cost in costs.items()})
+            choices.append([[paid, paid + denominator * _transfer(memories[tier], size)] for tier, paid in earns.items()])
+        times = [denominator * layer["compute_ps"], denominator * _transfer(memories[0], layer["external_bytes"])]
+        total += denominator * layer["overhead_ps"] + (cheapest(times, choices) if all(choices) else 0)
+    return Placed([memory["capacity"] for memory in memories], items, total)
+
+
+def _in_tiers(memories: list[Fields], start: int, end: int, size: int) -> Item:
+    """A tensor in each tier that is large enough; it costs nothing but its uses."""
+    fits = [tier for tier, memory in enumerate(memories) if size <= memory["capacity"]]
+    return Item(start, end, dict.fromkeys(fits, size), dict.fromkeys(fits, 0))
+
+
+def _moved(layers: list[Fields], number: int) -> list[tuple[int, int]]:
+    """(item, bytes) that a layer moves: the outputs that it reads, its own, and what it reads of its weights."""
+    layer = layers[number]
+    moved = [(2 * source + 1, layers[source]["output_bytes"]) for source in (*layer["inputs"], number)]
+    read = layer["weight_bytes"] if layer["weight_read_bytes"] is None else layer["weight_read_bytes"]
+    return [*moved, (2 * number, read)] if layer["weight_bytes"] else moved
+
+
+def _transfer(tier: Fields, size: int) -> int:
+    """Picoseconds, to the nearest, halves up."""
+    return int((2 * size * PICOSECONDS + tier["bandwidth"]) // (2 * tier["bandwidth"]))
+
+
+def banks(problem: Fields, proof: Fields) -> Placed:
+    """The banks, and the buffers, each with size x uses x cost of the bank."""
+    memories, denominator, items = problem["banks"], whole(proof, "denominator"), list[Item]()
+    room = [max(0, bank["capacity"] - aligned(bank["reserved"], bank["alignment"])) for bank in memories]
+    for buffer in problem["buffers"]:
+        allowed = [number for number, bank in enumerate(memories) if not buffer["banks"] or bank["name"] in buffer["banks"]]
+        size = {number: aligned(buffer["size"], memories[number]["alignment"]) for number in allowed}
+        taken = {number: units for number, units in size.items() if units <= room[number]}
+        costs = {number: denominator * buffer["size"] * buffer["uses"] * memories[number]["cost"] for number in taken}
+        items.append(Item(buffer["lower"], buffer["upper"], taken, costs))
+    return Placed(room, items, 0)
+
+
+class Access(NamedTuple):
+    """An operator of bank mapping reads or writes a tensor."""
+
+    op: int
+    layouts: set[int]
+    """Those in which it may do so."""
+    loaded: int
+    """Bytes that it loads where the tensor is off chip."""
+
+
+def chip(problem: Fields, proof: Fields) -> Placed:
+    """The chip and main memory, and the tensors of bank mapping with the bytes that they cost.
+
+    On chip: off_chip_weight x bytes that must be loaded or stored once + copy_weight x bytes of a copy between banks.
+    Off chip: off_chip_weight x bytes that all its operators load and store.
+    """
+    reads, writes = _accesses(problem)
+    denominator, items = whole(proof, "denominator"), list[Item]()
+    for tensor, readers, writers in zip(problem["tensors"], reads, writes, strict=True):
+        size = tensor["bytes"]
+        once = size * (tensor["is_output"] if writers else bool(readers))
+        moved = size * bool(writers) + sum(access.loaded for access in readers)
+        copied = problem["copy_weight"] * _copied(tensor, readers, writers)
+        costs = {ON_CHIP: problem["off_chip_weight"] * once + copied, OFF_CHIP: problem["off_chip_weight"] * moved}
+        moments = [access.op for access in (*readers, *writers)] or [0]
+        taken = {ON_CHIP: size, OFF_CHIP: 0} if size <= problem["capacity"] else {OFF_CHIP: 0}
+        paid = {memory: denominator * costs[memory] for memory in taken}
+        items.append(Item(min(moments), max(moments) + 1, taken, paid))
+    return Placed([problem["capacity"], 0], items, 0)
+
+
+def _accesses(problem: Fields) -> tuple[list[list[Access]], list[list[Access]]]:
+    """Reads and writes of each tensor."""
+    reads: list[list[Access]] = [[] for _ in problem["tensors"]]
+    writes: list[list[Access]] = [[] for _ in problem["tensors"]]
+    for number, op in enumerate(problem["operators"]):
+        loaded = [*op["read_bytes"], *(0 for _ in op["writes"])]
+        for place, (tensor, size) in enumerate(zip((*op["reads"], *op["writes"]), loaded, strict=True)):
+            accesses = reads if place < len(op["reads"]) else writes
+            accesses[tensor].append(Access(number, {option[place] for option in op["options"]}, size))
+    return reads, writes
+
+
+def _copied(tensor: Fields, readers: list[Access], writers: list[Access]) -> int:
+    """Bytes of a copy between banks that a tensor has in any case, or less.
+
+    Layouts are -1, the axes, and then the views. Whatever layout it is written in, a read in none of the same layout needs a
+    copy in one of its own; one copy alone is counted, the largest.
+    """
+    size: int = tensor["bytes"]
+    sizes = dict(enumerate([size] * (1 + len(tensor["shape"])) + [view["bytes"] for view in tensor["views"]], -1))
+    written = {*range(-1, len(tensor["shape"]))}.intersection(*(access.layouts for access in writers))
+    copied = ([access.layouts for access in readers if layout not in access.layouts] for layout in written)
+    return min(max((min(sizes[layout] for layout in layouts) for layouts in reads), default=0) for reads in copied)

@@ -1,0 +1,243 @@
+"""What contributors are told holds: names that pages give are there, and each task changes as many files as they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import stowplan
+from stowplan.hardware.targets.toml_files import template
+from tests.paths import EXAMPLES, ROOT
+from tests.patience import HANG
+
+PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md"]
+
+#: Folders that names of files may be given from.
+ROOTS = [ROOT, ROOT / "stowplan"]
+
+SUFFIXES = (".py", ".md", ".toml", ".txt", ".yml", ".json")
+
+#: Not of this repository, or of what it makes: the environment, programs, and what stands for any name.
+ELSEWHERE = {"pre-commit", "bin", "venv", "BEFORE", "AFTER", "v", "hypothesis", "profile", "explore"}
+
+
+@cache
+def sources() -> dict[Path, str]:
+    """All text that names may come from, but pages."""
+    paths = [*ROOT.glob("*.toml"), ROOT / "Makefile", *ROOT.glob(".ci/*"), *ROOT.glob(".github/**/*.yml")]
+    for folder in ("stowplan", "tests", "benchmarks", "docs", "examples"):
+        paths += [path for suffix in ("py", "toml") for path in (ROOT / folder).rglob(f"*.{suffix}")]
+    return {path: path.read_text(encoding="utf-8") for path in paths if path != Path(__file__)}
+
+
+@cache
+def words() -> set[str]:
+    return set().union(*(re.findall(r"\w+", text) for text in sources().values()))
+
+
+def is_file(name: str) -> bool:
+    """A file or folder, from one of the roots or anywhere below the package, the tests and the benchmarks."""
+    pattern = re.sub(r"<\w+>|\bKIND\b|\bNAME\b", "*", name).strip("/")
+    patterns = [pattern] if pattern.endswith(SUFFIXES) else [pattern, f"{pattern}.py"]
+    folders = [ROOT / name for name in ("stowplan", "tests", "benchmarks", "docs", ".github")]
+    from_roots = (path for root in ROOTS for each in patterns for path in root.glob(each))
+    below = (path for folder in folders for each in patterns for path in folder.rglob(each))
+    return any(True for _ in from_roots) or any(True for _ in below)
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def stale(span: str) -> list[str]:
+    """What is not there of what a page has between backticks."""
+    missing = []
+    for word in re.sub(r"\[[A-Z \w]*\]", "", span).split():
+        file, _, name = word.partition("::")
+        if file.startswith("--"):
+            flag = file.partition("=")[0]
+            missing += (
+                [] if flag[2:].replace("-", "_") in words() or any(flag in text for text in sources().values()) else [flag]
+            )
+        elif "/" in file or file.endswith(SUFFIXES):
+            missing += [] if is_file(file) or file.startswith(".venv/") else [file]
+            missing += [name] if name and name not in words() else []
+        elif re.fullmatch(r"(stowplan|benchmarks|tests)(\.\w+)+", file) and not is_module(file):
+            # An attribute of a module, a format of files, or a group of entry points.
+            missing += [] if any(f'"{file}' in text for text in sources().values()) or has_attribute(file) else [file]
+        else:
+            missing += [part for part in re.findall(r"[A-Za-z_]\w+", word) if part not in words() | ELSEWHERE]
+    return missing
+
+
+def has_attribute(name: str) -> bool:
+    module, _, attribute = name.rpartition(".")
+    return is_module(module) and attribute in words() if module else False
+
+
+def spans(text: str) -> list[str]:
+    """What stands between backticks, and the lines of blocks of code."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
+    return [*re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)), *lines]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_name_is_stale(page: Path) -> None:
+    given = spans(page.read_text(encoding="utf-8"))
+    assert len(given) > 30
+    assert not {span: missing for span in given if (missing := stale(span))}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_make_and_modules_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert {name for span in spans(text) for name in re.findall(r"\bmake ([a-z-]+)", span)} <= {*targets}
+    assert not [name for name in re.findall(r"python -m ([\w.]+)", text) if name != "pytest" and not is_module(name)]
+
+
+def test_the_check_sees_stale_names() -> None:
+    assert not stale("stowplan/kinds.py")
+    assert not stale("models/<kind>/problem.py")
+    assert not stale("result.py::Result")
+    for name in (
+        "stowplan/kindes.py",
+        "models/<kind>/problems.py",
+        "result.py::Resultat",
+        "stowplan.kindes.of_problem",
+        "context.remains_to_be_seen()",
+        "NoSuchFormat",
+        "--no-such-flag",
+    ):
+        assert stale(name), name
+
+
+def changed_copy(folder: Path, changes: dict[str, tuple[str, str]]) -> Path:
+    """A copy of the package in which some files have one piece of text in the place of another."""
+    copy = folder / "copy"
+    shutil.copytree(ROOT / "stowplan", copy / "stowplan", ignore=shutil.ignore_patterns("__pycache__", "*.pt", "objects"))
+    for name, (before, after) in changes.items():
+        path = copy / "stowplan" / name
+        text = path.read_text(encoding="utf-8")
+        assert text.count(before) == 1, name
+        path.write_text(text.replace(before, after), encoding="utf-8")
+    return copy
+
+
+def run(copy: Path, *arguments: object) -> str:
+    """Output of a Python process that finds a copy of the package."""
+    command = [sys.executable, *map(str, arguments)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def solve(copy: Path, *arguments: object) -> dict[str, object]:
+    """The result of a solve by a copy of the package."""
+    told = run(copy, "-m", "stowplan", "solve", EXAMPLES / "banks.json", *arguments, "--time-limit", 60, "-q", "--json")
+    result: dict[str, object] = json.loads(told)
+    return result
+
+
+def test_a_heuristic_changes_two_files(tmp_path: Path) -> None:
+    changes = {
+        "portfolio/banked_packing/candidates.py": (
+            "def by_size(",
+            "def mine(problem: Problem, context: Context) -> None:\n    by_size(problem, context)\n\n\ndef by_size(",
+        ),
+        "portfolio/banked_packing/kind.py": (
+            '        Candidate("choice", ',
+            '        Candidate("mine", "heuristic", f"{_HERE}:mine"),\n        Candidate("choice", ',
+        ),
+    }
+    result = solve(changed_copy(tmp_path, changes), "--candidates", "mine")
+    assert "mine" in json.dumps(result["candidates"])
+    assert result["verified"]
+
+
+def test_a_flag_of_searches_changes_three_files(tmp_path: Path) -> None:
+    seed = '    seed: Annotated[int, _flag("N", '
+    changes = {
+        "portfolio/context.py": (seed, f'    patience: Annotated[int, _flag("N", "How long to wait.")] = 7\n{seed}'),
+        "portfolio/solve.py": ("    seed: int = 0,\n", "    seed: int = 0,\n    patience: int = 7,\n"),
+        "portfolio/batch/records.py": ("    seed: int = 0\n", "    seed: int = 0\n    patience: int = 7\n"),
+    }
+    copy = changed_copy(tmp_path, changes)
+    assert solve(copy, "--candidates", "heuristic", "--patience", 3)["verified"]
+    code = (
+        "import inspect, stowplan; from stowplan.portfolio.batch.records import Settings;"
+        "print(Settings(patience=3).search.patience, inspect.signature(stowplan.solve).parameters['patience'].default)"
+    )
+    assert run(copy, "-c", code) == "3 7\n"
+
+
+def test_a_flag_of_one_command_changes_one_file(tmp_path: Path) -> None:
+    quiet = '    quiet: Quiet = False,\n    *,\n    options: ReadOptions,\n) -> None:\n    """Write the MILP'
+    flag = '    depth: Annotated[int, option("--depth", "N", "How deep.")] = 7,\n'
+    copy = changed_copy(tmp_path, {"cli/convert.py": (quiet, flag + quiet)})
+    assert re.search(r"--depth +N +How deep\. +\[default: 7\]", run(copy, "-m", "stowplan", "export", "--help"))
+
+
+FORMAT = """
+from stowplan.frontends.format import InputFormat, Opened, Source
+from stowplan.frontends.options import ReadOptions
+from stowplan.models.packing.problem import Buffer, Problem
+
+
+def _open(source: Source, options: ReadOptions) -> Opened:
+    sizes = source.path.read_text().split()
+    return Opened(Problem(buffers=tuple(Buffer(id=str(at), lower=0, upper=1, size=int(size)) for at, size in enumerate(sizes))))
+
+
+FORMAT = InputFormat(
+    what="a list of sizes",
+    suffixes=(".sizes",),
+    accepts=lambda source: frozenset(),
+    matches=lambda source: source.path.suffix == ".sizes",
+    open=_open,
+)
+"""
+
+
+def test_a_format_is_a_file_and_a_line(tmp_path: Path) -> None:
+    line = '    "stowplan.frontends.dfg.format",\n'
+    copy = changed_copy(tmp_path, {"frontends/formats.py": (line, f'    "stowplan.frontends.sizes",\n{line}')})
+    (copy / "stowplan" / "frontends" / "sizes.py").write_text(FORMAT)
+    (copy / "three.sizes").write_text("1 2 4")
+    run(copy, "-m", "stowplan", "convert", "three.sizes", "-o", "problem.json")
+    assert len(json.loads((copy / "problem.json").read_text())["buffers"]) == 3
+
+
+def test_a_chip_is_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(template("memory-mapping"))
+    assert stowplan.read(EXAMPLES / "alexnet_inf_b1.hlo.txt.gz", target=path).digest
+
+
+def test_a_kind_is_six_files_of_a_package() -> None:
+    outside = ROOT / "tests" / "outside"
+    files = [*outside.glob("makespan/*.py"), *outside.glob("*/entry_points.txt")]
+    assert len(files) == 6
+
+
+def test_a_rule_of_memory_mapping_is_known_to_ten_files_at_most() -> None:
+    """What knows the rule that members of an alias group are fast together."""
+    package = ROOT / "stowplan"
+    knowing = {
+        path.relative_to(package).as_posix()
+        for path, text in sources().items()
+        if path.is_relative_to(package) and re.search(r"\balias_rule\b", text)
+    }
+    assert {"models/memory_mapping/problem.py", "models/memory_mapping/verify.py"} < knowing
+    assert len(knowing) <= 10
