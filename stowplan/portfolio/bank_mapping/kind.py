@@ -76,7 +76,7 @@ KIND = Kind(
     unit="bytes",
     baseline_sources=("local", "propagation"),
     decisions=DECISIONS,
-    presenter="stowplan.report.bank_mapping.presenter:BankMappingPresenter",
+    presenter="stowplan.report.bank_mapping:BankMappingPresenter",
     extras=_extras,
     certificate="stowplan.certificates.maker.linear:chip",
 )

@@ -90,7 +90,7 @@ KIND = Kind(
     makes_baselines=lambda problem: (Candidate("by_size", "baseline", f"{_HERE}:by_size"),),
     decisions=DECISIONS,
     offset_table=offset_table,
-    presenter="stowplan.report.banked_packing.presenter:BankedPackingPresenter",
+    presenter="stowplan.report.banked_packing:BankedPackingPresenter",
     extras=_extras,
     certificate="stowplan.certificates.maker.linear:banks",
 )

@@ -89,7 +89,7 @@ KIND = Kind(
     proven=_proven,
     decisions=DECISIONS,
     offset_table=offset_table,
-    presenter="stowplan.report.operator_order.presenter:OrderPresenter",
+    presenter="stowplan.report.operator_order:OrderPresenter",
     extras=_extras,
     certificate="stowplan.certificates.maker.cuts:order",
 )

@@ -131,7 +131,7 @@ KIND = Kind(
     asks_for_any=lambda problem: problem.capacity is not None,
     decisions=DECISIONS,
     offset_table=offset_table,
-    presenter="stowplan.report.packing.presenter:PackingPresenter",
+    presenter="stowplan.report.packing:PackingPresenter",
     extras=_extras,
     certificate="stowplan.certificates.maker.loads:packing",
 )

@@ -84,6 +84,6 @@ KIND = Kind(
     unit="cost",
     makes_baselines=_makes_baselines,
     decisions=DECISIONS,
-    presenter="stowplan.report.rematerialization.presenter:RematerializationPresenter",
+    presenter="stowplan.report.rematerialization:RematerializationPresenter",
     certificate="stowplan.certificates.maker.cuts:rematerialization",
 )

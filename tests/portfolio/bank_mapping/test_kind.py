@@ -28,8 +28,8 @@ from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, search
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.portfolio.context import Context, Options
-from stowplan.report.bank_mapping import presenter as bank_mapping
-from stowplan.report.bank_mapping.presenter import bytes_on_chip, moved
+from stowplan.report import bank_mapping
+from stowplan.report.bank_mapping import bytes_on_chip, moved
 from stowplan.report.presenter import presenter_for
 from stowplan.transforms.eliminate import eliminate
 from tests.frontends.affine.execute import run
