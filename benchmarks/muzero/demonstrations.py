@@ -26,7 +26,7 @@ from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played, training_variants, with_capacity
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import draw_bias, play_biased
+from stowplan.learned_guidance.memory_mapping.muzero.exploration import draw_bias, play_biased
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping import hint as hints
