@@ -12,7 +12,7 @@ from stowplan.backends.fallback import MemoryLimitError, PlanningWarning, Unsupp
 from stowplan.lazy import lazy_names, listed
 
 if TYPE_CHECKING:
-    from stowplan.backends.orders import OrderReport as OrderReport
+    from stowplan.backends.search import OrderReport as OrderReport
     from stowplan.backends.torch.entry import backend as backend
     from stowplan.backends.torch.entry import memory_limit as memory_limit
     from stowplan.backends.torch.entry import partitioner as partitioner
