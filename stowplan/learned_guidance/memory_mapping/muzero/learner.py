@@ -161,8 +161,11 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on, but for the number of steps."""
-        parts = {"network": self.network, "target": self.target, "optimizer": self.optimizer}
-        return {name: part.state_dict() for name, part in parts.items()}
+        return {
+            "network": self.network.state_dict(),
+            "target": self.target.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from such a state."""
