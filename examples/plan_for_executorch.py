@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     sys.exit(f"this example needs {error.name}: pip install '.[executorch]'")
 
-from stowplan.backends.executorch import banked_memory_planning_pass, memory_planning_pass
+from stowplan.backends.executorch import memory_planning_pass
 
 
 class Branches(nn.Module):
@@ -54,7 +54,7 @@ def main() -> None:
 
     # A small fast memory beside a large slow one: what is used most goes into the fast one.
     memory = TargetMemoryMap([Bank("tcm", 64 << 10, 1), Bank("sram", 1 << 20, 2)])
-    banked_pass = banked_memory_planning_pass(memory, time_limit=10)
+    banked_pass = memory_planning_pass(10, target=memory)
     edge = to_edge(torch.export.export(model, (x,)))
     banked = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=banked_pass))
     for found in banked_pass.memory_planning_algo.algo_list[0].reports:

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.lib.bank_mapping.traffic import traffic
+from benchmarks.bank_mapping.traffic import traffic
 from benchmarks.lib.places import SHARED
 from stowplan.frontends.affine import Builder
 from stowplan.frontends.affine.format import PRECISIONS, read_graph

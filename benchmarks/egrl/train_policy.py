@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import stowplan
-from benchmarks.lib.places import EXAMPLES
 from benchmarks.lib.tier_placement.imitation import Example, imitate
 from benchmarks.lib.tier_placement.stacked import stacked
 from benchmarks.lib.tier_placement.variants import generated
+from benchmarks.tier_placement.networks import read
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i import kernel
 from stowplan.hardware.nnp_i.compiler import compiler_plan
@@ -170,11 +169,6 @@ def density(problem: Problem) -> Floats:
     fast = rank.reshape(each.shape)
     tiers = len(problem.tiers)
     return np.stack([1 - fast, *[fast / (tiers - 1)] * (tiers - 1)], axis=-1)
-
-
-def read(name: str, precision: str) -> Problem:
-    problem: Problem = stowplan.read(EXAMPLES / f"{name}.layers.json", "nnp-i", precision=precision)
-    return problem
 
 
 if __name__ == "__main__":

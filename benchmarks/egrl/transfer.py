@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 #: Whose policies: the learner's actor, and the best graph network of the population.
 POLICIES = ("learner", "member")
 
-#: What is made of a policy's probabilities: its likeliest tiers as they are (0 where the chip's compiler has to change them),
-#: as the compiler changes them, and tiers filled in the order of the odds.
-DECODINGS = ("likeliest", "rectified", "filled")
-
 #: Networks that are trained on.
 SOURCES = ("bert_base_s128", "resnet50")
 

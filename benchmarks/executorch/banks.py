@@ -19,7 +19,7 @@ from executorch.exir.banked_memory_planning import Bank, TargetMemoryMap
 from executorch.exir.banked_memory_planning import banked_memory_planning_pass as stock_pass
 
 from benchmarks.lib.torch_models import MODELS
-from stowplan.backends.executorch import banked_memory_planning_pass, memory_planning_pass
+from stowplan.backends.executorch import memory_planning_pass
 
 CASES = (
     "unet8:256,unet8:768,unet8:1024,nasnet_cells:512,nasnet_cells:1024,randwire:256,randwire:512,transformer:128,transformer:256,"
@@ -40,7 +40,7 @@ def main() -> None:
     for case in filter(None, options.cases.split(",")):
         name, size = case.split(":")
         memory = TargetMemoryMap([Bank("fast", int(size) << 10, 1), Bank("slow", 1 << 29, 2)])
-        report = export(name, banked_memory_planning_pass(memory, time_limit=options.time_limit)).reports[0]
+        report = export(name, memory_planning_pass(options.time_limit, target=memory)).reports[0]
         total = sum(report.traffic.values())
         stock = "no plan" if report.stock_traffic is None else f"{report.stock_traffic['fast'] / total:.1%}"
         words = [stock, f"{report.traffic['fast'] / total:.1%}", "yes" if report.is_proven else "no", f"{report.seconds:.1f}"]
@@ -49,7 +49,7 @@ def main() -> None:
     for name in filter(None, options.tight.split(",")):
         room = export(name, memory_planning_pass(options.time_limit)).reports[0].size
         memory = TargetMemoryMap([Bank("only", room, 1)])
-        found = [exports(name, make) for make in (stock_pass(memory), banked_memory_planning_pass(memory))]
+        found = [exports(name, make) for make in (stock_pass(memory), memory_planning_pass(target=memory))]
         print(f"| {name}, {room:,} bytes | {' | '.join('exports' if each else 'no plan' for each in found)} |", flush=True)
 
 

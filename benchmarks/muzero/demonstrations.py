@@ -21,11 +21,12 @@ import numpy as np
 import stowplan
 from benchmarks.lib.memory_mapping.constructions import best_guided
 from benchmarks.lib.memory_mapping.synthetic import synthetic
+from benchmarks.muzero.runs import normalised
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played, training_variants, with_capacity
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import draw_bias, play_biased
+from stowplan.learned_guidance.memory_mapping.muzero.exploration import draw_bias, play_biased
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping import hint as hints
@@ -201,19 +202,19 @@ def demonstrated(program: Program, pace: float, begin: Sequence[Any] = ()) -> De
         rewards["guided insertion"] = problem.normalised_return(int(guided.totals[0].total))
         plans.append(export_plan(problem, data, guided))
     greedy, rng = game.reset(), np.random.default_rng(program.spec[1:])
-    rewards["greedy game"] = game_reward(problem, int(play_greedy(game.tables, greedy.data)))
+    rewards["greedy game"] = normalised(problem, int(play_greedy(game.tables, greedy.data)))
     elite = Elite(game, rng)
     for actions in (greedy.actions, *(actions_of(problem, plan, game).actions for plan in plans), *begin):
         elite.offer(actions)
-    rewards["followed"] = game_reward(problem, elite.games[0][0])
+    rewards["followed"] = normalised(problem, elite.games[0][0])
     seconds = pace * (0.1 + len(game.moves) / 2000)
     for number, part in enumerate((0.6, 0.2, 0.2)):
         elite.play(part * seconds)
         if not number:
-            rewards["biased"] = game_reward(problem, elite.games[0][0])
+            rewards["biased"] = normalised(problem, elite.games[0][0])
         found = improve(game, elite.games[0][1], time_limit=part * seconds, seed=number)
         elite.offer(found.actions)
-    rewards["game"] = game_reward(problem, elite.games[0][0])
+    rewards["game"] = normalised(problem, elite.games[0][0])
     values = None if program.hint is None else values_of(program.hint)
     return Demonstrated(
         program.spec, len(game.moves), elite.games[0][1], values, rewards, [np.array(greedy.actions, np.int8), elite.biased()]
@@ -282,11 +283,6 @@ def scales(game: CompiledGame) -> tuple[float, float]:
     from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig
 
     return Observer(game, ObservationConfig(map_rows=1, map_columns=1, profile_bins=1, supply_slots=1)).scales
-
-
-def game_reward(problem: Problem, return_ps: int) -> float:
-    """R of a game's return."""
-    return problem.normalised_return(problem.all_slow_ps - return_ps)
 
 
 def read(paths: Sequence[Path]) -> list[Demonstrated]:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from benchmarks.lib.memory_mapping.deviations import deviations
 from benchmarks.lib.memory_mapping.imitation import Positions, positions_of, preferred
-from benchmarks.muzero.demonstrations import Demonstrated, Program, game_reward
+from benchmarks.muzero.demonstrations import Demonstrated, Program
+from benchmarks.muzero.runs import normalised
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame
@@ -34,7 +35,7 @@ def play(policy: Policy, programs: Sequence[Program], seed: int) -> list[list[Pl
 
 def note(program: Program, found: Demonstrated, games: Sequence[Played]) -> None:
     """Put what the policy reached beside the best game's R."""
-    found.rewards["likeliest"] = game_reward(program.problem, games[0].return_ps)
+    found.rewards["likeliest"] = normalised(program.problem, games[0].return_ps)
 
 
 def positions(program: Program, found: Demonstrated, games: Sequence[Played], config: ObservationConfig) -> list[Positions]:
@@ -43,7 +44,7 @@ def positions(program: Program, found: Demonstrated, games: Sequence[Played], co
     observer = Observer(game, config)
     best = settled(game, found.actions)
     found.actions = best[0]
-    found.rewards["plain"] = game_reward(program.problem, int(best[1][-1, best[0][-1]]))
+    found.rewards["plain"] = normalised(program.problem, int(best[1][-1, best[0][-1]]))
     wanted = preferred(best[1], best[0], game.unit_ps)
     parts = [positions_of(game, observer, best[0], wanted)]
     for played in games:

@@ -12,6 +12,20 @@ class UnsupportedError(StowplanError):
     """A graph that a back end makes no plan for: the framework's own has to do."""
 
 
+class MemoryLimitError(StowplanError):
+    """No plan, or no step, is within the memory limit; says the least that was reached, and what is proven.
+
+    Attributes
+    ----------
+    limit, least, bound
+        Bytes: what was asked for, the least peak found, and what no plan is below.
+    """
+
+    def __init__(self, message: str, limit: int, least: int, bound: int):
+        super().__init__(message)
+        self.limit, self.least, self.bound = limit, least, bound
+
+
 class PlanningWarning(UserWarning):
     """A graph has the framework's own plan, or does not run within its limit; says why."""
 

@@ -1,11 +1,17 @@
-"""Options of a search for a plan, as all back ends take them, and the search under them."""
+"""The search for a plan as all back ends have it: its options, :func:`stowplan.solve` under them, and orders of operators."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+import msgspec
+
+from stowplan.models.operator_order.plan import Plan
+from stowplan.models.operator_order.problem import Problem
 from stowplan.portfolio.context import Options
+from stowplan.portfolio.operator_order.kind import KIND
 from stowplan.portfolio.solve import solve
 from stowplan.result import Result
 
@@ -28,3 +34,38 @@ def solve_with(options: Options, problem: Any, plans: Mapping[str, Any] | None =
         workers=options.workers,
         plans=plans,
     )
+
+
+class OrderReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one graph. Peaks are the most bytes that live while an operator runs, by the framework's own sizes."""
+
+    operators: int
+    given: int
+    """Peak in the order that the graph had."""
+    peak: int
+    bound: int
+    """No order has a lower peak."""
+    moved: bool
+    """Whether the graph has another order now."""
+    seconds: float
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no order has a lower peak."""
+        return self.peak <= self.bound
+
+
+def ordered(problem: Problem, options: Options, began: float) -> tuple[Plan, OrderReport]:
+    """The order of least peak, that given where none is lower; ``began`` by ``time.monotonic``."""
+    given = KIND.initial(problem)["given"]
+    result = solve_with(options, problem)
+    plan = given if result.plan is None or result.plan.objective >= given.objective else result.plan
+    report = OrderReport(
+        operators=len(problem.ops),
+        given=given.objective,
+        peak=plan.objective,
+        bound=min(plan.objective, result.bound or 0),
+        moved=plan is not given,
+        seconds=round(time.monotonic() - began, 3),
+    )
+    return plan, report

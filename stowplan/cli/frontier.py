@@ -80,9 +80,9 @@ def frontier_command(
         note(str(output))
     if png is not None:
         from stowplan.report.figures import save_picture
-        from stowplan.report.rematerialization.frontier import picture
+        from stowplan.report.rematerialization import frontier_picture
 
-        save_picture(picture(problem, points), png)
+        save_picture(frontier_picture(problem, points), png)
         note(str(png))
     if cancel.is_set():
         raise typer.Exit(INTERRUPTED)

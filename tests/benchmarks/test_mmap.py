@@ -70,7 +70,7 @@ def test_what_is_learned_from_a_program() -> None:
     assert [bool(part.policy.any()) for part in parts] == [True, False]
     state = program.game.reset()
     state.play(found.actions)
-    assert found.rewards["plain"] == pytest.approx(module.game_reward(program.problem, state.return_ps))
+    assert found.rewards["plain"] == pytest.approx(module.normalised(program.problem, state.return_ps))
 
 
 def test_a_module_is_judged_by_the_stronger_greedy() -> None:

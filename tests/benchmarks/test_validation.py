@@ -1,4 +1,4 @@
-"""The published suite, and the improver that is measured beside annealing."""
+"""The published suite."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.lib.modulo_scheduling import kernels
-from benchmarks.ppo.improver import Improver, Partial, anneal, begun
 from benchmarks.validation.problems import PROBLEMS, write
 from benchmarks.validation.suite import dearest, spreads
-from stowplan.frontends.dfg import lower
-from stowplan.learned_guidance.modulo_scheduling.body import Body
-from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
-from stowplan.models.modulo_scheduling.plan import encode_objective
-from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.batch.records import Settings
 from stowplan.portfolio.batch.task import find_inputs
 from stowplan.portfolio.validation import suite
@@ -49,25 +42,3 @@ def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = msgspec.structs.replace(problems[0].exact, objective=100)
     dear = msgspec.structs.replace(found, problems=(msgspec.structs.replace(problems[0], exact=exact),))
     assert "| MMap-MuZero | four | drop t2 for read 2 | 4.0% | 100% |" in dearest({"MMap-MuZero": dear})
-
-
-def test_a_mapping_is_put_together_again_and_improved() -> None:
-    problem = lower(kernels.unrolled(kernels.distance(), 8))
-    tally = begun(problem)
-    best = tally.best
-    assert best is not None
-    again = Partial(Body(problem), best.ii, dict(enumerate(zip(best.tiles, best.times, strict=True))))
-    assert again.current < 0
-    worse = msgspec.structs.replace(best, ii=best.ii + 2, objective=encode_objective(best.ii + 2, best.makespan))
-    wider = begun(problem)
-    wider.best = worse
-    Improver(wider, Uniform(), 0).run(20)
-    assert wider.best is not None
-    assert wider.best.ii < best.ii + 2
-    assert verify(problem, wider.best).ok
-    assert wider.evaluations > 0
-    annealed = begun(problem)
-    annealed.best = worse
-    anneal(annealed, 0, 1_000, lambda: False)
-    assert annealed.best.ii < best.ii + 2
-    assert verify(problem, annealed.best).ok

@@ -15,9 +15,9 @@ from stowplan.models.packing.verify import verify as verify_packing
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.kind import KIND
 from stowplan.portfolio.operator_order.orders import depth_first
+from stowplan.report import operator_order
 from stowplan.report.html import render_report
-from stowplan.report.operator_order import presenter as operator_order
-from stowplan.report.operator_order.presenter import build_profile
+from stowplan.report.operator_order import build_profile
 from stowplan.report.presenter import draw, presenter_for
 from tests.models.operator_order.cases import random_problem
 from tests.paths import EXAMPLES

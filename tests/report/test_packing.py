@@ -16,9 +16,9 @@ from stowplan.errors import InputError, UsageError
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.portfolio.kind import kind_of
+from stowplan.report import packing
 from stowplan.report.boxes import assign_colours
-from stowplan.report.packing import presenter as packing
-from stowplan.report.packing.presenter import axis_top, build_layout, heading, layouts_section, plots
+from stowplan.report.packing import axis_top, build_layout, heading, layouts_section, plots
 from stowplan.report.page import Details
 from stowplan.report.presenter import Labelled, draw, presenter_for
 from tests.models.packing.cases import random_problem

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.lib.bank_mapping.execute import run
 from stowplan.errors import MissingDependencyError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.program import Copy, Load, Piece, Program
 from stowplan.transforms import compose
 from stowplan.transforms.eliminate import Report, eliminate
+from tests.frontends.affine.execute import run
 from tests.hardware.affine.cases import MOVES, random_inputs, random_program
 
 

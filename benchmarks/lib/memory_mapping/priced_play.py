@@ -38,9 +38,6 @@ SETTINGS = 5
 #: Standard deviations of changes: of settings, of blocks, of tensors' weights (logarithms).
 SPREAD = 0.4, 0.6, 1.0
 
-#: Games between two looks at the clock.
-PIECE = 8
-
 
 def first_settings() -> Floats:
     """The constant floors."""

@@ -42,15 +42,6 @@ class Collection:
         """All of them."""
         return tuple(problem for suite in self.suites.values() for problem in suite)
 
-    def at_most(self, instructions: int) -> Collection:
-        """Those with no more instructions, relays included; suites may be empty."""
-        return Collection(
-            {
-                suite: tuple(problem for problem in problems if len(problem.instructions) <= instructions)
-                for suite, problems in self.suites.items()
-            }
-        )
-
     def without(self, suite: str) -> Split:
         """Leave one suite out; InputError where there is none of this name."""
         if suite not in self.suites:

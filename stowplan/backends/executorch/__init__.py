@@ -16,23 +16,19 @@ from stowplan.lazy import lazy_names, listed
 
 if TYPE_CHECKING:
     from stowplan.backends.executorch.banks import BankedPlanningAlgorithm as BankedPlanningAlgorithm
-    from stowplan.backends.executorch.banks import banked_memory_planning_pass as banked_memory_planning_pass
-    from stowplan.backends.executorch.banks import banked_planning_algorithm as banked_planning_algorithm
     from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm as MemoryPlanningAlgorithm
-    from stowplan.backends.executorch.planning import memory_planning_algorithm as memory_planning_algorithm
-    from stowplan.backends.executorch.planning import memory_planning_pass as memory_planning_pass
     from stowplan.backends.executorch.program import Planned as Planned
+    from stowplan.backends.executorch.program import memory_planning_pass as memory_planning_pass
     from stowplan.backends.executorch.program import offset_table as offset_table
     from stowplan.backends.executorch.program import plan as plan
     from stowplan.backends.executorch.program import write_offsets as write_offsets
     from stowplan.backends.executorch.reorder import ReorderPass as ReorderPass
-    from stowplan.backends.executorch.reorder import reorder_pass as reorder_pass
 
 _PLACES = {
-    "banks": ["BankedPlanningAlgorithm", "banked_memory_planning_pass", "banked_planning_algorithm"],
-    "planning": ["MemoryPlanningAlgorithm", "memory_planning_algorithm", "memory_planning_pass"],
-    "program": ["Planned", "offset_table", "plan", "write_offsets"],
-    "reorder": ["ReorderPass", "reorder_pass"],
+    "banks": ["BankedPlanningAlgorithm"],
+    "planning": ["MemoryPlanningAlgorithm"],
+    "program": ["Planned", "memory_planning_pass", "offset_table", "plan", "write_offsets"],
+    "reorder": ["ReorderPass"],
 }
 
 __all__ = ["PlanningWarning", *chain.from_iterable(_PLACES.values())]

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Unpack
 
 import msgspec
@@ -17,7 +15,7 @@ from stowplan.arguments import whole
 from stowplan.backends.executorch import arenas, check
 from stowplan.backends.executorch.arenas import Tensor
 from stowplan.backends.executorch.control_flow import Graph, assign, flatten, is_program, read
-from stowplan.backends.executorch.planning import NEEDED, complaint, pass_with
+from stowplan.backends.executorch.planning import NEEDED, complaint
 from stowplan.backends.fallback import UnsupportedError, reason, require, warn
 from stowplan.backends.search import SearchOptions, solve_with
 from stowplan.errors import InputError, UsageError
@@ -54,26 +52,63 @@ class BankReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.cost <= self.bound
 
 
-@dataclass
 class BankedPlanningAlgorithm:
-    """An algorithm for ``MemoryPlanningAlgorithmSuite``, to be used alone; made by :func:`banked_planning_algorithm`."""
+    """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite``, which must be the only one there.
 
-    target: Any
-    """Executorch's ``TargetMemoryMap``, or anything with its ``banks``."""
-    options: Options
-    costs: tuple[int, ...]
-    """Of a byte in each bank."""
-    stock: Callable[..., Any] | None = None
-    """Executorch's planner with the same arguments; None takes the installed one's."""
-    count_uses: Callable[[Any, Sequence[Any]], Mapping[int, int]] | None = None
-    """Uses by ``id`` of the specification; None counts the nodes of the graph that touch it."""
-    reports: list[BankReport] = field(default_factory=list)
-    """One for each program planned so far."""
-    _known: dict[int, Graph] = field(default_factory=dict, repr=False)
-    """Graphs by ``id`` of the module that no other was seen to run so far."""
+    The suite adds up the bytes of all arenas, which says nothing where they are of unlike memories.
 
-    def __post_init__(self) -> None:
-        self.__name__ = "stowplan_banked"
+    Parameters
+    ----------
+    target
+        Executorch's ``TargetMemoryMap``: banks with hard capacities, the fastest first.
+    costs
+        Cost of a byte read or written, by name of the bank, as whole numbers in any unit; without it each bank costs
+        :data:`RATIO` times the one before. With two banks the plan does not depend on it.
+    time_limit
+        Seconds for each graph.
+    stock
+        Executorch's planner with the same arguments; None takes the installed one's.
+    count_uses
+        Uses by ``id`` of the specification, of a graph module and its specifications; by default the nodes that touch it.
+    search
+        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
+
+    Attributes
+    ----------
+    reports
+        One for each program planned so far.
+
+    Raises
+    ------
+    UsageError
+        An argument of a wrong type or out of range; costs that do not name each bank.
+    """
+
+    __name__ = "stowplan_banked"
+
+    def __init__(
+        self,
+        target: Any,
+        costs: Mapping[str, int] | None = None,
+        *,
+        time_limit: float = 10.0,
+        stock: Callable[..., Any] | None = None,
+        count_uses: Callable[[Any, Sequence[Any]], Mapping[int, int]] | None = None,
+        **search: Unpack[SearchOptions],
+    ):
+        self.target, self.stock, self.count_uses = target, stock, count_uses or nodes_that_touch
+        names = [bank.name for bank in target.banks]
+        if costs is not None and set(costs) != set(names):
+            raise UsageError(
+                f"found costs of {', '.join(sorted(costs)) or 'nothing'}, expected one for each bank: {', '.join(names)}"
+            )
+        given = {name: RATIO**at for at, name in enumerate(names)} if costs is None else costs
+        self.costs = tuple(whole(f"the cost {{}} of {name}", given[name], 0) for name in names)
+        """Of a byte in each bank."""
+        self.options = Options(time_limit=time_limit, **search)
+        self.reports: list[BankReport] = []
+        self._known: dict[int, Graph] = {}
+        """Graphs by ``id`` of the module that no other was seen to run so far."""
 
     def __call__(
         self,
@@ -173,7 +208,7 @@ class BankedPlanningAlgorithm:
         """The problem, and whose buffers they are."""
         uses: dict[int, int] = {}
         for part in graph.parts():
-            uses |= (self.count_uses or count_uses)(part.module, part.specs)
+            uses |= self.count_uses(part.module, part.specs)
         roots: dict[int, int] = {}
         for tensor in tensors:
             root = id(tensor.root())
@@ -251,7 +286,7 @@ class BankedPlanningAlgorithm:
         return offsets
 
 
-def count_uses(graph_module: Any, specs: Sequence[Any]) -> dict[int, int]:
+def nodes_that_touch(graph_module: Any, specs: Sequence[Any]) -> dict[int, int]:
     """Nodes that read or write each tensor, by ``id`` of the specification; views and allocations move nothing."""
     from executorch.exir import memory
     from executorch.exir.memory_planning import get_node_tensor_specs
@@ -265,67 +300,6 @@ def count_uses(graph_module: Any, specs: Sequence[Any]) -> dict[int, int]:
         for key in touched & uses.keys():
             uses[key] += 1
     return uses
-
-
-def banked_planning_algorithm(
-    target: Any,
-    costs: Mapping[str, int] | None = None,
-    *,
-    time_limit: float = 10.0,
-    **search: Unpack[SearchOptions],
-) -> BankedPlanningAlgorithm:
-    """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite``, which must be the only one there.
-
-    The suite adds up the bytes of all arenas, which says nothing where they are of unlike memories.
-
-    Parameters
-    ----------
-    target
-        Executorch's ``TargetMemoryMap``: banks with hard capacities, the fastest first.
-    costs
-        Cost of a byte read or written, by name of the bank, as whole numbers in any unit; without it each bank costs
-        :data:`RATIO` times the one before. With two banks the plan does not depend on it.
-    time_limit
-        Seconds for each graph.
-    search
-        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
-
-    Raises
-    ------
-    UsageError
-        An argument of a wrong type or out of range; costs that do not name each bank.
-    """
-    names = [bank.name for bank in target.banks]
-    if costs is not None and set(costs) != set(names):
-        raise UsageError(
-            f"found costs of {', '.join(sorted(costs)) or 'nothing'}, expected one for each bank: {', '.join(names)}"
-        )
-    given = {name: RATIO**at for at, name in enumerate(names)} if costs is None else costs
-    chosen = tuple(whole(f"the cost {{}} of {name}", given[name], 0) for name in names)
-    return BankedPlanningAlgorithm(target, Options(time_limit=time_limit, **search), chosen)
-
-
-def banked_memory_planning_pass(
-    target: Any, costs: Mapping[str, int] | None = None, *, time_limit: float = 10.0, **others: Any
-) -> Any:
-    """A ``MemoryPlanningPass`` with :func:`banked_planning_algorithm`, in place of executorch's function of the same name.
-
-    Parameters
-    ----------
-    others
-        As :func:`banked_planning_algorithm` takes them, or executorch's ``MemoryPlanningPass``, but for
-        ``share_mutable_buffers``.
-
-    Raises
-    ------
-    MissingDependencyError
-        Without executorch.
-    UsageError
-        State that methods share: executorch keeps it in arena 2, whatever the map says.
-    """
-    if others.get("share_mutable_buffers"):
-        raise UsageError("found share_mutable_buffers with banks, expected it off: executorch keeps such state in arena 2")
-    return pass_with(partial(banked_planning_algorithm, target, costs, time_limit=time_limit), others)
 
 
 def _stock(target: Any) -> Callable[..., Any]:

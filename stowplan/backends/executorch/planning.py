@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
 import msgspec
@@ -61,21 +59,41 @@ class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.size <= self.bound
 
 
-@dataclass
 class MemoryPlanningAlgorithm:
-    """An algorithm for ``MemoryPlanningAlgorithmSuite``; made by :func:`memory_planning_algorithm`."""
+    """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite``.
 
-    options: Options
-    greedy: Callable[..., Any] | None = None
-    """Executorch's planner with the same arguments; None takes the installed one's."""
-    reports: list[ArenaReport] = field(default_factory=list)
-    """One for each arena of each program planned so far."""
-    _known: dict[int, Graph] = field(default_factory=dict, repr=False)
-    """Graphs by ``id`` of the module that no other was seen to run so far."""
+    Each arena is packed to the least height; an arena that is not smaller than greedy's stays as greedy has it, and one that
+    greedy packs to its load costs nothing. Everything is verified before it is handed over. A graph that cannot be planned
+    keeps greedy's plan, with a :class:`~stowplan.backends.fallback.PlanningWarning`.
 
-    def __post_init__(self) -> None:
-        # The suite keeps results by the names of their algorithms.
-        self.__name__ = "stowplan"
+    Parameters
+    ----------
+    time_limit
+        Seconds for each arena of each graph; most take far less.
+    greedy
+        Executorch's planner with the same arguments; None takes the installed one's.
+    search
+        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
+
+    Attributes
+    ----------
+    reports
+        One for each arena of each program planned so far.
+
+    Raises
+    ------
+    UsageError
+        An argument of a wrong type or out of range.
+    """
+
+    # The suite keeps results by the names of their algorithms.
+    __name__ = "stowplan"
+
+    def __init__(self, time_limit: float = 10.0, *, greedy: Callable[..., Any] | None = None, **search: Unpack[SearchOptions]):
+        self.options, self.greedy = Options(time_limit=time_limit, **search), greedy
+        self.reports: list[ArenaReport] = []
+        self._known: dict[int, Graph] = {}
+        """Graphs by ``id`` of the module that no other was seen to run so far."""
 
     def __call__(
         self,
@@ -171,61 +189,6 @@ class MemoryPlanningAlgorithm:
             source=source,
             seconds=round(time.monotonic() - began, 3),
         )
-
-
-def memory_planning_algorithm(time_limit: float = 10.0, **search: Unpack[SearchOptions]) -> MemoryPlanningAlgorithm:
-    """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite``.
-
-    Each arena is packed to the least height; an arena that is not smaller than greedy's stays as greedy has it, and one that
-    greedy packs to its load costs nothing. Everything is verified before it is handed over. A graph that cannot be planned
-    keeps greedy's plan, with a :class:`~stowplan.backends.fallback.PlanningWarning`.
-
-    Parameters
-    ----------
-    time_limit
-        Seconds for each arena of each graph; most take far less.
-    search
-        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
-
-    Returns
-    -------
-    MemoryPlanningAlgorithm
-        With ``reports`` of what it did.
-
-    Raises
-    ------
-    UsageError
-        An argument of a wrong type or out of range.
-    """
-    return MemoryPlanningAlgorithm(Options(time_limit=time_limit, **search))
-
-
-def memory_planning_pass(time_limit: float = 10.0, **others: Any) -> Any:
-    """A ``MemoryPlanningPass`` with :func:`memory_planning_algorithm`, for executorch's ``ExecutorchBackendConfig``.
-
-    Parameters
-    ----------
-    others
-        As :func:`memory_planning_algorithm` takes them, or executorch's ``MemoryPlanningPass``: ``alloc_graph_input``,
-        ``share_mutable_buffers`` and so on.
-
-    Raises
-    ------
-    MissingDependencyError
-        Without executorch.
-    """
-    return pass_with(partial(memory_planning_algorithm, time_limit), others)
-
-
-def pass_with(make: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """Executorch's ``MemoryPlanningPass`` with one algorithm alone, which takes what it knows of the arguments given."""
-    require(*NEEDED)
-    search = {name: value for name, value in given.items() if name in SearchOptions.__annotations__}
-    others = {name: value for name, value in given.items() if name not in search}
-    from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
-    from executorch.exir.passes import MemoryPlanningPass
-
-    return MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([make(**search)]), **others)
 
 
 def _installed_greedy() -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""One call from an edge program to a planned ExecuTorch program, and where its tensors then stand, as a table for builds.
+"""What users of ExecuTorch call: a memory planning pass, one call from an edge program to a planned one, and tables of offsets.
 
 First the order of the operators is planned, then offsets. Tables are written as a C header, JSON or CSV.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -15,14 +16,52 @@ import msgspec
 
 from stowplan import files
 from stowplan.backends.emit import FORMATS, check_form
+from stowplan.backends.executorch.banks import BankedPlanningAlgorithm
 from stowplan.backends.executorch.planning import NEEDED, ArenaReport, MemoryPlanningAlgorithm, complaint
 from stowplan.backends.executorch.reorder import ReorderPass
 from stowplan.backends.fallback import require
-from stowplan.backends.orders import OrderReport
-from stowplan.backends.search import SearchOptions
+from stowplan.backends.search import OrderReport, SearchOptions
 from stowplan.errors import UsageError
 from stowplan.models.document import Arena, OffsetRow, OffsetTable
-from stowplan.portfolio.context import Options
+
+
+def memory_planning_pass(
+    time_limit: float = 10.0, *, target: Any = None, costs: Mapping[str, int] | None = None, **others: Any
+) -> Any:
+    """A ``MemoryPlanningPass`` for executorch's ``ExecutorchBackendConfig``.
+
+    Parameters
+    ----------
+    time_limit, target, costs
+        As :class:`~stowplan.backends.executorch.banks.BankedPlanningAlgorithm` takes them; without a target the planner is
+        :class:`~stowplan.backends.executorch.planning.MemoryPlanningAlgorithm`.
+    others
+        As :func:`stowplan.solve` takes them (``deterministic``, ``seed``, ``workers``), or as executorch's
+        ``MemoryPlanningPass`` does: ``alloc_graph_input``, ``share_mutable_buffers`` and so on.
+
+    Raises
+    ------
+    MissingDependencyError
+        Without executorch.
+    UsageError
+        An argument of a wrong type or out of range; or, with a target, state that methods share: executorch keeps it in
+        arena 2, whatever the map says.
+    """
+    require(*NEEDED)
+    search: Any = {name: others.pop(name) for name in SearchOptions.__annotations__.keys() & others.keys()}
+    algorithm: Any
+    if target is None:
+        if costs is not None:
+            raise UsageError("found costs without a target, expected the banks that they are of")
+        algorithm = MemoryPlanningAlgorithm(time_limit, **search)
+    elif others.get("share_mutable_buffers"):
+        raise UsageError("found share_mutable_buffers with banks, expected it off: executorch keeps such state in arena 2")
+    else:
+        algorithm = BankedPlanningAlgorithm(target, costs, time_limit=time_limit, **search)
+    from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
+    from executorch.exir.passes import MemoryPlanningPass
+
+    return MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([algorithm]), **others)
 
 
 @dataclass(frozen=True)
@@ -77,7 +116,7 @@ def plan(
     require(*NEEDED)
     from executorch.exir import ExecutorchBackendConfig
 
-    options = Options(time_limit=time_limit, **search)
+    options: dict[str, Any] = {"time_limit": time_limit, **search}
     base = ExecutorchBackendConfig() if config is None else config
     if not order or complaint():
         return _planned(edge, base, options, order=False)
@@ -93,9 +132,9 @@ def plan(
     return replace(given, orders=orders)
 
 
-def _planned(edge: Any, base: Any, options: Options, *, order: bool) -> Planned:
+def _planned(edge: Any, base: Any, options: Mapping[str, Any], *, order: bool) -> Planned:
     """Lower an edge program, in another order or in its own."""
-    reorder, algorithm = ReorderPass(options), MemoryPlanningAlgorithm(options)
+    reorder, algorithm = ReorderPass(**options), MemoryPlanningAlgorithm(**options)
     passes = base.memory_planning_pass
     planning = (
         {name: _with_algorithm(memory_pass, algorithm) for name, memory_pass in passes.items()}

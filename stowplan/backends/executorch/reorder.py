@@ -9,13 +9,11 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 from stowplan.backends.executorch.arenas import round_up
 from stowplan.backends.fallback import UnsupportedError, reason, warn
-from stowplan.backends.orders import OrderReport, ordered
-from stowplan.backends.search import SearchOptions
+from stowplan.backends.search import OrderReport, SearchOptions, ordered
 from stowplan.frontends.torch_program import (
     RANDOM,
     EffectOrder,
@@ -33,13 +31,30 @@ from stowplan.portfolio.context import Options
 ALIGNMENT = 16
 
 
-@dataclass
 class ReorderPass:
-    """A pass for ``ExecutorchBackendConfig(passes=[...])``; made by :func:`reorder_pass`."""
+    """A pass for executorch's ``ExecutorchBackendConfig(passes=[...])`` that orders operators for the least peak of live bytes.
 
-    options: Options
-    reports: list[OrderReport] = field(default_factory=list)
-    """One for each graph so far."""
+    Parameters
+    ----------
+    time_limit
+        Seconds for each graph.
+    search
+        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
+
+    Attributes
+    ----------
+    reports
+        One for each graph so far.
+
+    Raises
+    ------
+    UsageError
+        An argument of a wrong type or out of range.
+    """
+
+    def __init__(self, time_limit: float = 10.0, **search: Unpack[SearchOptions]):
+        self.options = Options(time_limit=time_limit, **search)
+        self.reports: list[OrderReport] = []
 
     def __call__(self, graph_module: Any) -> Any:
         """Give a graph module the order with the lowest peak; one that cannot be ordered stays as it is, with a warning."""
@@ -180,29 +195,6 @@ class GraphReader:
             alias_of = None if base == number else base
             self._tensors.append(Tensor(id=name, size=size, alignment=ALIGNMENT, alias_of=alias_of))
         return [*range(first, len(self._tensors))]
-
-
-def reorder_pass(time_limit: float = 10.0, **search: Unpack[SearchOptions]) -> ReorderPass:
-    """A pass for executorch's ``ExecutorchBackendConfig(passes=[...])`` that orders operators for the least peak of live bytes.
-
-    Parameters
-    ----------
-    time_limit
-        Seconds for each graph.
-    search
-        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
-
-    Returns
-    -------
-    ReorderPass
-        With ``reports`` of what it did.
-
-    Raises
-    ------
-    UsageError
-        An argument of a wrong type or out of range.
-    """
-    return ReorderPass(Options(time_limit=time_limit, **search))
 
 
 def _is_getitem(node: Any) -> bool:

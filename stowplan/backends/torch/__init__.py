@@ -14,28 +14,26 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from stowplan.backends.fallback import PlanningWarning, UnsupportedError
+from stowplan.backends.fallback import MemoryLimitError, PlanningWarning, UnsupportedError
 from stowplan.lazy import lazy_names, listed
 
 if TYPE_CHECKING:
-    from stowplan.backends.orders import OrderReport as OrderReport
+    from stowplan.backends.search import OrderReport as OrderReport
     from stowplan.backends.torch.entry import backend as backend
     from stowplan.backends.torch.entry import memory_limit as memory_limit
     from stowplan.backends.torch.entry import partitioner as partitioner
-    from stowplan.backends.torch.errors import MemoryLimitError as MemoryLimitError
     from stowplan.backends.torch.inductor import inductor_order as inductor_order
     from stowplan.backends.torch.measure import measure_peak as measure_peak
     from stowplan.backends.torch.planning import GraphReport as GraphReport
 
 _PLACES = {
     "entry": ["backend", "memory_limit", "partitioner"],
-    "errors": ["MemoryLimitError"],
     "inductor": ["OrderReport", "inductor_order"],
     "measure": ["measure_peak"],
     "planning": ["GraphReport"],
 }
 
-__all__ = ["PlanningWarning", "UnsupportedError", *chain.from_iterable(_PLACES.values())]
+__all__ = ["MemoryLimitError", "PlanningWarning", "UnsupportedError", *chain.from_iterable(_PLACES.values())]
 
 __getattr__ = lazy_names(__name__, _PLACES)
 __dir__ = listed(globals())

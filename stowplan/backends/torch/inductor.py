@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
 
 from stowplan.backends.fallback import require
-from stowplan.backends.orders import OrderReport, ordered
-from stowplan.backends.search import SearchOptions
+from stowplan.backends.search import OrderReport, SearchOptions, ordered
 from stowplan.backends.torch.entry import NEEDED
 from stowplan.log import LOGGER
 from stowplan.models.operator_order.problem import Op, Problem, Tensor

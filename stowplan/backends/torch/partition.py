@@ -13,11 +13,10 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import CompileContext
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
-from stowplan.backends.fallback import reason, warn
+from stowplan.backends.fallback import MemoryLimitError, reason, warn
 from stowplan.backends.torch import stock
 from stowplan.backends.torch.checkpoints import separated
 from stowplan.backends.torch.costs import SIZES, whole
-from stowplan.backends.torch.errors import MemoryLimitError
 from stowplan.backends.torch.halves import split
 from stowplan.backends.torch.planning import Choice, Chooser, GraphReport, Settings
 from stowplan.backends.torch.reader import read, sequence_of

@@ -1,16 +1,15 @@
-"""A plan of one joint graph within a limit: what is at hand, what is found in time, and what is proven where nothing fits."""
+"""A plan of one joint graph within a limit: torch's own, the portfolio's from those on, and what is proven where none fits."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.torch import stock
-from stowplan.backends.torch.errors import MemoryLimitError
 from stowplan.backends.torch.reader import Counted, Reading
 from stowplan.log import LOGGER
 from stowplan.models.rematerialization import bounds
@@ -18,23 +17,22 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import live_bytes, verify
+from stowplan.portfolio.context import FAMILIES
 from stowplan.portfolio.rematerialization import peaks
-from stowplan.portfolio.rematerialization.greedy import Policy, simulate
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.solve import solve
 
-#: Parts of the time left for the simulations, where they reach nothing for the search for the least peak, and then for torch's
-#: plans at lower budgets.
-SIMULATION_SHARE, SEARCH_SHARE, STOCK_SHARE = 0.4, 0.6, 0.3
-
-#: Weights of the simulations: the first of those for the least peak.
-POLICIES = peaks.POLICIES[:3]
+#: Part of the time left for torch's plans at lower budgets.
+STOCK_SHARE = 0.3
 
 #: For saying what is possible, seconds and part of the time limit, at least.
 LEAST_LEFT, LEAST_SHARE = 3.0, 0.5
 
-#: Seconds below which no search begins: its processes would hardly have started.
+#: Seconds below which the search is alone in this process: others would hardly have started.
 LEAST_SEARCH = 1.0
+
+#: Seconds of the search at least, where reading the graph has taken all the time there was.
+SHORTEST = 0.1
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Chooser:
-    """Seeks the plan that adds least within a limit.
+    """Finds the plan that adds least within a limit.
 
     Parameters
     ----------
@@ -120,14 +118,7 @@ class Chooser:
         self.reading, self.limit, self.settings = reading, limit, settings
         self.others, self.stock_seconds, self.began = others, stock_seconds, began
         self.free: Structure = build(reading.problem)
-        self.own = None if own is None else self.free.made(own)
-        if self.own is not None and not verify(self.free.problem, self.own).ok:
-            self.own = None
-        self.plans: dict[str, Plan] = {}
-        self.insertion = Insertion(self.free)
-        self.least = self.free.made(self.free.order).peak
-        """Bytes of the least peak reached, and what no plan is below."""
-        self.bound = bounds.load_bound(self.free)
+        self.own = self._verified("stock", own)
 
     def choose(self, keep_own: bool) -> Choice:
         """The plan; with ``keep_own`` torch's own stays where it is within the limit.
@@ -142,110 +133,72 @@ class Chooser:
                 return self._choice(self.own, "stock", 0)
             # Never above torch's own peak, however much is allowed.
             self.limit = min(self.limit, max(self.own.peak, 1))
-        self._offer("given", self.free.order)
-        if self.own is not None:
-            self._offer("stock", self.own.sequence)
-        if self._best() is None or self._best_plan().objective:
-            self._look_around()
-        best = self._best()
-        if best is not None and self.plans[best].objective == 0:
-            return self._choice(self.plans[best], best, 0)
-        return self._search()
+        plans = self._plans_at_hand()
+        best = min(plans, key=lambda name: (plans[name].objective, plans[name].peak), default=None)
+        if best is not None and plans[best].objective == 0:
+            return self._choice(plans[best], best, 0)
+        if bounds.load_bound(self.free) <= self.limit:
+            choice = self._searched(plans)
+            if choice is not None:
+                return choice
+        return self._choice(self._least_peak(), "least peak", 0)
 
-    def _look_around(self) -> None:
-        """What costs little time: simulations of two orders, runs added, and torch's plans at other budgets."""
-        own = self._own_orders()
-        orders = [self.free.order, *own]
-        until = time.monotonic() + SIMULATION_SHARE * self._left()
-        # Without a plan there is nothing to say: the first takes the time that it needs.
-        tried = [
-            (self._simulated(order, POLICIES[0], lambda: bool(self.plans) and self._left() < 0), order) for order in orders
-        ]
-        # Runs are added to the order that did better; then it is simulated with other weights.
-        order = min(tried, key=lambda pair: pair[0])[1]
-        self._mended("insertion", order)
-        for policy in POLICIES[1:]:
-            if not self.plans or time.monotonic() < until:
-                self._simulated(order, policy, lambda: self._left() < 0)
-        if not self.plans and self.bound <= self.limit:
-            until = time.monotonic() + SEARCH_SHARE * self._left()
-            self._reached(peaks.lowered(self.free, own, lambda: time.monotonic() >= until, self.limit))
+    def _plans_at_hand(self) -> dict[str, Plan]:
+        """The order given and torch's plans, as far as they are within the limit."""
+        given = self.free.made(self.free.order)
+        plans = {"given": given, **({} if self.own is None else {"stock": self.own})}
+        plans = {name: plan for name, plan in plans.items() if plan.peak <= self.limit}
+        if any(plan.objective == 0 for plan in plans.values()):
+            return plans
         until = time.monotonic() + STOCK_SHARE * self._left()
         # Another plan of torch's takes as long as the one at hand did.
-        for plan in self.others(lambda: time.monotonic() + self.stock_seconds >= until):
-            self._offer(f"stock at {plan.budget}", plan.sequence)
+        for made in self.others(lambda: time.monotonic() + self.stock_seconds >= until):
+            name = f"stock at {made.budget}"
+            plan = self._verified(name, made.sequence)
+            if plan is not None and plan.peak <= self.limit:
+                plans[name] = plan
+        return plans
 
-    def _simulated(self, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> float:
-        """Added cost of a simulation's plan without what it can do without; infinite where it found none."""
-        sequence = simulate(self.free, order, self.limit, policy, should_stop)
-        if sequence is None:
-            return math.inf
-        self._offer("simulation", sequence)
-        return self._mended("descent", sequence)
-
-    def _mended(self, name: str, sequence: Sequence[int]) -> float:
-        """Added cost of a sequence with the runs that make it fit, and without those that it does not need."""
-        mended = self.insertion.mended(sequence, self.limit, lambda: self._left() < 0)
-        if mended is None:
-            return math.inf
-        self._offer(name, mended)
-        return float(self.free.made(mended).objective)
-
-    def _search(self) -> Choice:
+    def _searched(self, plans: dict[str, Plan]) -> Choice | None:
+        """The portfolio's plan, from those at hand on; None where it has none."""
         problem = msgspec.structs.replace(self.reading.problem, limit=self.limit)
-        at_hand = {name: msgspec.structs.replace(plan, problem=problem.digest) for name, plan in self.plans.items()}
-        if self.bound <= self.limit and self._left() >= LEAST_SEARCH:
-            result = solve(
-                problem, time_limit=self._left(), plans=at_hand, workers=self.settings.workers, seed=self.settings.seed
-            )
-            if result.plan is not None:
-                return self._choice(result.plan, result.provenance.candidate, int(result.bound or 0))
-        best = self._best()
-        return self._least() if best is None else self._choice(self.plans[best], best, 0)
+        left = self._left()
+        result = solve(
+            problem,
+            time_limit=max(SHORTEST, left),
+            candidates=FAMILIES if left >= LEAST_SEARCH else ["search"],
+            plans={name: msgspec.structs.replace(plan, problem=problem.digest) for name, plan in plans.items()},
+            workers=self.settings.workers,
+            seed=self.settings.seed,
+        )
+        return None if result.plan is None else self._choice(result.plan, result.provenance.candidate, int(result.bound or 0))
 
-    def _reached(self, plan: Plan) -> None:
-        """Take a plan of small peak, or what becomes of it within the limit."""
-        self._mended("least peak", plan.sequence)
-        self._offer("least peak", plan.sequence)
-        self.least = min(self.least, plan.peak)
-
-    def _least(self) -> Choice:
-        """A plan of small peak; raises the error that says what is possible where that is above the limit."""
+    def _least_peak(self) -> Plan:
+        """A plan within the limit that was found by its small peak; an error that says what is possible where none was."""
         seconds = max(LEAST_LEFT, self._left(), LEAST_SHARE * self.settings.time_limit)
-        plan, bound = peaks.least_peak(self.reading.problem, self._own_orders(), seconds, enough=self.limit)
-        self._reached(plan)
-        self.bound = max(self.bound, bound)
-        best = self._best()
-        if best is not None:
-            return self._choice(self.plans[best], best, 0)
-        text = f"the least peak found is {self.least} bytes, and the limit is {self.limit}"
-        is_proven = self.bound > self.limit
-        why = f"proven: no plan is below {self.bound}" if is_proven else f"no plan found in time; none is below {self.bound}"
-        raise MemoryLimitError(f"{text} ({why})", self.limit, self.least, self.bound)
+        own = [] if self.own is None else [[*dict.fromkeys(self.own.sequence)]]
+        plan, bound = peaks.least_peak(self.reading.problem, own, seconds, enough=self.limit)
+        if plan.peak <= self.limit:
+            mended = Insertion(self.free).mended(plan.sequence, self.limit)
+            plans = [plan] if mended is None else [plan, self.free.made(mended)]
+            return min(plans, key=lambda made: made.objective)
+        text = f"the least peak found is {plan.peak} bytes, and the limit is {self.limit}"
+        is_proven = bound > self.limit
+        why = f"proven: no plan is below {bound}" if is_proven else f"no plan found in time; none is below {bound}"
+        raise MemoryLimitError(f"{text} ({why})", self.limit, plan.peak, bound)
 
-    def _own_orders(self) -> list[list[int]]:
-        """The order of first runs in torch's own plan, where there is one."""
-        return [] if self.own is None else [[*dict.fromkeys(self.own.sequence)]]
+    def _verified(self, name: str, sequence: Sequence[int] | None) -> Plan | None:
+        """A sequence as a plan without a limit; None where there is none, or it breaks a rule."""
+        if sequence is None:
+            return None
+        plan = self.free.made(sequence)
+        found = verify(self.free.problem, plan)
+        if not found.ok:
+            LOGGER.info("torch: the plan %s breaks a rule: %s", name, found.violations[0])
+        return plan if found.ok else None
 
     def _left(self) -> float:
         return self.settings.time_limit - (time.monotonic() - self.began)
-
-    def _offer(self, name: str, sequence: Sequence[int] | None) -> None:
-        if sequence is None:
-            return
-        plan = self.free.made(sequence)
-        if not verify(self.free.problem, plan).ok:
-            LOGGER.info("torch: the plan %s breaks a rule: %s", name, verify(self.free.problem, plan).violations[0])
-            return
-        known = self.plans.get(name)
-        if plan.peak <= self.limit and (known is None or (plan.objective, plan.peak) < (known.objective, known.peak)):
-            self.plans[name] = plan
-
-    def _best(self) -> str | None:
-        return min(self.plans, key=lambda name: (self.plans[name].objective, self.plans[name].peak), default=None)
-
-    def _best_plan(self) -> Plan:
-        return self.plans[self._best() or ""]
 
     def _choice(self, plan: Plan, source: str, bound: int) -> Choice:
         reading = self.reading

@@ -24,8 +24,7 @@ from torch.utils import _python_dispatch as modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from stowplan.backends.fallback import warn
-from stowplan.backends.torch.errors import MemoryLimitError
+from stowplan.backends.fallback import MemoryLimitError, warn
 from stowplan.backends.torch.measure import Storages
 from stowplan.backends.torch.partition import Partitioner
 

@@ -19,7 +19,7 @@ from stowplan.portfolio.rematerialization import engine
 from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate, simulated
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.layers import fewer
-from stowplan.portfolio.rematerialization.peaks import lowered
+from stowplan.portfolio.rematerialization.peaks import POLICIES, lowered
 
 #: Work of deterministic runs for each second of the limit: runs times steps of local search, operators times simulations.
 STEPS = 3_000_000
@@ -33,6 +33,9 @@ SLICE = 10_000_000
 
 #: Part of the time for the search for the least peak, where nothing else was within the limit.
 LEAST_SHARE = 0.5
+
+#: Weights that simulations of the first plans try.
+FIRST_POLICIES = 3
 
 #: Steps of one cooling: at least, and for each run of the sequence.
 FEWEST_STEPS, STEPS_PER_RUN = 20_000, 400
@@ -113,6 +116,8 @@ def search(problem: Problem, context: Context) -> None:
     if not structure.ops:
         run.offer([], "given")
         return
+    # No clock decides in a deterministic run, and those that follow come to plans as good.
+    begun = [] if context.options.deterministic else _first_plans(run)
     orders: list[list[int]] = []
     for order in run.orders():
         if order not in orders:
@@ -123,7 +128,7 @@ def search(problem: Problem, context: Context) -> None:
     # An order of a lower peak leaves less to evict.
     orders.sort(key=structure.ordering.peak)
     until = time.monotonic() + context.seconds(FIRST_SHARE)
-    jobs = [(order, Policy()) for order in orders]
+    jobs = [(order, Policy()) for order in orders if order not in begun]
     jobs += [(order, policy) for order in orders for policy in checkpoint_policies(structure, order)]
     _carry_over(run)
     for order in orders:
@@ -139,6 +144,26 @@ def search(problem: Problem, context: Context) -> None:
     if run.best is None:
         _lower(run, orders)
     _improve(run, orders)
+
+
+def _first_plans(run: _Search) -> list[list[int]]:
+    """Plans of the order given and of that in which the plan at hand begins operators; returns the orders.
+
+    They are there before other orders are made, which takes long on large graphs.
+    """
+    orders = [run.structure.order]
+    at_hand, _ = run.context.incumbent()
+    if at_hand is not None and (order := [*dict.fromkeys(at_hand.sequence)]) != orders[0]:
+        orders.append(order)
+    for policy in POLICIES[:FIRST_POLICIES]:
+        for order in orders:
+            run.offer(order, "order")
+            if run.is_done():
+                return orders
+            run.simulate(order, policy, FIRST_SHARE / 4)
+    for order in orders:
+        run.offer(run.insertion.mended(order, run.limit, run.context.closed), "insertion")
+    return orders
 
 
 def _lower(run: _Search, orders: Sequence[Sequence[int]]) -> None:

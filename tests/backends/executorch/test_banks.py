@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from stowplan.backends.executorch import planning
-from stowplan.backends.executorch.banks import BankedPlanningAlgorithm, banked_planning_algorithm
+from stowplan.backends.executorch.banks import BankedPlanningAlgorithm
 from stowplan.backends.fallback import PlanningWarning
 from stowplan.errors import InputError, UsageError
-from stowplan.portfolio.context import Options
 from tests.backends.executorch.specs import Placed, Result, Spec, graph
 from tests.patience import HANG
 
@@ -44,7 +43,7 @@ def planner(memory: Any, stock: Any, uses: dict[Spec, int]) -> BankedPlanningAlg
     def count(graph_module: Any, specs: Any) -> dict[int, int]:
         return {id(spec): number for spec, number in uses.items()}
 
-    return BankedPlanningAlgorithm(memory, Options(time_limit=HANG), (1, 4), stock=stock, count_uses=count)
+    return BankedPlanningAlgorithm(memory, time_limit=HANG, stock=stock, count_uses=count)
 
 
 def test_what_is_used_most_goes_into_the_fast_bank() -> None:
@@ -109,7 +108,7 @@ def test_stock_is_kept_where_the_graph_is_not_supported() -> None:
 def test_another_version_keeps_stocks_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning.importlib.metadata, "version", lambda name: "2.0.1")
     monkeypatch.setattr("stowplan.backends.executorch.banks._stock", lambda target: slow_only(2))
-    algorithm = banked_planning_algorithm(target(("fast", 64, 1), ("slow", 48, 2)))
+    algorithm = BankedPlanningAlgorithm(target(("fast", 64, 1), ("slow", 48, 2)))
     spec = Spec(16, 0, 3)
     with pytest.warns(PlanningWarning, match=r"found executorch 2\.0\.1"):
         assert algorithm(16, [spec], graph()).spec_dict[spec].mem_id == 2
@@ -117,9 +116,9 @@ def test_another_version_keeps_stocks_plan(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_costs_are_checked() -> None:
     memory = target(("fast", 64, 1), ("slow", 48, 2))
-    assert banked_planning_algorithm(memory).costs == (1, 4)
-    assert banked_planning_algorithm(memory, {"slow": 7, "fast": 2}).costs == (2, 7)
+    assert BankedPlanningAlgorithm(memory).costs == (1, 4)
+    assert BankedPlanningAlgorithm(memory, {"slow": 7, "fast": 2}).costs == (2, 7)
     with pytest.raises(UsageError, match="one for each bank: fast, slow"):
-        banked_planning_algorithm(memory, {"slow": 7})
+        BankedPlanningAlgorithm(memory, {"slow": 7})
     with pytest.raises(UsageError, match=r"the cost 0\.5 of fast"):
-        banked_planning_algorithm(memory, {"slow": 7, "fast": 0.5})  # type: ignore[dict-item]
+        BankedPlanningAlgorithm(memory, {"slow": 7, "fast": 0.5})  # type: ignore[dict-item]

@@ -14,7 +14,6 @@ from stowplan.backends.executorch import check
 from stowplan.backends.executorch.control_flow import read
 from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm
 from stowplan.backends.fallback import PlanningWarning
-from stowplan.portfolio.context import Options
 from tests.backends.executorch.specs import Node, Spec, stack
 from tests.patience import HANG
 
@@ -206,7 +205,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> MemoryPlanningAlgorithm:
     from stowplan.backends.executorch import planning
 
     monkeypatch.setattr(planning, "solve_with", lambda *given: SimpleNamespace(plan=None, bound=None))
-    return MemoryPlanningAlgorithm(Options(time_limit=HANG), greedy=stack)
+    return MemoryPlanningAlgorithm(HANG, greedy=stack)
 
 
 def test_random_programs_keep_their_bytes_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +273,7 @@ def test_results_of_two_branches_that_live_together() -> None:
     assert not is_right(module, planned(module, stack))
     module = two_branches()
     with pytest.warns(PlanningWarning, match=r"executorch's own plan is wrong \(tensors \d+ and \d+ share bytes while both"):
-        sizes = planned(module, MemoryPlanningAlgorithm(Options(time_limit=HANG), greedy=stack))
+        sizes = planned(module, MemoryPlanningAlgorithm(HANG, greedy=stack))
     assert is_right(module, sizes)
 
 
@@ -299,4 +298,4 @@ def test_what_is_not_modelled_is_refused(fault: str) -> None:
     else:
         module.body2 = module.body0
     with pytest.warns(PlanningWarning, match=f"{words}.*: the plan is executorch's own"):
-        planned(module, MemoryPlanningAlgorithm(Options(time_limit=HANG), greedy=stack))
+        planned(module, MemoryPlanningAlgorithm(HANG, greedy=stack))

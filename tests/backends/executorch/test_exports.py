@@ -24,7 +24,7 @@ from executorch.runtime import Runtime
 from torch import Tensor, nn
 from torch._higher_order_ops.map import map as torch_map
 
-from stowplan.backends.executorch import PlanningWarning, memory_planning_algorithm, memory_planning_pass
+from stowplan.backends.executorch import MemoryPlanningAlgorithm, PlanningWarning, memory_planning_pass
 
 
 class Branches(nn.Module):
@@ -185,7 +185,7 @@ def test_random_programs_of_branches_and_loops(seed: int) -> None:
     """Also in another order, with inputs and outputs of the caller, and in banks."""
     from executorch.exir.banked_memory_planning import Bank, TargetMemoryMap
 
-    from stowplan.backends.executorch import banked_memory_planning_pass, plan
+    from stowplan.backends.executorch import plan
     from tests.backends.executorch.programs import RandomProgram
 
     model = RandomProgram(seed).eval()
@@ -194,7 +194,7 @@ def test_random_programs_of_branches_and_loops(seed: int) -> None:
     edge = exported(model, inputs[0])
     callers: dict[str, Any] = {"alloc_graph_input": False, "alloc_graph_output": False} if seed % 2 else {}
     memory = TargetMemoryMap([Bank("fast", 512, 1), Bank("slow", 1 << 20, 2)])
-    banked = banked_memory_planning_pass(memory, time_limit=5.0)
+    banked = memory_planning_pass(5.0, target=memory)
     programs = [
         plan(copy.deepcopy(edge), time_limit=2.0).program,
         copy.deepcopy(edge).to_executorch(ExecutorchBackendConfig(memory_planning_pass=memory_planning_pass(2.0, **callers))),
@@ -226,7 +226,7 @@ def test_the_framework_finds_no_fault() -> None:
             calls.append(Verifier(graph_module, True, True, True, graph_signature).verify_storage_reuse())
             return result
 
-    suite = MemoryPlanningAlgorithmSuite([greedy, memory_planning_algorithm(5.0)])
+    suite = MemoryPlanningAlgorithmSuite([greedy, MemoryPlanningAlgorithm(5.0)])
     logging.getLogger().setLevel(logging.DEBUG)
     try:
         edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=Checked(memory_planning_algo=suite)))
@@ -276,12 +276,10 @@ def test_banks() -> None:
     """Several arenas; results are eager's, and less traffic is in the slow one than with executorch's own planner."""
     from executorch.exir.banked_memory_planning import Bank, TargetMemoryMap
 
-    from stowplan.backends.executorch import banked_memory_planning_pass
-
     torch.manual_seed(1)
     model, x = Branches().eval().requires_grad_(False), torch.randn(1, 3, 16, 16)
     memory = TargetMemoryMap([Bank("fast", 10 * 1024, 1), Bank("slow", 1 << 20, 2)])
-    memory_pass = banked_memory_planning_pass(memory, time_limit=5.0)
+    memory_pass = memory_planning_pass(5.0, target=memory)
     (planner,) = memory_pass.memory_planning_algo.algo_list
     with warnings.catch_warnings():
         warnings.simplefilter("error", PlanningWarning)
@@ -295,10 +293,22 @@ def test_banks() -> None:
     torch.testing.assert_close(run(program, x)[0], model(x))
 
 
+def test_arguments_of_the_pass_that_contradict_each_other() -> None:
+    from executorch.exir.banked_memory_planning import Bank, TargetMemoryMap
+
+    from stowplan.errors import UsageError
+
+    with pytest.raises(UsageError, match="found costs without a target"):
+        memory_planning_pass(costs={"fast": 1})
+    with pytest.raises(UsageError, match="found share_mutable_buffers with banks"):
+        memory_planning_pass(target=TargetMemoryMap([Bank("only", 64, 1)]), share_mutable_buffers=True)
+    (planner,) = memory_planning_pass(3, seed=7, deterministic=True).memory_planning_algo.algo_list
+    assert (planner.options.time_limit, planner.options.seed, planner.options.deterministic) == (3, 7, True)
+
+
 def test_banks_that_executorch_cannot_fill() -> None:
     from executorch.exir.banked_memory_planning import Bank, BankPlacementError, TargetMemoryMap, banked_memory_planning_pass
 
-    from stowplan.backends import executorch as ours
     from stowplan.errors import InputError
 
     model, x = Branches().eval(), torch.randn(1, 3, 16, 16)
@@ -310,10 +320,10 @@ def test_banks_that_executorch_cannot_fill() -> None:
     with pytest.raises(BankPlacementError):
         edge.to_executorch(stock)
     program = exported(model, x).to_executorch(
-        ExecutorchBackendConfig(memory_planning_pass=ours.banked_memory_planning_pass(memory))
+        ExecutorchBackendConfig(memory_planning_pass=memory_planning_pass(target=memory))
     )
     assert arena_sizes(program)[1] <= room
-    tight = ours.banked_memory_planning_pass(TargetMemoryMap([Bank("only", room // 2, 1)]))
+    tight = memory_planning_pass(target=TargetMemoryMap([Bank("only", room // 2, 1)]))
     edge = exported(model, x)
     with pytest.raises(InputError, match="the banks do not hold the graph"):
         edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=tight))

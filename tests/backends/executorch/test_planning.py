@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 from stowplan.backends.executorch import arenas, check, planning
-from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm, memory_planning_algorithm
+from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm
 from stowplan.backends.fallback import PlanningWarning
 from stowplan.errors import UsageError
-from stowplan.portfolio.context import Options
 from tests.backends.executorch.specs import Spec, alone, graph, random_specs, stack
 from tests.patience import HANG
 
 
 def algorithm(greedy: Any = stack) -> MemoryPlanningAlgorithm:
-    return MemoryPlanningAlgorithm(Options(time_limit=HANG), greedy=greedy)
+    return MemoryPlanningAlgorithm(HANG, greedy=greedy)
 
 
 def bytes_of(spec: Spec, found: Any) -> range:
@@ -227,13 +226,13 @@ def test_another_version_keeps_greedys_plan(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(planning, "_installed_greedy", lambda: stack)
     specs = [Spec(64, 0, 1), Spec(64, 2, 3)]
     with pytest.warns(PlanningWarning, match=r"found executorch 1\.9\.0, expected 1\.5: the plan is executorch's own"):
-        result = memory_planning_algorithm()(16, specs, graph(), None, 0)
+        result = MemoryPlanningAlgorithm()(16, specs, graph(), None, 0)
     assert result.bufsizes == [0, 128]
 
 
 def test_arguments_are_checked_at_once() -> None:
     with pytest.raises(UsageError, match="time limit"):
-        memory_planning_algorithm(0)
+        MemoryPlanningAlgorithm(0)
     with pytest.raises(UsageError, match="deterministic"):
-        memory_planning_algorithm(deterministic="no")  # type: ignore[arg-type]
-    assert memory_planning_algorithm(5, deterministic=True, seed=3).__name__ == "stowplan"
+        MemoryPlanningAlgorithm(deterministic="no")  # type: ignore[arg-type]
+    assert MemoryPlanningAlgorithm(5, deterministic=True, seed=3).__name__ == "stowplan"

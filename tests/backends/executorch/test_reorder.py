@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from stowplan.backends.executorch.reorder import GraphReader, ReorderPass, reorder_pass
+from stowplan.backends.executorch.reorder import GraphReader, ReorderPass
 from stowplan.backends.fallback import PlanningWarning
 from stowplan.errors import UsageError
 from stowplan.models.operator_order.verify import verify
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.operator_order.kind import KIND
 from stowplan.portfolio.solve import solve
 from tests.patience import HANG
@@ -59,7 +58,7 @@ def test_the_peak_gets_lower_and_results_stay_the_same() -> None:
     model, x = Towers(), torch.randn(1, 2, 8, 8)
     program = graph_of(model, x)
     expected = run(program, x)
-    order = ReorderPass(Options(time_limit=HANG))
+    order = ReorderPass(HANG)
     assert order(program.graph_module).modified
     (report,) = order.reports
     assert report.moved
@@ -75,7 +74,7 @@ def test_the_peak_gets_lower_and_results_stay_the_same() -> None:
 def test_an_order_that_is_best_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     program = graph_of(nn.Sequential(nn.Conv2d(2, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1)), torch.randn(1, 2, 4, 4))
     names = [node.name for node in program.graph.nodes]
-    order = reorder_pass(HANG)
+    order = ReorderPass(HANG)
     assert not order(program.graph_module).modified
     assert order.reports[0].is_proven
     assert [node.name for node in program.graph_module.graph.nodes] == names
@@ -226,7 +225,7 @@ def test_weights_are_no_tensors() -> None:
 def test_a_shape_that_is_not_static_keeps_the_order() -> None:
     sizes = {"x": {0: torch.export.Dim("n", min=2, max=9)}}
     program = torch.export.export(nn.ReLU(), (torch.randn(4, 3),), dynamic_shapes=({0: sizes["x"][0]},))
-    order = reorder_pass(HANG)
+    order = ReorderPass(HANG)
     with pytest.warns(PlanningWarning, match="expected a static one.*: the operators keep their order"):
         assert not order(program.graph_module).modified
     assert not order.reports
@@ -234,4 +233,4 @@ def test_a_shape_that_is_not_static_keeps_the_order() -> None:
 
 def test_arguments_are_checked_at_once() -> None:
     with pytest.raises(UsageError, match="time limit"):
-        reorder_pass(-1)
+        ReorderPass(-1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.lib.bank_mapping.execute import run
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check, which_piece
 from stowplan.hardware.affine.expression import index
 from stowplan.hardware.affine.program import Bound, Copy, Load, Operator, Piece, Program, Store, Tensor, identity
+from tests.frontends.affine.execute import run
 from tests.hardware.affine.cases import random_inputs
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.lib.bank_mapping.execute import run
 from stowplan.errors import InputError
 from stowplan.frontends.affine.hlo import affine_program, read_affine_hlo
 from stowplan.frontends.hlo import parse_module
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.program import Copy, Operator
 from stowplan.transforms.eliminate import eliminate
+from tests.frontends.affine.execute import run
 from tests.hardware.affine.cases import random_inputs
 
 TEXT = """HloModule all, entry_computation_layout={(f32[2,3]{1,0})->f32[2]{0}}

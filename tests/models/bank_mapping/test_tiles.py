@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 
 import stowplan
-from benchmarks.lib.bank_mapping.execute import run
-from benchmarks.lib.bank_mapping.memcopies import insert_copies
-from benchmarks.lib.bank_mapping.traffic import traffic
+from benchmarks.bank_mapping.traffic import traffic
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
@@ -30,8 +28,10 @@ from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.transforms.eliminate import eliminate
+from tests.frontends.affine.execute import run
 from tests.hardware.affine.cases import random_inputs, random_program
 from tests.models.bank_mapping.cases import random_problem, solve_milp
+from tests.models.bank_mapping.memcopies import insert_copies
 
 SEEDS = 500
 #: Problems with more choices than this are left out.

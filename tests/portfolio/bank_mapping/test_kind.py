@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 import stowplan
-from benchmarks.lib.bank_mapping.execute import run
-from benchmarks.lib.bank_mapping.memcopies import insert_copies
-from benchmarks.lib.bank_mapping.traffic import traffic
+from benchmarks.bank_mapping.traffic import traffic
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
@@ -30,12 +28,14 @@ from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, search
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.portfolio.context import Context, Options
-from stowplan.report.bank_mapping import presenter as bank_mapping
-from stowplan.report.bank_mapping.presenter import bytes_on_chip, moved
+from stowplan.report import bank_mapping
+from stowplan.report.bank_mapping import bytes_on_chip, moved
 from stowplan.report.presenter import presenter_for
 from stowplan.transforms.eliminate import eliminate
+from tests.frontends.affine.execute import run
 from tests.hardware.affine.cases import random_inputs, random_program
 from tests.models.bank_mapping.cases import random_problem
+from tests.models.bank_mapping.memcopies import insert_copies
 
 GRAPH = """HloModule little
 

@@ -194,3 +194,28 @@ def test_where_nothing_is_within_the_limit_the_least_peak_is_sought(monkeypatch:
     context = Recorder()
     candidates.search(problem, context)
     assert [source for _, source in context.plans] == ["least peak"]
+
+
+def test_plans_are_there_before_other_orders_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unmade(run: object) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(candidates._Search, "orders", unmade)
+    for seed in range(12):
+        problem = limited(seed)
+        context, repeated = Recorder(), Recorder(deterministic=True)
+        for each in (context, repeated):
+            with pytest.raises(InterruptedError):
+                candidates.search(problem, each)
+        assert not repeated.plans
+        assert all(verify(problem, plan).ok for plan, _ in context.plans)
+        if least_cost(problem) is not None and context.plans:
+            best = min((plan for plan, _ in context.plans), key=lambda plan: plan.objective)
+            # The order of another plan is another beginning.
+            again = Recorder(start_plan=best)
+            with pytest.raises(InterruptedError):
+                candidates.search(problem, again)
+            assert min(plan.objective for plan, _ in again.plans) <= best.objective
+            break
+    else:
+        pytest.fail("no plan was found")

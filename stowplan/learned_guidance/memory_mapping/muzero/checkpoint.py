@@ -1,4 +1,4 @@
-"""Files of MMap-MuZero: their formats, and games as they are kept in them."""
+"""Files of MMap-MuZero: their formats, and what training has of games as it is kept in them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,46 @@ from torch import Tensor
 from stowplan.learned_guidance.memory_mapping.game.best import Best, Point
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
-from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
+from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Trajectory
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import Episode, ProgramGame, episode_of
+from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.checkpoint import FileFormat, PolicyFormat
 
 POLICY = PolicyFormat("stowplan.mmap_muzero.policy", TrainingConfig, lambda content: MMapNetwork(content.config.network))
 CHECKPOINT = FileFormat("stowplan.mmap_muzero.checkpoint", TrainingConfig)
+
+
+def pack_replay(replay: Replay) -> dict[str, Any]:
+    """All games to learn from."""
+    return {
+        "recent": pack_games(replay.recent),
+        "priorities": checkpoint.pack_arrays(replay.priorities),
+        "next_slot": replay.next_slot,
+        "elite": [pack_games(games) for games in replay.elite],
+        "demonstrations": pack_games(replay.demonstrations),
+    }
+
+
+def unpack_replay(packed: dict[str, Any], replay: Replay, discount: float) -> None:
+    """Put back what :func:`pack_replay` packs."""
+    recent = unpack_games(packed["recent"], discount)
+    replay.restore(recent, checkpoint.unpack_arrays(packed["priorities"]), packed["next_slot"])
+    replay.elite = [unpack_games(games, discount) for games in packed["elite"]]
+    replay.demonstrations = unpack_games(packed["demonstrations"], discount)
+
+
+def pack_episodes(episodes: Sequence[Episode], discount: float) -> dict[str, Any]:
+    """Games under way."""
+    return {
+        "episodes": pack_games([episode.trajectory(discount) for episode in episodes]),
+        "biases": checkpoint.pack_arrays([episode.bias for episode in episodes]),
+    }
+
+
+def unpack_episodes(packed: dict[str, Any], programs: Sequence[ProgramGame], discount: float) -> list[Episode]:
+    """Games under way as :func:`pack_episodes` packs them."""
+    games, biases = unpack_games(packed["episodes"], discount), checkpoint.unpack_arrays(packed["biases"])
+    return [episode_of(programs[game.program], game, bias) for game, bias in zip(games, biases, strict=True)]
 
 
 def pack_games(games: Sequence[Trajectory]) -> dict[str, Any]:

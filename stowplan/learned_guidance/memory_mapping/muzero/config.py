@@ -152,7 +152,7 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     restart_fraction: Fraction = 0.0
     """Part of the games that begin with a random prefix of one of the program's best games."""
     exploration_bias_fraction: Fraction = 0.0
-    """Part of the games that are played throughout with an exploration bias of their own (``self_play.py``)."""
+    """Part of the games that are played throughout with an exploration bias of their own (``exploration.py``)."""
     warm_start_moves: Annotated[int, Range(0)] = 0
     """Moves, of all programs together, of the warm-start episodes: played before all others by random biases alone, quick, and
     of all kinds. Some microseconds each. With a time limit, they end after half of it."""

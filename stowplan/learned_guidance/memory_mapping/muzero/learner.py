@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from stowplan.learned_guidance.mcts.search import Model, search
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
-from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, to_tensors
-from stowplan.learned_guidance.memory_mapping.muzero.replay import F32, Sample
+from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, TorchModel, to_tensors
+from stowplan.learned_guidance.memory_mapping.muzero.replay import F32, Replay, Sample
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, first_rows
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.nn import Support
@@ -143,12 +143,35 @@ class Learner:
             self.network = MMapNetwork(config.network).to(self.device)
         self.target = copy.deepcopy(self.network).requires_grad_(False).eval()
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+        self.model, self.target_model = TorchModel(self.network), TorchModel(self.target)
+        """The networks as tree search asks them."""
         self.steps = 0
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Begin from the weights of another network of the same sizes; RuntimeError where they differ."""
         self.network.load_state_dict(weights)
         self.target.load_state_dict(weights)
+
+    def learn(self, replay: Replay, programs: Sequence[ProgramGame], rng: np.random.Generator) -> Losses:
+        """Train on a batch of positions of a replay, whose priorities follow the errors."""
+        sample = replay.sample(self.config.batch_size, rng)
+        losses, errors = self.update(make_batch(sample, programs, self.config, self.target_model, rng))
+        replay.update(sample, errors)
+        return losses
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next step depends on, but for the number of steps."""
+        return {
+            "network": self.network.state_dict(),
+            "target": self.target.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state."""
+        self.network.load_state_dict(state["network"])
+        self.target.load_state_dict(state["target"])
+        self.optimizer.load_state_dict(state["optimizer"])
 
     def update(self, batch: Batch) -> tuple[Losses, F32]:
         """Train on a batch; the losses and |value - target| of each sample."""

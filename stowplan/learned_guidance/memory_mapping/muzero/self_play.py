@@ -1,91 +1,33 @@
-"""Games played side by side: each move of all of them is chosen by one batched search, now and then with an exploration bias.
-
-Noise at single moves hardly ever keeps fast memory empty for long enough to hold a very large buffer, because dozens of moves
-must all be drops. A *bias* is drawn once for an episode and changes the preferences of all of its moves alike: fast memory only
-for buffers whose benefit, or benefit per byte and step, is above some threshold. It is the exploration by perturbed parameters
-of Plappert et al. 2018, with a few parameters that mean something in place of a network's many. The paper has none; see
-``docs/reference/mmap-muzero.md``.
-"""
+"""Games played side by side: each move of all of them is chosen by one batched search, some with an exploration bias."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.compiled import Singles2D, njit
 from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import Model, search
-from stowplan.learned_guidance.memory_mapping.game.kernel.layout import COPY, DROP, LEGAL, POSITION, RETURN_PS
-from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit, is_over, placement
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.exploration import NO_BIAS, Bias, EpisodeStart, with_bias
 from stowplan.learned_guidance.memory_mapping.muzero.replay import F32, Trajectory
-from stowplan.learned_guidance.memory_mapping.observation.kernel import clipped, signed
-from stowplan.learned_guidance.memory_mapping.observation.layout import ActionFeature, Floats, Observations, empty_observations
+from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.models.memory_mapping.problem import Problem
 
-Bias = NDArray[np.float32]
-"""Shape (4,): slopes over the reward and over the density of an action, threshold of the two, preference of Copy to NoCopy."""
 
-#: Steepest and gentlest slope, in nats for each unit of the features (both are logarithms).
-SLOPES = 1.0, 30.0
-
-#: Range of thresholds, in the features' units: from what earns less than the mean to what earns fifty times as much.
-THRESHOLDS = -0.2, 1.4
-
-NO_BIAS: Bias = np.zeros(4, np.float32)
-"""No bias."""
+def first_rows(observations: Observations, count: int) -> Observations:
+    """The first ``count`` observations, in the same memory."""
+    return Observations._make(each[:count] for each in observations)
 
 
-def draw_bias(rng: np.random.Generator) -> Bias:
-    """A random bias: a slope, how it is shared between reward and density, a threshold, and a preference for copies."""
-    slope = np.exp(rng.uniform(*np.log(SLOPES)))
-    share = rng.random()
-    threshold = rng.uniform(*THRESHOLDS)
-    return np.array([slope * share, slope * (1.0 - share), slope * threshold, rng.normal()], np.float32)
-
-
-def bias_preferences(biases: Floats, actions: Floats) -> Floats:
-    """What biases (B, 4) add to the log probabilities of actions, shape (B, 3), given the action features (B, 3, G)."""
-    reward, density, threshold, copies = (biases[:, number, None] for number in range(4))
-    found = reward * actions[:, :, ActionFeature.REWARD] + density * actions[:, :, ActionFeature.DENSITY] - threshold
-    found[:, COPY] += copies[:, 0]
-    found[:, DROP] = 0.0
-    return np.asarray(found, np.float32)
-
-
-@njit
-def play_biased(tables: Tables, data: Ints, bias: Floats, noise: Singles2D, mean_benefit: float, density: float) -> int:
-    """Play to the end by a bias (4,) alone, at each move the action that it and the noise (M, 3) like best; the return (ps).
-
-    ``mean_benefit`` and ``density`` (of benefit, per byte and step) are the program's, as in the action features.
-    """
-    while not is_over(tables, data):
-        position = data[POSITION]
-        reward = float(benefit(tables, data, position))
-        best, most = -1, 0.0
-        for action in range(3):
-            if not data[LEGAL] >> action & 1:
-                continue
-            preference = float(noise[position, action])
-            if action != DROP:
-                start, end, _ = placement(data, action)
-                area = float(tables.moves[position].bytes) * (end - start)
-                preference += bias[0] * signed(reward / mean_benefit) - bias[2]
-                preference += bias[1] * clipped(signed(reward / max(area, 1e-9) / density))
-            if action == COPY:
-                preference += bias[3]
-            if best < 0 or preference > most:
-                best, most = action, preference
-        step(tables, data, best)
-    return data[RETURN_PS]  # type: ignore[no-any-return]
+def as_f32(array: NDArray[Any]) -> F32:
+    """The same numbers in single precision, as they are kept."""
+    return np.asarray(array, np.float32)
 
 
 class ProgramGame:
@@ -99,45 +41,6 @@ class ProgramGame:
     def normalised(self, return_ps: float) -> float:
         """A return as R: 0 where all is slow, 1 where all is fast."""
         return self.problem.normalised_return(round(self.problem.all_slow_ps - return_ps))
-
-
-def first_rows(observations: Observations, count: int) -> Observations:
-    """The first ``count`` observations, in the same memory."""
-    return Observations._make(each[:count] for each in observations)
-
-
-def as_f32(array: NDArray[Any]) -> F32:
-    """The same numbers in single precision, as they are kept."""
-    return np.asarray(array, np.float32)
-
-
-def with_bias(
-    actions: NDArray[np.int64],
-    policy: F32,
-    biases: F32,
-    observations: Observations,
-    legal: NDArray[np.bool_],
-    rng: np.random.Generator,
-) -> NDArray[np.int64]:
-    """The actions (B,) that a search found, where a row of the biases (B, 4) is 0; others are drawn anew, with that preference.
-
-    ``policy`` (B, 3) is what the search makes of the policy.
-    """
-    noise = rng.gumbel(size=legal.shape)
-    rows = np.flatnonzero(biases.any(axis=1))
-    wanted = np.log(np.maximum(policy[rows], 1e-6)) + bias_preferences(biases[rows], observations.actions[rows])
-    actions = actions.copy()
-    actions[rows] = np.where(legal[rows], wanted + noise[rows], -np.inf).argmax(axis=1)
-    return actions
-
-
-class EpisodeStart(NamedTuple):
-    """How a new episode begins."""
-
-    program: int
-    prefix: NDArray[np.int8]
-    """Actions that are played at once; another game's."""
-    bias: Bias = NO_BIAS
 
 
 @dataclass
@@ -210,15 +113,6 @@ def replayed(
     )
 
 
-def play_warm_start(program_game: ProgramGame, start: EpisodeStart, rng: np.random.Generator) -> CompiledState:
-    """A warm-start episode: played to its end by an exploration bias alone, without the network."""
-    state = program_game.game.reset()
-    state.play(start.prefix)
-    noise = rng.gumbel(size=(len(program_game.game.moves), 3)).astype(np.float32)
-    play_biased(program_game.game.tables, state.data, start.bias, noise, *program_game.observer.scales)
-    return state
-
-
 def _play_prefix(program_game: ProgramGame, episode: Episode, actions: NDArray[np.int8]) -> None:
     for action in actions.tolist():
         episode.legal.append(episode.state.legal.copy())
@@ -254,10 +148,6 @@ class SelfPlay:
         self._observations = empty_observations(config.network.observation, config.games)
         self.episodes: list[Episode] = []
 
-    def start(self) -> None:
-        """Begin all games."""
-        self.episodes = [self._new_episode() for _ in range(self._config.games)]
-
     def _new_episode(self) -> Episode:
         start = self._begin()
         program_game = self._programs[start.program]
@@ -267,7 +157,8 @@ class SelfPlay:
         return episode
 
     def advance(self, model: Model, step: int, rng: np.random.Generator) -> list[Trajectory]:
-        """One move of each game, after so many training steps; the games that it ends."""
+        """One move of each game, after so many training steps; the games that it ends. The first move begins all games."""
+        self.episodes = self.episodes or [self._new_episode() for _ in range(self._config.games)]
         for row, episode in enumerate(self.episodes):
             self._programs[episode.program].observer.observe(episode.state, self._observations, row)
         legal = np.array([episode.state.legal for episode in self.episodes], np.bool_)

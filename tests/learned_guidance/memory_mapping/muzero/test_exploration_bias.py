@@ -9,16 +9,16 @@ pytest.importorskip("torch")
 
 from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.game import Action
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
+from stowplan.learned_guidance.memory_mapping.muzero.exploration import (
     NO_BIAS,
     EpisodeStart,
-    ProgramGame,
     bias_preferences,
     draw_bias,
     play_biased,
     play_warm_start,
     with_bias,
 )
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame
 from stowplan.learned_guidance.memory_mapping.observation.layout import empty_observations
 from tests.learned_guidance.memory_mapping.muzero.programs import small_config
 

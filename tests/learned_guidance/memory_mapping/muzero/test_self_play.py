@@ -13,16 +13,11 @@ from benchmarks.lib.memory_mapping.plain_game import reset
 from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.exploration import EpisodeStart
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner
 from stowplan.learned_guidance.memory_mapping.muzero.network import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
-    EpisodeStart,
-    ProgramGame,
-    SelfPlay,
-    episode_of,
-    replayed,
-)
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, SelfPlay, episode_of, replayed
 from tests.learned_guidance.memory_mapping.muzero.programs import other_program, small_config, small_program
 from tests.learned_guidance.memory_mapping.programs import program
 
@@ -41,7 +36,6 @@ def finished(
     model = TorchModel(Learner(config, 0).network)
     begin = starts_of(*(starts or (EpisodeStart(0, NOTHING), EpisodeStart(1, NOTHING))))
     play = SelfPlay(programs, config, lambda: next(begin))
-    play.start()
     rng = np.random.default_rng(seed)
     games = [game for _ in range(moves) for game in play.advance(model, 0, rng)]
     return programs, games, play

@@ -16,10 +16,10 @@ from benchmarks.lib.memory_mapping.plain_game import reset
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
-from stowplan.learned_guidance.memory_mapping.muzero import trainer as training
+from stowplan.learned_guidance.memory_mapping.muzero import exploration
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import play_warm_start
+from stowplan.learned_guidance.memory_mapping.muzero.exploration import play_warm_start
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
 from stowplan.learned_guidance.training.checkpoint import load, save
 from stowplan.learned_guidance.training.curve import CurveFile
@@ -147,7 +147,7 @@ def test_a_time_limit_holds_in_the_warm_start_and_leaves_time_to_learn(monkeypat
         clock.now += 0.5
         play_or_learn(self)
 
-    monkeypatch.setattr(training, "play_warm_start", slow_episode)
+    monkeypatch.setattr(exploration, "play_warm_start", slow_episode)
     play_or_learn = Trainer._play_or_learn
     monkeypatch.setattr(Trainer, "_play_or_learn", slow_tick)
     trainer = Trainer(PROGRAMS, small_config(warm_start_moves=10**9, local_search_moves=10**6), clock=clock)
@@ -176,7 +176,7 @@ def test_local_search_that_is_interrupted_is_done_again(tmp_path: Path, monkeypa
             options["should_stop"] = iter([False, False, True]).__next__
         return improve(game, actions, **options)
 
-    monkeypatch.setattr(training, "improve", stopping)
+    monkeypatch.setattr(exploration, "improve", stopping)
     trainer = trainer_of(**changes)
     while not looks[0]:
         trainer.tick()

@@ -11,7 +11,7 @@ from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.packing import plan as packing_plan
 from stowplan.models.packing import problem as packing
 from stowplan.report.boxes import Boxes, assign_colours
-from stowplan.report.packing.presenter import WIDE, Layout, axis_top, build_layout, layout_panel, layouts_section, plot
+from stowplan.report.packing import WIDE, Layout, axis_top, build_layout, layout_panel, layouts_section, plot
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Panel, Picture, Plot, number_axis

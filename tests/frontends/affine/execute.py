@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.lib.bank_mapping.operators import FUNCTIONS
 from stowplan.errors import UsageError
 from stowplan.hardware.affine.check import grid, which_piece
 from stowplan.hardware.affine.expression import evaluate
 from stowplan.hardware.affine.program import Copy, Load, Operator, Program
+from tests.frontends.affine.operators import FUNCTIONS
 
 Array = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.report import scene
 from stowplan.report.boxes import assign_colours
 from stowplan.report.inline import legend_html, plot_html
-from stowplan.report.packing.presenter import Layout, build_layout, layouts_section, plots
+from stowplan.report.packing import Layout, build_layout, layouts_section, plots
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten, text_table

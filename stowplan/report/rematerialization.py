@@ -1,10 +1,11 @@
-"""How plans of rematerialization are shown: live bytes over the runs, the limit, and what runs again."""
+"""How plans of rematerialization are shown: live bytes over the runs, what runs again, and peak against added cost."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 from stowplan.errors import InputError
 from stowplan.models.rematerialization.plan import Plan
@@ -16,6 +17,9 @@ from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten, text_table
 from stowplan.result import Result
+
+if TYPE_CHECKING:
+    from stowplan.portfolio.rematerialization.frontier import Point
 
 #: Rows of the table of what runs again.
 ROWS = 40
@@ -73,6 +77,29 @@ class RematerializationPresenter(DrawingPresenter):
         caption = f"{min(len(rows), ROWS):,} of {len(rows):,} operators that run again"
         again = Section("What runs again", table(caption, ("Runs:r", "Added cost:r", "Operator:n"), rows[:ROWS]))
         return [live, again]
+
+
+def frontier_picture(problem: Problem, points: Sequence[Point]) -> scene.Picture:
+    """Added cost of the plans, and what is proven, over the limits in bytes."""
+    known = [point for point in points if point.added_cost is not None]
+    most = max([1, *(point.limit for point in points)])
+    cost = max([1, *(point.added_cost or 0 for point in known)])
+    across = scene.byte_axis(most, f"limit ({byte_unit(most)[0]})")
+    marks: list[scene.Mark] = []
+    legend = []
+    for name, style, rows in (
+        ("added cost", scene.RULE, [(point.limit, point.added_cost or 0) for point in known]),
+        ("bound", scene.DASHED, [(point.limit, point.bound or 0) for point in known]),
+    ):
+        if rows:
+            # A limit's plan is good for all up to the next.
+            edges = [*(limit for limit, _ in rows), most]
+            marks.append(scene.Line(scene.steps(edges, [value for _, value in rows]), style))
+            legend.append(scene.Key(name, style, "line"))
+    up = scene.number_axis(0, cost, "added cost")
+    panel = scene.Panel(up, marks, _HIGH, "Added cost over the limit on the peak")
+    name = problem.name or "graph"
+    return scene.Picture(f"{name}: {len(problem.ops):,} operators", [[scene.Plot(across, [panel], legend=legend)]], 560)
 
 
 def _again(problem: Problem, plan: Plan) -> list[tuple[str, str, str]]:

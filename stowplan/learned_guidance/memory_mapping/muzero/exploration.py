@@ -1,0 +1,184 @@
+"""What is played without the network: how games begin, exploration biases, warm-start episodes, and local search.
+
+Noise at single moves hardly ever keeps fast memory empty for long enough to hold a very large buffer, because dozens of moves
+must all be drops. A *bias* is drawn once for an episode and changes the preferences of all of its moves alike: fast memory only
+for buffers whose benefit, or benefit per byte and step, is above some threshold. It is the exploration by perturbed parameters
+of Plappert et al. 2018, with a few parameters that mean something in place of a network's many. The paper has none; see
+``docs/reference/mmap-muzero.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.compiled import Singles2D, njit
+from stowplan.learned_guidance.memory_mapping.game.best import Best
+from stowplan.learned_guidance.memory_mapping.game.kernel.layout import COPY, DROP, LEGAL, POSITION, RETURN_PS
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit, is_over, placement
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledState
+from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
+from stowplan.learned_guidance.memory_mapping.game.local_search import improve
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.replay import F32, Replay
+from stowplan.learned_guidance.memory_mapping.observation.kernel import clipped, signed
+from stowplan.learned_guidance.memory_mapping.observation.layout import ActionFeature, Floats, Observations
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame
+
+Bias = NDArray[np.float32]
+"""Shape (4,): slopes over the reward and over the density of an action, threshold of the two, preference of Copy to NoCopy."""
+
+#: Steepest and gentlest slope, in nats for each unit of the features (both are logarithms).
+SLOPES = 1.0, 30.0
+
+#: Range of thresholds, in the features' units: from what earns less than the mean to what earns fifty times as much.
+THRESHOLDS = -0.2, 1.4
+
+NO_BIAS: Bias = np.zeros(4, np.float32)
+"""No bias."""
+
+
+def draw_bias(rng: np.random.Generator) -> Bias:
+    """A random bias: a slope, how it is shared between reward and density, a threshold, and a preference for copies."""
+    slope = np.exp(rng.uniform(*np.log(SLOPES)))
+    share = rng.random()
+    threshold = rng.uniform(*THRESHOLDS)
+    return np.array([slope * share, slope * (1.0 - share), slope * threshold, rng.normal()], np.float32)
+
+
+def bias_preferences(biases: Floats, actions: Floats) -> Floats:
+    """What biases (B, 4) add to the log probabilities of actions, shape (B, 3), given the action features (B, 3, G)."""
+    reward, density, threshold, copies = (biases[:, number, None] for number in range(4))
+    found = reward * actions[:, :, ActionFeature.REWARD] + density * actions[:, :, ActionFeature.DENSITY] - threshold
+    found[:, COPY] += copies[:, 0]
+    found[:, DROP] = 0.0
+    return np.asarray(found, np.float32)
+
+
+@njit
+def play_biased(tables: Tables, data: Ints, bias: Floats, noise: Singles2D, mean_benefit: float, density: float) -> int:
+    """Play to the end by a bias (4,) alone, at each move the action that it and the noise (M, 3) like best; the return (ps).
+
+    ``mean_benefit`` and ``density`` (of benefit, per byte and step) are the program's, as in the action features.
+    """
+    while not is_over(tables, data):
+        position = data[POSITION]
+        reward = float(benefit(tables, data, position))
+        best, most = -1, 0.0
+        for action in range(3):
+            if not data[LEGAL] >> action & 1:
+                continue
+            preference = float(noise[position, action])
+            if action != DROP:
+                start, end, _ = placement(data, action)
+                area = float(tables.moves[position].bytes) * (end - start)
+                preference += bias[0] * signed(reward / mean_benefit) - bias[2]
+                preference += bias[1] * clipped(signed(reward / max(area, 1e-9) / density))
+            if action == COPY:
+                preference += bias[3]
+            if best < 0 or preference > most:
+                best, most = action, preference
+        step(tables, data, best)
+    return data[RETURN_PS]  # type: ignore[no-any-return]
+
+
+def with_bias(
+    actions: NDArray[np.int64],
+    policy: F32,
+    biases: F32,
+    observations: Observations,
+    legal: NDArray[np.bool_],
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """The actions (B,) that a search found, where a row of the biases (B, 4) is 0; others are drawn anew, with that preference.
+
+    ``policy`` (B, 3) is what the search makes of the policy.
+    """
+    noise = rng.gumbel(size=legal.shape)
+    rows = np.flatnonzero(biases.any(axis=1))
+    wanted = np.log(np.maximum(policy[rows], 1e-6)) + bias_preferences(biases[rows], observations.actions[rows])
+    actions = actions.copy()
+    actions[rows] = np.where(legal[rows], wanted + noise[rows], -np.inf).argmax(axis=1)
+    return actions
+
+
+class EpisodeStart(NamedTuple):
+    """How a new episode begins."""
+
+    program: int
+    prefix: NDArray[np.int8]
+    """Actions that are played at once; another game's."""
+    bias: Bias = NO_BIAS
+
+
+def play_warm_start(program_game: ProgramGame, start: EpisodeStart, rng: np.random.Generator) -> CompiledState:
+    """A warm-start episode: played to its end by an exploration bias alone, without the network."""
+    state = program_game.game.reset()
+    state.play(start.prefix)
+    noise = rng.gumbel(size=(len(program_game.game.moves), 3)).astype(np.float32)
+    play_biased(program_game.game.tables, state.data, start.bias, noise, *program_game.observer.scales)
+    return state
+
+
+class Exploration:
+    """Draws how games begin, plays warm-start episodes, and improves games that are kept.
+
+    Parameters
+    ----------
+    programs
+        What is played.
+    replay
+        Whose games are begun from, and improved.
+    rng
+        Of all that is drawn here.
+    """
+
+    def __init__(self, programs: Sequence[ProgramGame], config: TrainingConfig, replay: Replay, rng: np.random.Generator):
+        self.programs, self.config, self.replay, self.rng = programs, config, replay, rng
+
+    def draw_start(self, is_biased: bool = False) -> EpisodeStart:
+        """A program, drawn evenly; now and then with the beginning of a good game of it, or with an exploration bias."""
+        rng, config = self.rng, self.config
+        program = int(rng.integers(len(self.programs)))
+        bias = NO_BIAS
+        if is_biased or (config.exploration_bias_fraction > 0 and rng.random() < config.exploration_bias_fraction):
+            bias = draw_bias(rng)
+        if config.restart_fraction > 0 and rng.random() < config.restart_fraction:
+            games = [*self.replay.elite[program], *(game for game in self.replay.demonstrations if game.program == program)]
+            if games:
+                game = games[int(rng.integers(len(games)))]
+                return EpisodeStart(program, game.actions[: int(rng.integers(len(game)))], bias)
+        return EpisodeStart(program, np.empty(0, np.int8), bias)
+
+    def warm_start(self) -> tuple[int, CompiledState]:
+        """A warm-start episode: number of its program, and the finished game."""
+        start = self.draw_start(is_biased=True)
+        return start.program, play_warm_start(self.programs[start.program], start, self.rng)
+
+    def search_locally(self, should_stop: Callable[[], bool]) -> tuple[int, Best | None] | None:
+        """The best game found from one of the best of a program, drawn evenly, with the program's number.
+
+        None where it was stopped: then nothing has been drawn. Of a program without games there is none to begin with.
+        """
+        rng, before = self.rng, self.rng.bit_generator.state
+        program = int(rng.integers(len(self.programs)))
+        games = self.replay.elite[program]
+        if not games:
+            return program, None
+        begun = games[int(rng.integers(len(games)))]
+        game = self.programs[program].game
+        state = game.reset()
+        state.play(begun.actions)
+        seed = int(rng.integers(2**31))
+        rounds = max(1, self.config.local_search_moves // len(game.moves))
+        best = improve(game, state.actions, rounds=rounds, seed=seed, should_stop=should_stop)
+        if best.games <= rounds:
+            rng.bit_generator.state = before
+            return None
+        return program, best

@@ -1,1 +1,0 @@
-"""How plans of rematerialization are shown."""
