@@ -256,8 +256,8 @@ class Training(ABC, Generic[T]):
 
     @property
     def _trainer_type(self) -> type[T]:
-        found: type[T] = kinds.load(self.AGENT)
-        return found
+        trainer_type: type[T] = kinds.load(self.AGENT)
+        return trainer_type
 
     def _read(self) -> list[Any]:
         kind, what = self.KIND
