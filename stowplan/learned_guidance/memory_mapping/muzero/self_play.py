@@ -55,10 +55,10 @@ def draw_bias(rng: np.random.Generator) -> Bias:
 def bias_preferences(biases: Floats, actions: Floats) -> Floats:
     """What biases (B, 4) add to the log probabilities of actions, shape (B, 3), given the action features (B, 3, G)."""
     reward, density, threshold, copies = (biases[:, number, None] for number in range(4))
-    found = reward * actions[:, :, ActionFeature.REWARD] + density * actions[:, :, ActionFeature.DENSITY] - threshold
-    found[:, COPY] += copies[:, 0]
-    found[:, DROP] = 0.0
-    return np.asarray(found, np.float32)
+    preferences = reward * actions[:, :, ActionFeature.REWARD] + density * actions[:, :, ActionFeature.DENSITY] - threshold
+    preferences[:, COPY] += copies[:, 0]
+    preferences[:, DROP] = 0.0
+    return np.asarray(preferences, np.float32)
 
 
 @njit
@@ -103,7 +103,7 @@ class ProgramGame:
 
 def first_rows(observations: Observations, count: int) -> Observations:
     """The first ``count`` observations, in the same memory."""
-    return Observations._make(each[:count] for each in observations)
+    return Observations._make(array[:count] for array in observations)
 
 
 def as_f32(array: NDArray[Any]) -> F32:
@@ -245,9 +245,9 @@ class SelfPlay:
     """
 
     def __init__(self, programs: Sequence[ProgramGame], config: TrainingConfig, begin: Callable[[], EpisodeStart]):
-        for each in programs:
-            if not each.game.moves:
-                raise InputError("nothing to learn: the program has no moves", source=each.problem.name)
+        for program in programs:
+            if not program.game.moves:
+                raise InputError("nothing to learn: the program has no moves", source=program.problem.name)
         self._programs = programs
         self._config = config
         self._begin = begin
@@ -271,8 +271,8 @@ class SelfPlay:
         for row, episode in enumerate(self.episodes):
             self._programs[episode.program].observer.observe(episode.state, self._observations, row)
         legal = np.array([episode.state.legal for episode in self.episodes], np.bool_)
-        found = search(model, self._observations, legal, self._config.search_at(step), rng, explore=True)
-        actions, policy, values = found.action, as_f32(found.policy), as_f32(found.value)
+        searched = search(model, self._observations, legal, self._config.search_at(step), rng, explore=True)
+        actions, policy, values = searched.action, as_f32(searched.policy), as_f32(searched.value)
         if self._config.exploration_bias_fraction > 0:
             biases = np.array([episode.bias for episode in self.episodes], np.float32)
             actions = with_bias(actions, policy, biases, self._observations, legal, rng)
