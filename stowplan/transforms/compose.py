@@ -128,11 +128,8 @@ def substituted(load: Load, values: Sequence[Expression], domain: Sequence[Bound
     pieces = []
     for piece in load.pieces:
         check_reading()
-        conditions = [
-            *domain,
-            *((substitute(bound.expression, values, extents), bound.low, bound.high) for bound in piece.domain),
-        ]
-        both = conjunction(conditions, extents)
+        own = ((substitute(bound.expression, values, extents), bound.low, bound.high) for bound in piece.domain)
+        both = conjunction([*domain, *own], extents)
         if both is not None:
             indices = tuple(substitute(expression, values, extents) for expression in piece.index)
             pieces.append(replace(piece, index=indices, domain=both))

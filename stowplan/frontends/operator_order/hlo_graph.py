@@ -169,12 +169,8 @@ class _Reader(LeafWalk[int | None]):
         """What the next iteration of a loop gets that cannot stand where this one's is: that is still read, or is another's."""
         written = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.writes}
         read: dict[int, int] = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.reads}
-        given = [
-            leaf
-            for instruction in body.instructions
-            if instruction.opcode == "parameter"
-            for leaf in self._leaves[instruction.name]
-        ]
+        parameters = [instruction for instruction in body.instructions if instruction.opcode == "parameter"]
+        given = [leaf for parameter in parameters for leaf in self._leaves[parameter.name]]
         copied: dict[int, None] = {}
         for before, after in zip(given, self._leaves[body.root.name], strict=False):
             if before is None or after is None or before == after:
