@@ -23,9 +23,9 @@ def whole(what: str, value: Any, least: int | None = None, most: int | None = No
         Saying what was found, and what was expected.
     """
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
-        found = int(value)
-        if (least is None or found >= least) and (most is None or found <= most):
-            return found
+        integer = int(value)
+        if (least is None or integer >= least) and (most is None or integer <= most):
+            return integer
     wanted = "" if least is None else f"at least {least}, " if most is None else f"{least} to {most}, "
     raise UsageError(f"found {what.format(show(value))}, expected {wanted}a whole number")
 
@@ -56,9 +56,9 @@ def size(what: str, value: Any, least: int | None = None) -> int:
 def number(what: str, value: Any, least: float, below: float = math.inf, *, or_least: bool = True) -> float:
     """A finite number, at least ``least`` (more than that where not ``or_least``) and less than ``below``; else UsageError."""
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        found = float(value)
-        if (found > least or (or_least and found == least)) and found < below:
-            return found
+        real = float(value)
+        if (real > least or (or_least and real == least)) and real < below:
+            return real
     wanted = f"{'at least' if or_least else 'more than'} {least:g}"
     wanted += f" and less than {below:g}, a number" if math.isfinite(below) else ", and finite, a number"
     raise UsageError(f"found {what.format(show(value))}, expected {wanted}")

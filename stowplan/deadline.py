@@ -176,9 +176,9 @@ def is_still_reading() -> bool:
 
 def check_reading() -> None:
     """Raise :class:`~stowplan.errors.TimeLimitError` where the input takes longer to read than it may."""
-    found = _READING.get()
-    if found is not None and found[0].expired:
-        raise _not_read(*found)
+    reading = _READING.get()
+    if reading is not None and reading[0].expired:
+        raise _not_read(*reading)
 
 
 def _not_read(deadline: Deadline, seconds: float) -> TimeLimitError:

@@ -101,8 +101,8 @@ def brief(text: str, most: int = MOST_MESSAGE) -> str:
     # Whatever is cut anyway need not be looked at: the text may be a whole file.
     if len(text) > 20 * most:
         text = f"{text[: 10 * most]} {text[-10 * most :]}"
-    found = _LONG_WORD.sub(lambda match: _cut(match[0], MOST_WORD), _one_line(" ".join(text.split())))
-    return _cut(found, most)
+    shortened = _LONG_WORD.sub(lambda match: _cut(match[0], MOST_WORD), _one_line(" ".join(text.split())))
+    return _cut(shortened, most)
 
 
 def _cut(text: str, most: int) -> str:
@@ -113,4 +113,4 @@ def _cut(text: str, most: int) -> str:
 def _one_line(text: str) -> str:
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(character if character.isprintable() else character.encode("unicode_escape").decode() for character in text)

@@ -56,19 +56,19 @@ _read: ContextVar[dict[str, None] | None] = ContextVar("read", default=None)
 @contextlib.contextmanager
 def noting_reads() -> Iterator[dict[str, None]]:
     """Notes the paths of all files that are read within, in the order in which they are read first."""
-    found: dict[str, None] = {}
-    token = _read.set(found)
+    paths: dict[str, None] = {}
+    token = _read.set(paths)
     try:
-        yield found
+        yield paths
     finally:
         _read.reset(token)
 
 
 def note_read(path: str | Path) -> None:
     """Note that a file is read by other means than those of this module."""
-    found = _read.get()
-    if found is not None:
-        found[os.fspath(path)] = None
+    paths = _read.get()
+    if paths is not None:
+        paths[os.fspath(path)] = None
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
@@ -214,17 +214,17 @@ def read_arrays(path: str | Path, what: str) -> dict[str, Any]:
     data = read_bytes(path, MAX_ARRAY_BYTES)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            size = sum(each.file_size for each in archive.infolist())
+            size = sum(member.file_size for member in archive.infolist())
         if size > MAX_ARRAY_BYTES:
             raise InputError(f"found arrays of {size} bytes, expected at most {MAX_ARRAY_BYTES}", source=path)
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            found = dict(stored)
-        for name, each in found.items():
+            arrays = dict(stored)
+        for name, array in arrays.items():
             # What does not begin as an array comes as bytes; and NumPy makes text of numbers that are no characters.
-            is_array = isinstance(each, np.ndarray)
-            if not is_array or (each.dtype.kind == "U" and _characters(each).max(initial=0) > sys.maxunicode):
+            is_array = isinstance(array, np.ndarray)
+            if not is_array or (array.dtype.kind == "U" and _characters(array).max(initial=0) > sys.maxunicode):
                 raise InputError("found no array of numbers or text", source=path, place=name)
-        return found
+        return arrays
     except InputError:
         raise
     except Exception as error:
@@ -341,11 +341,11 @@ def decode_json(data: bytes, kind: type[T], what: str, source: str | Path | None
     """
     try:
         with naming(source):
-            found = msgspec.json.decode(data, type=kind)
+            value = msgspec.json.decode(data, type=kind)
             # Fewer fields come out than went in where one is there twice: only its last value would count.
             if msgspec.json.encode(msgspec.json.decode(data)).count(b":") < data.count(b":"):
                 json.loads(data, object_pairs_hook=_once)
-            return found
+            return value
     except msgspec.ValidationError as error:
         raise misfit(error, kind, source) from error
     except _UNREADABLE as error:
@@ -379,23 +379,23 @@ def misfit(error: msgspec.ValidationError, kind: Any, source: str | Path | None 
     message, _, path = str(error).partition(" - at `")
     path = path.rpartition("`$")[2].rstrip("`").removeprefix("$")
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message):
-        names = dict.fromkeys(f.encode_name for each in _types_at(kind, path) for f in getattr(each, "fields", ()))
+        names = dict.fromkeys(f.encode_name for info in _types_at(kind, path) for f in getattr(info, "fields", ()))
         meant = difflib.get_close_matches(unknown[1], names, 1)
         message += f", expected `{meant[0]}`" if meant else f", expected one of {', '.join(names)}" if names else ""
     elif message.startswith("Invalid enum value"):
-        choices = dict.fromkeys(repr(value) for each in _types_at(kind, path) for value in getattr(each, "values", ()))
+        choices = dict.fromkeys(repr(value) for info in _types_at(kind, path) for value in getattr(info, "values", ()))
         message += f", expected one of {', '.join(choices)}" if choices else ""
     return InputError(message, source=source, place=(at + path).removeprefix(".") or None)
 
 
 def _types_at(kind: Any, path: str) -> list[Any]:
     """Descriptions of all types that the value at a place may have; places are msgspec's, as ``.banks[0].name``."""
-    found = [*_alternatives(msgspec.inspect.type_info(kind))]
+    types = [*_alternatives(msgspec.inspect.type_info(kind))]
     for name in re.findall(r"\.(\w+)|\[", path):
-        inner = [f.type for each in found for f in getattr(each, "fields", ()) if f.encode_name == name]
-        inner += [] if name else [part for each in found for part in msgspec.structs.astuple(each)]
-        found = [each for part in inner for each in _alternatives(part)]
-    return found
+        inner = [f.type for info in types for f in getattr(info, "fields", ()) if f.encode_name == name]
+        inner += [] if name else [part for info in types for part in msgspec.structs.astuple(info)]
+        types = [info for part in inner for info in _alternatives(part)]
+    return types
 
 
 def _alternatives(info: Any) -> Iterator[Any]:

@@ -76,5 +76,5 @@ def collecting_unmodelled() -> Iterator[dict[str, list[str]]]:
 
 def unmodelled_lines(places: dict[str, list[str]]) -> tuple[str, ...]:
     """One line for each text, with its first place and how many more there are."""
-    rest = ((text, found[0], len(set(found)) - 1) for text, found in places.items())
+    rest = ((text, where[0], len(set(where)) - 1) for text, where in places.items())
     return bounded(f"{first}{f' and {more} more' if more else ''}: {text}" for text, first, more in rest)

@@ -55,7 +55,7 @@ class Option:
     @property
     def words(self) -> tuple[str, ...]:
         """All values there are, where they are few: those of a literal type."""
-        return tuple(word for each in self.types if get_origin(each) is Literal for word in get_args(each))
+        return tuple(word for part in self.types if get_origin(part) is Literal for word in get_args(part))
 
     @property
     def types(self) -> tuple[Any, ...]:
@@ -65,7 +65,7 @@ class Option:
     @property
     def is_several(self) -> bool:
         """Whether it may be given again and again."""
-        return not self.has_commas and any(get_origin(each) is tuple for each in self.types)
+        return not self.has_commas and any(get_origin(part) is tuple for part in self.types)
 
     @property
     def label(self) -> str:
@@ -120,14 +120,14 @@ class Option:
 
 def declared(fields: Iterable[tuple[str, Any, Any]]) -> dict[str, Option]:
     """Options by name: of fields (name, type, default) those whose type is annotated with one."""
-    found = {}
+    options = {}
     for name, annotation, default in fields:
         for option in getattr(annotation, "__metadata__", ()):
             if isinstance(option, Option):
-                found[name] = dataclasses.replace(option, name=name, type=get_args(annotation)[0], default=default)
-    return found
+                options[name] = dataclasses.replace(option, name=name, type=get_args(annotation)[0], default=default)
+    return options
 
 
 def fields_of(struct: type[msgspec.Struct]) -> list[tuple[str, Any, Any]]:
     """Name, type and default of each field of a struct."""
-    return [(each.name, each.type, each.default) for each in msgspec.structs.fields(struct)]
+    return [(field.name, field.type, field.default) for field in msgspec.structs.fields(struct)]

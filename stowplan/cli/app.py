@@ -42,18 +42,18 @@ class _Command(TyperCommand):
 
 def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str, str]]]]:
     """Parameters of a command as its help has them: name, and flags with text, under each heading."""
-    found: dict[str, list[tuple[str, tuple[str, str]]]] = {name: [] for name in ("Arguments", *_HEADINGS, "Options")}
+    by_heading: dict[str, list[tuple[str, tuple[str, str]]]] = {name: [] for name in ("Arguments", *_HEADINGS, "Options")}
     parameters = command.get_params(context)
     # What is rare comes last.
-    for each in sorted(parameters, key=lambda each: bool(each.name == "settings_given")):
-        row = each.get_help_record(context)
+    for parameter in sorted(parameters, key=lambda parameter: bool(parameter.name == "settings_given")):
+        row = parameter.get_help_record(context)
         if row is None:
             continue
-        if each.param_type_name == "argument":
-            found["Arguments"].append((each.name, (row[0].partition(" <")[0], row[1])))
+        if parameter.param_type_name == "argument":
+            by_heading["Arguments"].append((parameter.name, (row[0].partition(" <")[0], row[1])))
         else:
-            found[_heading(each.name) if len(parameters) > _FEW else "Options"].append((each.name, row))
-    return {heading: rows for heading, rows in found.items() if rows}
+            by_heading[_heading(parameter.name) if len(parameters) > _FEW else "Options"].append((parameter.name, row))
+    return {heading: rows for heading, rows in by_heading.items() if rows}
 
 
 #: Headings in the help of commands with more options than a few, and the parameters under each beside those declared for it.
@@ -126,7 +126,7 @@ Lines to begin with:
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The application, with the command that is asked for alone, or with all where that is none: each takes time to import."""
-    asked = next((each for each in arguments if not each.startswith("-")), "")
+    asked = next((argument for argument in arguments if not argument.startswith("-")), "")
     app = _new(help=_HELP, name="stowplan", add_completion=True)
     app.callback()(_options)
     is_known = asked in _COMMANDS or asked in _GROUPS

@@ -91,7 +91,7 @@ def batch_command(
             interrupted = cancel is not None and cancel.is_set()
     except KeyboardInterrupt:
         interrupted = True
-    done.sort(key=lambda each: order[each[0].name])
+    done.sort(key=lambda pair: order[pair[0].name])
     if as_json:
         say_json([{"name": files.printable(item.name), "record": record} for item, record in done])
     else:

@@ -145,7 +145,7 @@ def _figure(value: float | None) -> str:
 
 def _changes(part: Part, everything: bool) -> str:
     most = len(part.changes) if everything else _MOST_ROWS
-    rows = [(each.name, each.change, _values(each.before), _values(each.after)) for each in part.changes[:most]]
+    rows = [(change.name, change.change, _values(change.before), _values(change.after)) for change in part.changes[:most]]
     text = render((part.what, "change", "first", "second"), rows, left=4)
     more = len(part.changes) - len(rows)
     return f"{text}\n... and {more:,} more (--all lists them)" if more else text
@@ -170,7 +170,8 @@ def _rows(records: Mapping[str, Record]) -> dict[str, Any]:
         )
     baselines = dict.fromkeys(name for program in programs for name in program["speedups"])
     means = {
-        name: geometric_mean(each["speedups"][name] for each in programs if name in each["speedups"]) for name in baselines
+        name: geometric_mean(program["speedups"][name] for program in programs if name in program["speedups"])
+        for name in baselines
     }
     return {"programs": programs, "geometric_mean_speedups": means}
 
@@ -179,14 +180,14 @@ def _one(values: dict[str, Any]) -> str:
     means = values["geometric_mean_speedups"]
     rows = [
         (
-            each["name"],
-            each["status"] or "failed",
-            as_quantity(each["objective"], each["unit"]),
-            as_quantity(each["bound"], each["unit"]),
-            as_gap(each["gap"]),
-            *(as_ratio(each["speedups"].get(name)) for name in means),
+            program["name"],
+            program["status"] or "failed",
+            as_quantity(program["objective"], program["unit"]),
+            as_quantity(program["bound"], program["unit"]),
+            as_gap(program["gap"]),
+            *(as_ratio(program["speedups"].get(name)) for name in means),
         )
-        for each in values["programs"]
+        for program in values["programs"]
     ]
     rows.append(("geometric mean", "", "", "", "", *(as_ratio(mean) for mean in means.values())))
     return render(("program", "status", "objective", "bound", "gap", *(f"over {name}" for name in means)), rows, left=2)
@@ -218,7 +219,7 @@ def _two(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _statistics(found: PairedStatistics) -> list[str]:
+def _statistics(paired: PairedStatistics) -> list[str]:
     def shown(value: float | None, interval: Interval | None) -> str:
         within = "" if interval is None else f" ({interval.low:+.3f} to {interval.high:+.3f})"
         return NONE if value is None else f"{value:+.3f} %{within}"
@@ -227,8 +228,8 @@ def _statistics(found: PairedStatistics) -> list[str]:
         return NONE if value is None else f"{value:.2g}"
 
     return [
-        f"(second - first) / first: mean {shown(found.mean_percent, found.mean_interval)}, "
-        f"median {shown(found.median_percent, found.median_interval)}; 95 % intervals by bootstrap, seed {found.seed}",
-        f"two-sided p-values: Wilcoxon signed-rank {p_value(found.wilcoxon_p)}, sign test {p_value(found.sign_p)}",
-        *(f"note: {note}" for note in found.notes),
+        f"(second - first) / first: mean {shown(paired.mean_percent, paired.mean_interval)}, "
+        f"median {shown(paired.median_percent, paired.median_interval)}; 95 % intervals by bootstrap, seed {paired.seed}",
+        f"two-sided p-values: Wilcoxon signed-rank {p_value(paired.wilcoxon_p)}, sign test {p_value(paired.sign_p)}",
+        *(f"note: {note}" for note in paired.notes),
     ]

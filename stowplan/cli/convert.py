@@ -15,7 +15,7 @@ from stowplan.options import PROGRAMS
 from stowplan.portfolio.context import Options
 
 #: Options of inputs that are compiled programs.
-OF_PROGRAMS = tuple(name for name, each in OPTIONS.items() if each.heading == PROGRAMS or name in ("target", "capacity"))
+OF_PROGRAMS = tuple(name for name, option in OPTIONS.items() if option.heading == PROGRAMS or name in ("target", "capacity"))
 
 #: Beyond this many windows a file with all of them is of no use to any solver.
 MAX_WINDOWS = 200_000
@@ -86,15 +86,15 @@ def export_command(
         if pairs > MAX_WINDOWS:
             raise UsageError(f"--set windows=all: found {pairs} pairs of boundaries, expected at most {MAX_WINDOWS}")
         chosen = all_windows(model)
-    found = formulate(model, chosen)
-    matrix = found.matrix.relaxed() if relaxed else found.matrix
+    formulation = formulate(model, chosen)
+    matrix = formulation.matrix.relaxed() if relaxed else formulation.matrix
     remarks = [
         f"memory mapping of {problem.name} on {problem.target}, stalls {problem.stalls}: no valid plan beats the optimum",
-        f"objective and time in units of {found.unit_ps} ps; problem digest {problem.digest}",
+        f"objective and time in units of {formulation.unit_ps} ps; problem digest {problem.digest}",
     ]
     save(matrix, output, remarks)
     integers = int(matrix.is_integer.sum())
     tell(
         f"{output}: {matrix.columns} columns ({integers} integer), {matrix.rows} rows ({len(chosen)} copy windows), "
-        f"{matrix.matrix.nnz} entries; objective in units of {found.unit_ps} ps; {time.monotonic() - began:.1f} s"
+        f"{matrix.matrix.nnz} entries; objective in units of {formulation.unit_ps} ps; {time.monotonic() - began:.1f} s"
     )

@@ -65,17 +65,17 @@ def frontier_command(
     with stopping() as cancel, LinePrinter(quiet) as progress:
         points = frontier(problem, wanted, on_point=lambda point: progress.show(_line(point)), cancel=cancel, **settings)
     rows: list[dict[str, Any]] = [
-        {"limit": each.limit, "peak": each.peak, "added_cost": each.added_cost, "bound": each.bound, "fits": _fits(each)}
-        for each in points
+        {"limit": point.limit, "peak": point.peak, "added_cost": point.added_cost, "bound": point.bound, "fits": _fits(point)}
+        for point in points
     ]
-    found: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": problem.name, "points": rows}
+    document: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": problem.name, "points": rows}
     if as_json:
-        say_json(found)
+        say_json(document)
     else:
         say("\n".join(map(_line, points)))
     if output is not None:
-        plans = [None if each.plan is None else each.plan.sequence for each in points]
-        whole = found | {"points": [row | {"sequence": plan} for row, plan in zip(rows, plans, strict=True)]}
+        plans = [None if point.plan is None else point.plan.sequence for point in points]
+        whole = document | {"points": [row | {"sequence": plan} for row, plan in zip(rows, plans, strict=True)]}
         files.write_atomic(output, files.encode(whole))
         note(str(output))
     if png is not None:
@@ -88,7 +88,7 @@ def frontier_command(
         raise typer.Exit(INTERRUPTED)
     if not any(map(_fits, points)):
         # As of one limit, of which none is known to be met.
-        raise typer.Exit(1 if all(each.is_infeasible for each in points) else 3)
+        raise typer.Exit(1 if all(point.is_infeasible for point in points) else 3)
 
 
 def _limits(text: str) -> int | list[int]:
@@ -96,12 +96,12 @@ def _limits(text: str) -> int | list[int]:
     if "," not in text and text.strip().isdecimal() and 1 <= int(text) <= 1000:
         return int(text)
     try:
-        found = [size(each.strip()) for each in text.split(",")]
+        sizes = [size(part.strip()) for part in text.split(",")]
     except typer.BadParameter:
-        found = []
-    if len(found) < 2 and not (found and not text.strip().isdecimal()):
+        sizes = []
+    if len(sizes) < 2 and not (sizes and not text.strip().isdecimal()):
         raise UsageError(f"--limits: found {text!r}, expected a number from 1 to 1000, or sizes separated by commas")
-    return found
+    return sizes
 
 
 def _fits(point: Point) -> bool | None:

@@ -44,14 +44,14 @@ def verify_command(
     """
     wanted = Outputs.of(None, emit)
     wanted.check(inputs=(problem, plan, *options.files))
-    found, given, assumed = open_both(problem, plan, options)
-    wanted.check_problem(found, problem)
+    loaded, given, assumed = open_both(problem, plan, options)
+    wanted.check_problem(loaded, problem)
     from stowplan.portfolio.kind import check as check_plan
     from stowplan.portfolio.kind import kind_of
 
-    kind = kind_of(found)
-    check = check_plan(kind, found, given)
-    proven, failure = (None, "") if bound is None else _check_bound(bound, found, check.objective if check.ok else None)
+    kind = kind_of(loaded)
+    check = check_plan(kind, loaded, given)
+    proven, failure = (None, "") if bound is None else _check_bound(bound, loaded, check.objective if check.ok else None)
     if as_json:
         values = {"ok": check.ok and not failure, "objective": check.objective, "violations": check.lines}
         said = {} if proven is None else {"bound": proven.bound, "proof": proven.form}
@@ -64,7 +64,7 @@ def verify_command(
     if not check.ok:
         others = len(check.lines) - 1
         more = f" (and {others} more)" if others > 0 else ""
-        hint = target_hint(assumed) if given.problem != found.digest else ""
+        hint = target_hint(assumed) if given.problem != loaded.digest else ""
         raise VerificationError(f"{plan}: not a valid plan: {''.join(check.lines[:1])}{more}{hint}")
     if failure:
         raise VerificationError(f"{bound}: the bound is not proven: {failure}")
@@ -74,7 +74,7 @@ def verify_command(
         exact = f" ({proven.bound} {kind.unit})" if kind.unit == "ps" else ""
         shown = f"{format_quantity(proven.bound, kind.unit)}{exact}, by {proven.form}"
         say(f"proven bound: {shown}" + (f": within {format_gap(gap)} of the optimum" if is_one else ""))
-    wanted.write(found, given, None, problem)
+    wanted.write(loaded, given, None, problem)
 
 
 def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdict | None, str]:
@@ -84,15 +84,15 @@ def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdi
 
     data = files.read_bytes(path)
     try:
-        found = check(files.encode(problem), data)
+        verdict = check(files.encode(problem), data)
     except UnprovenError as error:
         return None, str(error)
     except MalformedError as error:
         raise InputError(str(error), source=path) from None
-    if objective is not None and (found.bound is None or found.bound > objective):
+    if objective is not None and (verdict.bound is None or verdict.bound > objective):
         # Either the verifier or the checker is wrong then.
         return None, f"it proves that no plan is as good as this one, of {objective}"
-    return found, ""
+    return verdict, ""
 
 
 @with_options()
@@ -112,30 +112,30 @@ def show_command(
 ) -> None:
     """Print a plan for people to read, or draw it."""
     check_outputs((png,), inputs=(plan, problem, compare, *options.files))
-    found, given, assumed = open_both(problem, plan, options)
+    loaded, given, assumed = open_both(problem, plan, options)
     from stowplan.frontends.read import read_plan
     from stowplan.report.presenter import draw, presenter_for
 
-    presenter = presenter_for(found)
+    presenter = presenter_for(loaded)
     for flag, is_given in (("--simulate", iterations is not None), ("--json", as_json)):
         if is_given:
             presenter.check_configurable(flag)
     if iterations is not None and iterations < 1:
         raise UsageError(f"--simulate: found {iterations} iterations, expected 1 or more")
-    check_picture(found, png)
+    check_picture(loaded, png)
     presenter.check_options(plans=1 if compare is None else 2, seconds=seconds)
-    others = presenter.references(found) if compare is None else [(compare.stem, read_plan(compare, found))]
-    for path, each in ((plan, given), *([(compare, others[0][1])] if compare is not None else [])):
-        _check_fits(presenter, found, path, each, assumed)
+    others = presenter.references(loaded) if compare is None else [(compare.stem, read_plan(compare, loaded))]
+    for path, contents in ((plan, given), *([(compare, others[0][1])] if compare is not None else [])):
+        _check_fits(presenter, loaded, path, contents, assumed)
     if png is not None:
-        draw(found, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
+        draw(loaded, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
         note(str(png))
     if iterations is not None:
-        say(presenter.simulate(found, given, iterations))
+        say(presenter.simulate(loaded, given, iterations))
     if as_json:
-        say_json(presenter.configuration(found, given))
+        say_json(presenter.configuration(loaded, given))
     if iterations is None and not as_json and png is None:
-        say(presenter.summarize(found, given, others=others, everything=everything))
+        say(presenter.summarize(loaded, given, others=others, everything=everything))
 
 
 def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assumed: str | None) -> None:
@@ -217,7 +217,7 @@ def targets_command(
         return
     from stowplan.frontends.formats import formats
 
-    families = [each.targets for each in reversed(formats()) if each.targets is not None]
+    families = [input_format.targets for input_format in reversed(formats()) if input_format.targets is not None]
     for number, family in enumerate(families):
         say(("\n" if number else "") + f"for {family.inputs} ({family.kind})")
         rows = family.rows()
@@ -245,11 +245,11 @@ def cache_info_command(
     as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False,
 ) -> None:
     """Say how many results a plan cache holds, and of how many bytes."""
-    found = _cache(folder).info()
+    info = _cache(folder).info()
     if as_json:
-        say_json(found._asdict())
+        say_json(info._asdict())
     else:
-        say(f"{found.folder}: {found.entries} results, {found.bytes:,} bytes ({found.file_bytes:,} on disk)")
+        say(f"{info.folder}: {info.entries} results, {info.bytes:,} bytes ({info.file_bytes:,} on disk)")
 
 
 def cache_clear_command(folder: CacheFolder = None) -> None:

@@ -79,7 +79,7 @@ CacheFolder = Annotated[
 ]
 
 #: Options of inputs that all inputs of a suite may share.
-SHARED = tuple(name for name, each in OPTIONS.items() if each.is_shared)
+SHARED = tuple(name for name, option in OPTIONS.items() if option.is_shared)
 
 #: What flags that are no more are now, where that is not a setting of the same name.
 NOW = {
@@ -105,12 +105,12 @@ def with_options(
 
 def _with_options(command: Callable[..., None], inputs: Collection[str], search: Collection[str]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True).parameters
-    own = [each for name, each in signature.items() if name not in ("options", "search")]
-    its = declared((each.name, each.annotation, each.default) for each in own)
+    own = [parameter for name, parameter in signature.items() if name not in ("options", "search")]
+    its = declared((parameter.name, parameter.annotation, parameter.default) for parameter in own)
     shared = [option for name, option in OPTIONS.items() if name in inputs]
     shared += [option for name, option in SEARCH_OPTIONS.items() if name in search]
     settings = its | {option.name: option for option in shared if not option.flag}
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own if each.name not in its]
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name not in its]
     parameters += [_parameter(option) for option in shared if option.flag]
     takes_others = "settings" in signature
     if settings and not takes_others:
@@ -137,7 +137,7 @@ def _with_options(command: Callable[..., None], inputs: Collection[str], search:
 def with_parameters(command: Callable[..., None], parameters: Collection[inspect.Parameter]) -> Callable[..., None]:
     """A command with the parameters that its command line is made of, whatever its own signature is."""
     command.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__dict__.pop("__wrapped__", None)
     return command
 
@@ -145,7 +145,7 @@ def with_parameters(command: Callable[..., None], parameters: Collection[inspect
 def _parameter(declared: Option) -> inspect.Parameter:
     """An option with a flag as a parameter of a command."""
     default = ",".join(declared.default) if declared.has_commas else declared.default
-    kind: Any = str if declared.has_commas else next((each for each in (bool, int, float) if each in declared.types), str)
+    kind: Any = str if declared.has_commas else next((scalar for scalar in (bool, int, float) if scalar in declared.types), str)
     told = option(declared.flag, declared.metavar, declared.help, parser=size if declared.metavar == "SIZE" else None)
     wanted: Any = kind if default is not None else kind | None
     annotation = Annotated[wanted, told]
@@ -167,7 +167,7 @@ def _set(settings: Mapping[str, Option]) -> inspect.Parameter:
 
 def names_of(settings: Mapping[str, Option]) -> list[str]:
     """All names that ``--set`` takes."""
-    return [name for each in settings for name in (_rules() if each == "rules" else [each])]
+    return [name for key in settings for name in (_rules() if key == "rules" else [key])]
 
 
 def _rules() -> Collection[str]:
@@ -203,7 +203,7 @@ def read_settings(texts: Sequence[str], settings: Mapping[str, Option]) -> tuple
 def no_setting(text: str, settings: Mapping[str, Option]) -> UsageError:
     """What to say of a text whose name is that of no setting."""
     name, names = text.partition("=")[0], names_of(settings)
-    meant = "".join(f"; perhaps {each}" for each in difflib.get_close_matches(name, names, 1))
+    meant = "".join(f"; perhaps {close}" for close in difflib.get_close_matches(name, names, 1))
     return UsageError(f"--set: found {name!r}, expected one of {', '.join(names)}{meant}")
 
 
@@ -224,7 +224,7 @@ def settings_of(options: ReadOptions, targets: Sequence[str] = (), **others: Any
     """
     from stowplan.portfolio.batch.records import Settings
 
-    given: dict[str, Any] = {name: str(each) if isinstance(each, Path) else each for name, each in options.given().items()}
+    given: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in options.given().items()}
     # One target is kept as text, as in records of earlier versions.
     target = given.pop("target", None) or (targets[0] if len(targets) == 1 else tuple(targets) or None)
     alone = [name for name in given if name not in SHARED]

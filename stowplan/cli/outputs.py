@@ -144,22 +144,22 @@ def _presenter(problem: Any) -> Presenter:
 
 def named_paths(flag: str, texts: Iterable[str] | None) -> dict[str, Path]:
     """Paths by the names before the ``=``; raises UsageError where there is none, or where two have one name."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for text in texts or ():
         name, _, path = text.partition("=")
         if not name or not path:
             raise UsageError(f"{flag}: found {text!r}, expected a name and a path, such as xla=FILE")
-        if name in found:
+        if name in paths:
             raise UsageError(f"{flag}: found {name} twice, expected another name")
-        found[name] = Path(path)
-    return found
+        paths[name] = Path(path)
+    return paths
 
 
 def write_depfile(path: Path, outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
     """Write the rule ``outputs: inputs``, each input once, paths as they were given."""
-    targets = " ".join(_escaped(each) for each in outputs)
+    targets = " ".join(_escaped(output) for output in outputs)
     # A pipe or device is no file that could be newer.
-    sources = dict.fromkeys(_escaped(each) for each in inputs if os.path.isfile(each))
+    sources = dict.fromkeys(_escaped(source) for source in inputs if os.path.isfile(source))
     files.write_atomic(path, " \\\n  ".join([f"{targets}:", *sources]).encode(errors="surrogateescape") + b"\n")
 
 
@@ -169,14 +169,14 @@ def _escaped(path: str | Path) -> str:
     if "\n" in text:
         raise UsageError(f"{files.printable(path)!r}: no rule can name a file with a line break, expected another name")
     # A backslash before a blank or # would otherwise be taken for one that protects it.
-    found = ""
-    for at, each in enumerate(text):
-        if each in " \t#":
+    escaped = ""
+    for at, character in enumerate(text):
+        if character in " \t#":
             before = len(text[:at]) - len(text[:at].rstrip("\\"))
-            found += "\\" * (before + 1) + each
+            escaped += "\\" * (before + 1) + character
         else:
-            found += "$$" if each == "$" else each
-    return found
+            escaped += "$$" if character == "$" else character
+    return escaped
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()) -> None:

@@ -155,10 +155,10 @@ class _Given:
             return opened, None if self.hint_program is None else open_input(self.hint_program, self.options).problem
         except NoTargetError as error:
             name = shlex.quote(files.printable(self.source))
-            lines = [f"stowplan solve {name} --target {each.example}" for each in error.fitting]
+            lines = [f"stowplan solve {name} --target {family.example}" for family in error.fitting]
             width = max(map(len, lines))
             told = zip(lines, error.fitting, strict=True)
-            error.advice = tuple(f"{line:<{width}}  # {each.kind}: {each.answers}" for line, each in told)
+            error.advice = tuple(f"{line:<{width}}  # {family.kind}: {family.answers}" for line, family in told)
             raise
 
     def _read_plans(self, opened: Opened) -> tuple[dict[str, Any], tuple[str, ...]]:

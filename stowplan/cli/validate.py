@@ -100,10 +100,10 @@ def validate_command(
             from stowplan.report.validation import save_validation_report
 
             save_validation_report(report, validation)
-    idle = [] if validation.interrupted else opened.idle({each.kind for each in validation.summaries})
+    idle = [] if validation.interrupted else opened.idle({summary.kind for summary in validation.summaries})
     for error in idle:
         note(f"stowplan: {error}")
-    codes = [each.exit_code for each in done] + [error.exit_code for error in idle]
+    codes = [problem.exit_code for problem in done] + [error.exit_code for error in idle]
     raise typer.Exit(CANCELLED if validation.interrupted else max(codes, default=0))
 
 
@@ -126,25 +126,25 @@ def _outcome(problem: ProblemReport) -> str:
 def text_of(validation: Validation) -> str:
     """Everything, as tables."""
     lines = []
-    done = [each for each in validation.problems if each.error is None]
+    done = [problem for problem in validation.problems if problem.error is None]
     if done:
-        lines += [render(_HEAD, [_problem_row(each) for each in done]), ""]
-    if any(each.exact is not None and not each.exact.is_proven for each in done):
+        lines += [render(_HEAD, [_problem_row(problem) for problem in done]), ""]
+    if any(problem.exact is not None and not problem.exact.is_proven for problem in done):
         lines[-1:] = [
             "* no proof of an optimum within the limit: gaps are from that to the best plan known to that to the bound",
             "",
         ]
     for summary in validation.summaries:
         lines += [*_summary_lines(summary), ""]
-    costly = [each for each in done if each.decisions is not None and each.decisions.explained is not None]
+    costly = [problem for problem in done if problem.decisions is not None and problem.decisions.explained is not None]
     if costly:
         lines += [
             "decisions that cost most, along the likeliest game",
-            *(line for each in costly for line in _decisions(each)),
+            *(line for problem in costly for line in _decisions(problem)),
             "",
         ]
-    failed = [each for each in validation.problems if each.error is not None]
-    lines += [f"failed (exit code {each.exit_code}): {each.name}: {each.error}" for each in failed]
+    failed = [problem for problem in validation.problems if problem.error is not None]
+    lines += [f"failed (exit code {problem.exit_code}): {problem.name}: {problem.error}" for problem in failed]
     left = validation.asked - len(validation.problems)
     lines.append(f"{len(done)} of {validation.asked} validated{f', {left} not finished' if left else ''}")
     return "\n".join(lines)
@@ -180,7 +180,7 @@ def _problem_row(problem: ProblemReport) -> tuple[str, ...]:
         as_quantity(exact.certified_bound, unit) if exact.proof else "none",
         as_quantity(policy.likeliest.objective, unit),
         _gap(policy.likeliest),
-        *(_gap(each) for each in (policy.best, policy.searched, control.likeliest, control.best, control.searched)),
+        *(_gap(outcome) for outcome in (policy.best, policy.searched, control.likeliest, control.best, control.searched)),
         _gap(problem.baseline),
         as_correlation(None if problem.values is None else problem.values.at_equal_positions),
     )
@@ -220,32 +220,33 @@ def _summary_lines(summary: Summary) -> list[str]:
     return lines
 
 
-def _spread_row(name: str, found: Spread) -> tuple[str, ...]:
-    moments = (found.mean, found.lower_quartile, found.median, found.upper_quartile, found.worst)
-    shares = (found.optimal, found.within_1, found.within_5)
+def _spread_row(name: str, spread: Spread) -> tuple[str, ...]:
+    moments = (spread.mean, spread.lower_quartile, spread.median, spread.upper_quartile, spread.worst)
+    shares = (spread.optimal, spread.within_1, spread.within_5)
     return (
         name,
-        str(found.count),
-        str(found.lost),
-        *(as_gap(each) for each in moments),
-        *(NONE if each is None else f"{each:.0%}" for each in shares),
+        str(spread.count),
+        str(spread.lost),
+        *(as_gap(moment) for moment in moments),
+        *(NONE if share is None else f"{share:.0%}" for share in shares),
     )
 
 
 def _decisions(problem: ProblemReport) -> Sequence[str]:
-    found = problem.decisions
-    assert found is not None
-    assert found.explained is not None
-    exact = "" if found.exact else f"; not exact{f', {found.note}' if found.note else ''}"
+    decisions = problem.decisions
+    assert decisions is not None
+    assert decisions.explained is not None
+    exact = "" if decisions.exact else f"; not exact{f', {decisions.note}' if decisions.note else ''}"
     lines = [
-        f"{problem.name}: {found.explained:.0%} of the difference in {len(found.costly)} of {found.count} decisions{exact}"
+        f"{problem.name}: {decisions.explained:.0%} of the difference "
+        f"in {len(decisions.costly)} of {decisions.count} decisions{exact}"
     ]
-    ends = (value for each in found.costly for value in (each.before, each.after))
+    ends = (value for decision in decisions.costly for value in (decision.before, decision.after))
     shown = format_apart(ends, lambda value, digits: format_quantity(value, problem.unit, digits))
-    for each in found.costly:
-        before, after = shown[each.before], shown[each.after]
-        at = str(each.first + 1) if each.first == each.last else f"{each.first + 1} to {each.last + 1}"
-        lines.append(f"    {each.share:6.1%}  {at}: {each.name}  ({before} -> {after})")
-    if found.rest:
-        lines.append(f"    {found.rest:6.1%}  {found.rest_name}")
+    for decision in decisions.costly:
+        before, after = shown[decision.before], shown[decision.after]
+        at = str(decision.first + 1) if decision.first == decision.last else f"{decision.first + 1} to {decision.last + 1}"
+        lines.append(f"    {decision.share:6.1%}  {at}: {decision.name}  ({before} -> {after})")
+    if decisions.rest:
+        lines.append(f"    {decisions.rest:6.1%}  {decisions.rest_name}")
     return lines

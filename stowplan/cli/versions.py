@@ -23,8 +23,8 @@ PACKAGES = (
 
 def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False) -> None:
     """Print versions and machine, for a report of a bug."""
-    found = versions()
-    say_json(found) if as_json else say("\n".join(aligned([(name, str(value)) for name, value in found.items()], ("", ""))))
+    details = versions()
+    say_json(details) if as_json else say("\n".join(aligned([(name, str(value)) for name, value in details.items()], ("", ""))))
 
 
 def versions() -> dict[str, str | int]:

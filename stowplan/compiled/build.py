@@ -40,7 +40,7 @@ def main() -> int:
     options = parser.parse_args()
     levels = tuple(options.level or LEVELS.get(platform.machine().lower(), (level(),)))
     packages = options.packages or compiling_packages(Path(__file__).parents[1])
-    missing = [package for package in packages if not all((options.to / file_name(package, each)).exists() for each in levels)]
+    missing = [package for package in packages if not all((options.to / file_name(package, name)).exists() for name in levels)]
     if os.environ.get(BUILDING) == "1":
         build(packages[0], options.to, levels)
         return 0
@@ -180,8 +180,8 @@ def _write_entry(entries: Any, function: Any, signature: Signature, compiled: An
 
     expected = tuple(map(_numba_type, signature.results))
     returned = compiled.signature.return_type
-    found = tuple(returned) if signature.is_tuple else () if not expected else (returned,)
-    if found != expected or (not expected and str(returned) != "none"):
+    returns = tuple(returned) if signature.is_tuple else () if not expected else (returned,)
+    if returns != expected or (not expected and str(returned) != "none"):
         raise TypeError(f"{function.py_func.__module__}.{function.__name__} returns {returned}, its annotation says {expected}")
     word, byte = ir.IntType(64), ir.IntType(8)
     context = function.targetctx

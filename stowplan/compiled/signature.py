@@ -104,7 +104,7 @@ def signature_of(function: Callable[..., Any]) -> Signature:
         return Signature(parameters, (), False)
     kind = _kind(returned, f"{place}, what it returns")
     results = kind.members if isinstance(kind, Record) else (kind,)
-    if not all(isinstance(each, Number) for each in results):
+    if not all(isinstance(result, Number) for result in results):
         raise TypeError(f"{place} returns {returned}; compiled functions write arrays that they are given, and return numbers")
     return Signature(parameters, typing.cast(tuple[Number, ...], results), isinstance(kind, Record))
 

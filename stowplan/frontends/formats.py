@@ -105,15 +105,15 @@ def check_targets(targets: Iterable[str]) -> tuple[str, ...]:
     UsageError
         Two targets for inputs of one sort.
     """
-    found: dict[str, str] = {}
+    by_inputs: dict[str, str] = {}
     for target in targets:
         inputs = target_family(target).inputs
-        if inputs in found:
+        if inputs in by_inputs:
             raise UsageError(
-                f"found targets {found[inputs]} and {target}, expected one for each kind of input: both are for {inputs}"
+                f"found targets {by_inputs[inputs]} and {target}, expected one for each kind of input: both are for {inputs}"
             )
-        found[inputs] = target
-    return tuple(found.values())
+        by_inputs[inputs] = target
+    return tuple(by_inputs.values())
 
 
 def target_for(path: Path, targets: Iterable[str]) -> str | None:
@@ -133,12 +133,12 @@ def target_for(path: Path, targets: Iterable[str]) -> str | None:
     seen = look(path)
     for target in given:
         source = seen._replace(target=target)
-        found = format_of(source)
-        if found.targets is None or not found.targets.holds(target):
+        input_format = format_of(source)
+        if input_format.targets is None or not input_format.targets.holds(target):
             continue
         # To ask text takes reading all of it, which is for where several targets are left.
-        if source.data is None or found.claims(source) is not False:
-            fitting.append((target, found, source))
+        if source.data is None or input_format.claims(source) is not False:
+            fitting.append((target, input_format, source))
     if len(fitting) > 1:
         fitting = [way for way in fitting if way[1].claims(way[2])] or fitting
     if len(fitting) > 1:

@@ -113,11 +113,11 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that they name, which no output may be written over; a target may be one."""
-        found: list[str | Path] = [] if self.target is None else [self.target]
+        paths: list[str | Path] = [] if self.target is None else [self.target]
         for name, option in OPTIONS.items():
             if option.metavar == "FILE" and (value := getattr(self, name)) is not None:
-                found += value if isinstance(value, tuple) else (value,)
-        return tuple(map(Path, found))
+                paths += value if isinstance(value, tuple) else (value,)
+        return tuple(map(Path, paths))
 
 
 #: All options by their names, in the order that help and messages have them in: those that suites share come first.

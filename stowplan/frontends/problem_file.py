@@ -36,15 +36,15 @@ def _accepts(source: Source) -> frozenset[str]:
 def _kind(source: Source) -> kinds.BaseKind:
     """The kind of a problem file; raises InputError for JSON that is no input at all."""
     data = source.data or b""
-    found = files.peek_format(data)
-    kind = kinds.of_format(found, "problem")
+    declared = files.peek_format(data)
+    kind = kinds.of_format(declared, "problem")
     if kind is not None:
         return kind
-    if b'"JSON_opt"' in data and not found:
+    if b'"JSON_opt"' in data and not declared:
         raise InputError(_OPENCGRA, source=source.path)
-    meant = difflib.get_close_matches(found or "", (*kinds.formats("problem"), *_OTHERS), 1)
+    meant = difflib.get_close_matches(declared or "", (*kinds.formats("problem"), *_OTHERS), 1)
     expected = repr(meant[0]) if meant else _EXPECTED
-    place = None if found is None else "format"
+    place = None if declared is None else "format"
     raise InputError(f"found {files.describe(data)}, expected {expected}", source=source.path, place=place)
 
 

@@ -101,7 +101,7 @@ class NoTargetError(UsageError):
 
     def __init__(self, path: str | Path, what: str, fitting: Sequence[TargetFamily]):
         self.fitting = tuple(fitting)
-        names = ", ".join(f"{each.example} ({each.answers})" for each in fitting)
+        names = ", ".join(f"{family.example} ({family.answers})" for family in fitting)
         super().__init__(f"{path} is {what}: name a target such as {names}; stowplan targets lists all")
 
 
@@ -129,35 +129,39 @@ def open_input(path: str | Path, options: ReadOptions) -> Opened:
     """
     check_name(options.target)
     source = look(path, options.target)
-    found = format_of(source)
-    accepted = found.accepts(source)
+    input_format = format_of(source)
+    accepted = input_format.accepts(source)
     for name in options.given():
         if name not in accepted:
-            raise UsageError(f"{path} is {found.what}: it takes {spelt_all(accepted)}, but not {spelt(name)}")
-    return _opened(path, source, found, options)
+            raise UsageError(f"{path} is {input_format.what}: it takes {spelt_all(accepted)}, but not {spelt(name)}")
+    return _opened(path, source, input_format, options)
 
 
 def open_with(path: str | Path, options: ReadOptions) -> Opened:
     """As :func:`open_input`, without the options that a file of this format does not take: for suites of many formats."""
     source = look(path, options.target)
-    found = format_of(source)
-    return _opened(path, source, found, options.only(found.accepts(source)))
+    input_format = format_of(source)
+    return _opened(path, source, input_format, options.only(input_format.accepts(source)))
 
 
-def _opened(path: str | Path, source: Source, found: InputFormat, options: ReadOptions) -> Opened:
+def _opened(path: str | Path, source: Source, input_format: InputFormat, options: ReadOptions) -> Opened:
     """The problem of a file that takes all of these options."""
-    if found.targets is not None and options.target is None:
-        raise NoTargetError(path, found.what, _fitting(source, found.targets))
+    if input_format.targets is not None and options.target is None:
+        raise NoTargetError(path, input_format.what, _fitting(source, input_format.targets))
     with collecting_unmodelled() as places:
-        opened = found.open(source, options)
+        opened = input_format.open(source, options)
     return opened._replace(warnings=unmodelled_lines(places))
 
 
 def _fitting(source: Source, own: TargetFamily) -> list[TargetFamily]:
     """The families of targets that a file can be read for, its own first; InputError where it is none of these formats."""
-    asked = ((each, source._replace(target=each.targets.example)) for each in formats() if each.targets is not None)
-    fitting = [each.targets for each, named in asked if format_of(named) is each and each.claims(named) is not False]
-    return sorted((each for each in fitting if each is not None), key=lambda each: each is not own)
+    fitting: list[TargetFamily] = []
+    for candidate in formats():
+        if candidate.targets is not None:
+            named = source._replace(target=candidate.targets.example)
+            if format_of(named) is candidate and candidate.claims(named) is not False:
+                fitting.append(candidate.targets)
+    return sorted(fitting, key=lambda family: family is not own)
 
 
 def only_target(path: str | Path, kind: str) -> str | None:
@@ -165,7 +169,7 @@ def only_target(path: str | Path, kind: str) -> str | None:
     source = look(path)
     own = format_of(source).targets
     fitting = [] if own is None else _fitting(source, own)
-    names = [name for each in fitting if each.kind == kind.replace("_", " ") for name in each.names()]
+    names = [name for family in fitting if family.kind == kind.replace("_", " ") for name in family.names()]
     return names[0] if len(names) == 1 else None
 
 

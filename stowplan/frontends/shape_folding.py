@@ -71,5 +71,5 @@ def _folded(node: Any, opsets: dict[str, int], types: dict[str, Any], numbers: d
         return {}
     if node.op_type in _REPEATING and math.prod(abs(int(size)) for size in feeds[names[-1]]) > _MOST:
         return {}
-    found = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
-    return {name: array for name, array in zip(node.output, found, strict=True) if array.size <= _MOST}
+    arrays = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
+    return {name: array for name, array in zip(node.output, arrays, strict=True) if array.size <= _MOST}

@@ -96,10 +96,10 @@ def infer(model: Any) -> Any:
                 tensor.ClearField(field)
     with _lock:
         answer = _ready().ask(model.SerializeToString())
-    found = type(model).FromString(answer)
+    inferred = type(model).FromString(answer)
     for number, weight in weights.items():
-        found.graph.initializer[number].ParseFromString(weight)
-    return found
+        inferred.graph.initializer[number].ParseFromString(weight)
+    return inferred
 
 
 def _ready() -> _Process:

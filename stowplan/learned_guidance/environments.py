@@ -95,8 +95,8 @@ class ProblemSource(Generic[P]):
             return source
         if isinstance(source, (str, Path)):
             return self._kind.load(source)
-        found = type(source).__name__
-        raise InputError(f"found a problem of type {found}, expected a {self._title} Problem or the path of its file")
+        type_name = type(source).__name__
+        raise InputError(f"found a problem of type {type_name}, expected a {self._title} Problem or the path of its file")
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:

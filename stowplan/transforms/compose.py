@@ -88,7 +88,7 @@ def reverse_store(copy: Copy, shape: tuple[int, ...]) -> tuple[tuple[Expression,
 
 def conjunction(conditions: Iterable[tuple[Expression, int, int]], extents: Extents) -> tuple[Bound, ...] | None:
     """Bounds that say what all of ``low <= expression <= high`` say; None where intervals show that they never hold."""
-    found: dict[Expression, tuple[int, int]] = {}
+    bounds: dict[Expression, tuple[int, int]] = {}
     for expression, low, high in conditions:
         first, last = span(expression, extents)
         if last < low or first > high:
@@ -99,13 +99,13 @@ def conjunction(conditions: Iterable[tuple[Expression, int, int]], extents: Exte
         low, high = low - expression.constant, high - expression.constant
         if bare.terms[0][1] < 0:
             bare, low, high = scale(bare, -1), -high, -low
-        before = found.get(bare)
+        before = bounds.get(bare)
         if before is not None:
             low, high = max(low, before[0]), min(high, before[1])
             if low > high:
                 return None
-        found[bare] = low, high
-    return tuple(Bound(expression, low, high) for expression, (low, high) in found.items())
+        bounds[bare] = low, high
+    return tuple(Bound(expression, low, high) for expression, (low, high) in bounds.items())
 
 
 def view_of(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load | None:
@@ -125,36 +125,36 @@ def view_of(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load | None:
 
 def substituted(load: Load, values: Sequence[Expression], domain: Sequence[Bound], extents: Extents) -> list[Piece]:
     """The pieces of a load with its loop indices replaced by expressions over other indices, within a domain of those."""
-    found = []
+    pieces = []
     for piece in load.pieces:
         check_reading()
-        conditions = [*domain, *((substitute(each.expression, values, extents), each.low, each.high) for each in piece.domain)]
-        both = conjunction(conditions, extents)
+        own = ((substitute(bound.expression, values, extents), bound.low, bound.high) for bound in piece.domain)
+        both = conjunction([*domain, *own], extents)
         if both is not None:
             indices = tuple(substitute(expression, values, extents) for expression in piece.index)
-            found.append(replace(piece, index=indices, domain=both))
-    return found
+            pieces.append(replace(piece, index=indices, domain=both))
+    return pieces
 
 
 def until_certain(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
     """Pieces up to the first one that always applies."""
-    found = []
+    kept = []
     for piece in pieces:
-        found.append(piece)
+        kept.append(piece)
         if not piece.domain:
             break
-    return tuple(found)
+    return tuple(kept)
 
 
 def compose(load: Load, views: Mapping[str, Load]) -> Load:
     """A load that reads through the views of tensors that are no more (equation 2)."""
     if not any(piece.tensor in views for piece in load.pieces):
         return load
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for piece in load.pieces:
         view = None if piece.tensor is None else views.get(piece.tensor)
-        found += [piece] if view is None else substituted(view, piece.index, piece.domain, load.extents)
-    return replace(load, pieces=until_certain(found))
+        pieces += [piece] if view is None else substituted(view, piece.index, piece.domain, load.extents)
+    return replace(load, pieces=until_certain(pieces))
 
 
 def _isl() -> Any:
@@ -174,11 +174,11 @@ def relation(extents: Extents, indices: Sequence[Expression], domain: Sequence[B
     return _isl().Map(f"{text} : {' and '.join(conditions)} }}" if conditions else f"{text} }}")
 
 
-def accesses(found: Any, extents: Extents) -> list[tuple[tuple[Expression, ...], tuple[Bound, ...]]]:
+def accesses(access_map: Any, extents: Extents) -> list[tuple[tuple[Expression, ...], tuple[Bound, ...]]]:
     """A single-valued ``islpy.Map`` as (expressions, domain) pairs, over indices within ``extents``."""
     isl = _isl()
     pieces: list[tuple[Any, Any]] = []
-    isl.PwMultiAff.from_map(found).foreach_piece(lambda where, what: pieces.append((where, what)))
+    isl.PwMultiAff.from_map(access_map).foreach_piece(lambda where, what: pieces.append((where, what)))
     result = []
     for where, what in pieces:
         rank = what.dim(isl.dim_type.out)

@@ -83,8 +83,8 @@ class Report:
 
     def by_op(self) -> dict[str, tuple[int, int]]:
         """(eliminated, found) of every kind of operator."""
-        found, gone = Counter(pair.op for pair in self.pairs), Counter(pair.op for pair in self.pairs if pair.eliminated)
-        return {op: (gone[op], count) for op, count in found.most_common()}
+        total, gone = Counter(pair.op for pair in self.pairs), Counter(pair.op for pair in self.pairs if pair.eliminated)
+        return {op: (gone[op], count) for op, count in total.most_common()}
 
 
 def eliminate(program: Program) -> tuple[Program, Report]:
@@ -142,7 +142,9 @@ class _Pass:
                     self._decide(copy.store.tensor, parts)
             else:
                 statements.append(replace(statement, loads=tuple(views.compose(load, self._views) for load in statement.loads)))
-        kept = [each for each in statements if not (isinstance(each, Copy) and each.store.tensor in self._views)]
+        kept = [
+            statement for statement in statements if not (isinstance(statement, Copy) and statement.store.tensor in self._views)
+        ]
         tensors = {name: tensor for name, tensor in self._program.tensors.items() if name not in self._views}
         return replace(self._program, statements=tuple(kept), tensors=tensors), self._report()
 

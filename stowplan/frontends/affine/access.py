@@ -87,21 +87,21 @@ def reshaped(shape: Sequence[int], source: Sequence[int]) -> list[Expression]:
     flat = constant(0)
     for at, size in enumerate(shape):
         flat = add(scale(flat, size), index(at), shape)
-    found: list[Expression] = []
+    coordinates: list[Expression] = []
     for size in reversed(source):
-        found.append(modulo(flat, size, shape))
+        coordinates.append(modulo(flat, size, shape))
         flat = floor_divide(flat, size, shape)
-    return found[::-1]
+    return coordinates[::-1]
 
 
 def expressions(indices: Sequence[Index | int], place: str) -> tuple[Expression, ...]:
     """What was written in an access; raises InputError for an index that is not affine."""
-    found = []
+    affine = []
     for given in indices:
         if isinstance(given, Index):
-            found.append(given.expression)
+            affine.append(given.expression)
         elif isinstance(given, int) and not isinstance(given, bool):
-            found.append(constant(given))
+            affine.append(constant(given))
         else:
             raise InputError(f"found a non-affine index of type {type(given).__name__}, expected whole numbers", place=place)
-    return tuple(found)
+    return tuple(affine)

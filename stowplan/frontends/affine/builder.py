@@ -74,17 +74,17 @@ class Builder:
         return variable
 
     def _unique(self, name: str, taken: Any) -> str:
-        found = name
-        while found in taken:
+        unique = name
+        while unique in taken:
             # Counted on from the last one, so that many of one name take no longer than few.
             self._counts[name] = self._counts.get(name, 1) + 1
-            found = f"{name}.{self._counts[name]}"
-        return found
+            unique = f"{name}.{self._counts[name]}"
+        return unique
 
     def _statement_name(self, name: str) -> str:
-        found = self._unique(name, self._names)
-        self._names.add(found)
-        return found
+        unique = self._unique(name, self._names)
+        self._names.add(unique)
+        return unique
 
     # Loop nests
 
@@ -266,7 +266,8 @@ class Builder:
     ) -> list[Variable]:
         """Any operator, by its bank rule; results of these shapes. ``dynamic`` are operands it reads at run-time indices."""
         loads = tuple(
-            each if isinstance(each, Load) else whole(each.tensor, dynamic=at in dynamic) for at, each in enumerate(operands)
+            operand if isinstance(operand, Load) else whole(operand.tensor, dynamic=at in dynamic)
+            for at, operand in enumerate(operands)
         )
         unique = self._statement_name(name or op)
         sizes = item_bytes or [self._item_bytes] * len(shapes)

@@ -115,11 +115,11 @@ def _dot(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Vari
     def pairs(what: str) -> list[tuple[int, int]]:
         left = numbers(instruction, f"lhs_{what}_dims", below=one, needed=what == "contracting")
         right = numbers(instruction, f"rhs_{what}_dims", below=two, needed=what == "contracting")
-        found = list(zip(left, right, strict=False))
-        if len(left) != len(right) or any(operands[0].shape[a] != operands[1].shape[b] for a, b in found):
+        paired = list(zip(left, right, strict=False))
+        if len(left) != len(right) or any(operands[0].shape[a] != operands[1].shape[b] for a, b in paired):
             message = f"found lhs_{what}_dims={{{listed(left)}}} and rhs_{what}_dims={{{listed(right)}}}"
             raise instruction.error(f"{message}, expected dimensions of equal sizes")
-        return found
+        return paired
 
     contracting, batch = pairs("contracting"), pairs("batch")
     if len(dims(instruction)) != one + two - 2 * len(contracting) - len(batch):
@@ -133,11 +133,11 @@ def _dot(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Vari
 
 def _convolution(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
     first_operand(instruction, operands, 2)
-    found = convolution_labels(instruction, len(operands[0].shape), len(operands[1].shape), len(dims(instruction)))
+    labels = convolution_labels(instruction, len(operands[0].shape), len(operands[1].shape), len(dims(instruction)))
     spatial = len(dims(instruction)) - 2
     layout = tuple(
         tuple(part.index(mark) for mark in (*marks, *(str(at) for at in range(spatial))))
-        for part, marks in zip(found, ("bf", "oi", "bf"), strict=True)
+        for part, marks in zip(labels, ("bf", "oi", "bf"), strict=True)
     )
     sliding = window(instruction, spatial)
     attributes: dict[str, Any] = {

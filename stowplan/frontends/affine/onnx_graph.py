@@ -113,9 +113,9 @@ def _pad(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     walk.expect(node, isinstance(given, int | float), repr(given), "a number to pad with")
     value: Variable | float = float(given)
     if len(node.input) > 2 and node.input[2]:
-        found = walk.numbers(node.input[2])
-        known = found is not None and found.size == 1 and found.dtype.kind in "biuf"
-        value = float(found.reshape(-1)[0]) if known else walk.variable(node.input[2])
+        fill = walk.numbers(node.input[2])
+        known = fill is not None and fill.size == 1 and fill.dtype.kind in "biuf"
+        value = float(fill.reshape(-1)[0]) if known else walk.variable(node.input[2])
         if isinstance(value, Variable):
             walk.expect(node, not value.shape, f"a value of shape {list(value.shape)} to pad with", "a single one")
     walk.values[node.output[0]] = walk.builder.pad(source, low, high, None, value, node.output[0])
@@ -141,9 +141,9 @@ def _gather(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     table = walk.inputs(node, 1)[0]
     walk.expect(node, len(node.input) > 1 and bool(node.input[1]), "no indices", "an input of them")
     axis = walk.axis(node, options.get("axis", 0), len(table.shape))
-    found = walk.numbers(node.input[1])
-    if found is not None and found.size == 1 and found.dtype.kind in "iu":
-        start = walk.axis(node, int(found.reshape(-1)[0]), table.shape[axis])
+    indices = walk.numbers(node.input[1])
+    if indices is not None and indices.size == 1 and indices.dtype.kind in "iu":
+        start = walk.axis(node, int(indices.reshape(-1)[0]), table.shape[axis])
         begin = [start if at == axis else 0 for at in range(len(table.shape))]
         end = [start + 1 if at == axis else size for at, size in enumerate(table.shape)]
         part = walk.builder.slice(table, begin, end, name=f"{node.output[0]}/part")
@@ -294,8 +294,8 @@ def _reduce(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     data = walk.inputs(node, 1)[0]
     rank = len(data.shape)
     given = options.get("axes") is not None or (len(node.input) > 1 and node.input[1])
-    found = walk.integers(node, 1, options.get("axes")) if given else list(range(rank))
-    axes = [walk.axis(node, axis, rank) for axis in found]
+    dimensions = walk.integers(node, 1, options.get("axes")) if given else list(range(rank))
+    axes = [walk.axis(node, axis, rank) for axis in dimensions]
     ways = rules.reduction(rank, axes)
     if options.get("keepdims", 1):
         ways = tuple((way[0], way[0] if way[0] not in axes else UNSPREAD) for way in ways)

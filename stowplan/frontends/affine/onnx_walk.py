@@ -68,29 +68,29 @@ class Walk:
 
     def variable(self, name: str) -> Variable:
         """The tensor of a value; an input of the program where nothing made it."""
-        found = self.values.get(name)
-        if found is None:
+        variable = self.values.get(name)
+        if variable is None:
             # Graph inputs, weights and constants, where something reads them.
-            found = self.values[name] = self.builder.input(name, self.shape(name), self._item_bytes(name))
-        return found
+            variable = self.values[name] = self.builder.input(name, self.shape(name), self._item_bytes(name))
+        return variable
 
     def integers(self, node: Any, at: int, attribute: Any = None) -> list[int]:
         """Whole numbers given as an attribute, or as an input that is a constant."""
         if attribute is not None:
             return self.whole(node, attribute)
         name = node.input[at] if len(node.input) > at else ""
-        found = self.numbers(name)
-        if found is None:
+        constant = self.numbers(name)
+        if constant is None:
             message = f"found {node.op_type} by numbers that are not in the file (input {name!r}), expected constants"
             only = {name: self.file.missing[name]} if name in self.file.missing else {}
             raise InputError(message + missing_text(only), place=self._place(node))
-        return self.whole(node, found.reshape(-1).tolist())
+        return self.whole(node, constant.reshape(-1).tolist())
 
-    def whole(self, node: Any, found: Any) -> list[int]:
+    def whole(self, node: Any, given: Any) -> list[int]:
         """A list of whole numbers; raises InputError for anything else."""
-        if not isinstance(found, Iterable) or isinstance(found, bytes) or not all(isinstance(number, int) for number in found):
-            raise InputError(f"found {found!r}, expected whole numbers", place=self._place(node))
-        return list(found)
+        if not isinstance(given, Iterable) or isinstance(given, bytes) or not all(isinstance(number, int) for number in given):
+            raise InputError(f"found {given!r}, expected whole numbers", place=self._place(node))
+        return list(given)
 
     def ints(
         self, node: Any, options: dict[str, Any], name: str, count: int, default: Sequence[int] | None = None
@@ -99,10 +99,10 @@ class Walk:
         given = options.get(name, default)
         if given is None:
             raise InputError(f"found no {name}, expected {count} numbers", place=self._place(node))
-        found = self.whole(node, given)
-        if len(found) != count:
-            raise InputError(f"found {name} {found}, expected {count} numbers", place=self._place(node))
-        return found
+        numbers = self.whole(node, given)
+        if len(numbers) != count:
+            raise InputError(f"found {name} {numbers}, expected {count} numbers", place=self._place(node))
+        return numbers
 
     def axis(self, node: Any, axis: Any, rank: int) -> int:
         """A dimension below ``rank``; negative ones count from the end."""
@@ -113,8 +113,8 @@ class Walk:
     def inputs(self, node: Any, least: int) -> list[Variable]:
         """The first ``least`` inputs, which an operator cannot do without."""
         if len(node.input) < least or not all(node.input[:least]):
-            found = [name for name in node.input if name]
-            raise InputError(f"found {len(found)} inputs, expected {least} or more", place=self._place(node))
+            named = [name for name in node.input if name]
+            raise InputError(f"found {len(named)} inputs, expected {least} or more", place=self._place(node))
         return [self.variable(name) for name in node.input[:least]]
 
     def expect(self, node: Any, holds: bool, found: object, expected: str) -> None:

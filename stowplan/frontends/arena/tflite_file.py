@@ -213,8 +213,8 @@ def _read(data: bytes, name: str, capacity: int | None, replace_offline_plan: bo
         kind = buffer.number(tensor, _TENSOR_TYPE, "b")
         is_elsewhere = any(buffer.field(tensor, field) is not None for field in _TENSOR_ELSEWHERE)
         if kind not in _BYTES or is_elsewhere or any(extent < 0 for extent in shape):
-            found = "a sparse, variant or external tensor" if is_elsewhere else f"shape {shape} of type {kind}"
-            raise InputError(f"found {found}, expected a fixed size", place=place)
+            description = "a sparse, variant or external tensor" if is_elsewhere else f"shape {shape} of type {kind}"
+            raise InputError(f"found {description}, expected a fixed size", place=place)
         # The runtime rounds up sizes as it does offsets.
         size = -(-math.prod(shape) * _BYTES[kind] // ALIGNMENT) * ALIGNMENT
         low, lower, upper = offsets[number], first[number], last[number] + 1
@@ -271,7 +271,9 @@ def _obstacles(placed: list[_Box]) -> list[Buffer]:
     boxes: list[_Box] = []
     for box in placed:
         check_reading()
-        while met := [each for each in boxes if all(max(box[at], each[at]) < min(box[at + 2], each[at + 2]) for at in (0, 1))]:
+        while met := [
+            other for other in boxes if all(max(box[at], other[at]) < min(box[at + 2], other[at + 2]) for at in (0, 1))
+        ]:
             boxes = [other for other in boxes if other not in met]
             starts, lows, ends, highs = zip(box, *met, strict=True)
             box = (min(starts), min(lows), max(ends), max(highs))

@@ -55,7 +55,8 @@ def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lamb
         # The distance stays behind the copies, with the initial value.
         operands[edge.target][edge.operand] = msgspec.structs.replace(operands[edge.target][edge.operand], instruction=at)
     kept = (
-        msgspec.structs.replace(each, operands=tuple(new)) for each, new in zip(problem.instructions, operands, strict=True)
+        msgspec.structs.replace(instruction, operands=tuple(new))
+        for instruction, new in zip(problem.instructions, operands, strict=True)
     )
     return msgspec.structs.replace(problem, instructions=(*kept, *made))
 
@@ -88,7 +89,7 @@ def _copies(problem: Problem, fill: Callable[[Instruction], Instruction]) -> dic
             model.add(clocks - latency * count == colour[edge.target] + colour[edge.source] + 2 * turns)
     total = sum(copies.values())
     model.minimize((machine.spoke_depth + 1) * total + ii)
-    found = cpsat_runner.run(model, time_limit=_SECONDS, deterministic_limit=_WORK)
-    if not found.is_found:
+    result = cpsat_runner.run(model, time_limit=_SECONDS, deterministic_limit=_WORK)
+    if not result.is_found:
         return {}
-    return {edge: found.value(count) for edge, count in copies.items() if found.value(count)}
+    return {edge: result.value(count) for edge, count in copies.items() if result.value(count)}

@@ -41,7 +41,7 @@ class _Tokens:
 
     def __init__(self, text: str, source: str | Path | None):
         self._source = source
-        self._found: list[tuple[str, str, int]] = []
+        self._tokens: list[tuple[str, str, int]] = []
         at, line = 0, 1
         while at < len(text):
             match = _TOKEN.match(text, at)
@@ -51,33 +51,33 @@ class _Tokens:
             if kind == "word" and match[0].startswith("/*"):
                 raise InputError("found a comment that never ends, expected */", source=source, place=f"line {line}")
             if kind != "skip":
-                self._found.append((kind, _unescaped(match[kind]) if kind == "quoted" else match[kind], line))
+                self._tokens.append((kind, _unescaped(match[kind]) if kind == "quoted" else match[kind], line))
             line += match[0].count("\n")
             at = match.end()
         self._at = 0
 
     @property
     def line(self) -> str:
-        last = self._found[min(self._at, len(self._found) - 1)] if self._found else ("", "", 1)
+        last = self._tokens[min(self._at, len(self._tokens) - 1)] if self._tokens else ("", "", 1)
         return f"line {last[2]}"
 
     def peek(self) -> str | None:
         """The next mark or word as it stands; quoted text never looks like a mark."""
-        if self._at >= len(self._found):
+        if self._at >= len(self._tokens):
             return None
-        kind, text, _ = self._found[self._at]
+        kind, text, _ = self._tokens[self._at]
         return text if kind in ("mark", "arrow", "word") else "\0"
 
     def take(self, expected: str | None = None) -> str:
-        if self._at >= len(self._found) or (expected is not None and self.peek() != expected):
-            found = "the end" if self._at >= len(self._found) else repr(self._found[self._at][1])
-            raise InputError(f"found {found}, expected {expected or 'a name'}", source=self._source, place=self.line)
+        if self._at >= len(self._tokens) or (expected is not None and self.peek() != expected):
+            token = "the end" if self._at >= len(self._tokens) else repr(self._tokens[self._at][1])
+            raise InputError(f"found {token}, expected {expected or 'a name'}", source=self._source, place=self.line)
         self._at += 1
-        return self._found[self._at - 1][1]
+        return self._tokens[self._at - 1][1]
 
     def name(self) -> str:
         """A name: a word or quoted text."""
-        if self._at < len(self._found) and self._found[self._at][0] in ("mark", "arrow"):
+        if self._at < len(self._tokens) and self._tokens[self._at][0] in ("mark", "arrow"):
             raise InputError(f"found {self.peek()!r}, expected a name", source=self._source, place=self.line)
         return self.take()
 
@@ -126,8 +126,8 @@ def parse_dot(text: str, source: str | Path | None = None, reading: Reading | No
             _attributes(tokens)
         else:
             _statement(tokens, nodes, arrows, source)
-    found = [Node(each, _op(each, values, way.table), (), place, _value(values)) for each, (values, place) in nodes.items()]
-    return join(name or (Path(source).name.split(".")[0] if source is not None else ""), found, arrows, source, way)
+    graph_nodes = [Node(key, _op(key, values, way.table), (), place, _value(values)) for key, (values, place) in nodes.items()]
+    return join(name or (Path(source).name.split(".")[0] if source is not None else ""), graph_nodes, arrows, source, way)
 
 
 def _statement(

@@ -181,7 +181,9 @@ def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool =
     token = _TRACE.set(known)
     try:
         parameters = inspect.signature(function).parameters.values()
-        variables = [Variable(id=each.name, streams=each.default is inspect.Parameter.empty) for each in parameters]
+        variables = [
+            Variable(id=parameter.name, streams=parameter.default is inspect.Parameter.empty) for parameter in parameters
+        ]
         returned = function(*(Expression(Operand(variable=variable.id)) for variable in variables))
     finally:
         _TRACE.reset(token)
@@ -208,7 +210,8 @@ def _live(label: str, known: _Trace, kept: list[str], variables: list[Variable])
         return msgspec.structs.replace(operand, instruction=source, distance=distance)
 
     instructions = {
-        each.id: msgspec.structs.replace(each, operands=tuple(map(resolved, each.operands))) for each in known.instructions
+        instruction.id: msgspec.structs.replace(instruction, operands=tuple(map(resolved, instruction.operands)))
+        for instruction in known.instructions
     }
     live: set[str] = set()
     open_names = [sources[name][0] if name in sources else name for name in kept]
@@ -217,6 +220,6 @@ def _live(label: str, known: _Trace, kept: list[str], variables: list[Variable])
         if name not in live:
             live.add(name)
             open_names += [o.instruction for o in instructions[name].operands if o.instruction is not None]
-    body = tuple(each for name, each in instructions.items() if name in live)
-    used = {name for each in body for name in each.variables}
+    body = tuple(instruction for name, instruction in instructions.items() if name in live)
+    used = {name for instruction in body for name in instruction.variables}
     return Dfg(label, body, tuple(variable for variable in variables if variable.id in used))

@@ -121,14 +121,14 @@ def is_loop_body(path: str | Path, data: bytes | None, target: str | Path | None
     if files.peek_format(data) is not None:
         return False
     try:
-        found = msgspec.json.decode(data)
+        content = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return target is not None and is_array(target) and data.lstrip()[:1] == b"{"
-    if not isinstance(found, dict) or "nodes" not in found:
+    if not isinstance(content, dict) or "nodes" not in content:
         return False
     if target is not None and is_array(target):
         return True
-    edges = found.get("edges", found.get("links"))
+    edges = content.get("edges", content.get("links"))
     return isinstance(edges, list) and bool(edges) and all(isinstance(edge, dict) for edge in edges)
 
 

@@ -48,12 +48,12 @@ class Dfg:
     @cached_property
     def consumers(self) -> dict[int, list[int]]:
         """Instructions that read each instruction's value, in their order, each once; those of earlier iterations, too."""
-        found: dict[int, dict[int, None]] = defaultdict(dict)
+        readers: dict[int, dict[int, None]] = defaultdict(dict)
         for at, instruction in enumerate(self.instructions):
             for operand in instruction.operands:
                 if operand.instruction is not None:
-                    found[self.number[operand.instruction]][at] = None
-        return {source: list(targets) for source, targets in found.items()}
+                    readers[self.number[operand.instruction]][at] = None
+        return {source: list(targets) for source, targets in readers.items()}
 
     @cached_property
     def components(self) -> list[int]:
@@ -123,12 +123,12 @@ def join(
     for node in nodes:
         if node.id in known:
             raise InputError(f"found the id {node.id!r} twice, expected every id once", source=source, place=node.place)
-        found = way.table.find(node.op)
-        if found is None and way.strict:
+        resolved = way.table.find(node.op)
+        if resolved is None and way.strict:
             raise InputError(_unknown(node.op, way.table), source=source, place=node.place)
-        if found is None:
+        if resolved is None:
             unknown[node.op] += 1
-        known[node.id], ops[node.id] = node, found or way.table.generic(node.op)
+        known[node.id], ops[node.id] = node, resolved or way.table.generic(node.op)
     incoming: dict[str, list[Arrow]] = defaultdict(list)
     for arrow in arrows:
         for end in (arrow.source, arrow.target):
@@ -318,17 +318,17 @@ def _renamed(
             raise InputError(
                 f"found the key {key!r}, expected {expected}, or a note such as label or comment", place=place or None
             )
-    found = {key: value for key, value in given.items() if key in known}
-    said = {key: key for key in found}
+    renamed = {key: value for key, value in given.items() if key in known}
+    said = {key: key for key in renamed}
     for key, ours in names.items():
         if key not in given:
             continue
-        if ours not in found:
-            found[ours], said[ours] = given[key], key
-        elif found[ours] != given[key] and key not in notes:
-            message = f"found {said[ours]} {found[ours]!r} and {key} {given[key]!r}, expected one of them"
+        if ours not in renamed:
+            renamed[ours], said[ours] = given[key], key
+        elif renamed[ours] != given[key] and key not in notes:
+            message = f"found {said[ours]} {renamed[ours]!r} and {key} {given[key]!r}, expected one of them"
             raise InputError(message, place=place or None)
-    return found
+    return renamed
 
 
 def _kind(value: Any) -> str:

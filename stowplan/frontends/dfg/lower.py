@@ -38,8 +38,10 @@ def relay_fan_out(graph: Dfg, limit: int) -> Dfg:
         order = sorted(targets, key=lambda at: (component[at] != component[source], -height[at], at))
         _spread(graph.instructions[source].id, source, order, limit, reads_from, relays, number)
     changed = [
-        msgspec.structs.replace(each, operands=tuple(_moved(operand, number, at, reads_from) for operand in each.operands))
-        for at, each in enumerate(graph.instructions)
+        msgspec.structs.replace(
+            instruction, operands=tuple(_moved(operand, number, at, reads_from) for operand in instruction.operands)
+        )
+        for at, instruction in enumerate(graph.instructions)
     ]
     return Dfg(graph.name, (*changed, *relays), graph.variables)
 
@@ -240,7 +242,10 @@ def _chosen(matters: bool, option: str, value: object, *others: object) -> tuple
 def _filled(graph: Dfg, result: Dfg, table: OpTable) -> tuple[Instruction, ...]:
     """Relays and fused instructions cost what the table says of their ops."""
     ops = {instruction.id: instruction.op for instruction in graph.instructions}
-    return tuple(each if ops.get(each.id) == each.op else table.filled(each) for each in result.instructions)
+    return tuple(
+        instruction if ops.get(instruction.id) == instruction.op else table.filled(instruction)
+        for instruction in result.instructions
+    )
 
 
 def _default_fan_out(machine: Machine, rules: Rules) -> int:

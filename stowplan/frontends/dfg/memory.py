@@ -58,12 +58,14 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
         copies += _link(graph.instructions[source].id, sent, level, taken, changed)
 
     def moved(at: int, operand: Operand) -> Operand:
-        found = changed.get((_Reader(at, operand.distance, operand.initial), operand.instruction or ""))
-        return operand if found is None else msgspec.structs.replace(found, initial=operand.initial)
+        replacement = changed.get((_Reader(at, operand.distance, operand.initial), operand.instruction or ""))
+        return operand if replacement is None else msgspec.structs.replace(replacement, initial=operand.initial)
 
     instructions = tuple(
-        msgspec.structs.replace(each, memory=kind[at], operands=tuple(moved(at, operand) for operand in each.operands))
-        for at, each in enumerate(graph.instructions)
+        msgspec.structs.replace(
+            instruction, memory=kind[at], operands=tuple(moved(at, operand) for operand in instruction.operands)
+        )
+        for at, instruction in enumerate(graph.instructions)
     )
     return dataclasses.replace(graph, instructions=(*instructions, *copies))
 
@@ -103,14 +105,14 @@ def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[i
 
 def _sent(graph: Dfg, number: dict[str, int], level: list[int], is_access: list[bool]) -> dict[int, list[_Reader]]:
     """Readers of each value that is sent."""
-    found: dict[int, dict[_Reader, None]] = defaultdict(dict)
+    readers: dict[int, dict[_Reader, None]] = defaultdict(dict)
     for at, instruction in enumerate(graph.instructions):
         for operand in instruction.operands:
             if operand.instruction is not None:
                 source = number[operand.instruction]
                 if is_access[source] or level[source] != level[at]:
-                    found[source][_Reader(at, operand.distance, operand.initial)] = None
-    return {source: list(sent) for source, sent in found.items()}
+                    readers[source][_Reader(at, operand.distance, operand.initial)] = None
+    return {source: list(sent) for source, sent in readers.items()}
 
 
 def _groups(readers: list[_Reader], level: list[int]) -> list[list[_Reader]]:

@@ -159,9 +159,9 @@ class OpTable:
                 *((f"op[{at}]", op) for at, op in enumerate(layer.ops)),
             ]
             for place, costs in places:
-                found = max(costs.tiles or (), default=0)
-                if found >= tiles:
-                    raise InputError(f"found tile {found}, expected 0 to {tiles - 1}", source=self.source, place=place)
+                highest = max(costs.tiles or (), default=0)
+                if highest >= tiles:
+                    raise InputError(f"found tile {highest}, expected 0 to {tiles - 1}", source=self.source, place=place)
 
     def find(self, name: str) -> Resolved | None:
         """What the tables say of an op; None where none of them has it."""
@@ -181,19 +181,19 @@ class OpTable:
 
     def filled(self, instruction: Instruction) -> Instruction:
         """An instruction that no file has (a relay, a fused multiply-add), with the latency and tiles of its op."""
-        found = self.find(instruction.op)
-        if found is None or (found.latency is None and found.tiles is None):
+        resolved = self.find(instruction.op)
+        if resolved is None or (resolved.latency is None and resolved.tiles is None):
             return instruction
-        return msgspec.structs.replace(instruction, latency=found.latency, tiles=found.tiles)
+        return msgspec.structs.replace(instruction, latency=resolved.latency, tiles=resolved.tiles)
 
     def _find(self, name: str) -> Resolved | None:
-        found = [entry for layer in self._layers if (entry := layer.find(name)) is not None]
+        matches = [entry for layer in self._layers if (entry := layer.find(name)) is not None]
         own = _key(name)
-        if not found and own not in OPERATIONS:
+        if not matches and own not in OPERATIONS:
             return None
-        entries = [entry for entry, _ in found]
+        entries = [entry for entry, _ in matches]
         meaning = _first(entries, lambda entry: entry.meaning) or (own if own in OPERATIONS else None)
-        text = next((value for _, value in found if value is not None), None)
+        text = next((value for _, value in matches if value is not None), None)
         if meaning is not None and meaning != own:
             # What is said of an operation holds for all ops that mean it, unless it is said of them.
             entries += [entry[0] for layer in self._layers if (entry := layer.find(meaning)) is not None]
@@ -208,7 +208,7 @@ class OpTable:
 
 
 def _first(entries: list[Any], field: Callable[[Any], Any]) -> Any:
-    return next((found for entry in entries if (found := field(entry)) is not None), None)
+    return next((value for entry in entries if (value := field(entry)) is not None), None)
 
 
 def read_number(text: str | None) -> float | None:

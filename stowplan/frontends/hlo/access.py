@@ -73,7 +73,7 @@ def instruction_access(instruction: Instruction, computation: Computation, fused
 def leaf_number(shape: Shape, index: Iterable[int]) -> int | None:
     """Position of an index among a shape's leaves, or None where it is no leaf."""
     wanted = tuple(index)
-    return next((number for number, (found, _) in enumerate(shape.leaves) if found == wanted), None)
+    return next((number for number, (leaf, _) in enumerate(shape.leaves) if leaf == wanted), None)
 
 
 def array_bytes(instruction: Instruction) -> int:
@@ -132,9 +132,9 @@ def _computation_access(computation: Computation, known: dict[str, Access]) -> A
     taken: set[int] = set()
     closed: set[tuple[str, int]] = set()
     for leaf, (source, source_leaf) in enumerate(_root_leaves(computation)):
-        found = _follow_updates(source, source_leaf, computation, known, closed)
-        if found is not None and found[0] not in taken:
-            parameter, written, names = found
+        update = _follow_updates(source, source_leaf, computation, known, closed)
+        if update is not None and update[0] not in taken:
+            parameter, written, names = update
             taken.add(parameter)
             chain |= names
             pairs.append(InPlace(leaf, parameter, 0, written))

@@ -126,10 +126,10 @@ def _convolution_flops(instruction: Instruction, computation: Computation) -> in
 
 
 def _group_count(instruction: Instruction, name: str) -> int:
-    found = numbers(instruction, name, needed=False) or [1]
-    if len(found) != 1 or found[0] < 1:
-        raise instruction.error(f"found {name} {found}, expected a positive number")
-    return found[0]
+    groups = numbers(instruction, name, needed=False) or [1]
+    if len(groups) != 1 or groups[0] < 1:
+        raise instruction.error(f"found {name} {groups}, expected a positive number")
+    return groups[0]
 
 
 @lru_cache(maxsize=4096)

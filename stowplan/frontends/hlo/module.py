@@ -98,8 +98,8 @@ class Computation(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def parameters(self) -> tuple[Instruction, ...]:
         """Parameters by number."""
-        found = [instruction for instruction in self.instructions if instruction.opcode == "parameter"]
-        return tuple(sorted(found, key=lambda instruction: int(instruction.argument)))
+        parameters = [instruction for instruction in self.instructions if instruction.opcode == "parameter"]
+        return tuple(sorted(parameters, key=lambda instruction: int(instruction.argument)))
 
 
 class HloModule(msgspec.Struct, frozen=True, dict=True):
@@ -229,30 +229,30 @@ def numbers(instruction: Instruction, name: str, *, below: int | None = None, ne
     match = _NUMBERS.fullmatch(text)
     if match is None:
         raise instruction.error(f"found {name}={excerpt(text)}, expected whole numbers")
-    found = [int(digits) for digits in match[1].split(",")] if match[1] else []
-    if below is not None and (len(set(found)) < len(found) or any(not 0 <= number < below for number in found)):
+    values = [int(digits) for digits in match[1].split(",")] if match[1] else []
+    if below is not None and (len(set(values)) < len(values) or any(not 0 <= number < below for number in values)):
         raise instruction.error(f"found {name}={excerpt(text)}, expected different dimensions from 0 to {below - 1}")
-    return found
+    return values
 
 
 def number(instruction: Instruction, name: str, *, below: int) -> int:
     """The one number of ``name=1``, from 0 up to before ``below``."""
-    found = numbers(instruction, name)
-    if len(found) != 1 or not 0 <= found[0] < below:
+    values = numbers(instruction, name)
+    if len(values) != 1 or not 0 <= values[0] < below:
         raise instruction.error(f"found {name}={excerpt(str(instruction.attribute(name)))}, expected one number below {below}")
-    return found[0]
+    return values[0]
 
 
 def ranges(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
     """(start, end, step) of each dimension of ``slice={[0:2], [1:10:2]}``."""
     text = instruction.attribute("slice")
     parts = _RANGE.findall(text) if text is not None and _RANGES.fullmatch(text) else []
-    found = [(int(start), int(end), int(step or 1)) for start, end, step in parts]
-    if text is None or len(found) != rank:
+    bounds = [(int(start), int(end), int(step or 1)) for start, end, step in parts]
+    if text is None or len(bounds) != rank:
         raise instruction.error(f"found slice={excerpt(str(text))}, expected {rank} ranges such as {{[0:2], [1:10:2]}}")
-    if any(step < 1 or start > end for start, end, step in found):
+    if any(step < 1 or start > end for start, end, step in bounds):
         raise instruction.error(f"found slice={excerpt(text)}, expected ranges that go upwards")
-    return found
+    return bounds
 
 
 def padding(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
@@ -260,10 +260,10 @@ def padding(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
     text = instruction.attribute("padding") or ""
     if not rank and not text:
         return []
-    found = [tuple(map(int, part.split("_"))) for part in text.split("x")] if _PADS.fullmatch(text) else []
-    if len(found) != rank:
+    pads = [tuple(map(int, part.split("_"))) for part in text.split("x")] if _PADS.fullmatch(text) else []
+    if len(pads) != rank:
         raise instruction.error(f"found padding={excerpt(text)}, expected {rank} parts low_high or low_high_interior")
-    return [(part[0], part[1], part[2] if len(part) > 2 else 0) for part in found]
+    return [(part[0], part[1], part[2] if len(part) > 2 else 0) for part in pads]
 
 
 def window(instruction: Instruction, rank: int) -> Window:
@@ -274,10 +274,10 @@ def window(instruction: Instruction, rank: int) -> Window:
     def sizes(name: str) -> list[int]:
         if name not in given:
             return [1] * rank
-        found = [int(digits) for digits in given[name].split("x")] if _SIZES.fullmatch(given[name]) else []
-        if len(found) != rank or any(size < 1 for size in found):
+        extents = [int(digits) for digits in given[name].split("x")] if _SIZES.fullmatch(given[name]) else []
+        if len(extents) != rank or any(size < 1 for size in extents):
             raise instruction.error(f"found window {excerpt(text)}, expected {name} as {rank} positive numbers")
-        return found
+        return extents
 
     pads = given.get("pad", "x".join(["0_0"] * rank))
     pairs = [tuple(map(int, part.split("_"))) for part in pads.split("x")] if _PADS.fullmatch(pads) else []

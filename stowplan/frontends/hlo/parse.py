@@ -321,13 +321,13 @@ class _Parser:
 
     def _called(self, attributes_text: str, opcode: str) -> tuple[str, ...]:
         expected = _CALLS.get(opcode, 0)
-        found: dict[str, list[str]] = {}
+        by_attribute: dict[str, list[str]] = {}
         for key, value in split_attributes(attributes_text, self.line):
             if key in _CALL_ATTRIBUTES:
-                found[key] = value.strip("{}").split(",")
-            if expected and len(found) == expected and opcode != "conditional":
+                by_attribute[key] = value.strip("{}").split(",")
+            if expected and len(by_attribute) == expected and opcode != "conditional":
                 break  # what follows may be a long backend configuration
-        called = tuple(name.strip().removeprefix("%") for key in _CALL_ATTRIBUTES for name in found.get(key, ()))
+        called = tuple(name.strip().removeprefix("%") for key in _CALL_ATTRIBUTES for name in by_attribute.get(key, ()))
         for name in called:
             if name not in self.computations:
                 raise InputError(

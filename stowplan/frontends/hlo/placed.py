@@ -65,7 +65,7 @@ class StepLeaves(NamedTuple):
 
 def placed_instructions(module: HloModule) -> dict[str, Placed]:
     """Instructions that are steps, by name: those of the entry and of the loops, calls and branches in it."""
-    found: dict[str, Placed] = {}
+    placed: dict[str, Placed] = {}
     waiting = [module.entry]
     seen: set[str] = set()
     while waiting:
@@ -74,10 +74,10 @@ def placed_instructions(module: HloModule) -> dict[str, Placed]:
             continue
         seen.add(computation.name)
         for instruction in computation.instructions:
-            found[instruction.name] = Placed(instruction, computation)
+            placed[instruction.name] = Placed(instruction, computation)
             if instruction.opcode in IN_LINE:
                 waiting += [module.computations[name] for name in instruction.called]
-    return found
+    return placed
 
 
 def step_leaves(step: ProgramStep, at: Placed, program: Program) -> StepLeaves:
@@ -139,13 +139,13 @@ def _fast_uses(
     step: ProgramStep, planned: Placed, slow: Placed, program: Program, fast_space: int
 ) -> frozenset[tuple[int, bool]] | None:
     """Uses of the step that the planned instruction serves from fast memory; None where that is not clear."""
-    leaves, found = step_leaves(step, slow, program), planned.spaces()
-    if len(list(planned.operand_shapes())) != len(leaves.operands) or len(found) != sum(map(len, leaves)):
+    leaves, planned_spaces = step_leaves(step, slow, program), planned.spaces()
+    if len(list(planned.operand_shapes())) != len(leaves.operands) or len(planned_spaces) != sum(map(len, leaves)):
         return None
     keys = [(tensor, False) for tensor in leaves.operands] + [(tensor, True) for tensor in leaves.results]
     uses = {(use.tensor, use.is_output) for use in step.uses}
     spaces: dict[tuple[int, bool], set[bool]] = {}
-    for (tensor, is_output), space in zip(keys, found, strict=True):
+    for (tensor, is_output), space in zip(keys, planned_spaces, strict=True):
         if tensor is not None and (tensor, is_output) in uses:
             spaces.setdefault((tensor, is_output), set()).add(space == fast_space)
     if any(len(said) > 1 for said in spaces.values()):
@@ -173,7 +173,7 @@ def sign_steps(module: HloModule, program: Program) -> dict[str, StepSignature]:
     placed = placed_instructions(module)
     digests, opcodes = _computation_digests(module)
     shapes: dict[int, str] = {}
-    found = {}
+    signatures = {}
     for step in program.steps:
         check_reading()
         at = placed.get(step.name.rpartition("/")[2])
@@ -194,7 +194,7 @@ def sign_steps(module: HloModule, program: Program) -> dict[str, StepSignature]:
         inner: Counter[str] = Counter()
         for name in instruction.called:
             inner.update(opcodes[name])
-        found[step.name] = StepSignature(
+        signatures[step.name] = StepSignature(
             signature=_digest(text),
             opcode=instruction.opcode,
             kind=instruction.attribute("kind") or "",
@@ -204,7 +204,7 @@ def sign_steps(module: HloModule, program: Program) -> dict[str, StepSignature]:
             leaves=_leaves_of(step, at, leaves),
             weight=step.weight,
         )
-    return found
+    return signatures
 
 
 def read_assignment(

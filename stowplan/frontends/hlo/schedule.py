@@ -182,11 +182,11 @@ class Schedule(LeafWalk[int]):
         """Of a result that is written in place: the value whose place that is."""
         self._repeated = _repeated_names(module)
         self._trips: dict[tuple[str, str], int | None] = {}
-        found = self._walk(module.entry, None, "", 1)
-        self._read(found, 2 * len(self.steps))
-        self.outputs = [value for value in found if value != NOWHERE]
+        results = self._walk(module.entry, None, "", 1)
+        self._read(results, 2 * len(self.steps))
+        self.outputs = [value for value in results if value != NOWHERE]
         leaves = module.entry.root.shape.sizes
-        output = {index: value for (index, _), value in zip(leaves, found, strict=True) if value != NOWHERE}
+        output = {index: value for (index, _), value in zip(leaves, results, strict=True) if value != NOWHERE}
         for alias in module.input_output_alias:
             pair = self._given.get((alias.operand, alias.operand_index)), output.get(index_text(alias.output_index))
             if pair[0] is not None and pair[1] is not None and pair[0] != pair[1]:
@@ -295,12 +295,12 @@ class Schedule(LeafWalk[int]):
         self.notes.append(f"branches of {instruction.name} stand one after the other, each counted once")
         results: list[int] | None = None
         for called, operand in zip(instruction.called, operands, strict=True):
-            found = self._in_line(instruction, called, [operand], scope)
+            branch_values = self._in_line(instruction, called, [operand], scope)
             if results is not None:
-                if len(results) != len(found):
+                if len(results) != len(branch_values):
                     raise instruction.error("found branches with results of different shapes, expected the same")
-                self.branch_results += [pair for pair in zip(results, found, strict=True) if NOWHERE not in pair]
-            results = found
+                self.branch_results += [pair for pair in zip(results, branch_values, strict=True) if NOWHERE not in pair]
+            results = branch_values
         return results or []
 
     # Steps

@@ -53,7 +53,9 @@ def check_extent(
     named: dict[str, int] = {}
     depth: dict[str, int] = {}
     for computation in module.computations.values():
-        called = [name for each in computation.instructions if each.opcode in in_line for name in each.called]
+        called = [
+            name for instruction in computation.instructions if instruction.opcode in in_line for name in instruction.called
+        ]
         size[computation.name] = len(computation.instructions) + sum(size[name] for name in called)
         named[computation.name] = sum(instruction.shape.offsets[-1] for instruction in computation.instructions) + sum(
             named[name] for name in called
@@ -74,11 +76,11 @@ class LeafWalk(Generic[T]):
     def __init__(self, module: HloModule):
         self.module = module
 
-    def expect_leaves(self, instruction: Instruction, found: Sequence[T]) -> None:
+    def expect_leaves(self, instruction: Instruction, leaves: Sequence[T]) -> None:
         """Raise InputError where an instruction has not as many leaves as its shape."""
         expected = instruction.shape.offsets[-1]
-        if len(found) != expected:
-            raise instruction.error(f"found {len(found)} arrays, expected the {expected} of its shape")
+        if len(leaves) != expected:
+            raise instruction.error(f"found {len(leaves)} arrays, expected the {expected} of its shape")
 
     def named(self, instruction: Instruction, computation: Computation, leaves: Mapping[str, list[T]]) -> list[T] | None:
         """What the leaves of an instruction are that only names data; None for one that does something.
@@ -125,11 +127,11 @@ class LeafWalk(Generic[T]):
             del values[1:]  # a token, or the storage that the result is to take
         if len(offsets) < max(source, result, 1) + 2 or offsets[source + 1] - offsets[source] != len(values):
             raise instruction.error(f"expected a tuple of operands and results as shape of {instruction.opcode}")
-        found = dict.fromkeys(range(offsets[-1]), nothing)
-        found.update(zip(range(offsets[source], offsets[source + 1]), values, strict=True))
+        leaves = dict.fromkeys(range(offsets[-1]), nothing)
+        leaves.update(zip(range(offsets[source], offsets[source + 1]), values, strict=True))
         for leaf in range(offsets[result], offsets[result + 1]):
-            del found[leaf]
-        return found
+            del leaves[leaf]
+        return leaves
 
 
 def first_operand(instruction: Instruction, computation: Computation) -> Instruction:

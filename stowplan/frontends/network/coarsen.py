@@ -213,10 +213,10 @@ def _host_group(operation: Operation, made_by: dict[str, _Group], readers: Count
     """The layer that can take up an operation: the latest of its inputs, and nobody else reads that one."""
     if operation.op not in _ELEMENTWISE:
         return None
-    found = [made_by[name] for name in operation.inputs if name in made_by]
-    if not found:
+    producers = [made_by[name] for name in operation.inputs if name in made_by]
+    if not producers:
         return None
-    latest = max(found, key=lambda group: group.position)
+    latest = max(producers, key=lambda group: group.position)
     first = latest.operations[0]
     if readers[latest.output] != 1 or (first.op not in _ANCHORS and first.op not in _ELEMENTWISE):
         return None

@@ -30,10 +30,10 @@ def _open(source: Source, options: ReadOptions) -> Opened:
     return Opened(problem if options.capacity is None else amended(problem, {"capacity": options.capacity}))
 
 
-def _choice(what: str, found: str, expected: tuple[Any, ...]) -> str:
-    if found not in expected:
-        raise UsageError(f"found {what} {found!r}, expected one of {', '.join(expected)}")
-    return found
+def _choice(what: str, given: str, expected: tuple[Any, ...]) -> str:
+    if given not in expected:
+        raise UsageError(f"found {what} {given!r}, expected one of {', '.join(expected)}")
+    return given
 
 
 _OPTIONS = frozenset({"target", "capacity", "precision", "granularity", "address_spaces"})

@@ -58,9 +58,9 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 def is_layer_file(data: bytes) -> bool:
     """Whether JSON bytes are a layer file: of our format, or of no format but with nodes."""
-    found = files.peek_format(data)
-    if found is not None:
-        return found == FORMAT
+    declared = files.peek_format(data)
+    if declared is not None:
+        return declared == FORMAT
     try:
         return "nodes" in msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -174,9 +174,9 @@ def _check_bytes(node: _Node, place: str) -> None:
         (node.output_elements, "ofm_bytes_int8", 1),
         (node.output_elements, "ofm_bytes_fp16", 2),
     ):
-        found = getattr(node, name)
-        if found is not None and found != elements * width:
-            message = f"found {name} {found}, expected {elements * width} ({elements} elements of {width} bytes)"
+        declared = getattr(node, name)
+        if declared is not None and declared != elements * width:
+            message = f"found {name} {declared}, expected {elements * width} ({elements} elements of {width} bytes)"
             raise InputError(message, place=place)
 
 

@@ -140,13 +140,13 @@ class _Tracer:
     def _stripped(self, given: list[str]) -> set[str]:
         """Graph inputs that are weights without their values."""
         candidates = {name for name in given[1:] if self._is_float(name)}
-        found = set()
+        weights = set()
         for node in self._graph.node:
             slots = _WEIGHT_SLOTS.get(node.op_type, ())
-            found |= {name for slot, name in enumerate(node.input) if slot in slots and name in candidates}
+            weights |= {name for slot, name in enumerate(node.input) if slot in slots and name in candidates}
             if node.op_type in ("Add", "Mul"):
-                found |= {name for name in node.input if name in candidates and len(self._file.shapes[name] or ()) == 1}
-        return found
+                weights |= {name for name in node.input if name in candidates and len(self._file.shapes[name] or ()) == 1}
+        return weights
 
     def _size(self, name: str, dimension: int) -> int:
         shape = self._shape(name)

@@ -79,13 +79,13 @@ class _Reader(LeafWalk[int | None]):
     def _control(self, computation: Computation) -> tuple[tuple[int, int], ...]:
         """Pairs of operators that control dependencies keep in order."""
         number = {op.id: at for at, op in enumerate(self._ops)}
-        found: dict[tuple[int, int], None] = {}
+        pairs: dict[tuple[int, int], None] = {}
         for instruction in computation.instructions:
             text = instruction.attribute("control-predecessors")
             for name in (text or "").strip("{}").replace("%", "").split(","):
                 if name.strip() in number and instruction.name in number:
-                    found[number[name.strip()], number[instruction.name]] = None
-        return tuple(found)
+                    pairs[number[name.strip()], number[instruction.name]] = None
+        return tuple(pairs)
 
     def _instruction(self, instruction: Instruction, computation: Computation) -> _Leaves:
         opcode = instruction.opcode
@@ -127,15 +127,15 @@ class _Reader(LeafWalk[int | None]):
             for pair in instruction_access(instruction, computation, self._access).in_place:
                 if pair.operand_leaf < len(operands[pair.operand]) and pair.output_leaf < len(results):
                     wanted.append((operands[pair.operand][pair.operand_leaf], results[pair.output_leaf]))
-        found: list[tuple[int, int]] = []
+        pairs: list[tuple[int, int]] = []
         taken: set[int] = set()
         for operand, result in wanted:
             if operand is None or result is None or operand == result or taken & {operand, result}:
                 continue
             if self._tensors[operand].size == self._tensors[result].size:
                 taken |= {operand, result}
-                found.append((operand, result))
-        return tuple(found)
+                pairs.append((operand, result))
+        return tuple(pairs)
 
     def _needed(self, instruction: Instruction) -> int:
         """Bytes that the computations of an instruction need beside its operands and results."""
@@ -169,7 +169,8 @@ class _Reader(LeafWalk[int | None]):
         """What the next iteration of a loop gets that cannot stand where this one's is: that is still read, or is another's."""
         written = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.writes}
         read: dict[int, int] = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.reads}
-        given = [leaf for each in body.instructions if each.opcode == "parameter" for leaf in self._leaves[each.name]]
+        parameters = [instruction for instruction in body.instructions if instruction.opcode == "parameter"]
+        given = [leaf for parameter in parameters for leaf in self._leaves[parameter.name]]
         copied: dict[int, None] = {}
         for before, after in zip(given, self._leaves[body.root.name], strict=False):
             if before is None or after is None or before == after:

@@ -244,13 +244,13 @@ class _Reader:
         """
         if is_stored:
             self._base.update((storage_key(tensor), None) for tensor in tensors_of(value))
-        found = self._numbers[node] = []
+        numbers = self._numbers[node] = []
         new: dict[int, int] = {}
         for at, tensor in enumerate(leaves(value)):
             key = storage_key(tensor) if tensors_of(tensor) else _NO_TENSOR
             base = self._base.get(key, -1)
             if base is None or key in new:
-                found.append(new.get(key))  # A second view of what the operator makes is the first.
+                numbers.append(new.get(key))  # A second view of what the operator makes is the first.
                 continue
             alignment = max(1, int(tensor.element_size()))
             size = math.prod(static_shape(tensor, f"operator {name}")) * alignment
@@ -260,7 +260,7 @@ class _Reader:
             else:
                 size = max(_storage_bytes(tensor), *(every[at] for every in least if at < len(every)), 0)
                 self._base[key] = new[key] = len(self._tensors)
-            found.append(len(self._tensors))
+            numbers.append(len(self._tensors))
             own = name if at == 0 else f"{name}#{at}"
             self._tensors.append(Tensor(id=own, size=size, alignment=alignment, alias_of=base if base >= 0 else None))
 

@@ -158,15 +158,15 @@ def _valid_plan(problem: Problem, repair: Repair) -> Plan:
     while True:
         placed = sorted(repair.placed, key=lambda entry: (entry.start, entry.tensor))
         plan, owners = _plan(problem, placed)
-        found = verify(problem, plan)
-        if found.ok:
+        verification = verify(problem, plan)
+        if verification.ok:
             return plan
         guilty: dict[int, str] = {}
-        for violation in found.violations:
+        for violation in verification.violations:
             for place in _blamed(violation, placed, owners):
                 guilty.setdefault(place, f"breaks the rule {violation.code}")
         if not guilty:
-            raise VerificationError(f"XLA's plan cannot be made valid: {found.violations[0].message}")
+            raise VerificationError(f"XLA's plan cannot be made valid: {verification.violations[0].message}")
         for place, reason in sorted(guilty.items()):
             repair.drop(placed[place], reason)
 

@@ -94,13 +94,13 @@ def _slices(stay: Stay) -> list[Slice]:
     """Slices that fill the place of a stay, each byte once; none where there are no such."""
     if stay.source is not Source.COPIED or len(stay.parts) < 2:
         return []
-    found = []
+    slices = []
     for part in stay.parts:
         low = part.offset - stay.offset
-        found.append(Slice(part.starts[0], part.arrived, low, low + part.size, part.sequence))
-    borders = sorted((piece.low, piece.high) for piece in found)
+        slices.append(Slice(part.starts[0], part.arrived, low, low + part.size, part.sequence))
+    borders = sorted((piece.low, piece.high) for piece in slices)
     is_partition = [0, *(high for _, high in borders)] == [*(low for low, _ in borders), stay.size]
-    return found if is_partition else []
+    return slices if is_partition else []
 
 
 class Dropped(NamedTuple):

@@ -115,9 +115,9 @@ def find_offsets(plan_path: str | Path) -> Path:
     plan = Path(plan_path)
     stem = _SUFFIX.sub("", plan.name)
     for ending in (".fastmem.txt.gz", ".fastmem.txt"):
-        found = plan.with_name(stem + ending)
-        if found.is_file():
-            return found
+        path = plan.with_name(stem + ending)
+        if path.is_file():
+            return path
     raise InputError(
         f"found no offsets beside it, expected {stem}.fastmem.txt or {stem}.fastmem.txt.gz (values of XLA's buffer assignment)",
         source=plan,

@@ -69,11 +69,11 @@ class Trace(LeafWalk[Array]):
         arrays: dict[str, list[Array]] = {}
         for instruction in computation.instructions:
             if instruction.opcode == "parameter" and arguments is not None:
-                found = arguments[int(instruction.argument)]
+                leaves = arguments[int(instruction.argument)]
             else:
-                found = self._instruction(instruction, arrays, computation, path)
-            self.expect_leaves(instruction, found)
-            arrays[instruction.name] = found
+                leaves = self._instruction(instruction, arrays, computation, path)
+            self.expect_leaves(instruction, leaves)
+            arrays[instruction.name] = leaves
         return arrays[computation.root.name]
 
     def _instruction(
@@ -149,20 +149,20 @@ class Trace(LeafWalk[Array]):
 
     def _reads(self, step: int, number: dict[tuple[int, bool], int], operands: list[Array]) -> dict[int, Stay]:
         """Stays that serve the reads of a step, by tensor."""
-        found: dict[int, list[Stay | None]] = {}
+        stays_by_tensor: dict[int, list[Stay | None]] = {}
         strangers: list[Stay] = []
         for array in operands:
             stay = None if array.stay is None else array.stay.whole()
             tensor = array.tensor if stay is None else stay.tensor
             fits = stay is None or tensor is None or stay.size == self._program.tensors[tensor].size
             if tensor is not None and (tensor, False) in number and fits:
-                found.setdefault(tensor, []).append(stay)
+                stays_by_tensor.setdefault(tensor, []).append(stay)
             elif stay is not None and stay not in strangers:
                 strangers.append(stay)
         for stay in strangers:
-            self._adopt(stay, step, number, found)
+            self._adopt(stay, step, number, stays_by_tensor)
         served: dict[int, Stay] = {}
-        for tensor, stays in found.items():
+        for tensor, stays in stays_by_tensor.items():
             fast = [stay for stay in stays if stay is not None]
             for stay in fast:
                 stay.end = max(stay.end, step + 1)
@@ -173,10 +173,12 @@ class Trace(LeafWalk[Array]):
                 self.mixed_reads += 1
         return served
 
-    def _adopt(self, stay: Stay, step: int, number: dict[tuple[int, bool], int], found: dict[int, list[Stay | None]]) -> None:
+    def _adopt(
+        self, stay: Stay, step: int, number: dict[tuple[int, bool], int], stays_by_tensor: dict[int, list[Stay | None]]
+    ) -> None:
         """A copy that stands for the result of a step that XLA replaced: find that step, which then writes to fast memory."""
         for tensor, is_output in number:
-            if is_output or tensor in found or self._program.tensors[tensor].size != stay.size:
+            if is_output or tensor in stays_by_tensor or self._program.tensors[tensor].size != stay.size:
                 continue
             for writer in range(step - 1, -1, -1):
                 for place, use in enumerate(self._program.steps[writer].uses):
@@ -185,7 +187,7 @@ class Trace(LeafWalk[Array]):
                             stay.stands_for = max(stay.starts), self._first_use[writer] + place
                             stay.tensor, stay.source, stay.starts = tensor, Source.DEFINED, [writer]
                             stay.uses.add(self._first_use[writer] + place)
-                            found[tensor] = [stay]
+                            stays_by_tensor[tensor] = [stay]
                         return
 
     def _skip_to(self, step: int, instruction: Instruction) -> None:
@@ -347,5 +349,5 @@ class Trace(LeafWalk[Array]):
     @staticmethod
     def _find(names: dict[str, T], path: str, name: str) -> T | None:
         """The program calls an instruction by its path only where the name alone does not tell it from others."""
-        found = names.get(path + name) if path else None
-        return names.get(name) if found is None else found
+        by_path = names.get(path + name) if path else None
+        return names.get(name) if by_path is None else by_path

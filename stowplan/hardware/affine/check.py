@@ -170,14 +170,16 @@ def _check_store(tensor: Tensor, copy: Copy, place: str) -> None:
         low, high = span(expression, copy.extents)
         if low < 0 or high >= size:
             if expression.is_affine or prod(copy.extents) > MAX_POINTS:
-                found = low if low < 0 else high
+                outside = low if low < 0 else high
             else:
                 values = evaluate(expression, grid(copy.extents))
                 wrong = values[(values < 0) | (values >= size)]
                 if not wrong.size:
                     continue
-                found = int(wrong.flat[0])
-            message = f"writes {tensor.name!r} out of bounds: index {found} of dimension {dimension}, expected 0 to {size - 1}"
+                outside = int(wrong.flat[0])
+            message = (
+                f"writes {tensor.name!r} out of bounds: index {outside} of dimension {dimension}, expected 0 to {size - 1}"
+            )
             raise InputError(message, place=place)
 
 

@@ -148,9 +148,9 @@ def _joined(value: int, terms: dict[Atom, int], extents: Extents, within: int = 
     while joining:
         joining = False
         for atom, factor in list(terms.items()):
-            found = _partner(atom, factor, terms, extents, within) if isinstance(atom, Division) and atom.rest else None
-            if found is not None:
-                partner, replaced = found
+            pairing = _partner(atom, factor, terms, extents, within) if isinstance(atom, Division) and atom.rest else None
+            if pairing is not None:
+                partner, replaced = pairing
                 del terms[atom], terms[partner]
                 value += factor * replaced.constant
                 for inner, multiple in replaced.terms:
@@ -294,15 +294,15 @@ def _sum(terms: Iterable[tuple[Atom, int]], rest: Expression, extents: Extents) 
 
 def substitute(one: Expression, values: Sequence[Expression], extents: Extents) -> Expression:
     """``one`` with index ``i`` replaced by ``values[i]``, which are expressions over indices of ``extents``."""
-    found = Expression(one.constant)
+    substituted = Expression(one.constant)
     for atom, factor in one.terms:
         if isinstance(atom, int):
             value = values[atom]
         else:
             inner = substitute(atom.of, values, extents)
             value = modulo(inner, atom.by, extents) if atom.rest else floor_divide(inner, atom.by, extents)
-        found = add(found, value, extents, factor)
-    return found
+        substituted = add(substituted, value, extents, factor)
+    return substituted
 
 
 def evaluate(one: Expression, values: Sequence[Any]) -> Any:

@@ -156,18 +156,18 @@ class Program:
 
     def tensor(self, name: str, place: str) -> Tensor:
         """Tensor of a name; raises InputError naming ``place`` where there is none."""
-        found = self.tensors.get(name)
-        if found is None:
+        tensor = self.tensors.get(name)
+        if tensor is None:
             raise InputError(f"found unknown tensor {name!r}", place=place)
-        return found
+        return tensor
 
 
 def identity(rank: int) -> tuple[Expression, ...]:
     """Every index as it is: the access ``t[i0, i1, ...]``."""
-    found = _IDENTITIES.get(rank)
-    if found is None:
-        found = _IDENTITIES[rank] = tuple(index(number) for number in range(rank))
-    return found
+    expressions = _IDENTITIES.get(rank)
+    if expressions is None:
+        expressions = _IDENTITIES[rank] = tuple(index(number) for number in range(rank))
+    return expressions
 
 
 def whole(tensor: Tensor, dynamic: bool = False) -> Load:

@@ -101,7 +101,7 @@ def _from_csv(text: str) -> Measurements:
         raise InputError(
             f"found columns {','.join(header)!r}, expected step,fast,latency_ps or step,fast,cycles", place="line 1"
         )
-    found: dict[str, dict[frozenset[int], int]] = {}
+    latencies: dict[str, dict[frozenset[int], int]] = {}
     for row in reader:
         place = f"line {reader.line_num}"
         if not row:
@@ -114,9 +114,9 @@ def _from_csv(text: str) -> Measurements:
             raise InputError(
                 f"found {','.join(row)!r}, expected a step, its fast uses such as '0 2', and a whole number", place=place
             ) from None
-        expect(subset not in found.setdefault(step, {}), place, f"fast uses {fast!r} of {step} twice", "once")
-        found[step][subset] = latency
-    return Measurements(tuple(_complete(step, values, unit) for step, values in found.items()))
+        expect(subset not in latencies.setdefault(step, {}), place, f"fast uses {fast!r} of {step} twice", "once")
+        latencies[step][subset] = latency
+    return Measurements(tuple(_complete(step, values, unit) for step, values in latencies.items()))
 
 
 def _complete(step: str, values: dict[frozenset[int], int], unit: str) -> StepMeasurement:

@@ -125,7 +125,7 @@ class _Mapping:
         if len(names) > len(self._names):
             # An operator reads all tiles of what an access reads.
             counts = [sum(1 for _ in group) for _, group in groupby(tile.tensor for tile in tiled.tiles)]
-            accesses = [tuple(each for each in reads for _ in range(counts[self._numbers[each.tensor]])) for reads in accesses]
+            accesses = [tuple(read for read in reads for _ in range(counts[self._numbers[read.tensor]])) for reads in accesses]
         return MappedProgram(self._program, tiled.problem, tuple(accesses), views_of, names, tiled.tiles)
 
     def _operator(self, statement: Statement) -> tuple[Operator, tuple[Access, ...]]:
@@ -173,18 +173,18 @@ class _Mapping:
         if loop == UNSPREAD or load.extents[loop] == 1:
             return UNSPREAD
         key = (load, name, loop)
-        found = self._layouts.get(key)
-        if found is None:
+        layout = self._layouts.get(key)
+        if layout is None:
             shape = self._program.tensors[name].shape
             layouts = {
                 self._layout_of_piece(piece.index, load.extents, loop, shape) for piece in load.pieces if piece.tensor == name
             }
-            found = layouts.pop()
-            if layouts or found == _NEEDS_VIEW:
+            layout = layouts.pop()
+            if layouts or layout == _NEEDS_VIEW:
                 views = self._views.setdefault(name, {})
-                found = len(shape) + views.setdefault((load, loop), len(views))
-            self._layouts[key] = found
-        return found
+                layout = len(shape) + views.setdefault((load, loop), len(views))
+            self._layouts[key] = layout
+        return layout
 
     def _layout_of_piece(self, indices: tuple[Expression, ...], extents: Extents, loop: int, shape: tuple[int, ...]) -> int:
         shows = False

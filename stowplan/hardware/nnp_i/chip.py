@@ -97,12 +97,12 @@ class Chip:
 
     def evaluate(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Evaluation:
         """Compile a proposal and, where it can be executed as it is, run one inference. UsageError: it is no map at all."""
-        found, epsilon = self._rectified(weight_tiers, output_tiers)
-        latency = latency_ps(self.problem, found.weight_tiers, found.output_tiers)
+        rectified, epsilon = self._rectified(weight_tiers, output_tiers)
+        latency = latency_ps(self.problem, rectified.weight_tiers, rectified.output_tiers)
         measured, speedups = self._run(np.array([latency]), np.array([epsilon]))
         is_executed = epsilon == 0
         return Evaluation(
-            map=found,
+            map=rectified,
             epsilon=epsilon,
             latency_ps=latency,
             measured_ps=float(measured[0]) if is_executed else None,
@@ -112,11 +112,11 @@ class Chip:
 
     def evaluate_many(self, maps: kernel.Ints) -> Evaluations:
         """:meth:`evaluate` of many proposals ``[K, N, 2]``, tiers of weights and outputs, at once; measured in their order."""
-        found, epsilon = self.compiled(maps)
-        latency = kernel.latencies(self._arrays, found[..., 0], found[..., 1])
+        compiled, epsilon = self.compiled(maps)
+        latency = kernel.latencies(self._arrays, compiled[..., 0], compiled[..., 1])
         _, speedups = self._run(latency, epsilon)
         rewards = REWARD_SCALE * np.where(epsilon > 0, -epsilon, speedups)
-        return Evaluations(found, epsilon, latency, rewards, speedups)
+        return Evaluations(compiled, epsilon, latency, rewards, speedups)
 
     def compiled(self, maps: kernel.Ints) -> tuple[kernel.Ints, kernel.Floats]:
         """What the compiler makes of proposals ``[K, N, 2]``, without running them; does not count as an evaluation.
@@ -134,14 +134,14 @@ class Chip:
         count, tiers = len(self.problem.layers), len(self.problem.tiers)
         maps = np.asarray(maps)
         if maps.ndim != 3 or maps.shape[1:] != (count, 2) or maps.dtype.kind not in "iu":
-            found = f"{maps.dtype} maps of shape {maps.shape}"
-            raise UsageError(f"found {found}, expected whole numbers of shape (any number of maps, {count}, 2)")
+            given = f"{maps.dtype} maps of shape {maps.shape}"
+            raise UsageError(f"found {given}, expected whole numbers of shape (any number of maps, {count}, 2)")
         if maps.size and not 0 <= maps.min() <= maps.max() < tiers:
             raise UsageError(f"found tiers from {maps.min()} to {maps.max()}, expected 0 to {tiers - 1}")
         if self.problem.address_spaces:
-            each = [self._rectifier.rectify(one[:, 0].tolist(), one[:, 1].tolist()) for one in maps]
-            found_maps = np.array([np.stack(one.map[:2], axis=1) for one in each], np.int64).reshape(-1, count, 2)
-            return found_maps, np.array([one.epsilon for one in each], np.float64)
+            rectified = [self._rectifier.rectify(one[:, 0].tolist(), one[:, 1].tolist()) for one in maps]
+            compiled_maps = np.array([np.stack(one.map[:2], axis=1) for one in rectified], np.int64).reshape(-1, count, 2)
+            return compiled_maps, np.array([one.epsilon for one in rectified], np.float64)
         # Copies: they are changed in place.
         weights, outputs = (np.array(maps[..., which], np.int64, order="C") for which in range(2))
         weights[:, self._arrays.weights == 0] = 0
@@ -176,6 +176,6 @@ class Chip:
         speedups[executed] = np.where(takes_time, self.compiler_ps / np.where(takes_time, measured[executed], 1.0), 1.0)
         return measured, speedups
 
-    def plan(self, found: MemoryMap) -> Plan:
+    def plan(self, memory_map: MemoryMap) -> Plan:
         """A map that can be executed, as a plan."""
-        return plan_of(self.problem, found)
+        return plan_of(self.problem, memory_map)

@@ -100,16 +100,16 @@ def compiler_plan(problem: Problem) -> Plan | None:
         With its latency in ps, without offsets; None where the compiler finds no room for a tensor.
     """
     try:
-        found = compiler_map(problem)
+        memory_map = compiler_map(problem)
     except InputError:
         return None
-    return plan_of(problem, found)
+    return plan_of(problem, memory_map)
 
 
-def plan_of(problem: Problem, found: MemoryMap) -> Plan:
+def plan_of(problem: Problem, memory_map: MemoryMap) -> Plan:
     """A map that can be executed, as a plan."""
-    latency = latency_ps(problem, found.weight_tiers, found.output_tiers)
-    return Plan(problem=problem.digest, objective=latency, **found._asdict())
+    latency = latency_ps(problem, memory_map.weight_tiers, memory_map.output_tiers)
+    return Plan(problem=problem.digest, objective=latency, **memory_map._asdict())
 
 
 def spill_order(preferred: int, tiers: int) -> list[int]:
@@ -219,17 +219,17 @@ class Rectifier:
         """
         wanted = self.checked(weight_tiers, output_tiers)
         try:
-            found = self._place(wanted)
+            nearest = self._place(wanted)
         except InputError:
-            found = compiler_map(self._problem)
+            nearest = compiler_map(self._problem)
         moved = sum(
             int(sizes[np.array(was) != np.array(now)].sum())
             for sizes, was, now in (
-                (self._weights, wanted.weight_tiers, found.weight_tiers),
-                (self._outputs, wanted.output_tiers, found.output_tiers),
+                (self._weights, wanted.weight_tiers, nearest.weight_tiers),
+                (self._outputs, wanted.output_tiers, nearest.output_tiers),
             )
         )
-        return Rectified(found, moved / self._total)
+        return Rectified(nearest, moved / self._total)
 
     def checked(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> MemoryMap:
         """A proposal as a map, with 0 for weights of 0 bytes; UsageError as for :meth:`rectify`."""

@@ -81,22 +81,22 @@ def room_for(data: Arrays) -> Room:
 
 def latencies(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
     """[K] Latencies of maps ``[K, n]``, ps."""
-    found = np.empty(len(weight_tiers), np.int64)
-    _latencies(data, np.ascontiguousarray(weight_tiers), np.ascontiguousarray(output_tiers), found)
-    return found
+    latency = np.empty(len(weight_tiers), np.int64)
+    _latencies(data, np.ascontiguousarray(weight_tiers), np.ascontiguousarray(output_tiers), latency)
+    return latency
 
 
 @njit
-def _latencies(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, found: Ints) -> None:
+def _latencies(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, latency: Ints) -> None:
     count, layers = weight_tiers.shape
     for k in range(count):
-        found[k] = data.overhead
+        latency[k] = data.overhead
         for i in range(layers):
             moved = data.external[i] + data.weight_moves[i, weight_tiers[k, i]] + data.output_moves[i, output_tiers[k, i]]
             for at in range(data.first_input[i], data.first_input[i + 1]):
                 source = data.inputs[at]
                 moved += data.output_moves[source, output_tiers[k, source]]
-            found[k] += max(moved, data.compute[i])
+            latency[k] += max(moved, data.compute[i])
 
 
 def rectify(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
@@ -125,22 +125,22 @@ def _rectify(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, moved: In
                 weight_tiers[k, i] = 0
             else:
                 wanted = weight_tiers[k, i]
-                found = -1
+                tier = -1
                 for turn in range(tiers):
                     t = wanted - turn if turn <= wanted else turn
                     if stored[t] + peak[t] + size <= data.capacity[t]:
-                        found = t
+                        tier = t
                         break
-                if found < 0:
+                if tier < 0:
                     moved[k] = -1
                     break
-                stored[found] += size
-                weight_tiers[k, i] = found
-                if found != wanted:
+                stored[tier] += size
+                weight_tiers[k, i] = tier
+                if tier != wanted:
                     moved[k] += size
             size = data.outputs[i]
             wanted = output_tiers[k, i]
-            found = -1
+            tier = -1
             for turn in range(tiers):
                 t = wanted - turn if turn <= wanted else turn
                 room = data.capacity[t] - stored[t] - size
@@ -151,14 +151,14 @@ def _rectify(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, moved: In
                             fits = False
                             break
                 if fits:
-                    found = t
+                    tier = t
                     break
-            if found < 0:
+            if tier < 0:
                 moved[k] = -1
                 break
             for step in range(i, data.last[i] + 1):
-                used[found, step] += size
-                peak[found] = max(peak[found], used[found, step])
-            output_tiers[k, i] = found
-            if found != wanted:
+                used[tier, step] += size
+                peak[tier] = max(peak[tier], used[tier, step])
+            output_tiers[k, i] = tier
+            if tier != wanted:
                 moved[k] += size

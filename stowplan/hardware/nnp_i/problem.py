@@ -137,14 +137,14 @@ IntArray = npt.NDArray[np.int64]
 
 def layers_ps(problem: Problem, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> IntArray:
     """Latency of every layer, ps, ``[layers]``, where the weights and the output of each stand in these tiers."""
-    tiers, found = problem.tiers, []
+    tiers, latencies = problem.tiers, []
     for number, layer in enumerate(problem.layers):
         moved = tiers[0].move_ps(layer.external_bytes)
         moved += tiers[weight_tiers[number]].move_ps(layer.weights_read)
         moved += tiers[output_tiers[number]].move_ps(layer.output_bytes)
         moved += sum(tiers[output_tiers[source]].move_ps(problem.layers[source].output_bytes) for source in layer.inputs)
-        found.append(max(layer.compute_ps, moved) + layer.overhead_ps)
-    return np.array(found, np.int64)
+        latencies.append(max(layer.compute_ps, moved) + layer.overhead_ps)
+    return np.array(latencies, np.int64)
 
 
 def latency_ps(problem: Problem, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> int:

@@ -74,8 +74,8 @@ class TierTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def speed(self, precision: Precision) -> Compute:
         """Speeds in a precision; raises InputError where the target has none."""
         if precision not in self.compute:
-            found = ", ".join(self.precisions)
-            raise InputError(f"found precision {precision!r}, expected one of {found} (of target {self.name})")
+            known = ", ".join(self.precisions)
+            raise InputError(f"found precision {precision!r}, expected one of {known} (of target {self.name})")
         return self.compute[precision]
 
     def compute_ps(self, layer: Layer, precision: Precision) -> int:

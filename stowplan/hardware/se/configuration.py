@@ -271,10 +271,10 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
 
 def _launches(problem: Problem, plan: Plan) -> dict[int, int]:
     """Clock at which each flow is first launched."""
-    found: dict[int, int] = {}
+    launches: dict[int, int] = {}
     for flow, time in zip(problem.flows, plan.times, strict=True):
-        found[flow] = min(time, found.get(flow, time))
-    return found
+        launches[flow] = min(time, launches.get(flow, time))
+    return launches
 
 
 def _received(problem: Problem, plan: Plan) -> dict[int, Words]:
@@ -288,16 +288,16 @@ def _received(problem: Problem, plan: Plan) -> dict[int, Words]:
             last[edge.source] = max(read, last.get(edge.source, read))
             where[edge.source] = plan.tiles[edge.target]
     free: dict[int, int] = {}
-    found: dict[int, Words] = {}
+    received: dict[int, Words] = {}
     for source in sorted(last):
         tile = where[source]
         if tile not in free:
             held = _memory(problem, [number for number, own in enumerate(plan.tiles) if own == tile])
             free[tile] = sum(variable.words for variable in held)
         count = (last[source] - launch[problem.flows[source]]) // plan.ii + 1
-        found[source] = Words(tile=tile, address=free[tile], words=count)
+        received[source] = Words(tile=tile, address=free[tile], words=count)
         free[tile] += count
-    return found
+    return received
 
 
 def _flows(problem: Problem, plan: Plan, words: Mapping[int, Words]) -> tuple[Flow, ...]:

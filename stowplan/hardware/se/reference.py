@@ -142,7 +142,9 @@ def run_graph(problem: Problem, data: Mapping[str, Lanes], iterations: int) -> d
 def _order(problem: Problem) -> list[int]:
     """Instructions such that each comes after those it needs within its iteration."""
     needs = {
-        number: [problem.number[name] for operand in each.operands if (name := operand.instruction) and not operand.distance]
-        for number, each in enumerate(problem.instructions)
+        number: [
+            problem.number[name] for operand in instruction.operands if (name := operand.instruction) and not operand.distance
+        ]
+        for number, instruction in enumerate(problem.instructions)
     }
     return list(TopologicalSorter(needs).static_order())

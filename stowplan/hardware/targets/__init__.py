@@ -182,11 +182,11 @@ def xla_chip(target: Target | str) -> XlaChip:
     InputError
         An unknown name.
     """
-    found = load_target(target) if isinstance(target, str) else target
-    if found.xla is None:
+    loaded = load_target(target) if isinstance(target, str) else target
+    if loaded.xla is None:
         known = ", ".join(name for name in target_names() if load_target(name).xla is not None)
-        raise UsageError(f"found target {found.name!r}, expected one that XLA compiles for: {known}")
-    return found.xla
+        raise UsageError(f"found target {loaded.name!r}, expected one that XLA compiles for: {known}")
+    return loaded.xla
 
 
 def fast_space_of(target: str) -> int:

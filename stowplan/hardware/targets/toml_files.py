@@ -116,13 +116,13 @@ def decode_toml(data: bytes) -> dict[str, Any]:
     if _DEEP_KEY.search(data):
         raise InputError("found a key of more than 32 parts, expected a few")
     try:
-        found: dict[str, Any] = msgspec.toml.decode(data)
+        tables: dict[str, Any] = msgspec.toml.decode(data)
     except (msgspec.DecodeError, ValueError) as error:
         # ValueError: bytes that are not UTF-8, and numbers of thousands of digits.
         raise InputError(f"not a TOML file: {error}") from error
     except RecursionError as error:
         raise InputError("not a TOML file: lists or tables are nested too deep") from error
-    return found
+    return tables
 
 
 #: Where the templates lie, one for each kind of problem that has targets, in a folder of this package.

@@ -155,8 +155,8 @@ def search(
 
     visits = tree.visits[:, 0].copy()
     q = np.where(visits > 0, tree.total[:, 0] / np.maximum(visits, 1), np.nan)
-    found = _from_improved_policy(tree, rules) if rules.is_gumbel else _from_visits(tree, q, legal, config, uniform, explore)
-    policy, values, action = found
+    outcome = _from_improved_policy(tree, rules) if rules.is_gumbel else _from_visits(tree, q, legal, config, uniform, explore)
+    policy, values, action = outcome
     return SearchResult(visits, policy, values, q, action)
 
 
@@ -171,8 +171,8 @@ def visit_levels(considered: int, simulations: int) -> tuple[int, ...]:
     levels: list[int] = []
     visited, left = 0, considered
     while len(levels) < simulations:
-        each = max(1, simulations // (rounds * left))
-        for _ in range(each):
+        visits = max(1, simulations // (rounds * left))
+        for _ in range(visits):
             levels += [visited] * left
             visited += 1
         left = max(min(2, considered), left // 2)

@@ -267,16 +267,16 @@ def expand_and_back_up(
         parent, action = tree.path[game, last, 0], tree.path[game, last, 1]
         tree.reward[game, parent, action] = reward[index]
         tree.child[game, parent, action] = node
-        for each in range(logits.shape[1]):
-            tree.logits[game, node, each] = logits[index, each]
+        for column in range(logits.shape[1]):
+            tree.logits[game, node, column] = logits[index, column]
         _set_node(tree, game, node, value[index])
 
-        found = value[index]
+        backed_up = value[index]
         for step in range(last, -1, -1):
             parent, action = tree.path[game, step, 0], tree.path[game, step, 1]
-            found = tree.reward[game, parent, action] + discount * found
+            backed_up = tree.reward[game, parent, action] + discount * backed_up
             tree.visits[game, parent, action] += 1
-            tree.total[game, parent, action] += found
+            tree.total[game, parent, action] += backed_up
             q = tree.total[game, parent, action] / tree.visits[game, parent, action]
             tree.low[game] = min(tree.low[game], q)
             tree.high[game] = max(tree.high[game], q)

@@ -85,14 +85,14 @@ def _tables(problem: Problem, structure: Structure) -> Tables:
         if source != target:
             ends[target].append((source, distance, clocks, False))
             ends[source].append((target, distance, clocks, True))
-    ends = [sorted(set(each)) for each in ends]
-    flat = [end for each in ends for end in each]
+    ends = [sorted(set(instruction_ends)) for instruction_ends in ends]
+    flat = [end for instruction_ends in ends for end in instruction_ends]
     apart = np.zeros((groups, groups), bool)
     for one, two in structure.apart:
         apart[one, two] = apart[two, one] = True
     for family in (*structure.families, *([structure.sources] if problem.rules.starts == "source" else [])):
         within = [structure.group[number] for number in family]
-        for group in {each for each in within if within.count(each) > 1}:
+        for group in {group for group in within if within.count(group) > 1}:
             apart[group, group] = True
     choices = structure.start_choices if problem.rules.starts == "flow" else []
     flow_sources = np.zeros((len(choices), groups), bool)
@@ -104,7 +104,7 @@ def _tables(problem: Problem, structure: Structure) -> Tables:
         if one != two:
             arcs[one].add((two, True))
             arcs[two].add((one, False))
-    flat_arcs = [arc for each in arcs for arc in sorted(each)]
+    flat_arcs = [arc for group_arcs in arcs for arc in sorted(group_arcs)]
     latency = np.array(problem.latencies, np.int64)
     least, most, slot = np.zeros(count, np.int64), TIME_LIMIT - 1 - latency, np.full(count, -1, np.int64)
     for pin in problem.pins:
@@ -135,8 +135,8 @@ def _tables(problem: Problem, structure: Structure) -> Tables:
         pinned_slot=slot,
         fits=np.ones(count, bool),
         is_access=np.isin(np.arange(count), problem.accesses),
-        port_tiles=np.array([[t in each.tiles for t in range(tiles)] for each in limits], bool).reshape(-1, tiles),
-        port_most=np.array([each.most for each in limits], np.int64),
+        port_tiles=np.array([[t in limit.tiles for t in range(tiles)] for limit in limits], bool).reshape(-1, tiles),
+        port_most=np.array([limit.most for limit in limits], np.int64),
     )
 
 
@@ -153,7 +153,7 @@ def topological_order(problem: Problem) -> npt.NDArray[np.int64]:
         if edge.distance == 0 and edge.source not in producers[edge.target]:
             producers[edge.target].append(edge.source)
             is_last[edge.source] = False
-    found: list[int] = []
+    order: list[int] = []
     depth = [-1] * count
 
     def visit(root: int, add: bool) -> None:
@@ -162,22 +162,25 @@ def topological_order(problem: Problem) -> npt.NDArray[np.int64]:
         while stack:
             number, after = stack.pop()
             if after:
-                depth[number] = 1 + max((depth[each] for each in producers[number]), default=-1)
+                depth[number] = 1 + max((depth[producer] for producer in producers[number]), default=-1)
                 if add:
-                    found.append(number)
+                    order.append(number)
             elif not seen[number]:
                 seen[number] = True
                 stack.append((number, True))
                 # The deepest producer first: it is the last pushed.
-                stack += [(each, False) for each in sorted(producers[number], key=lambda each: (depth[each], -each))]
+                stack += [
+                    (producer, False)
+                    for producer in sorted(producers[number], key=lambda producer: (depth[producer], -producer))
+                ]
 
     seen = [False] * count
     for number in range(count):
         visit(number, add=False)
     seen = [False] * count
-    for number in sorted((each for each in range(count) if is_last[each]), key=lambda each: (-depth[each], each)):
+    for number in sorted((last for last in range(count) if is_last[last]), key=lambda last: (-depth[last], last)):
         visit(number, add=True)
-    return np.array(found, np.int64)
+    return np.array(order, np.int64)
 
 
 def recurrence_paths(structure: Structure, ii: int) -> tuple[Ints, Ints]:
@@ -188,7 +191,7 @@ def recurrence_paths(structure: Structure, ii: int) -> tuple[Ints, Ints]:
     """
     problem, component = structure.problem, structure.component
     within = [edge for edge in structure.between if component[edge.source] == component[edge.target]]
-    found = []
+    both = []
     for counts in (True, False):
         paths = np.full((structure.count, structure.count), NO_PATH, np.int64)
         for edge in within:
@@ -196,8 +199,8 @@ def recurrence_paths(structure: Structure, ii: int) -> tuple[Ints, Ints]:
             paths[edge.source, edge.target] = max(paths[edge.source, edge.target], clocks)
         for middle in structure.recurrent:
             np.maximum(paths, paths[:, middle, None] + paths[None, middle], out=paths)
-        found.append(np.where(paths < NO_PATH // 2, NO_PATH, paths))
-    return found[0], found[1]
+        both.append(np.where(paths < NO_PATH // 2, NO_PATH, paths))
+    return both[0], both[1]
 
 
 def least_clocks(structure: Structure) -> Ints:

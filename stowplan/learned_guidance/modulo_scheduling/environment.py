@@ -98,7 +98,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         if limits is None:
             if not problems:
                 raise InputError("found a function that draws problems, expected limits=, the sizes of the spaces, beside it")
-            limits = Limits.of(problems, max(self._most_ii(each) for each in problems))
+            limits = Limits.of(problems, max(self._most_ii(given) for given in problems))
         self.limits = limits
         self.action_space = gymnasium.spaces.Discrete(limits.tiles * limits.slots)
         # Gymnasium declares a Dict as a space of dictionaries of spaces.
@@ -106,8 +106,8 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         self._goals: dict[str, _Goal] = {}
         #: II of the next episode of each problem, by digest.
         self._next_ii: dict[str, int] = defaultdict(int)
-        for each in problems:
-            self._goal(each)
+        for given in problems:
+            self._goal(given)
         self._mapping: Mapping | None = None
         self._ended = False
 
@@ -135,10 +135,10 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """[tiles * slots] Which actions are legal, under the name that sb3-contrib asks for."""
         mapping, limits = self.mapping, self.limits
-        found = np.zeros((limits.tiles, limits.slots), bool)
+        legal = np.zeros((limits.tiles, limits.slots), bool)
         mask = mapping.mask()
-        found[: mask.shape[0], : mask.shape[1]] = mask
-        return found.reshape(-1)
+        legal[: mask.shape[0], : mask.shape[1]] = mask
+        return legal.reshape(-1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
         """Begin a mapping.
@@ -195,15 +195,15 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         mapping = self.mapping
         if self._ended:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
-        found = np.asarray(action)
-        if found.shape != () or not self.action_space.contains(found[()]):
+        chosen = np.asarray(action)
+        if chosen.shape != () or not self.action_space.contains(chosen[()]):
             raise gymnasium.error.InvalidAction(
                 f"found the action {action!r}, expected 0 to {self.limits.tiles * self.limits.slots - 1}"
             )
         goal = self._goal(mapping.problem)
-        legal = bool(self.action_masks()[int(found)])
+        legal = bool(self.action_masks()[int(chosen)])
         if legal:
-            mapping.place(*divmod(int(found), self.limits.slots))
+            mapping.place(*divmod(int(chosen), self.limits.slots))
         plan = None
         if mapping.current < 0:
             try:
@@ -250,16 +250,16 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
 
     def _goal(self, problem: Problem) -> _Goal:
         """What a problem is measured by; InputError where it is not of these spaces."""
-        found = self._goals.get(problem.digest)
-        if found is None:
+        goal = self._goals.get(problem.digest)
+        if goal is None:
             if len(self._goals) >= _MOST_KEPT:
                 self._goals.pop(next(iter(self._goals)))
-            found = self._goals[problem.digest] = _Goal(problem)
-            if found.least > self.limits.slots:
+            goal = self._goals[problem.digest] = _Goal(problem)
+            if goal.least > self.limits.slots:
                 raise InputError(
-                    f"found {problem.name or 'a problem'} of II {found.least} or more, expected {self.limits.slots} at most"
+                    f"found {problem.name or 'a problem'} of II {goal.least} or more, expected {self.limits.slots} at most"
                 )
-        return found
+        return goal
 
     def _interval(self, goal: _Goal) -> int:
         if self.ii is not None:

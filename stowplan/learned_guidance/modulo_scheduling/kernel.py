@@ -199,24 +199,24 @@ def _starts_fit(tables: Tables, state: State, group: int, tile: int) -> bool:
     groups, tiles = tables.size.shape[0], tables.hops.shape[0]
     at, chosen = state.room[:groups], state.room[groups : groups + tiles]
     from_tile, queue = state.room[groups + tiles : groups + 2 * tiles], state.room[groups + 2 * tiles : groups + 3 * tiles]
-    for each in range(groups):
-        at[each] = state.group_tile[each]
+    for other in range(groups):
+        at[other] = state.group_tile[other]
     at[group] = tile
     chosen[:] = -1
     for flow in range(flows):
         complete = True
-        for each in range(groups):
-            if tables.flow_sources[flow, each] and at[each] < 0:
+        for other in range(groups):
+            if tables.flow_sources[flow, other] and at[other] < 0:
                 complete = False
         if not complete:
             continue
         # An augmenting path, breadth first: from_tile says over which tile another was reached.
         from_tile[:] = -2
         head, tail = 0, 0
-        for each in range(groups):
-            if tables.flow_sources[flow, each] and from_tile[at[each]] == -2:
-                from_tile[at[each]] = -1
-                queue[tail] = at[each]
+        for other in range(groups):
+            if tables.flow_sources[flow, other] and from_tile[at[other]] == -2:
+                from_tile[at[other]] = -1
+                queue[tail] = at[other]
                 tail += 1
         free = -1
         while head < tail:
@@ -225,10 +225,10 @@ def _starts_fit(tables: Tables, state: State, group: int, tile: int) -> bool:
             if chosen[here] < 0:
                 free = here
                 break
-            for each in range(groups):
-                if tables.flow_sources[chosen[here], each] and from_tile[at[each]] == -2:
-                    from_tile[at[each]] = here
-                    queue[tail] = at[each]
+            for other in range(groups):
+                if tables.flow_sources[chosen[here], other] and from_tile[at[other]] == -2:
+                    from_tile[at[other]] = here
+                    queue[tail] = at[other]
                     tail += 1
         if free < 0:
             return False
@@ -261,7 +261,7 @@ def legal_places(
     begin, most = tables.size.shape[0] + 3 * tiles, last - first + 1 + MOST_ENDS
     ends = state.room[begin : begin + most]
     into, out = state.room[begin + most : begin + 2 * most], state.room[begin + 2 * most : begin + 3 * most]
-    found = 0
+    places = 0
     for tile in range(tiles):
         ready[tile] = -1
         if not state.open_tiles[group, tile]:
@@ -310,8 +310,8 @@ def legal_places(
                     break
             if good:
                 mask[tile, slot] = True
-                found += 1
-    return found
+                places += 1
+    return places
 
 
 @njit
@@ -325,18 +325,18 @@ def put(tables: Tables, state: State, ahead: Ahead, number: int, ii: int, tile: 
     ends, into, out = state.room[:most], state.room[most : 2 * most], state.room[2 * most : 3 * most]
     size = _constraints(tables, state, ahead, number, ii, tile, slot, max_delay, ends, into, out)
     longest = state.longest
-    for each in range(count + 1):
-        if each < count and state.tile[each] < 0:
+    for node in range(count + 1):
+        if node < count and state.tile[node] < 0:
             continue
         to, back = NONE, NONE
         for at in range(size):
-            path = 0 if each == ends[at] else longest[each, ends[at]]
+            path = 0 if node == ends[at] else longest[node, ends[at]]
             if path > NONE and into[at] > NONE:
                 to = max(to, path + into[at])
-            path = 0 if each == ends[at] else longest[ends[at], each]
+            path = 0 if node == ends[at] else longest[ends[at], node]
             if path > NONE and out[at] > NONE:
                 back = max(back, path + out[at])
-        longest[each, number], longest[number, each] = to, back
+        longest[node, number], longest[number, node] = to, back
     state.tile[number], state.slot[number] = tile, slot
     state.taken[tile, slot] = True
     done = (slot + tables.latency[number]) % ii
@@ -352,9 +352,9 @@ def put(tables: Tables, state: State, ahead: Ahead, number: int, ii: int, tile: 
             back = longest[number, two]
             if back > NONE and two != one and to + back > longest[one, two]:
                 longest[one, two] = to + back
-    for each in range(count):
-        if state.tile[each] >= 0:
-            state.time[each] = state.slot[each] + ii * longest[count, each]
+    for node in range(count):
+        if state.tile[node] >= 0:
+            state.time[node] = state.slot[node] + ii * longest[count, node]
 
 
 @njit
@@ -364,8 +364,8 @@ def settle(tables: Tables, state: State, group: int, tile: int) -> None:
     state.group_tile[group] = tile
     state.load[tile] += tables.size[group]
     state.words[tile] += tables.words[group]
-    for each in range(tiles):
-        state.open_tiles[group, each] = state.open_tiles[group, each] and each == tile
+    for other_tile in range(tiles):
+        state.open_tiles[group, other_tile] = state.open_tiles[group, other_tile] and other_tile == tile
     for other in range(groups):
         if tables.apart[group, other] and other != group:
             state.open_tiles[other, tile] = False
@@ -376,7 +376,7 @@ def settle(tables: Tables, state: State, group: int, tile: int) -> None:
             other = tables.group[tables.other[edge]]
             if other == group or tables.clocks[edge] >= 0:
                 continue
-            for each in range(tiles):
-                clocks = tables.hops[tile, each] if tables.is_output[edge] else tables.hops[each, tile]
+            for other_tile in range(tiles):
+                clocks = tables.hops[tile, other_tile] if tables.is_output[edge] else tables.hops[other_tile, tile]
                 if clocks >= FAR:
-                    state.open_tiles[other, each] = False
+                    state.open_tiles[other, other_tile] = False

@@ -50,15 +50,15 @@ def look_ahead(tables: Tables, state: State, group: int, slots: int, room: int, 
                 open_tiles[other, tile] = False
         good = good and open_tiles[other].any()
     good = good and _propagate(tables, open_tiles, work)
-    found = 0
+    places = 0
     for tile in range(tiles):
         if not mask[tile].any():
             continue
         fits = good and open_tiles[group, tile]
         if fits and state.group_tile[group] < 0:
             for other in range(groups):
-                for each in range(tiles):
-                    tried[other, each] = open_tiles[other, each]
+                for other_tile in range(tiles):
+                    tried[other, other_tile] = open_tiles[other, other_tile]
             waiting[:] = False
             waiting[group] = True
             tried[group] = False
@@ -72,10 +72,10 @@ def look_ahead(tables: Tables, state: State, group: int, slots: int, room: int, 
                     fits = fits and tried[other].any()
             fits = fits and _propagate(tables, tried, work)
         if fits:
-            found += mask[tile].sum()
+            places += mask[tile].sum()
         else:
             mask[tile] = False
-    return found
+    return places
 
 
 @njit_inner

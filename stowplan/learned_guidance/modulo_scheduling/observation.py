@@ -169,20 +169,20 @@ def _grid(view: View) -> Floats:
     return kept
 
 
-def _whole(mapping: Mapping, view: View, found: Floats) -> None:
+def _whole(mapping: Mapping, view: View, columns: Floats) -> None:
     """The columns of the whole that need no loop."""
     ii, delay = mapping.ii, view.problem.rules.max_delay
     done = int((mapping.tile >= 0).sum())
-    found[0] = np.log2(ii) / 4
-    found[1] = np.log2(max(view.count, 1)) / 6
-    found[2] = view.count / (view.tiles * ii)
-    found[3] = done / max(view.count, 1)
-    found[4] = (view.count - done) / max(1, view.tiles * ii - done)
-    found[5] = view.latency / 4
-    found[6] = np.log2(view.tiles) / 4
-    found[7] = 0.0 if delay is None else 1.0 / (1.0 + delay)
-    found[8] = min(view.least_ii / ii, 2.0)
-    found[9] = min(view.path / (ii * view.latency), _MOST)
+    columns[0] = np.log2(ii) / 4
+    columns[1] = np.log2(max(view.count, 1)) / 6
+    columns[2] = view.count / (view.tiles * ii)
+    columns[3] = done / max(view.count, 1)
+    columns[4] = (view.count - done) / max(1, view.tiles * ii - done)
+    columns[5] = view.latency / 4
+    columns[6] = np.log2(view.tiles) / 4
+    columns[7] = 0.0 if delay is None else 1.0 / (1.0 + delay)
+    columns[8] = min(view.least_ii / ii, 2.0)
+    columns[9] = min(view.path / (ii * view.latency), _MOST)
 
 
 @njit

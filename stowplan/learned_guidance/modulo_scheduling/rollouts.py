@@ -53,20 +53,20 @@ class Player(ABC):
         list
             As many mappings, in their order, copies in place of those that were replaced.
         """
-        found = list(mappings)
-        choose = self.choice(found, rng, temperature) if found else None
+        rollouts = list(mappings)
+        choose = self.choice(rollouts, rng, temperature) if rollouts else None
         while choose is not None and not stop():
-            going = [at for at, mapping in enumerate(found) if mapping.current >= 0 and not mapping.stuck]
+            going = [at for at, mapping in enumerate(rollouts) if mapping.current >= 0 and not mapping.stuck]
             if not going:
                 break
             if resample:
-                for at, mapping in enumerate(found):
+                for at, mapping in enumerate(rollouts):
                     if mapping.stuck:
-                        found[at] = found[going[int(rng.integers(len(going)))]].copy()
-                going = [at for at, mapping in enumerate(found) if mapping.current >= 0]
-            for at, place in zip(going, choose([found[at] for at in going]), strict=True):
-                found[at].place(*place)
-        return found
+                        rollouts[at] = rollouts[going[int(rng.integers(len(going)))]].copy()
+                going = [at for at, mapping in enumerate(rollouts) if mapping.current >= 0]
+            for at, place in zip(going, choose([rollouts[at] for at in going]), strict=True):
+                rollouts[at].place(*place)
+        return rollouts
 
 
 class Uniform(Player):

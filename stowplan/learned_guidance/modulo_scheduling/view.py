@@ -100,18 +100,18 @@ class View:
 
         A relation is a sum of 1 (the other consumes its value), 2 (the other produces one of its) and 4 (they stand apart).
         """
-        found: list[dict[int, int]] = [{} for _ in range(self.count)]
+        related: list[dict[int, int]] = [{} for _ in range(self.count)]
         for source, target in zip(self.source.tolist(), self.target.tolist(), strict=True):
-            found[source][target] = found[source].get(target, 0) | 1
-            found[target][source] = found[target].get(source, 0) | 2
+            related[source][target] = related[source].get(target, 0) | 1
+            related[target][source] = related[target].get(source, 0) | 2
         for family in self.structure.families:
             for one in family:
                 for two in family:
                     if one != two:
-                        found[one][two] = found[one].get(two, 0) | 4
-        ends = np.cumsum([len(each) for each in found], dtype=np.int64) if found else np.zeros(0, np.int64)
-        others = np.array([other for each in found for other in sorted(each)], np.int64)
-        relations = np.array([each[other] for each in found for other in sorted(each)], np.int64)
+                        related[one][two] = related[one].get(two, 0) | 4
+        ends = np.cumsum([len(row) for row in related], dtype=np.int64) if related else np.zeros(0, np.int64)
+        others = np.array([other for row in related for other in sorted(row)], np.int64)
+        relations = np.array([row[other] for row in related for other in sorted(row)], np.int64)
         return ends, others, relations
 
     def _levels(self) -> tuple[Ints, Ints]:
@@ -140,9 +140,9 @@ class View:
 
     def _nodes(self) -> Floats:
         structure, problem = self.structure, self.problem
-        found = np.zeros((self.count, NODE_FEATURES), np.float32)
+        features = np.zeros((self.count, NODE_FEATURES), np.float32)
         if not self.count:
-            return found
+            return features
         recurrent = np.zeros(self.count)
         recurrent[structure.recurrent] = 1.0
         looped, carried_in, carried_out = np.zeros(self.count), np.zeros(self.count), np.zeros(self.count)
@@ -181,14 +181,14 @@ class View:
             np.minimum(variables, 4) / 2,
             np.log2(self.size[self.group]) / 4,
             np.log1p(self.words[self.group]) / np.log1p(self.room),
-            [float(any(name in bound for name in each.variables)) for each in problem.instructions],
+            [float(any(name in bound for name in instruction.variables)) for instruction in problem.instructions],
             pinned,
             (self.near <= 2).sum(axis=1) / 16,
         )
-        found[:, : len(NODE_COLUMNS)] = np.stack([np.asarray(column, np.float32) for column in columns], axis=1)
+        features[:, : len(NODE_COLUMNS)] = np.stack([np.asarray(column, np.float32) for column in columns], axis=1)
         for number, instruction in enumerate(problem.instructions):
-            found[number, len(NODE_COLUMNS) + _CLASS.get(instruction.op, len(CLASSES))] = 1.0
-        return found
+            features[number, len(NODE_COLUMNS) + _CLASS.get(instruction.op, len(CLASSES))] = 1.0
+        return features
 
     def _edges(self) -> tuple[npt.NDArray[np.int16], Floats]:
         """[E, 2] Producer and consumer, and the columns of each; then those that follow each other in a group."""
@@ -213,8 +213,8 @@ def _steps(linked: npt.NDArray[np.bool_]) -> Ints:
     """All-pairs least numbers of steps, whatever their direction, :data:`MOST_STEPS` at most."""
     if not len(linked):
         return np.zeros((0, 0), np.int64)
-    found = shortest_path(csr_array(linked.astype(float)), directed=False, unweighted=True)
-    return np.minimum(np.where(np.isfinite(found), found, MOST_STEPS), MOST_STEPS).astype(np.int64)
+    steps = shortest_path(csr_array(linked.astype(float)), directed=False, unweighted=True)
+    return np.minimum(np.where(np.isfinite(steps), steps, MOST_STEPS), MOST_STEPS).astype(np.int64)
 
 
 _KEPT: OrderedDict[str, View] = OrderedDict()
@@ -223,11 +223,11 @@ _MOST_KEPT = 512
 
 def view_of(problem: Problem) -> View:
     """The view of a problem; those of the last problems are kept."""
-    found = _KEPT.pop(problem.digest, None) or View(problem)
-    _KEPT[problem.digest] = found
+    view = _KEPT.pop(problem.digest, None) or View(problem)
+    _KEPT[problem.digest] = view
     if len(_KEPT) > _MOST_KEPT:
         _KEPT.popitem(last=False)
-    return found
+    return view
 
 
 @dataclass(frozen=True)
@@ -252,8 +252,8 @@ class Limits:
 
     def check(self, view: View, ii: int) -> None:
         """Raise InputError where a mapping does not fit."""
-        found = {"nodes": view.count, "edges": len(view.edges), "tiles": view.tiles, "slots": ii}
-        for name, value in found.items():
+        sizes = {"nodes": view.count, "edges": len(view.edges), "tiles": view.tiles, "slots": ii}
+        for name, value in sizes.items():
             if value > getattr(self, name):
                 raise InputError(
                     f"found {value} {name}, expected {getattr(self, name)} at most, as the observation has room for"

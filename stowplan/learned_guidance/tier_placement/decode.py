@@ -130,7 +130,7 @@ class Decoder:
         faster = np.clip(faster, _LEAST, 1 - _LEAST)
         odds = np.moveaxis(np.log(faster) - np.log1p(-faster), -1, 0)
         rng = np.random.default_rng(seed)
-        found = []
+        orders = []
         for number in range(count):
             part = SIZE_PARTS[number % len(SIZE_PARTS)]
             scores = odds - part * self._log_room
@@ -138,12 +138,12 @@ class Decoder:
                 heat = NOISE[number // len(SIZE_PARTS) % len(NOISE)]
                 # The same for all tiers: that a tensor is worth more or less than it seems.
                 scores = scores + heat * rng.standard_normal(self._log_room.shape)
-            found.append(np.argsort(-scores.reshape(len(scores), -1), axis=-1, kind="stable"))
-        return np.stack(found).astype(np.int64)
+            orders.append(np.argsort(-scores.reshape(len(scores), -1), axis=-1, kind="stable"))
+        return np.stack(orders).astype(np.int64)
 
     def _plan(self, tiers: Ints) -> Plan:
-        found = Rectifier(self.problem).rectify(tiers[:, 0].tolist(), tiers[:, 1].tolist()).map
-        return plan_of(self.problem, found)
+        memory_map = Rectifier(self.problem).rectify(tiers[:, 0].tolist(), tiers[:, 1].tolist()).map
+        return plan_of(self.problem, memory_map)
 
 
 @njit
@@ -184,29 +184,29 @@ def filled_maps(
         peak[:] = 0
         for layer in range(len(slow)):
             moved[layer] = slow[layer]
-        found = maps[k]
-        found[:] = 0
+        tier_of = maps[k]
+        tier_of[:] = 0
         for turn in range(rounds):
             if turn:
-                _empty(data, readers, first_reader, orders[k], found, used, stored, peak, moved)
+                _empty(data, readers, first_reader, orders[k], tier_of, used, stored, peak, moved)
             for t in range(tiers - 1, 0, -1):
                 for tensor in orders[k, t - 1]:
                     i, part = tensor // 2, tensor % 2
                     if (
-                        found[i, part] >= t
+                        tier_of[i, part] >= t
                         or (part == 0 and data.weights[i] == 0)
                         or not _fits(data, used, stored, peak, tensor, t)
                     ):
                         continue
-                    saved = _saved(data, tensor, found[i, part], t)
+                    saved = _saved(data, tensor, tier_of[i, part], t)
                     # In the first round all are taken that fit: what gains nothing yet may gain once others stand beside it.
                     if turn and _gain(data, readers, first_reader, moved, tensor, saved) == 0:
                         continue
-                    if found[i, part]:
-                        _enter(data, used, stored, peak, tensor, found[i, part], -1)
+                    if tier_of[i, part]:
+                        _enter(data, used, stored, peak, tensor, tier_of[i, part], -1)
                     _enter(data, used, stored, peak, tensor, t, 1)
                     _move(readers, first_reader, moved, tensor, saved)
-                    found[i, part] = t
+                    tier_of[i, part] = t
 
 
 @njit_inner
@@ -215,7 +215,7 @@ def _empty(
     readers: Ints,
     first_reader: Ints,
     orders: Ints,
-    found: Ints,
+    tier_of: Ints,
     used: Ints,
     stored: Ints,
     peak: Ints,
@@ -225,13 +225,13 @@ def _empty(
     for t in range(1, len(data.capacity)):
         for tensor in orders[t - 1, ::-1]:
             i, part = tensor // 2, tensor % 2
-            if found[i, part] != t:
+            if tier_of[i, part] != t:
                 continue
             saved = _saved(data, tensor, t, 0)
             if _gain(data, readers, first_reader, moved, tensor, saved) == 0:
                 _enter(data, used, stored, peak, tensor, t, -1)
                 _move(readers, first_reader, moved, tensor, saved)
-                found[i, part] = 0
+                tier_of[i, part] = 0
 
 
 @njit_inner
@@ -285,12 +285,12 @@ def _enter(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: i
 def _gain(data: Arrays, readers: Ints, first_reader: Ints, moved: Ints, tensor: int, saved: int) -> int:
     """By how much the network gets faster where each move of a tensor takes so much less."""
     i = tensor // 2
-    found = max(data.compute[i], moved[i]) - max(data.compute[i], moved[i] - saved)
+    gain = max(data.compute[i], moved[i]) - max(data.compute[i], moved[i] - saved)
     if tensor % 2:
         for at in range(first_reader[i], first_reader[i + 1]):
             step = readers[at]
-            found += max(data.compute[step], moved[step]) - max(data.compute[step], moved[step] - saved)
-    return int(found)
+            gain += max(data.compute[step], moved[step]) - max(data.compute[step], moved[step] - saved)
+    return int(gain)
 
 
 @njit_inner

@@ -80,11 +80,11 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         if self._source.draw is not None and layers is None:
             raise InputError("found a function that draws problems, expected layers=, the most that one has, beside it")
         problems = self._source.problems
-        self.layers = _size("layers", layers, [len(each.layers) for each in problems])
-        self.edges = _size("edges", edges, [_edges(each) for each in problems], EDGES_A_LAYER * self.layers)
-        self.tiers = _size("tiers", tiers, [len(each.tiers) for each in problems], TIERS)
-        for each in problems:
-            self._check(each)
+        self.layers = _size("layers", layers, [len(given.layers) for given in problems])
+        self.edges = _size("edges", edges, [_edges(given) for given in problems], EDGES_A_LAYER * self.layers)
+        self.tiers = _size("tiers", tiers, [len(given.tiers) for given in problems], TIERS)
+        for given in problems:
+            self._check(given)
         self.action_space = gymnasium.spaces.MultiDiscrete(np.full(2 * self.layers, self.tiers))
         self.observation_space = self._observation_space()
         self._now: _Placed | None = None
@@ -125,15 +125,15 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         now = self._present()
         if self._evaluation is not None:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
-        found = np.asarray(action)
-        if not self.action_space.contains(found):
+        chosen = np.asarray(action)
+        if not self.action_space.contains(chosen):
             expected = f"{2 * self.layers} whole numbers from 0 to {self.tiers - 1}"
             raise gymnasium.error.InvalidAction(
-                f"found an action of type {found.dtype}, shape {found.shape}, expected {expected}"
+                f"found an action of type {chosen.dtype}, shape {chosen.shape}, expected {expected}"
             )
         count = len(now.problem.layers)
         self._proposal = np.zeros((self.layers, 2), np.int64)
-        self._proposal[:count] = found.reshape(self.layers, 2)[:count] * now.mask[:count]
+        self._proposal[:count] = chosen.reshape(self.layers, 2)[:count] * now.mask[:count]
         self._evaluation = evaluation = now.chip.evaluate(*self._proposal[:count].T.tolist())
         info = {
             "epsilon": evaluation.epsilon,
@@ -156,7 +156,7 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         if self.render_mode != "ansi":
             return None
         problem, evaluation = now.problem, self._evaluation
-        found = now.chip.compiler if evaluation is None else evaluation.map
+        placed = now.chip.compiler if evaluation is None else evaluation.map
         latency = now.chip.compiler_ps if evaluation is None else evaluation.latency_ps
         lines = [f"{problem.name}: {len(problem.layers)} layers, {latency / 1e6:.1f} us"]
         if evaluation is None:
@@ -166,8 +166,8 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
             lines[0] += f", {evaluation.epsilon:.1%} of the bytes re-assigned" if evaluation.epsilon else ""
         for number, tier in enumerate(problem.tiers):
             sizes = (
-                sum(layer.weight_bytes for layer, at in zip(problem.layers, found.weight_tiers, strict=True) if at == number),
-                sum(layer.output_bytes for layer, at in zip(problem.layers, found.output_tiers, strict=True) if at == number),
+                sum(layer.weight_bytes for layer, at in zip(problem.layers, placed.weight_tiers, strict=True) if at == number),
+                sum(layer.output_bytes for layer, at in zip(problem.layers, placed.output_tiers, strict=True) if at == number),
             )
             lines.append(f"  {tier.name}: weights {sizes[0] / 2**20:.2f} MiB, activations {sizes[1] / 2**20:.2f} MiB")
         return "\n".join(lines) + "\n"
@@ -179,12 +179,12 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
 
     def _check(self, problem: Problem) -> None:
         """InputError where a problem is not of these spaces."""
-        for what, found, room in (
+        for what, count, room in (
             ("layers", len(problem.layers), self.layers),
             ("edges in both directions", _edges(problem), self.edges),
         ):
-            if found > room:
-                raise InputError(f"found {found} {what} in {problem.name or 'a problem'}, expected at most {room}")
+            if count > room:
+                raise InputError(f"found {count} {what} in {problem.name or 'a problem'}, expected at most {room}")
         if len(problem.tiers) != self.tiers:
             raise InputError(f"found {len(problem.tiers)} tiers in {problem.name or 'a problem'}, expected {self.tiers}")
 
@@ -222,10 +222,10 @@ def demo_problem() -> Problem:
     return Problem.load(str(resources.files("stowplan.learned_guidance.tier_placement") / "demo.json"))
 
 
-def _size(name: str, given: int | None, found: list[int], otherwise: int = 1) -> int:
+def _size(name: str, given: int | None, counts: list[int], otherwise: int = 1) -> int:
     if given is not None:
         return whole(f"{name} {{}}", given, 1)
-    return max(found) if found else otherwise
+    return max(counts) if counts else otherwise
 
 
 def _edges(problem: Problem) -> int:

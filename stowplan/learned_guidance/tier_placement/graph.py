@@ -126,7 +126,7 @@ def _chip_features(problem: Problem) -> npt.NDArray[np.float64]:
     external_ps = np.array([slow.move_ps(layer.external_bytes) for layer in layers], float)
     memory_ps = np.maximum(1.0, weights_ps + output_ps + inputs_ps + external_ps)
     compute_ps = np.array([layer.compute_ps for layer in layers], float)
-    found = [
+    features = [
         *against(weights),
         *against(outputs),
         *against(np.full(count, weights.sum())),
@@ -140,4 +140,4 @@ def _chip_features(problem: Problem) -> npt.NDArray[np.float64]:
         inputs_ps / memory_ps,
         weights > 0,
     ]
-    return np.stack(found, axis=1).astype(np.float64)
+    return np.stack(features, axis=1).astype(np.float64)

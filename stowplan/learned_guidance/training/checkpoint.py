@@ -129,18 +129,18 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
         values and tensors.
     """
     name = file_format.name
-    data, found = _read(path, f"a {name} file")
-    if not isinstance(found, dict) or found.get("format") != name:
-        raise InputError(f"found format {_format(found)!r}, expected {name!r}", source=path, place="format")
-    version: Any = found.get("version")
+    data, stored = _read(path, f"a {name} file")
+    if not isinstance(stored, dict) or stored.get("format") != name:
+        raise InputError(f"found format {_format(stored)!r}, expected {name!r}", source=path, place="format")
+    version: Any = stored.get("version")
     if version != FILE_VERSION:
         raise InputError(f"found version {version!r}, expected {FILE_VERSION} (train it anew)", source=path, place="version")
     try:
-        config = msgspec.json.decode(found.get("config", ""), type=file_format.config)
+        config = msgspec.json.decode(stored.get("config", ""), type=file_format.config)
     except (msgspec.MsgspecError, StowplanError, TypeError, UnicodeError, RecursionError) as error:
         raise InputError(f"{error}", source=path, place="config") from error
     try:
-        provenance, values = _provenance(found), dict(found["values"])
+        provenance, values = _provenance(stored), dict(stored["values"])
     except (*DAMAGE, msgspec.MsgspecError) as error:
         raise InputError(f"damaged {name} file: {error}", source=path) from error
     return Content(config, provenance, values, hashlib.sha256(data).hexdigest())
@@ -159,12 +159,12 @@ def provenance_of(path: str | Path) -> Provenance:
         raise InputError(f"damaged policy: {error}", source=path, place="provenance") from error
 
 
-def _provenance(found: Any) -> Provenance:
-    return msgspec.json.decode(found["provenance"], type=Provenance)
+def _provenance(stored: Any) -> Provenance:
+    return msgspec.json.decode(stored["provenance"], type=Provenance)
 
 
-def _format(found: Any) -> Any:
-    return found.get("format") if isinstance(found, dict) else type(found).__name__
+def _format(stored: Any) -> Any:
+    return stored.get("format") if isinstance(stored, dict) else type(stored).__name__
 
 
 def _read(path: str | Path, wanted: str) -> tuple[bytes, Any]:

@@ -91,11 +91,11 @@ class Report:
     @classmethod
     @cache
     def _columns(cls) -> list[tuple[str, Column]]:
-        found = []
+        columns = []
         for name, kind in get_type_hints(cls, include_extras=True).items():
             column = next((mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Column)), Column())
-            found.append((name, column if column.names else replace(column, names=(name,))))
-        return found
+            columns.append((name, column if column.names else replace(column, names=(name,))))
+        return columns
 
     @classmethod
     def columns(cls) -> tuple[str, ...]:
@@ -105,12 +105,12 @@ class Report:
     @property
     def row(self) -> list[str]:
         """A text for each of the columns; empty for what is not known."""
-        found: list[str] = []
+        cells: list[str] = []
         for name, column in self._columns():
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else [math.nan if value is None else value] * len(column.names)
-            found += [cell(number, column.form) for number in values]
-        return found
+            cells += [cell(number, column.form) for number in values]
+        return cells
 
 
 L = TypeVar("L")

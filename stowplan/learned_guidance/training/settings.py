@@ -58,11 +58,11 @@ def check(config: msgspec.Struct) -> None:
         value, kind = getattr(config, field.name), field.type
         if get_origin(kind) is Annotated:
             kind, *given = get_args(kind)
-            ranges += [(field.name, value, each) for each in given if isinstance(each, Range)]
+            ranges += [(field.name, value, allowed) for allowed in given if isinstance(allowed, Range)]
         _check_type(field.name, value, kind)
-    for name, value, each in ranges:
-        if value is not None and not each.least <= value <= each.most:
-            raise UsageError(f"training: {name} is {value}, expected {each}")
+    for name, value, allowed in ranges:
+        if value is not None and not allowed.least <= value <= allowed.most:
+            raise UsageError(f"training: {name} is {value}, expected {allowed}")
 
 
 def with_settings(config: C, settings: Iterable[str]) -> C:
@@ -86,7 +86,7 @@ def with_settings(config: C, settings: Iterable[str]) -> C:
             inner = place.get(group)
             place = inner if isinstance(inner, dict) else {}
         if not equals or last not in place or isinstance(place[last], dict):
-            names = ", ".join(f"{each}.NAME" if isinstance(place[each], dict) else each for each in place)
+            names = ", ".join(f"{key}.NAME" if isinstance(place[key], dict) else key for key in place)
             raise UsageError(f"--set: found {text!r}, expected NAME=VALUE with one of {names or 'the hyperparameters'}")
         try:
             place[last] = msgspec.json.decode(value)
@@ -110,7 +110,7 @@ def _check_type(name: str, value: Any, kind: Any) -> None:
     except msgspec.ValidationError as error:
         raise UsageError(f"training: {name} is {show(value)}: {str(error)[0].lower()}{str(error)[1:]}") from None
     # Whole numbers written as fractions, and what is no number, pass for the fields' types.
-    for each in value if isinstance(value, tuple) else (value,):
-        if isinstance(each, float) and (kind in (int, int | None) or not math.isfinite(each)):
+    for element in value if isinstance(value, tuple) else (value,):
+        if isinstance(element, float) and (kind in (int, int | None) or not math.isfinite(element)):
             wanted = "a whole number" if kind in (int, int | None) else "a finite number"
             raise UsageError(f"training: {name} is {show(value)}, expected {wanted}")

@@ -196,16 +196,16 @@ class SignatureCosts:
             raise KeyError(name)
         is_known = np.array([pattern in rows for pattern in patterns], np.bool_)
         cycles = np.array([rows.get(pattern, 0) for pattern in patterns], np.float64)
-        found = Prediction(cycles, cycles.copy(), cycles.copy())
+        prediction = Prediction(cycles, cycles.copy(), cycles.copy())
         if not is_known.all():
             unseen = [pattern for pattern, seen in zip(patterns, is_known, strict=True) if not seen]
             facts = self._facts.get(step.signature)
             if facts is None:
                 facts = self._facts[step.signature] = StepFacts(step)
             predicted = self.predictor.predict(facts, Known.of(rows, len(step.leaves)), as_bits(unseen, len(step.leaves)))
-            for whole, part in zip(found, predicted, strict=True):
+            for whole, part in zip(prediction, predicted, strict=True):
                 whole[~is_known] = part
-        return found, is_known
+        return prediction, is_known
 
     def assignment(self, patterns: Mapping[str, int]) -> StepCosts:
         """Cycles of the steps of an assignment, each with its pattern; steps that the table knows nothing of are left out."""
@@ -269,9 +269,9 @@ class SignatureCosts:
         leaves = [of_use[use] for use in uses]
         patterns = [sum(part for bit, part in enumerate(leaves) if mask >> bit & 1) for mask in range(1 << len(uses))]
         rest = self._rest(self.steps[name], sum(leaves), patterns)
-        found, is_known = self.predict(name, [pattern | more for pattern, more in zip(patterns, rest, strict=True)])
-        end = found.high if self.caution > 0 else found.low
-        return without_idle(tuple(uses), found.cycles + abs(self.caution) * (end - found.cycles), is_known)
+        prediction, is_known = self.predict(name, [pattern | more for pattern, more in zip(patterns, rest, strict=True)])
+        end = prediction.high if self.caution > 0 else prediction.low
+        return without_idle(tuple(uses), prediction.cycles + abs(self.caution) * (end - prediction.cycles), is_known)
 
     def _chosen(self, name: str, of_use: Mapping[int, int]) -> list[int]:
         """Uses that the step's table tells apart, ascending."""
@@ -280,7 +280,7 @@ class SignatureCosts:
         # Worth is asked for where it decides: predictions take time.
         crowded = len(large) > MAX_TABLE_USES or lost(rows, of_use, sorted(large)) > 0
         worth = self._worth(name, of_use, rows) if crowded else dict.fromkeys(of_use, 0.0)
-        return choose(of_use, rows, {use: each + (use in large) for use, each in worth.items()}, len(large))
+        return choose(of_use, rows, {use: gain + (use in large) for use, gain in worth.items()}, len(large))
 
     def _worth(self, name: str, of_use: Mapping[int, int], rows: Mapping[int, int]) -> dict[int, float]:
         """Largest relative change of the cycles when a use alone changes memory, at some of the measured patterns."""
@@ -303,5 +303,5 @@ class SignatureCosts:
 
 
 def _distance(one: Bits, other: Bits, weight: Array) -> Array:
-    found: Array = (one[:, None, :] != other[None, :, :]) @ weight
-    return found
+    distance: Array = (one[:, None, :] != other[None, :, :]) @ weight
+    return distance

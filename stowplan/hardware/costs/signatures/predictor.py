@@ -97,7 +97,7 @@ class Known:
     def without(self, index: NDArray[np.intp]) -> Known:
         """The rows but one, or some."""
         keep = np.setdiff1d(np.arange(len(self.patterns)), index)
-        return Known([self.patterns[each] for each in keep], self.bits[keep], self.log_cycles[keep])
+        return Known([self.patterns[row] for row in keep], self.bits[keep], self.log_cycles[keep])
 
 
 class StepFacts:
@@ -132,8 +132,8 @@ class StepFacts:
         ridge = np.diag([1e-6, *[_RIDGE] * len(self.moved)])
         rest = known.log_cycles - known.bits @ prior
         effect = np.linalg.solve(rows.T @ rows + ridge, rows.T @ rest)
-        found: Array = effect[0] + bits @ (prior + effect[1:])
-        return found
+        log_cycles: Array = effect[0] + bits @ (prior + effect[1:])
+        return log_cycles
 
     @cached_property
     def columns(self) -> Array:
@@ -367,8 +367,8 @@ class Predictor:
 
 def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:
     for name, expected in (("format", FORMAT), ("version", VERSION)):
-        found = arrays[name].item() if name in arrays and arrays[name].ndim == 0 else None
-        expect(found == expected, name, f"{name} {found!r}", f"{expected!r}")
+        stored = arrays[name].item() if name in arrays and arrays[name].ndim == 0 else None
+        expect(stored == expected, name, f"{name} {stored!r}", f"{expected!r}")
     names = tuple(str(name) for name in arrays["names"].ravel()) if "names" in arrays else ()
     expect(names == NAMES, "names", f"{len(names)} features", f"the {len(NAMES)} of this version")
     width: Any = arrays["width"].item() if "width" in arrays and arrays["width"].ndim == 0 else None

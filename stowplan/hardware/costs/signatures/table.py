@@ -61,11 +61,11 @@ class StepSignature(msgspec.Struct, frozen=True):
 
     def used_leaves(self) -> dict[int, int]:
         """For each use of the step, the pattern with exactly its leaves fast."""
-        found: dict[int, int] = {}
+        patterns: dict[int, int] = {}
         for bit, leaf in enumerate(self.leaves):
             if leaf.use != NO_USE:
-                found[leaf.use] = found.get(leaf.use, 0) | 1 << bit
-        return found
+                patterns[leaf.use] = patterns.get(leaf.use, 0) | 1 << bit
+        return patterns
 
 
 class StepPlacement(msgspec.Struct, frozen=True):
@@ -172,18 +172,18 @@ class LatencyTable:
 
     def only(self, signatures: Iterable[str]) -> LatencyTable:
         """The entries of some signatures: what a program needs of a table of many."""
-        found = LatencyTable()
-        found.compiles, found.conflicts = self.compiles, self.conflicts
+        table = LatencyTable()
+        table.compiles, table.conflicts = self.compiles, self.conflicts
         for signature in sorted({*signatures} & self._rows.keys()):
-            found._rows[signature] = dict(self._rows[signature])
-            found._leaves[signature] = self._leaves[signature]
-        return found
+            table._rows[signature] = dict(self._rows[signature])
+            table._leaves[signature] = self._leaves[signature]
+        return table
 
     def copy(self) -> LatencyTable:
         """A table of its own with the same entries."""
-        found = LatencyTable()
-        found.merge(self)
-        return found
+        table = LatencyTable()
+        table.merge(self)
+        return table
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON, by way of a temporary file; equal tables give equal bytes."""

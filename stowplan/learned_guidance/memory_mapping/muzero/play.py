@@ -206,13 +206,13 @@ class Policy:
 
         game = ProgramGame(problem, self.config)
 
-        def found(
+        def choose(
             observations: Observations, legal: NDArray[np.bool_], numbers: NDArray[np.intp]
         ) -> tuple[NDArray[np.int64], NDArray[Any]]:
             searched = search(self.model, observations, legal, config, rng, explore=explore)
             return searched.action, searched.value
 
-        return self._play([game] * count, found, should_stop)
+        return self._play([game] * count, choose, should_stop)
 
     def _play(self, games: Sequence[ProgramGame], choose: Chooser, should_stop: Stop | None) -> list[Played]:
         states = [program_game.game.reset() for program_game in games]

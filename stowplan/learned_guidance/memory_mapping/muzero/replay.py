@@ -149,7 +149,7 @@ class Replay:
         if any(game.return_ps == other.return_ps and np.array_equal(game.actions, other.actions) for other in best):
             return
         best.append(game)
-        best.sort(key=lambda each: -each.return_ps)
+        best.sort(key=lambda kept: -kept.return_ps)
         del best[limit:]
 
     def _powers(self, priorities: F32) -> F64:
@@ -210,13 +210,13 @@ class Replay:
     def restore(self, recent: Sequence[Trajectory], priorities: Sequence[F32], next_slot: int) -> None:
         """Put back what a checkpoint holds of the newest games."""
         self.recent, self.priorities, self.next_slot = list(recent), list(priorities), next_slot
-        self._mass = [self._weigh(each) for each in self.priorities]
+        self._mass = [self._weigh(priority) for priority in self.priorities]
 
 
 def _draw(mass: F64, points: F64) -> NDArray[np.int64]:
     """Indices in proportion to ``mass``, one for each point in [0, 1); never one of mass 0."""
     edges = np.cumsum(mass)
-    found = np.searchsorted(edges, points * edges[-1], side="right")
+    drawn = np.searchsorted(edges, points * edges[-1], side="right")
     # A point next to 1 may be rounded up to the end.
     last = int(np.flatnonzero(mass)[-1])
-    return np.asarray(np.minimum(found, last), np.int64)
+    return np.asarray(np.minimum(drawn, last), np.int64)

@@ -139,9 +139,9 @@ class SelfPlay:
     """
 
     def __init__(self, programs: Sequence[ProgramGame], config: TrainingConfig, begin: Callable[[], EpisodeStart]):
-        for each in programs:
-            if not each.game.moves:
-                raise InputError("nothing to learn: the program has no moves", source=each.problem.name)
+        for program in programs:
+            if not program.game.moves:
+                raise InputError("nothing to learn: the program has no moves", source=program.problem.name)
         self._programs = programs
         self._config = config
         self._begin = begin
@@ -162,8 +162,8 @@ class SelfPlay:
         for row, episode in enumerate(self.episodes):
             self._programs[episode.program].observer.observe(episode.state, self._observations, row)
         legal = np.array([episode.state.legal for episode in self.episodes], np.bool_)
-        found = search(model, self._observations, legal, self._config.search_at(step), rng, explore=True)
-        actions, policy, values = found.action, as_f32(found.policy), as_f32(found.value)
+        searched = search(model, self._observations, legal, self._config.search_at(step), rng, explore=True)
+        actions, policy, values = searched.action, as_f32(searched.policy), as_f32(searched.value)
         if self._config.exploration_bias_fraction > 0:
             biases = np.array([episode.bias for episode in self.episodes], np.float32)
             actions = with_bias(actions, policy, biases, self._observations, legal, rng)

@@ -82,15 +82,15 @@ def occupied(game: Game) -> list[tuple[int, int]]:
     An output from its start to the end of its live range; an input from the end of the tensor's previous visit, where it has
     one, to the end of its own.
     """
-    found = []
+    spans = []
     before: dict[int, int] = {}
     for move in game.moves:
         if move.is_output:
-            found.append((move.start, max(move.live_end, move.end)))
+            spans.append((move.start, max(move.live_end, move.end)))
         else:
-            found.append((min(before.get(move.tensor, move.start), move.start), move.end))
+            spans.append((min(before.get(move.tensor, move.start), move.start), move.end))
         before[move.tensor] = move.end
-    return found
+    return spans
 
 
 def _pressure(game: CompiledGame) -> Doubles:
@@ -209,10 +209,10 @@ def _describe_program(game: CompiledGame, pressure: Doubles, view: View) -> None
 
 def _numbers_by(keys: Any) -> dict[int, list[int]]:
     """Numbers of the things with each key."""
-    found: dict[int, list[int]] = defaultdict(list)
+    numbers: dict[int, list[int]] = defaultdict(list)
     for number, key in enumerate(keys):
-        found[key].append(number)
-    return found
+        numbers[key].append(number)
+    return numbers
 
 
 # The kernel's logarithms, for arrays.

@@ -46,8 +46,8 @@ class MessageLayer(nn.Module):
         along, against = self.edge(features).chunk(2, dim=1)
         received = _sum(torch.relu(self.along(nodes)[source] + along), target, len(nodes))
         returned = _sum(torch.relu(self.against(nodes)[target] + against), source, len(nodes))
-        found: Tensor = self.norm(nodes + self.update(torch.cat([nodes, received, returned], dim=1)))
-        return found
+        updated: Tensor = self.norm(nodes + self.update(torch.cat([nodes, received, returned], dim=1)))
+        return updated
 
 
 def _sum(values: Tensor, place: Tensor, count: int) -> Tensor:
@@ -74,9 +74,9 @@ class GraphNetwork(nn.Module):
             source, target, columns = ends[:, 0], ends[:, 1], features[there]
             for layer in self.layers:
                 hidden = layer(hidden, source, target, columns)
-        found: Tensor = hidden.new_zeros(graphs, count, hidden.shape[1])
-        found[real] = hidden
-        return found
+        embeddings: Tensor = hidden.new_zeros(graphs, count, hidden.shape[1])
+        embeddings[real] = hidden
+        return embeddings
 
 
 class Network(nn.Module):

@@ -62,7 +62,7 @@ class Policy(Player):
             graphs = self.network.embed(_batch([observe(mapping, limits) for mapping in problems.values()]))
 
         def chosen(going: Sequence[Mapping]) -> list[tuple[int, int]]:
-            found: list[tuple[int, int]] = []
+            places: list[tuple[int, int]] = []
             for begin in range(0, len(going), BATCH):
                 part = going[begin : begin + BATCH]
                 shown = _batch([observe(mapping, limits) for mapping in part])
@@ -72,7 +72,7 @@ class Policy(Player):
                 if temperature:
                     # The largest of scores with Gumbel noise is a draw from their softmax.
                     scores = scores / temperature + rng.gumbel(size=scores.shape)
-                found += [divmod(action, limits.slots) for action in scores.argmax(axis=1).tolist()]
-            return found
+                places += [divmod(action, limits.slots) for action in scores.argmax(axis=1).tolist()]
+            return places
 
         return chosen

@@ -196,8 +196,8 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
 
     def progress(self) -> Progress | None:
         """What the last tick came to."""
-        found, self._report = self._report, None
-        return found
+        report, self._report = self._report, None
+        return report
 
     def _imitate(self) -> None:
         config = self.config

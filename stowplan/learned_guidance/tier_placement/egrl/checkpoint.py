@@ -80,10 +80,10 @@ def unpack_maps(packed: Sequence[Tensor], layers: int) -> list[Ints]:
 
 def array_of(tensor: Tensor, kind: type[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """An array of a tensor; ValueError where it is of another type or shape."""
-    found = tensor.numpy()
-    if found.dtype != kind or found.shape != shape:
-        raise ValueError(f"found {found.dtype} of shape {found.shape}, expected {np.dtype(kind)} of shape {shape}")
-    return found.copy()
+    array = tensor.numpy()
+    if array.dtype != kind or array.shape != shape:
+        raise ValueError(f"found {array.dtype} of shape {array.shape}, expected {np.dtype(kind)} of shape {shape}")
+    return array.copy()
 
 
 def _tensor(array: npt.NDArray[Any]) -> Tensor:

@@ -144,8 +144,8 @@ class Learner:
     def posterior(self, network: int) -> Floats:
         """Probabilities ``[N, 2, T]`` of the actor."""
         inputs = self.inputs[network]
-        found: Floats = functional.softmax(self.actor(inputs.state, inputs.structure), dim=-1)[0].numpy()
-        return found
+        probabilities: Floats = functional.softmax(self.actor(inputs.state, inputs.structure), dim=-1)[0].numpy()
+        return probabilities
 
     @torch.no_grad()
     def posteriors(self, network: int, rows: Sequence[Floats]) -> Floats:
@@ -153,8 +153,8 @@ class Learner:
         inputs = self.inputs[network]
         states = inputs.state.expand(len(rows), -1, -1)
         logits = self.actor(states, inputs.structure, torch.from_numpy(np.stack(rows)))
-        found: Floats = functional.softmax(logits, dim=-1).numpy()
-        return found
+        probabilities: Floats = functional.softmax(logits, dim=-1).numpy()
+        return probabilities
 
     def weights(self) -> Floats:
         """The actor's, in one row."""
@@ -163,8 +163,8 @@ class Learner:
     def fresh_weights(self, rng: np.random.Generator, places: Ints | None = None) -> Floats:
         """Those of a new actor, in one row; of these places alone, where they are given."""
         low, high = self._first_ranges if places is None else [limits[places] for limits in self._first_ranges]
-        found: Floats = rng.uniform(low, high).astype(np.float32)
-        return found
+        weights: Floats = rng.uniform(low, high).astype(np.float32)
+        return weights
 
     def load_weights(self, weights: Floats) -> None:
         """Give the actor these weights."""

@@ -61,8 +61,8 @@ class Structure:
         self.powers: list[Tensor] = []
         """[2, E] Of each level, from and to; with a loop at each node."""
         for _ in range(depth):
-            found = near.tocoo()
-            self.powers.append(torch.from_numpy(np.stack([found.row, found.col]).astype(np.int64)))
+            adjacency = near.tocoo()
+            self.powers.append(torch.from_numpy(np.stack([adjacency.row, adjacency.col]).astype(np.int64)))
             near = near @ near
             near.data[:] = 1
         self._copies: dict[int, Tensor] = {}
@@ -170,8 +170,8 @@ class RowNetwork(nn.Module):
         values = (x @ parts[f"{name}.weight"]).view(copies, nodes, heads, -1)
         scores = [(values * parts[f"{name}.{end}"][:, None]).sum(-1).flatten(0, 1) for end in ("from", "to")]
         source, target = edges
-        found = functional.leaky_relu(scores[0].index_select(0, source) + scores[1].index_select(0, target), _SLOPE)
-        raised = found.clamp(-_STEEPEST, _STEEPEST).exp()
+        attention = functional.leaky_relu(scores[0].index_select(0, source) + scores[1].index_select(0, target), _SLOPE)
+        raised = attention.clamp(-_STEEPEST, _STEEPEST).exp()
         total = torch.zeros_like(scores[0]).index_add(0, target, raised)
         flat = values.flatten(0, 1)
         mixed = torch.zeros_like(flat).index_add(0, target, raised[..., None] * flat.index_select(0, source))
@@ -221,10 +221,10 @@ class Critic(RowNetwork):
         parts = self._unpacked(None)
         x = self._nodes(parts, torch.cat([states, actions.flatten(2)], 2), structure)
         pooled = x.amax(1, keepdim=True) if self._pooling == "max" else x.mean(1, keepdim=True)
-        found = [
+        values = [
             _linear(parts, f"value{head}", torch.tanh(_linear(parts, f"head{head}", pooled)))[:, 0, 0] for head in range(2)
         ]
-        return torch.stack(found, 1)
+        return torch.stack(values, 1)
 
 
 def _dense(name: str, inputs: int, outputs: int) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -61,8 +61,8 @@ class Policy:
         inputs = Inputs(self._graph(problem), self.actor.shape.depth)
         with torch.no_grad():
             logits = self.actor(inputs.state, inputs.structure)[0]
-        found: Floats = functional.softmax(logits, dim=-1).numpy()
-        return found
+        probabilities: Floats = functional.softmax(logits, dim=-1).numpy()
+        return probabilities
 
     def place(self, problem: Problem) -> Plan:
         """The plan of one forward pass, with its tiers filled (:mod:`stowplan.learned_guidance.tier_placement.decode`).

@@ -59,8 +59,8 @@ class Chromosome:
         scaled = self.prior / self.temperature[..., None]
         scaled -= scaled.max(axis=-1, keepdims=True)
         raised = np.exp(scaled)
-        found: Floats = raised / raised.sum(axis=-1, keepdims=True)
-        return found
+        probabilities: Floats = raised / raised.sum(axis=-1, keepdims=True)
+        return probabilities
 
     def draw(self, rng: np.random.Generator) -> Ints:
         """[N, 2] Tiers drawn from the softmax."""
@@ -114,8 +114,8 @@ def draw(probabilities: Floats, rng: np.random.Generator) -> Ints:
     """[...] Numbers drawn from distributions ``[..., T]``."""
     summed = np.cumsum(probabilities, axis=-1)
     drawn = rng.random(probabilities.shape[:-1])[..., None] * summed[..., -1:]
-    found: Ints = np.minimum((drawn >= summed).sum(axis=-1), probabilities.shape[-1] - 1).astype(np.int64)
-    return found
+    numbers: Ints = np.minimum((drawn >= summed).sum(axis=-1), probabilities.shape[-1] - 1).astype(np.int64)
+    return numbers
 
 
 #: How much more a super-mutation changes a weight.
@@ -253,13 +253,13 @@ def restored(members: Sequence[Member], parents: Sequence[Member]) -> list[Membe
     their place. Several networks share graph networks but not chromosomes: else one network's selection would take from the
     population of all, and sizes would drift.
     """
-    found: list[Member] = []
+    population: list[Member] = []
     for kind in (False, True):
         before = sorted((parent for parent in parents if parent.is_chromosome == kind), key=lambda parent: -parent.fitness)
         now = [member for member in members if member.is_chromosome == kind]
         # Stable: of equals those that stand first stay, elites.
         kept = sorted(range(len(now)), key=lambda at: -now[at].fitness)[: len(before)]
-        found += [now[at] for at in sorted(kept)]
+        population += [now[at] for at in sorted(kept)]
         staying = [parent for parent in before if all(parent is not member for member in now)]
-        found += staying[: len(before) - len(kept)]
-    return found
+        population += staying[: len(before) - len(kept)]
+    return population

@@ -75,13 +75,13 @@ class Proposer:
         maps
             [K, N, 2] Proposals: of these members, and maybe more.
         """
-        found = list(members)
+        repaired_members = list(members)
         encodings = {at: member.encoding for at, member in enumerate(members) if isinstance(member.encoding, Chromosome)}
         places = [*range(len(maps))] if self.config.repair_networks else [*encodings]
         if not places:
-            return maps, found
+            return maps, repaired_members
         maps = maps.copy()
         maps[places] = self.network.chip.compiled(maps[places])[0]
         for at, encoding in encodings.items():
-            found[at] = Member(encoding.taking_over(maps[at]))
-        return maps, found
+            repaired_members[at] = Member(encoding.taking_over(maps[at]))
+        return maps, repaired_members

@@ -233,10 +233,10 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         """Proposals of the members asked from this one on, as many as are quick together; at last the learner's."""
         asked = [self.members[at].encoding for at in self._asked[first:]]
         proposer = self._proposer(self._number)
-        found = proposer.proposed(asked, self._rng)
-        if len(found) == len(asked):
-            found += [proposer.explored(self._rng) for _ in range(self._planned - len(self._asked))]
-        return found
+        proposals = proposer.proposed(asked, self._rng)
+        if len(proposals) == len(asked):
+            proposals += [proposer.explored(self._rng) for _ in range(self._planned - len(self._asked))]
+        return proposals
 
     def _proposer(self, number: int) -> Proposer:
         return Proposer(self.config, self.learner, self.networks[number], number)

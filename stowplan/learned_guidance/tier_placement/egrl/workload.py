@@ -70,10 +70,10 @@ class Replay:
         """Go on from such a state; ValueError where it is another replay's."""
         added = [int(count) for count in state["added"]]
         maps, rewards = [kept.numpy() for kept in state["maps"]], [kept.tolist() for kept in state["rewards"]]
-        for count, layers, found, values in zip(added, self._layers, maps, rewards, strict=True):
+        for count, layers, kept_maps, values in zip(added, self._layers, maps, rewards, strict=True):
             expected = (min(count, self._room), layers, 2)
-            if found.shape != expected or len(values) != len(found):
-                raise ValueError(f"found maps of shape {found.shape}, expected {expected}")
+            if kept_maps.shape != expected or len(values) != len(kept_maps):
+                raise ValueError(f"found maps of shape {kept_maps.shape}, expected {expected}")
         self._added, self._maps, self._rewards = added, [[*kept.astype(np.int8)] for kept in maps], rewards
 
 
@@ -108,29 +108,29 @@ class Network:
 
     def evaluate(self, maps: Ints) -> npt.NDArray[np.float64]:
         """Rewards of maps, with the best one remembered."""
-        found = self.chip.evaluate_many(maps)
+        evaluations = self.chip.evaluate_many(maps)
         best = self.best
-        for tiers, speedup, latency in zip(maps, found.speedups.tolist(), found.latency_ps.tolist(), strict=True):
+        for tiers, speedup, latency in zip(maps, evaluations.speedups.tolist(), evaluations.latency_ps.tolist(), strict=True):
             best.evaluations += 1
             if speedup > best.speedup:
                 best.speedup, best.latency_ps, best.tiers = speedup, latency, tiers.copy()
                 best.points.append((best.evaluations, speedup))
-        return found.rewards
+        return evaluations.rewards
 
     def plan(self) -> Plan | None:
         """The best map as a plan."""
         if self.best.tiers is None:
             return None
         # Not by the chip: nothing is evaluated.
-        found = Rectifier(self.problem).rectify(self.best.tiers[:, 0].tolist(), self.best.tiers[:, 1].tolist()).map
-        return self.chip.plan(found)
+        memory_map = Rectifier(self.problem).rectify(self.best.tiers[:, 0].tolist(), self.best.tiers[:, 1].tolist()).map
+        return self.chip.plan(memory_map)
 
     @property
     def speedup(self) -> float | None:
         """Of the best map over the compiler's, without noise."""
         return None if self.best.latency_ps is None else self._speedup(self.best.latency_ps)
 
-    def demonstration(self, found: Plan | Ints) -> Ints:
+    def demonstration(self, given: Plan | Ints) -> Ints:
         """A map ``[N, 2]`` that the chip takes as it is.
 
         Raises
@@ -139,17 +139,17 @@ class Network:
             It is a plan of another problem, or no map that can be executed as it is.
         """
         count, tiers = len(self.problem.layers), self.graph.tiers
-        if isinstance(found, Plan):
-            if found.problem != self.problem.digest:
-                raise InputError(f"is a plan of another problem ({found.name}), expected one of {self.problem.name}")
-            if not len(found.weight_tiers) == len(found.output_tiers) == count:
+        if isinstance(given, Plan):
+            if given.problem != self.problem.digest:
+                raise InputError(f"is a plan of another problem ({given.name}), expected one of {self.problem.name}")
+            if not len(given.weight_tiers) == len(given.output_tiers) == count:
                 raise InputError(f"has not a tier for the weights and one for the output of each of the {count} layers")
-            found = np.array([found.weight_tiers, found.output_tiers], np.int64).T
-        if found.shape != (count, 2):
-            raise InputError(f"found tiers of shape {found.shape}, expected {(count, 2)}")
-        if not (found.min() >= 0 and found.max() < tiers):
-            raise InputError(f"found tiers {found.min()} to {found.max()}, expected 0 to {tiers - 1}")
-        (compiled,), (epsilon,) = self.chip.compiled(found[None])
+            given = np.array([given.weight_tiers, given.output_tiers], np.int64).T
+        if given.shape != (count, 2):
+            raise InputError(f"found tiers of shape {given.shape}, expected {(count, 2)}")
+        if not (given.min() >= 0 and given.max() < tiers):
+            raise InputError(f"found tiers {given.min()} to {given.max()}, expected 0 to {tiers - 1}")
+        (compiled,), (epsilon,) = self.chip.compiled(given[None])
         if epsilon > 0:
             raise InputError(f"cannot be executed as it is: {epsilon:.2%} of the bytes have no room where they are meant to go")
         return np.asarray(compiled)

@@ -86,9 +86,9 @@ class CompiledState:
     @property
     def placements(self) -> Ints:
         """Start, end and offset of what each action would newly occupy, shape (3, 3); -1 for Drop and what is not legal."""
-        found = np.full((3, 3), -1, np.int64)
-        found[:2] = self.data[layout.PLACEMENTS : layout.HEAD].reshape(2, layout.PLACEMENT)[:, :3]
-        return found
+        placements = np.full((3, 3), -1, np.int64)
+        placements[:2] = self.data[layout.PLACEMENTS : layout.HEAD].reshape(2, layout.PLACEMENT)[:, :3]
+        return placements
 
     @property
     def benefit_ps(self) -> int:
