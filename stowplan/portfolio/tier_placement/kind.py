@@ -6,7 +6,7 @@ from typing import Any
 
 from stowplan.models.tier_placement.plan import DECISIONS, Plan, offset_table, placed
 from stowplan.models.tier_placement.problem import Problem, amended
-from stowplan.models.tier_placement.structure import find_overload, floor_bound
+from stowplan.models.tier_placement.structure import counted_sizes, find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller, presolver
@@ -36,11 +36,15 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     found = [in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=0.15), options)]
+    repeats = len(problem.layers) > SMALL and bool(counted_sizes(problem))
+    if repeats:
+        found.append(Candidate("counts", "exact", f"{_HERE}:counts", share=1.0))
     if len(problem.layers) <= EXACT_LAYERS:
         found.append(Candidate("milp", "exact", f"{_HERE}:milp", share=1.0))
         found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.85))
     else:
-        found.append(Candidate("linear", "exact", f"{_HERE}:linear", share=1.0, proves_only=True))
+        if not repeats:
+            found.append(Candidate("linear", "exact", f"{_HERE}:linear", share=1.0, proves_only=True))
         found.append(Candidate("lns", "exact", "stowplan.portfolio.tier_placement.lns:lns", share=1.0))
     asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
     # Before what only proves, or searches long; after the MILP, which on small networks is done before torch has started.
