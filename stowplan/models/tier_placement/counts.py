@@ -104,7 +104,9 @@ class Tree:
         self._crowds = [(tier, inside, sum(size for _, size in inside)) for tier, inside in outputs if inside]
         """Outputs that may be in a tier at once, as (column, bytes), and all bytes of these."""
         self.open: list[Part] = []
-        """A heap, least bound first; empty once nothing is faster than what is known."""
+        """A heap, least bound first."""
+        self.is_done = False
+        """Whether no plan is faster than the one known."""
 
     def grow(self, known: Callable[[], int | None] = lambda: None) -> Iterator[Part]:
         """Divide the part of the least bound, again and again; yields it each time before it is divided.
@@ -122,7 +124,7 @@ class Tree:
             yield part
             objective = known()
             if objective is not None and part.bound >= objective:
-                self.open.clear()
+                self.is_done = True
                 return
             column = self._most_fractional(part)
             if column is None:
@@ -285,6 +287,6 @@ def solve_by_counts(
                 on_hint(model.hint(part.values))
         if work is not None and number >= PARTS * work:
             break
-    if not tree.open:
+    if tree.is_done:
         report.close(None)
     return report.outcome()

@@ -10,6 +10,7 @@ import pytest
 
 import stowplan
 from benchmarks.lib.places import EXAMPLES
+from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.models.tier_placement import structure
 from stowplan.models.tier_placement.counts import Tree, solve_by_counts
 from stowplan.models.tier_placement.milp import build, solve_milp
@@ -103,7 +104,15 @@ def test_bert_needs_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not structure.counted_sizes(stowplan.read(EXAMPLES / "resnet50.layers.json", "nnp-i"))
 
 
-def test_time_that_is_up_proves_nothing_wrong() -> None:
-    outcome = solve_by_counts(chain(30), time_limit=0.0)
-    assert outcome.status != "infeasible"
-    assert outcome.plan is None
+@pytest.mark.parametrize("seconds", [0.0, 0.003, 0.01, 0.03])
+def test_time_that_is_up_proves_nothing_wrong(seconds: float) -> None:
+    problem = chain(30)
+    slow, best = compiler_plan(problem), solve_milp(problem, time_limit=20).plan
+    assert slow is not None
+    assert best is not None
+    assert slow.objective > best.objective
+    for stops in (lambda: False, lambda: True):
+        outcome = solve_by_counts(problem, time_limit=seconds, hint=slow, incumbent=lambda: slow, should_stop=stops)
+        assert outcome.bound is not None
+        assert outcome.bound <= best.objective
+        assert outcome.status in ("feasible", "optimal")
