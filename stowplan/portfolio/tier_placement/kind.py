@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stowplan.models.tier_placement.plan import DECISIONS, Plan, offset_table, placed
+from stowplan.models.tier_placement.prices import first_bounds
 from stowplan.models.tier_placement.problem import Problem, amended
 from stowplan.models.tier_placement.structure import counted_sizes, find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
@@ -91,6 +92,7 @@ KIND = Kind(
     labels=_labels,
     initial=_initial,
     bound=floor_bound,
+    first_bounds=first_bounds,
     candidates=_candidates,
     baseline="compiler",
     assumptions=("tiers.capacity", "address_spaces=no"),
