@@ -1,4 +1,4 @@
-"""ResNet-50, ResNet-101 and BERT-base in plain ``torch.nn``, untrained: the three networks of the EGRL paper."""
+"""ResNet-50, ResNet-101 and BERT-base, the networks of the EGRL paper, and BERT-large, in plain ``torch.nn``, untrained."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class Bert(nn.Module):
 def build(name: str, sequence: int = 128) -> tuple[nn.Module, tuple[Any, ...]]:
     """A model in evaluation mode without storage for its weights, and arguments to trace it with, batch 1."""
     with torch.device("meta"):
-        if name == "bert_base":
+        if name in ("bert_base", "bert_large"):
             ids = torch.zeros(1, sequence, dtype=torch.int64)
-            return Bert().eval(), (ids, ids, ids)
+            return (Bert() if name == "bert_base" else Bert(24, 1024, 16)).eval(), (ids, ids, ids)
         blocks = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3)}[name]
         return ResNet(blocks).eval(), (torch.zeros(1, 3, 224, 224),)

@@ -1,11 +1,13 @@
 """Tier placement beside figure 3 of the EGRL paper.
 
     python -m benchmarks.tier_placement.networks [--stacked] [--generated N]
+    python -m benchmarks.tier_placement.networks --large --time-limit 10
 
 Prints markdown tables: for each network the speedup over the chip's compiler of the paper's baselines, of the local search and
 of the proven optimum, with the evaluations of the hardware (complete maps tried) that each took. ``--stacked`` adds networks
 of 5,000 layers, ``--generated`` so many of those that policies are trained on; the others are those of ``examples/data``.
-``--speed`` prints nothing but evaluations of the simulated chip a second.
+``--speed`` prints nothing but evaluations of the simulated chip a second, and ``--large`` nothing but BERT-large, operation by
+operation (needs torch).
 """
 
 from __future__ import annotations
@@ -22,8 +24,12 @@ from benchmarks.lib.tier_placement import baselines
 from benchmarks.lib.tier_placement.networks import FORMS
 from benchmarks.lib.tier_placement.stacked import stacked
 from benchmarks.lib.tier_placement.variants import generated
+from stowplan.frontends.network import read_torch
+from stowplan.hardware.network import Precision
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.hardware.nnp_i.compiler import compiler_plan
+from stowplan.hardware.nnp_i.problem import build_problem
+from stowplan.hardware.nnp_i.target import load_target
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.tier_placement import arrays, heuristics
 from stowplan.portfolio.tier_placement.arrays import Data
@@ -49,6 +55,7 @@ def main() -> None:
     parser.add_argument("--stacked", action="store_true", help="networks of 5,000 layers, too")
     parser.add_argument("--generated", type=int, default=0, metavar="N", help="random networks, too")
     parser.add_argument("--speed", action="store_true", help="evaluations a second, and nothing else")
+    parser.add_argument("--large", action="store_true", help="BERT-large, and nothing else")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -56,6 +63,11 @@ def main() -> None:
         speeds(arguments.seed)
         return
     compile_ahead()
+    if arguments.large:
+        print(BOUNDED)
+        for sequence, precision in itertools.product((128, 384), ("int8", "fp16")):
+            print_bounded(large(sequence, precision), f"bert_large_s{sequence}, {precision}", arguments)
+        return
     head = "network|precision|layers|compiler|Greedy-DP|random|annealing|search|search, long|optimum|proof"
     paper = "paper: Greedy-DP|EA|EGRL"
     print(f"| {' | '.join(f'{head}|{paper}'.split('|'))} |")
@@ -66,18 +78,9 @@ def main() -> None:
             cells = [name, precision, str(len(problem.layers)), *compare(problem, arguments.seed), *prove(problem, arguments)]
             print(f"| {' | '.join([*cells, *(f'{figure:.2f}' for figure in figures)])} |", flush=True)
     if arguments.stacked:
-        print("\n| network | LLC, SRAM | compiler | found | bound | gap | seconds |\n|---|---|--:|--:|--:|--:|--:|")
+        print(f"\n{BOUNDED}")
         for name, scaled in itertools.product(("resnet50", "resnet101", "bert_base_s128"), (False, True)):
-            problem = stacked(read(name, "int8"), LAYERS, scaled=scaled)
-            room = ", ".join(f"{tier.capacity >> 20} MiB" for tier in problem.tiers[1:])
-            began = time.monotonic()
-            result = solve(problem, arguments)
-            seconds = time.monotonic() - began
-            values = [f"{value / 1e9:.3f} ms" for value in (result.baseline, result.objective, result.bound)]
-            print(
-                f"| {name}, stacked | {room} | {' | '.join(values)} | {result.gap:.3%} | {seconds:.0f} |",
-                flush=True,
-            )
+            print_bounded(stacked(read(name, "int8"), LAYERS, scaled=scaled), f"{name}, stacked", arguments)
     if arguments.generated:
         print("\n| network | precision | layers | weights over LLC | LLC | compiler | optimum | proof |")
         print("|---|---|--:|--:|--:|--:|--:|---|")
@@ -85,6 +88,27 @@ def main() -> None:
         for number in range(arguments.generated):
             problem = generated(chance, form=FORMS[number % len(FORMS)])
             print(f"| {' | '.join([*describe(problem), *prove(problem, arguments)])} |", flush=True)
+
+
+def large(sequence: int, precision: Precision) -> Problem:
+    """BERT-large with so many words, operation by operation."""
+    from benchmarks.lib.torch_networks import build
+
+    network = read_torch(*build("bert_large", sequence), name=f"bert_large_s{sequence}", granularity="fine")
+    return build_problem(network, load_target("nnp-i"), precision)
+
+
+BOUNDED = "| network | LLC, SRAM | compiler | found | bound | gap | seconds |\n|---|---|--:|--:|--:|--:|--:|"
+
+
+def print_bounded(problem: Problem, label: str, arguments: argparse.Namespace) -> None:
+    """A row of what is found and proven of a large network."""
+    room = ", ".join(f"{tier.capacity >> 20} MiB" for tier in problem.tiers[1:])
+    began = time.monotonic()
+    result = solve(problem, arguments)
+    seconds = time.monotonic() - began
+    values = " | ".join(f"{value / 1e9:.3f} ms" for value in (result.baseline, result.objective, result.bound))
+    print(f"| {label} | {room} | {values} | {result.gap:.3%} | {seconds:.1f} |", flush=True)
 
 
 def speeds(seed: int) -> None:

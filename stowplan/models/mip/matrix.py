@@ -14,7 +14,7 @@ tolerances can make the bound weaker, never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -216,11 +216,13 @@ class Program:
             row_upper=sides(self.rows.upper, row_scale),
         )
 
-    def dual_bound(self, duals: FloatArray) -> int:
-        """What :func:`proven_bound` says of row duals of a program in whole numbers."""
+    def dual_bound(self, duals: FloatArray, limits: Mapping[int, tuple[int, int]] | None = None) -> int:
+        """What :func:`proven_bound` says of row duals of a program in whole numbers; ``limits`` in place of columns' bounds."""
         row_lower, row_upper, lower, upper, cost = (
             np.array(numbers, np.int64) for numbers in (self.rows.lower, self.rows.upper, self.lower, self.upper, self.cost)
         )
+        for column, (least, most) in (limits or {}).items():
+            lower[column], upper[column] = least, most
         return proven_bound(self.rows.entries(len(self.cost)), row_lower, row_upper, lower, upper, cost, duals)
 
 

@@ -26,7 +26,7 @@ from stowplan.models.outcome import Best, Outcome
 from stowplan.models.tier_placement import hint as hints
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.models.tier_placement.structure import Offsets, Structure, plan_of, tiers_of
+from stowplan.models.tier_placement.structure import Offsets, Structure, counted_sizes, plan_of, tiers_of
 
 if TYPE_CHECKING:
     # It loads CP-SAT, which is not needed here.
@@ -44,6 +44,9 @@ class Model:
     """Column of each excess."""
     load: dict[int, int]
     """Column of the bytes of weights in each limited tier."""
+    counts: dict[int, tuple[int, int]]
+    """Columns of how many times a size (bytes) stands in a tier or those faster, of weights of that size or a multiple; and
+    size and tier. Not all models have them."""
     program: Program
     time_unit: int
     matrix: MatrixModel
@@ -57,6 +60,11 @@ class Model:
         values = np.zeros(self.matrix.columns)
         for (tensor, tier), column in self.place.items():
             values[column] = tier_of[tensor] == tier
+        for column, (size, first) in self.counts.items():
+            inside = (
+                each.size for each, tier in zip(structure.tensors, tier_of, strict=True) if not each.is_output and tier >= first
+            )
+            values[column] = sum(inside_size // size for inside_size in inside if not inside_size % size)
         for excess, column in zip(structure.excesses, self.excess, strict=True):
             values[column] = excess.at(tier_of)
         for tier, column in self.load.items():
@@ -82,6 +90,10 @@ class Model:
         found[0] = np.maximum(0.0, 1.0 - found.sum(axis=0))
         return found
 
+    def hint(self, values: FloatArray) -> Hint:
+        """The hint of a point of the linear relaxation's scaled copy."""
+        return hints.hint(self.structure.problem, self.shares(values).tolist(), source="relaxation")
+
     def extract(self, values: FloatArray) -> Plan:
         """Plan of a point of the scaled copy.
 
@@ -103,19 +115,27 @@ class Model:
         excess = proven(objective, spread / self.time_unit, unit=self.time_unit, tolerance=tolerance)
         return self.structure.base_ps + max(0, excess)
 
-    def dual_bound_ps(self, duals: FloatArray) -> int:
-        """Latency proven by the row duals of the scaled copy's linear relaxation, in exact arithmetic."""
+    def dual_bound_ps(self, duals: FloatArray, limits: Mapping[int, tuple[int, int]] | None = None) -> int:
+        """Latency proven by the row duals of the scaled copy's linear relaxation, in exact arithmetic.
+
+        Parameters
+        ----------
+        limits
+            Least and most of columns, where they are not the program's: the latency is that of plans within them.
+        """
         prices = duals * self.row_scale * self.time_unit
-        return self.structure.base_ps + max(0, self.program.dual_bound(prices))
+        return self.structure.base_ps + max(0, self.program.dual_bound(prices, limits or {}))
 
 
-def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None) -> Model:
+def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None, *, counted: bool = False) -> Model:
     """Variables, constraints, objective.
 
     Parameters
     ----------
     pins
         As of :class:`~stowplan.models.tier_placement.structure.Structure`.
+    counted
+        Whether there are columns for numbers of weights.
 
     Returns
     -------
@@ -130,6 +150,7 @@ def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None) 
     weights = [number for number in structure.weights if number is not None]
     total = sum(structure.tensors[number].size for number in weights)
     load = {tier: program.column(min(total, problem.tiers[tier].capacity), integer=False) for tier in structure.limited}
+    counts = _add_counts(program, structure, place) if counted else {}
     _add_places(program.rows, structure, place)
     _add_excesses(program.rows, structure, place, excess)
     _add_capacities(program.rows, structure, place, load)
@@ -139,7 +160,7 @@ def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None) 
     scale[excess] = time_unit
     scale[list(load.values())] = byte_unit
     matrix, row_scale = program.scaled(problem.name or "tier_placement", scale, time_unit)
-    return Model(structure, place, excess, load, program, time_unit, matrix, scale, row_scale)
+    return Model(structure, place, excess, load, counts, program, time_unit, matrix, scale, row_scale)
 
 
 def _add_places(rows: Rows, structure: Structure, place: dict[tuple[int, int], int]) -> None:
@@ -182,6 +203,23 @@ def _add_capacities(rows: Rows, structure: Structure, place: dict[tuple[int, int
             rows.add([*terms, (column, 1)], upper=capacity - constant)
 
 
+def _add_counts(program: Program, structure: Structure, place: dict[tuple[int, int], int]) -> dict[int, tuple[int, int]]:
+    """Columns for how much of some weights stands in a tier and those faster, the slowest of a size first."""
+    counts = {}
+    for size in counted_sizes(structure.problem):
+        for first in range(1, len(structure.problem.tiers)):
+            terms = [
+                (column, structure.tensors[number].size // size)
+                for (number, tier), column in place.items()
+                if tier >= first and not structure.tensors[number].is_output and not structure.tensors[number].size % size
+            ]
+            if terms:
+                column = program.column(sum(amount for _, amount in terms))
+                counts[column] = size, first
+                program.rows.add([*terms, (column, -1)], 0, 0)
+    return counts
+
+
 def _unit(most: int, bits: int) -> int:
     """Power of two that brings numbers up to ``most`` below ``2 ** bits``."""
     return 1 << max(0, most.bit_length() - bits)
@@ -220,7 +258,7 @@ def solve_milp(
         Best plan, and what is proven; running out of time is never ``infeasible``.
     """
     end = time.monotonic() + search["time_limit"]
-    report = _Report(build(problem, pins), search.get("on_plan"), search.get("on_bound"), end)
+    report = Report(build(problem, pins), search.get("on_plan"), search.get("on_bound"), end)
     report.take(search.get("hint"))
     if not report.model.matrix.columns:
         return report.trivial()
@@ -233,7 +271,7 @@ def solve_milp(
 _NEVER = 1 << 63
 
 
-class _Report(Best[Plan]):
+class Report(Best[Plan]):
     """The best plan and bound so far, in the terms of solvers."""
 
     def __init__(
@@ -288,7 +326,7 @@ class _Highs:
 
     def __init__(
         self,
-        report: _Report,
+        report: Report,
         seed: int,
         should_stop: Callable[[], bool] | None,
         incumbent: Callable[[], Plan | None] | None,
@@ -390,6 +428,6 @@ def relaxation(
     solution = solve_relaxed(model.matrix, seed, time_limit, should_stop)
     found = None
     if solution.value_valid:
-        found = hints.hint(problem, model.shares(np.array(solution.col_value)).tolist(), source="relaxation")
+        found = model.hint(np.array(solution.col_value))
     bound = model.dual_bound_ps(np.array(solution.row_dual)) if solution.dual_valid else model.structure.base_ps
     return found, bound

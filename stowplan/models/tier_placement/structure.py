@@ -33,6 +33,10 @@ from stowplan.models.tier_placement.problem import Problem
 MAX_TENSORS = 4
 
 
+#: Weights count that have this part of the largest tier that is fast and does not hold everything; and so many sizes do.
+COUNTED, MOST_SIZES = 1 / 1024, 6
+
+
 @dataclass(frozen=True)
 class Tensor:
     """The weights or the output of a layer. Weights of 0 bytes are left out."""
@@ -256,6 +260,14 @@ def find_overload(problem: Problem) -> Overload | None:
             return Overload(number, weights + live, room, reason)
         live -= ends.pop(number, 0)
     return None
+
+
+def counted_sizes(problem: Problem) -> list[int]:
+    """Sizes of weights (bytes) whose numbers are branched on; none where they are too many for that to come to an end."""
+    total = sum(layer.weight_bytes + layer.output_bytes for layer in problem.layers)
+    room = max((tier.capacity for tier in problem.tiers[1:] if tier.capacity < total), default=0)
+    sizes = {layer.weight_bytes for layer in problem.layers if COUNTED * room <= layer.weight_bytes <= room}
+    return sorted(sizes - {0}) if len(sizes) <= MOST_SIZES else []
 
 
 def floor_bound(problem: Problem) -> int:

@@ -218,3 +218,18 @@ def linear(problem: Problem, context: Context) -> None:
     context.bound(bound, "linear")
     if hint is not None:
         context.hint(hint)
+
+
+def counts(problem: Problem, context: Context) -> None:
+    """Branch and bound over numbers of weights, for networks that repeat themselves; the relaxation's hint for the search."""
+    from stowplan.models.tier_placement.counts import solve_by_counts
+
+    outcome = solve_by_counts(
+        problem,
+        hint=context.start_plan,
+        incumbent=(lambda: None) if context.options.deterministic else lambda: context.incumbent()[0],
+        on_hint=context.hint,
+        **context.reporting("counts"),
+    )
+    if outcome.bound is not None:
+        context.bound(outcome.bound, "counts")

@@ -7,8 +7,9 @@ from typing import Any
 
 from stowplan.kinds import Prover
 from stowplan.models.tier_placement.plan import DECISIONS, Plan, offset_table, placed
+from stowplan.models.tier_placement.prices import first_bounds
 from stowplan.models.tier_placement.problem import Problem, amended
-from stowplan.models.tier_placement.structure import find_overload, floor_bound
+from stowplan.models.tier_placement.structure import counted_sizes, find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
@@ -35,19 +36,23 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    found = [in_caller(Candidate("search", "heuristic", share=0.15), options)]
+    chosen = [in_caller(Candidate("search", "heuristic", share=0.15), options)]
+    repeats = len(problem.layers) > SMALL and bool(counted_sizes(problem))
+    if repeats:
+        chosen.append(Candidate("counts", "exact", share=1.0))
     if len(problem.layers) <= EXACT_LAYERS:
-        found.append(Candidate("milp", "exact", share=1.0))
-        found.append(Candidate("cpsat", "exact", share=0.85))
+        chosen.append(Candidate("milp", "exact", share=1.0))
+        chosen.append(Candidate("cpsat", "exact", share=0.85))
     else:
-        found.append(Candidate("linear", "exact", share=1.0, proves_only=True))
-        found.append(Candidate("lns", "exact", share=1.0))
-    asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
+        if not repeats:
+            chosen.append(Candidate("linear", "exact", share=1.0, proves_only=True))
+        chosen.append(Candidate("lns", "exact", share=1.0))
+    asked_for = [candidate for candidate in chosen if {candidate.name, candidate.family} & {*options.candidates}]
     # Before what only proves, or searches long; after the MILP, which on small networks is done before torch has started.
     place = 1 if len(problem.layers) > EXACT_LAYERS else 2
     is_small = len(problem.layers) <= SMALL and not options.deterministic
-    found.insert(place, learned.candidate(problem, options, len(asked_for)))
-    return [PRESOLVER, *found] if is_small else found
+    chosen.insert(place, learned.candidate(problem, options, len(asked_for)))
+    return [PRESOLVER, *chosen] if is_small else chosen
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
@@ -56,6 +61,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     return {
         "presolve": candidates.presolve,
         "search": candidates.search,
+        "counts": candidates.counts,
         "milp": candidates.milp,
         "cpsat": candidates.cpsat,
         "linear": candidates.linear,
@@ -79,8 +85,9 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
             facts["explanation"] = overload.reason
         return facts
     facts["weights_in"], facts["outputs_in"] = ({tier.name: 0 for tier in problem.tiers} for _ in range(2))
-    for each in placed(problem):
-        facts["outputs_in" if each.is_output else "weights_in"][problem.tiers[each.tier(plan)].name] += each.size(problem)
+    for tensor in placed(problem):
+        tier = problem.tiers[tensor.tier(plan)].name
+        facts["outputs_in" if tensor.is_output else "weights_in"][tier] += tensor.size(problem)
     return facts
 
 
@@ -108,6 +115,7 @@ KIND = Kind(
     labels=_labels,
     initial=_initial,
     bound=floor_bound,
+    first_bounds=first_bounds,
     candidates=_candidates,
     function=_function,
     baseline="compiler",

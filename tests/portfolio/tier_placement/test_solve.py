@@ -23,7 +23,7 @@ def resnet50() -> Problem:
     return problem
 
 
-@pytest.mark.parametrize("function", [candidates.search, candidates.milp, candidates.cpsat])
+@pytest.mark.parametrize("function", [candidates.search, candidates.milp, candidates.cpsat, candidates.counts])
 def test_candidates_on_small_networks(function: object) -> None:
     """Valid plans, bounds below the optimum, infeasibility only where there is no map."""
     for seed in range(25):
