@@ -122,15 +122,17 @@ def test_the_check_sees_stale_names() -> None:
         assert stale(name), name
 
 
-def changed_copy(folder: Path, changes: dict[str, tuple[str, str]]) -> Path:
-    """A copy of the package in which some files have one piece of text in the place of another."""
+def changed_copy(folder: Path, changes: dict[str, list[tuple[str, str]]]) -> Path:
+    """A copy of the package in which some files have pieces of text in the place of others."""
     copy = folder / "copy"
     shutil.copytree(ROOT / "stowplan", copy / "stowplan", ignore=shutil.ignore_patterns("__pycache__", "*.pt", "objects"))
-    for name, (before, after) in changes.items():
+    for name, pairs in changes.items():
         path = copy / "stowplan" / name
         text = path.read_text(encoding="utf-8")
-        assert text.count(before) == 1, name
-        path.write_text(text.replace(before, after), encoding="utf-8")
+        for before, after in pairs:
+            assert text.count(before) == 1, name
+            text = text.replace(before, after)
+        path.write_text(text, encoding="utf-8")
     return copy
 
 
@@ -152,14 +154,16 @@ def solve(copy: Path, *arguments: object) -> dict[str, object]:
 
 def test_a_heuristic_changes_two_files(tmp_path: Path) -> None:
     changes = {
-        "portfolio/banked_packing/candidates.py": (
-            "def by_size(",
-            "def mine(problem: Problem, context: Context) -> None:\n    by_size(problem, context)\n\n\ndef by_size(",
-        ),
-        "portfolio/banked_packing/kind.py": (
-            '        Candidate("choice", ',
-            '        Candidate("mine", "heuristic", f"{_HERE}:mine"),\n        Candidate("choice", ',
-        ),
+        "portfolio/banked_packing/candidates.py": [
+            (
+                "def by_size(",
+                "def mine(problem: Problem, context: Context) -> None:\n    by_size(problem, context)\n\n\ndef by_size(",
+            ),
+        ],
+        "portfolio/banked_packing/kind.py": [
+            ('        Candidate("choice", ', '        Candidate("mine", "heuristic"),\n        Candidate("choice", '),
+            ('        "by_size": ', '        "mine": candidates.mine,\n        "by_size": '),
+        ],
     }
     result = solve(changed_copy(tmp_path, changes), "--candidates", "mine")
     assert "mine" in json.dumps(result["candidates"])
@@ -169,9 +173,9 @@ def test_a_heuristic_changes_two_files(tmp_path: Path) -> None:
 def test_a_flag_of_searches_changes_three_files(tmp_path: Path) -> None:
     seed = '    seed: Annotated[int, _flag("N", '
     changes = {
-        "portfolio/context.py": (seed, f'    patience: Annotated[int, _flag("N", "How long to wait.")] = 7\n{seed}'),
-        "portfolio/solve.py": ("    seed: int = 0,\n", "    seed: int = 0,\n    patience: int = 7,\n"),
-        "portfolio/batch/records.py": ("    seed: int = 0\n", "    seed: int = 0\n    patience: int = 7\n"),
+        "portfolio/context.py": [(seed, f'    patience: Annotated[int, _flag("N", "How long to wait.")] = 7\n{seed}')],
+        "portfolio/solve.py": [("    seed: int = 0,\n", "    seed: int = 0,\n    patience: int = 7,\n")],
+        "portfolio/batch/records.py": [("    seed: int = 0\n", "    seed: int = 0\n    patience: int = 7\n")],
     }
     copy = changed_copy(tmp_path, changes)
     assert solve(copy, "--candidates", "heuristic", "--patience", 3)["verified"]
@@ -185,7 +189,7 @@ def test_a_flag_of_searches_changes_three_files(tmp_path: Path) -> None:
 def test_a_flag_of_one_command_changes_one_file(tmp_path: Path) -> None:
     quiet = '    quiet: Quiet = False,\n    *,\n    options: ReadOptions,\n) -> None:\n    """Write the MILP'
     flag = '    depth: Annotated[int, option("--depth", "N", "How deep.")] = 7,\n'
-    copy = changed_copy(tmp_path, {"cli/convert.py": (quiet, flag + quiet)})
+    copy = changed_copy(tmp_path, {"cli/convert.py": [(quiet, flag + quiet)]})
     assert re.search(r"--depth +N +How deep\. +\[default: 7\]", run(copy, "-m", "stowplan", "export", "--help"))
 
 
@@ -212,7 +216,7 @@ FORMAT = InputFormat(
 
 def test_a_format_is_a_file_and_a_line(tmp_path: Path) -> None:
     line = '    "stowplan.frontends.dfg.format",\n'
-    copy = changed_copy(tmp_path, {"frontends/formats.py": (line, f'    "stowplan.frontends.sizes",\n{line}')})
+    copy = changed_copy(tmp_path, {"frontends/formats.py": [(line, f'    "stowplan.frontends.sizes",\n{line}')]})
     (copy / "stowplan" / "frontends" / "sizes.py").write_text(FORMAT)
     (copy / "three.sizes").write_text("1 2 4")
     run(copy, "-m", "stowplan", "convert", "three.sizes", "-o", "problem.json")

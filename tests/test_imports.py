@@ -44,7 +44,6 @@ FLOORS = {
 DOORS = {
     ("kinds", "portfolio"),
     ("models.document", "report"),
-    ("portfolio.*.kind", "report"),
     ("result", "report"),
 }
 
@@ -221,7 +220,7 @@ def test_every_place_that_a_string_names_is_there() -> None:
         if place.module not in paths or (place.name.isidentifier() and place.name not in defined(paths[place.module]))
     ]
     assert not wrong, "\n".join(wrong)
-    assert len(named) > 100
+    assert len(named) > 50
 
 
 def test_the_check_sees_places_in_strings(tmp_path: Path) -> None:

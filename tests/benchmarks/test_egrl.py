@@ -179,7 +179,7 @@ def test_tables_are_written_into_a_page(tmp_path: Path) -> None:
 
 def test_the_page_has_a_place_for_every_table() -> None:
     page = (ROOT / "docs" / "results" / "egrl.md").read_text(encoding="utf-8")
-    source = "".join((ROOT / "benchmarks" / "egrl" / f"{name}.py").read_text(encoding="utf-8") for name in ("paper", "room"))
+    source = (ROOT / "benchmarks" / "egrl" / "paper.py").read_text(encoding="utf-8")
     places = [line.split()[1] for line in page.splitlines() if line.startswith("<!-- ") and "end of" not in line]
     assert places
     for place in places:

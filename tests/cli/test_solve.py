@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 import stowplan
-from stowplan import kinds
 from stowplan.cli import solve
 from stowplan.frontends.read import read_plan
 from stowplan.models.memory_mapping.hint import counts, hint, of_plan
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
+from stowplan.portfolio.run.messages import CandidateId
 from stowplan.portfolio.run.warm_workers import WarmWorkers
 from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, error_line
 from tests.paths import DATA
@@ -308,12 +308,12 @@ def test_prod_is_never_worse_than_the_kinds_baseline(cli: Cli) -> None:
 def test_workers_load_while_a_large_program_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int, is_ahead: bool
 ) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(WarmWorkers, "prepare", lambda self, *functions: asked.extend(functions))
+    asked: list[CandidateId] = []
+    monkeypatch.setattr(WarmWorkers, "prepare", lambda self, *candidates: asked.extend(candidates))
     path = tmp_path / name
     path.write_bytes(bytes(size))
     solve._load_ahead(path)
     assert len(asked) == is_ahead
-    assert all(callable(kinds.load(function)) for function in asked)
+    assert all(callable(candidate.load()) for candidate in asked)
     solve._load_ahead(tmp_path / "missing.hlo.txt.gz")
     assert len(asked) == is_ahead

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import stowplan
-from stowplan import kinds
 from stowplan.certificates import maker
 from stowplan.certificates.certificate import Certificate
 from stowplan.certificates.maker import certify
@@ -67,7 +66,8 @@ def test_who_wants_no_better_proof_gets_the_first() -> None:
 
 
 def test_what_goes_wrong_with_it_costs_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maker, "kinds", SimpleNamespace(of_problem=kinds.of_problem, load=lambda place: _fails))
+    failing = SimpleNamespace(certificate=lambda: _fails)
+    monkeypatch.setattr(maker, "kinds", SimpleNamespace(of_problem=lambda problem: failing))
     problem, best = CASES["packing"](0)
     result = stowplan.solve(problem, time_limit=5, certify=True)
     assert result.objective == best
