@@ -123,7 +123,8 @@ def canonical2(problem: Problem, context: Context) -> None:
 
 def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, simple_orders: bool = True) -> None:
     began = time.monotonic()
-    if is_overloaded(context, find_overload(problem)):
+    if problem.overlaps or is_overloaded(context, find_overload(problem)):
+        # It would prove bounds of plans without.
         return
     data = arrays.build(problem)
     known = _known(context)
@@ -214,7 +215,12 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 
 def _explain(problem: Problem, context: Context, source: str, began: float) -> None:
-    """Report that nothing fits, and why; finding out why takes no longer than the proof, and some seconds."""
+    """Report that nothing fits, and why; finding out why takes no longer than the proof, and some seconds.
+
+    Not with overlaps, which the search that finds out does not know.
+    """
+    if problem.overlaps:
+        return context.proven_infeasible(source)
     now = time.monotonic()
     until = now + min(context.remaining() / 2, max(EXPLAIN_SECONDS, now - began))
     should_stop = context.closed if context.options.deterministic else lambda: time.monotonic() >= until

@@ -56,7 +56,10 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     fit = problem.capacity is not None
     share = 0.6 if not small or (is_plain and fit) else 1.0 if is_plain else 0.1 if fit else 0.25
     found = [in_caller(Candidate("search", "heuristic", f"{_HERE}:search", share=share), options)]
-    if small:
+    if small and problem.overlaps:
+        # Beams and canonical plans know of none: what they prove would not hold.
+        found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat"))
+    elif small:
         canonical = Candidate("canonical", "exact", f"{_HERE}:exact", share=0.4 if is_plain and not fit else 0.6)
         found.append(in_caller(canonical, options))
         if is_plain and not fit:
