@@ -7,9 +7,9 @@ relaxation lacks otherwise. Buffers that keep nothing may be lowered until they 
 offsets that are sums of sizes and earlier offsets, rounded up to alignments, and the unit of the model's offsets may be what
 divides all of those.
 
-A buffer that may take bytes of its operands is left out of the two dimensions while they live. There a Boolean variable for each
-buffer that it meets says which of the two lies below; sums of separations (:mod:`.overlaps`) then take the place of sums of
-sizes.
+A buffer that may take bytes of its operands is left out of the two dimensions while they live. There a Boolean variable for
+each buffer that it meets says which of the two lies below; sums of separations (:mod:`.overlaps`) then take the place of sums
+of sizes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Model:
     keeps: dict[int, tuple[cp_model.IntVar, int]] = field(default_factory=dict)
     """Whether a buffer has its earlier offset, and that offset in bytes, by buffer; of :func:`solve_closest`."""
     orders: list[tuple[cp_model.IntVar, int, int, int]] = field(default_factory=list)
-    """Whether the first buffer lies below the second, their numbers, and the units from the one's offset to the other's then."""
+    """Whether the first buffer lies below the second, their numbers, and the units from its offset to the other's then."""
 
     def add_hint(self, plan: Plan) -> None:
         """Start the solver from a plan; every variable gets a value, unless offsets are to be kept that are no whole units."""

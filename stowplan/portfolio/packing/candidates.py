@@ -17,7 +17,7 @@ import numpy as np
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.context import Context, is_overloaded
+from stowplan.portfolio.context import Context, asks_for_heuristics, is_overloaded, presolve_seconds
 from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import Search
@@ -198,8 +198,24 @@ def _close_in(problem: Problem, context: Context, data: Data, found: canonical.S
     found.run(improved, should_stop, context.work(NODES, len(data.size) + 50))
 
 
+def presolve(problem: Problem, context: Context) -> None:
+    """Simple orders, a few climbs from the best of them and the CP-SAT model, on a small problem with overlaps."""
+    if asks_for_heuristics(context) and not is_overloaded(context, find_overload(problem)):
+        data = arrays.build(problem)
+        run = Search(
+            data, _target(problem, data), context.seed(), functools.partial(_tell, problem, context, data), context.closed
+        )
+        run.climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
+    if not context.closed():
+        _solve_model(problem, context, presolve_seconds(context))
+
+
 def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model, hinted with the best plan known."""
+    _solve_model(problem, context)
+
+
+def _solve_model(problem: Problem, context: Context, seconds: float | None = None) -> None:
     if is_overloaded(context, find_overload(problem)):
         return
     from stowplan.models.packing import cpsat as model
@@ -208,7 +224,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(
         problem,
         hint=_known(context),
-        **context.reporting("cpsat", PARTS),
+        **context.reporting("cpsat", PARTS, seconds=seconds),
     )
     if outcome.status == "infeasible":
         _explain(problem, context, "cpsat", began)
@@ -220,7 +236,8 @@ def _explain(problem: Problem, context: Context, source: str, began: float) -> N
     Not with overlaps, which the search that finds out does not know.
     """
     if problem.overlaps:
-        return context.proven_infeasible(source)
+        context.proven_infeasible(source)
+        return
     now = time.monotonic()
     until = now + min(context.remaining() / 2, max(EXPLAIN_SECONDS, now - began))
     should_stop = context.closed if context.options.deterministic else lambda: time.monotonic() >= until

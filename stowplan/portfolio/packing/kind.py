@@ -6,11 +6,12 @@ from typing import Any
 
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.csv_files import read_described_plan, read_plan
+from stowplan.models.packing.overlaps import shared_bytes
 from stowplan.models.packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller, presolver
 
 _HERE = "stowplan.portfolio.packing.candidates"
 
@@ -59,6 +60,8 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     if small and problem.overlaps:
         # Beams and canonical plans know of none: what they prove would not hold.
         found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat"))
+        if len(problem.buffers) <= FEW_BUFFERS and not options.deterministic:
+            found.insert(0, presolver(f"{_HERE}:presolve"))
     elif small:
         canonical = Candidate("canonical", "exact", f"{_HERE}:exact", share=0.4 if is_plain and not fit else 0.6)
         found.append(in_caller(canonical, options))
@@ -86,6 +89,8 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
         "load": load_bound(problem),
         "bytes": sum(buffer.size for buffer in problem.buffers),
     }
+    if problem.overlaps and plan is not None:
+        facts["shared"] = sum(shared_bytes(problem, plan.offsets).values())
     overload = find_overload(problem) if plan is None else None
     if overload is not None:
         facts["explanation"] = overload.reason

@@ -11,8 +11,8 @@ from stowplan.portfolio.packing.arrays import Data, Ints
 def partners(data: Data) -> tuple[Ints, Ints2D]:
     """What each buffer has overlaps with: those of i are rows ``start[i]..start[i + 1]`` of the table.
 
-    Each row has the other buffer, and the units from the offset of i to the other's and from the other's to that of i, at least,
-    where the one or the other lies below.
+    Each row has the other buffer, and the units from the offset of i to the other's, at least, where i lies below, and from the
+    other's to that of i where the other does.
     """
     result, operand, least = data.overlaps.T
     table = np.concatenate(

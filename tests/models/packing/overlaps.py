@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
-from itertools import product
+from collections.abc import Sequence
+from itertools import combinations, product
+
+import msgspec
 
 from stowplan.models.packing.problem import Buffer, Overlap, Problem
 from tests.models.packing.cases import moments
 
 
 def random_overlaps(seed: int, most: int = 5, capacity: int | None = None) -> Problem:
-    """Buffers of a chain of operators with branches: results may overlap what their operator reads last."""
+    """Up to ``most`` buffers, which may take bytes of those that they are born in the life of, and end no sooner than."""
     chance = random.Random(seed)
     aligned, fixed = seed % 3 == 1, seed % 7 == 3
     buffers: list[Buffer] = []
@@ -18,68 +21,82 @@ def random_overlaps(seed: int, most: int = 5, capacity: int | None = None) -> Pr
         lower = chance.randint(0, 4)
         upper = lower + chance.randint(1, 4)
         size = chance.choice([0, 1, 2, 3, 4, 5])
-        dying = [
-            other
+        overlaps = tuple(
+            Overlap(operand=other.id, distance=chance.randint(0, size + other.size))
             for other in buffers
             if other.lower <= lower < other.upper <= upper and not other.gaps and chance.random() < 0.8
-        ]
-        overlaps = tuple(Overlap(operand=other.id, distance=chance.randint(0, size + other.size)) for other in dying)
+        )
         alignment = chance.choice([1, 2, 4]) if aligned else 1
         offset = alignment * chance.randint(0, 2) if fixed and chance.random() < 0.2 else None
         gaps = ((lower + 1, lower + 2),) if upper - lower > 2 and not overlaps and chance.random() < 0.3 else ()
         buffers.append(
-            Buffer(id=f"b{number}", lower=lower, upper=upper, size=size, alignment=alignment, gaps=gaps, offset=offset)
-            if not overlaps
-            else Buffer(
-                id=f"b{number}", lower=lower, upper=upper, size=size, alignment=alignment, offset=offset, overlaps=overlaps
+            Buffer(
+                id=f"b{number}",
+                lower=lower,
+                upper=upper,
+                size=size,
+                alignment=alignment,
+                gaps=gaps,
+                offset=offset,
+                overlaps=overlaps or msgspec.UNSET,
             )
         )
     chance.shuffle(buffers)
     return Problem(name=f"overlaps {seed}", buffers=tuple(buffers), capacity=capacity)
 
 
-def is_valid(problem: Problem, offsets: tuple[int, ...]) -> bool:
-    """Whether no byte is under two buffers at a moment, but those that may be."""
+def sharing(problem: Problem, offsets: Sequence[int]) -> set[tuple[int, int]]:
+    """Pairs, smaller number first, that share a byte at a moment and must not, cell by cell."""
+    number = {buffer.id: at for at, buffer in enumerate(problem.buffers)}
     allowed = {
-        frozenset((number, other))
-        for number, result in enumerate(problem.buffers)
+        (min(at, other), max(at, other))
+        for at, result in enumerate(problem.buffers)
         for overlap in result.overlaps or ()
-        for other, operand in enumerate(problem.buffers)
-        if operand.id == overlap.operand and offsets[number] + overlap.distance <= offsets[other] + operand.size
+        for other in (number[overlap.operand],)
+        if offsets[at] + overlap.distance <= offsets[other] + problem.buffers[other].size
     }
-    cells: dict[tuple[int, int], list[int]] = {}
-    for number, buffer in enumerate(problem.buffers):
-        if buffer.offset not in (None, offsets[number]) or offsets[number] % buffer.alignment:
-            return False
-        for cell in product(moments(buffer), range(offsets[number], offsets[number] + buffer.size)):
-            if any(frozenset((number, other)) not in allowed for other in cells.setdefault(cell, [])):
-                return False
-            cells[cell].append(number)
-    return True
+    cells = [
+        {*product(moments(buffer), range(offset, offset + buffer.size))}
+        for buffer, offset in zip(problem.buffers, offsets, strict=True)
+    ]
+    return {(i, j) for i, j in combinations(range(len(cells)), 2) if cells[i] & cells[j]} - allowed
 
 
 def least_height(problem: Problem) -> int | None:
-    """Optimum in bytes; None where fixed offsets collide."""
+    """Optimum in bytes, by all offsets; None where fixed offsets collide."""
     buffers = problem.buffers
     highest = sum(buffer.size + buffer.alignment for buffer in buffers) + 8
+    lives = [moments(buffer) for buffer in buffers]
+    distance = {(at, overlap.operand): overlap.distance for at, each in enumerate(buffers) for overlap in each.overlaps or ()}
 
-    def place(number: int, offsets: tuple[int, ...], height: int) -> bool:
+    def collide(one: int, other: int, at_one: int, at_other: int) -> bool:
+        for result, operand, at, below in ((one, other, at_one, at_other), (other, one, at_other, at_one)):
+            free = distance.get((result, buffers[operand].id))
+            if free is not None and at + free <= below + buffers[operand].size:
+                return False
+        bytes_of_one, bytes_of_other = (
+            range(at_one, at_one + buffers[one].size),
+            range(at_other, at_other + buffers[other].size),
+        )
+        return bool(lives[one] & lives[other]) and bool({*bytes_of_one} & {*bytes_of_other})
+
+    def place(offsets: tuple[int, ...], height: int) -> bool:
+        number = len(offsets)
         if number == len(buffers):
             return True
-        last = height - buffers[number].size
-        known = Problem(buffers=tuple(_without_unknown(each, {other.id for other in buffers[: number + 1]}) for each in buffers[: number + 1]))
-        choices = range(0, last + 1, buffers[number].alignment) if buffers[number].offset is None else (buffers[number].offset,)
+        buffer = buffers[number]
+        choices = range(0, height + 1, buffer.alignment) if buffer.offset is None else (buffer.offset,)
         return any(
-            is_valid(known, (*offsets, offset)) and place(number + 1, (*offsets, offset), height)
+            not any(collide(number, other, offset, at) for other, at in enumerate(offsets))
+            and place((*offsets, offset), height)
             for offset in choices
-            if offset <= last
+            if offset + buffer.size <= height
         )
 
-    if not place(0, (), highest):
-        return None
-    return next(height for height in range(highest + 1) if place(0, (), height))
+    return next((height for height in range(highest + 1) if place((), height)), None) if place((), highest) else None
 
 
-def _without_unknown(buffer: Buffer, known: set[str]) -> Buffer:
-    kept = tuple(overlap for overlap in buffer.overlaps or () if overlap.operand in known)
-    return Buffer(**{**{name: getattr(buffer, name) for name in buffer.__struct_fields__}, "overlaps": kept})
+def without_overlaps(problem: Problem) -> Problem:
+    """The problem with all buffers apart."""
+    buffers = tuple(msgspec.structs.replace(buffer, overlaps=msgspec.UNSET) for buffer in problem.buffers)
+    return msgspec.structs.replace(problem, buffers=buffers)
