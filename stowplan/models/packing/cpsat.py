@@ -125,7 +125,7 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
             spaces.append(space)
             sizes.append(size)
     model.add_no_overlap_2d(times, spaces)
-    _order(built, sharing, least)
+    _order(built, _ordered(problem, sharing), least)
     if problem.capacity is None:
         height = built.height = model.new_int_var(-(-load_bound(problem) // unit), limit, "height")
         for offset, buffer in zip(built.offsets, problem.buffers, strict=True):
@@ -145,16 +145,22 @@ def _sharing_until(problem: Problem, least: Iterable[tuple[int, int]]) -> dict[i
     return until
 
 
-def _order(built: Model, sharing: Mapping[int, int], least: Mapping[tuple[int, int], int]) -> None:
-    """Put buffers that may share bytes above or below each that they meet while they may."""
-    buffers, spans = built.problem.buffers, built.problem.spans
+def _ordered(problem: Problem, sharing: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Pairs of which one buffer may share bytes at a moment at which both live; the smaller number first."""
+    spans = problem.spans
     pairs = {
         (min(one, other), max(one, other))
         for one, until in sharing.items()
-        for other in spans.owner[(spans.start < until) & (spans.end > buffers[one].lower)].tolist()
-        if other != one and buffers[other].size
+        for other in spans.owner[(spans.start < until) & (spans.end > problem.buffers[one].lower)].tolist()
+        if other != one and problem.buffers[other].size
     }
-    for one, other in sorted(pairs):
+    return sorted(pairs)
+
+
+def _order(built: Model, pairs: Iterable[tuple[int, int]], least: Mapping[tuple[int, int], int]) -> None:
+    """Put one of each pair below the other."""
+    buffers = built.problem.buffers
+    for one, other in pairs:
         is_below = built.model.new_bool_var(f"{one} below {other}")
         for below, above, literal in ((one, other, is_below), (other, one, ~is_below)):
             apart = least.get((below, above), buffers[below].size) // built.unit
@@ -174,7 +180,10 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
     -------
     Outcome
         Best plan, and what is proven, which with a capacity is no height; running out of time is never ``infeasible``.
+        Nothing where more than :data:`MOST_PAIRS` pairs of buffers meet while one may share bytes.
     """
+    if problem.overlaps and len(_ordered(problem, _sharing_until(problem, separations(problem)))) > MOST_PAIRS:
+        return Outcome("unknown", None, None)
     hint = search.get("hint")
     # Buffers on top of each other, the free ones above the fixed: a plan like that exists wherever there is one.
     top = max((buffer.offset + buffer.size for buffer in problem.buffers if buffer.offset is not None), default=0)

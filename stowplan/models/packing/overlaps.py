@@ -12,9 +12,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import gcd
 
+import msgspec
 import numpy as np
 
 from stowplan.models.packing.problem import Problem
+
+
+def without_overlaps(problem: Problem) -> Problem:
+    """The problem with all buffers apart: its plans are valid with overlaps, too."""
+    buffers = tuple(msgspec.structs.replace(buffer, overlaps=msgspec.UNSET) for buffer in problem.buffers)
+    return msgspec.structs.replace(problem, buffers=buffers)
 
 
 def separations(problem: Problem) -> dict[tuple[int, int], int]:

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from stowplan.models.packing.bounds import find_overload, load_bound
+from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Context, asks_for_heuristics, is_overloaded, presolve_seconds
@@ -44,6 +46,9 @@ MANY_BUFFERS = 200_000
 #: Orders to climb from where there is no time for more: by size, and by size and sections lived through.
 _FEW_ORDERS = (0, 2)
 
+#: Part of the time in which plans without overlaps are looked for, where there may be some.
+APART_SHARE = 0.1
+
 #: Seconds that explaining an infeasibility may take at least.
 EXPLAIN_SECONDS = 3.0
 
@@ -51,9 +56,21 @@ EXPLAIN_SECONDS = 3.0
 def search(problem: Problem, context: Context) -> None:
     """Greedy by simple orders, then beams; with gaps or fixed offsets, orders in which what stood too high comes sooner.
 
-    Large problems from the bottom up.
+    Large problems from the bottom up. With overlaps there are plans without as well, so that none is ever lower.
     """
+    if problem.overlaps and not is_overloaded(context, find_overload(problem)):
+        _search_apart(problem, context)
     _search(problem, context, range(orders.PEAK + 1), "orders", 0)
+
+
+def _search_apart(problem: Problem, context: Context) -> None:
+    """As if nothing could overlap, for a small part of the time."""
+    plain = without_overlaps(problem)
+    seconds = APART_SHARE * context.seconds()
+    run = InnerRun(context, seconds, bound=load_bound(plain))
+    search(plain, run)
+    if run.best is not None:
+        context.plan(msgspec.structs.replace(run.best, problem=problem.digest), "apart")
 
 
 def climb(problem: Problem, context: Context) -> None:

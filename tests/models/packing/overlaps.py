@@ -94,9 +94,3 @@ def least_height(problem: Problem) -> int | None:
         )
 
     return next((height for height in range(highest + 1) if place((), height)), None) if place((), highest) else None
-
-
-def without_overlaps(problem: Problem) -> Problem:
-    """The problem with all buffers apart."""
-    buffers = tuple(msgspec.structs.replace(buffer, overlaps=msgspec.UNSET) for buffer in problem.buffers)
-    return msgspec.structs.replace(problem, buffers=buffers)

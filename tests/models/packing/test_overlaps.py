@@ -14,12 +14,12 @@ from stowplan.errors import InputError, UsageError
 from stowplan.models.packing import cpsat
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.csv_files import parse, read_plan
-from stowplan.models.packing.overlaps import loads, separations, shared_bytes
+from stowplan.models.packing.overlaps import loads, separations, shared_bytes, without_overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Overlap, Problem
 from stowplan.models.packing.verify import verify
 from tests.models.packing.cases import random_problem
-from tests.models.packing.overlaps import least_height, random_overlaps, sharing, without_overlaps
+from tests.models.packing.overlaps import least_height, random_overlaps, sharing
 from tests.patience import HANG
 
 CHAIN = "id,lower,upper,size,overlaps\na,0,2,100,\nb,1,3,80,a:120\nc,2,4,100,b:80\n"

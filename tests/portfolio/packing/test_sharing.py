@@ -11,13 +11,14 @@ from stowplan.certificates.checker.problems import KNOWN, check_known
 from stowplan.certificates.checker.reading import MalformedError
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.csv_files import parse
+from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.packing import arrays, candidates
 from stowplan.portfolio.packing.keep_close import ejected
 from stowplan.portfolio.packing.search import Placements
 from stowplan.report.presenter import presenter_for
 from tests.models.packing.cases import Recorder
-from tests.models.packing.overlaps import least_height, random_overlaps, without_overlaps
+from tests.models.packing.overlaps import least_height, random_overlaps
 from tests.models.packing.test_overlaps import CHAIN
 
 
