@@ -5,7 +5,7 @@ Below are the bytes that live at once. The axis across is the problem's own time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
+from stowplan.models.packing.overlaps import shared_bytes
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.report import scene
@@ -61,11 +62,16 @@ class PackingPresenter(DrawingPresenter):
             fits = "fits" if layout.height <= problem.capacity else "does NOT fit"
             lines.append(f"  capacity      {problem.capacity:,} bytes ({fits})")
         lines += [plan_line(name, f"{build_layout(problem, other).height:,} bytes high") for name, other in others]
+        shared = shared_bytes(problem, plan.offsets)
+        if problem.overlaps:
+            lines.append(
+                f"  shared        {sum(shared.values()):,} bytes by {len(shared):,} of {len(problem.overlaps):,} overlaps"
+            )
         order = sorted(range(len(problem.buffers)), key=lambda number: (plan.offsets[number], problem.buffers[number].lower))
         rows = []
         for number in order if everything else order[:LINES]:
             buffer, offset = problem.buffers[number], plan.offsets[number]
-            notes = ", ".join(_notes(problem, number))
+            notes = ", ".join(_notes(problem, number, shared))
             name = name_of(buffer.id) + (f" ({notes})" if notes else "")
             life = f"[{buffer.lower}, {buffer.upper})"
             rows.append((f"{offset:,}", f"{offset + buffer.size:,}", format_bytes(buffer.size), life, name))
@@ -111,11 +117,11 @@ def layouts_section(layouts: Sequence[Layout], plots: Sequence[scene.Plot], deta
 def _buffers(problem: Problem, plan: Plan, colours: dict[int, int]) -> Section:
     """The largest buffers."""
     order = sorted(range(len(problem.buffers)), key=lambda number: (-problem.buffers[number].size, number))[:TOP]
-    rows, marks = [], []
+    rows, marks, shared = [], [], shared_bytes(problem, plan.offsets)
     for number in order:
         buffer, offset = problem.buffers[number], plan.offsets[number]
         life = f"[{buffer.lower:,}, {buffer.upper:,})"
-        notes = ", ".join(_notes(problem, number))
+        notes = ", ".join(_notes(problem, number, shared))
         rows.append((buffer.id, f"{buffer.size:,}", f"{offset:,}", f"{offset + buffer.size:,}", life, notes))
         marks.append((number, PALETTE[colours[number]] if number in colours else "transparent"))
     head = ("Buffer:n", "Bytes:r", "Offset:r", "End:r", "Time:r", "")
@@ -123,10 +129,12 @@ def _buffers(problem: Problem, plan: Plan, colours: dict[int, int]) -> Section:
     return Section("Largest buffers", table(caption, head, rows, marks=marks), follows_search=True)
 
 
-def _notes(problem: Problem, number: int) -> list[str]:
+def _notes(problem: Problem, number: int, shared: Mapping[tuple[int, int], int]) -> list[str]:
     """What is special about a buffer."""
     buffer = problem.buffers[number]
-    return [*([f"{len(buffer.gaps)} gaps"] if buffer.gaps else []), *(["fixed"] if buffer.offset is not None else [])]
+    notes = [*([f"{len(buffer.gaps)} gaps"] if buffer.gaps else []), *(["fixed"] if buffer.offset is not None else [])]
+    taken = [(size, problem.buffers[operand].id) for (result, operand), size in shared.items() if result == number]
+    return [*notes, *(f"shares {size:,} bytes with {name_of(operand)}" for size, operand in taken)]
 
 
 @dataclass(frozen=True)
@@ -142,9 +150,9 @@ class Layout:
     times: NDArray[np.int64]
     """Moments at which the bytes in use change, ascending, ``[n + 1]``."""
     load: NDArray[np.int64]
-    """Bytes in use from each moment to the next, ``[n]``."""
+    """Bytes in use from each moment to the next, shared ones once, ``[n]``."""
     peak: int
-    """Bytes in use at most: no packing is lower."""
+    """Bytes in use at most; no packing is lower where none may be shared."""
     height: int
     """Highest end of a buffer."""
 
@@ -161,6 +169,9 @@ def build_layout(problem: Problem, plan: Plan) -> Layout:
         for start, end in buffer.pieces:
             changes[start] = changes.get(start, 0) + buffer.size
             changes[end] = changes.get(end, 0) - buffer.size
+    for (result, operand), size in shared_bytes(problem, plan.offsets).items():
+        changes[problem.buffers[result].lower] -= size
+        changes[problem.buffers[operand].upper] += size
     times = np.array(sorted(changes) or [0, 1], dtype=np.int64)
     load = np.cumsum([changes.get(int(time), 0) for time in times])[:-1].astype(np.int64)
     return Layout(

@@ -55,9 +55,10 @@ MAKERS: dict[str, Callable[[int], Any]] = {
 
 
 def spelt_out(value: Any) -> Any:
-    """A value for JSON with every field in it, the defaults as well."""
+    """A value for JSON with every field in it that can be, the defaults as well."""
     if isinstance(value, msgspec.Struct):
-        return {name: spelt_out(getattr(value, name)) for name in value.__struct_fields__}
+        values = {name: getattr(value, name) for name in value.__struct_fields__}
+        return {name: spelt_out(each) for name, each in values.items() if each is not msgspec.UNSET}
     return [spelt_out(each) for each in value] if isinstance(value, tuple) else value
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stowplan.models.packing.overlaps import allows, loads, separations
 from stowplan.models.packing.problem import Problem
 
 
@@ -62,7 +63,9 @@ def load_bound(problem: Problem) -> int:
 
 
 def peak_load(problem: Problem) -> int:
-    """Bytes that live at once, at most."""
+    """Bytes that live at once, at most; with overlaps those that are taken at once, at least."""
+    if problem.overlaps:
+        return max(loads(problem).values(), default=0)
     spans = problem.spans
     moments = np.concatenate([spans.end, spans.start])
     sizes = spans.size[spans.owner]
@@ -80,6 +83,8 @@ def find_overload(problem: Problem) -> Overload | None:
     overload = _fixed_clash(problem)
     if overload is not None or problem.capacity is None or peak_load(problem) <= problem.capacity:
         return overload
+    if problem.overlaps:
+        return _shared_overload(problem, problem.capacity)
     fewest: tuple[int, ...] | None = None
     moment = 0
     for time, live in _live_sets(problem, problem.capacity):
@@ -98,6 +103,28 @@ def find_overload(problem: Problem) -> Overload | None:
     one = len(fewest) == 1
     what = f"buffer {names} takes" if one else f"{len(fewest)} buffers ({names}) live at once in [{begin}, {end}) and take"
     return Overload(begin, end, load, fewest, f"{what} {load} bytes, more than the capacity of {problem.capacity}")
+
+
+def _shared_overload(problem: Problem, capacity: int) -> Overload:
+    """Buffers of the moment at which most bytes are taken, without those that are not needed to exceed the capacity."""
+    taken = loads(problem)
+    moment = max(taken, key=lambda each: taken[each])
+    chosen = [
+        number
+        for number, buffer in enumerate(problem.buffers)
+        if buffer.size and any(start <= moment < end for start, end in buffer.pieces)
+    ]
+    for number in sorted(chosen, key=lambda each: problem.buffers[each].size):
+        rest = [each for each in chosen if each != number]
+        if max(loads(problem, rest).values(), default=0) > capacity:
+            chosen = rest
+    chosen.sort(key=lambda each: (-problem.buffers[each].size, each))
+    load = max(loads(problem, chosen).values())
+    begin, end = _shared_span(problem, tuple(chosen), moment)
+    names = ", ".join(problem.buffers[number].id for number in chosen[:6]) + (", ..." if len(chosen) > 6 else "")
+    what = f"{len(chosen)} buffers ({names}) live at once in [{begin}, {end}) and take"
+    reason = f"{what} {load} bytes where they share what they may, more than the capacity of {capacity}"
+    return Overload(begin, end, load, tuple(chosen), reason)
 
 
 def _live_sets(problem: Problem, above: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
@@ -137,13 +164,14 @@ def _fixed_clash(problem: Problem) -> Overload | None:
         if problem.capacity is not None and end > problem.capacity:
             reason = f"buffer {buffer.id} is fixed at {offset} and ends at {end}, beyond the capacity of {problem.capacity}"
             return Overload(buffer.lower, buffer.upper, buffer.size, (number,), reason)
+    least = separations(problem)
     # Sorted by offset, only those below the end of the first can share bytes with it.
     fixed.sort(key=lambda entry: (entry[2], entry[0]))
     for at, (number, buffer, offset) in enumerate(fixed):
         for other, second, at_offset in fixed[at + 1 :]:
             if at_offset >= offset + buffer.size:
                 break
-            if second.size == 0:
+            if second.size == 0 or allows(least, number, other, offset, at_offset):
                 continue
             for start, end in buffer.pieces:
                 for low, high in second.pieces:

@@ -6,11 +6,15 @@ minimised. Two buffers whose earlier places collide do not both keep them: a row
 relaxation lacks otherwise. Buffers that keep nothing may be lowered until they stand on others or at 0. So some best plan has
 offsets that are sums of sizes and earlier offsets, rounded up to alignments, and the unit of the model's offsets may be what
 divides all of those.
+
+A buffer that may take bytes of its operands is left out of the two dimensions while they live. There a Boolean variable for
+each buffer that it meets says which of the two lies below; sums of separations (:mod:`.overlaps`) then take the place of sums
+of sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 from typing import Unpack
@@ -22,6 +26,7 @@ from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
 from stowplan.models.packing.bounds import load_bound
+from stowplan.models.packing.overlaps import allows, separations
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 
@@ -39,6 +44,8 @@ class Model:
     height: cp_model.IntVar | None = None
     keeps: dict[int, tuple[cp_model.IntVar, int]] = field(default_factory=dict)
     """Whether a buffer has its earlier offset, and that offset in bytes, by buffer; of :func:`solve_closest`."""
+    orders: list[tuple[cp_model.IntVar, int, int, int]] = field(default_factory=list)
+    """Whether the first buffer lies below the second, their numbers, and the units from its offset to the other's then."""
 
     def add_hint(self, plan: Plan) -> None:
         """Start the solver from a plan; every variable gets a value, unless offsets are to be kept that are no whole units."""
@@ -48,6 +55,7 @@ class Model:
         if self.height is not None:
             values.append((self.height, plan.objective // self.unit))
         values += [(variable, int(plan.offsets[at] == before)) for at, (variable, before) in self.keeps.items()]
+        values += [(variable, int(places[one] + apart <= places[other])) for variable, one, other, apart in self.orders]
         cpsat_runner.add_hint(self.model, values, complete=not self.keeps)
 
     def extract(self, value: Value) -> Plan:
@@ -85,7 +93,9 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
     """
     # Lowered as far as they go, offsets are sums of sizes rounded up to alignments: multiples of what divides all of those.
     unit = gcd(*(value for buffer in problem.buffers for value in (buffer.size, buffer.offset or 0)))
-    unit = gcd(unit, *(buffer.alignment for buffer in problem.buffers if buffer.alignment != 1), *grid) or 1
+    least = separations(problem)
+    unit = gcd(unit, *(buffer.alignment for buffer in problem.buffers if buffer.alignment != 1), *grid, *least.values()) or 1
+    sharing = _sharing_until(problem, least)
     built = Model(problem, unit)
     limit = (ceiling if problem.capacity is None else problem.capacity) // unit
     model = built.model
@@ -108,11 +118,14 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
             continue
         model.add(offset + size <= limit)
         space = model.new_fixed_size_interval_var(offset, size, f"space {number}")
-        for start, end in buffer.pieces:
+        for start, end in buffer.pieces if number not in sharing else ((sharing[number], buffer.upper),):
+            if start == end:
+                continue
             times.append(model.new_fixed_size_interval_var(start, end - start, f"time {number}"))
             spaces.append(space)
             sizes.append(size)
     model.add_no_overlap_2d(times, spaces)
+    _order(built, _ordered(problem, sharing), least)
     if problem.capacity is None:
         height = built.height = model.new_int_var(-(-load_bound(problem) // unit), limit, "height")
         for offset, buffer in zip(built.offsets, problem.buffers, strict=True):
@@ -122,6 +135,37 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
     else:
         model.add_cumulative(times, sizes, limit)
     return built
+
+
+def _sharing_until(problem: Problem, least: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """By buffer that may share bytes, the moment after the last at which it may."""
+    until: dict[int, int] = {}
+    for result, operand in least:
+        until[result] = max(until.get(result, problem.buffers[operand].upper), problem.buffers[operand].upper)
+    return until
+
+
+def _ordered(problem: Problem, sharing: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Pairs of which one buffer may share bytes at a moment at which both live; the smaller number first."""
+    spans = problem.spans
+    pairs = {
+        (min(one, other), max(one, other))
+        for one, until in sharing.items()
+        for other in spans.owner[(spans.start < until) & (spans.end > problem.buffers[one].lower)].tolist()
+        if other != one and problem.buffers[other].size
+    }
+    return sorted(pairs)
+
+
+def _order(built: Model, pairs: Iterable[tuple[int, int]], least: Mapping[tuple[int, int], int]) -> None:
+    """Put one of each pair below the other."""
+    buffers = built.problem.buffers
+    for one, other in pairs:
+        is_below = built.model.new_bool_var(f"{one} below {other}")
+        for below, above, literal in ((one, other, is_below), (other, one, ~is_below)):
+            apart = least.get((below, above), buffers[below].size) // built.unit
+            built.model.add(built.offsets[below] + apart <= built.offsets[above]).only_enforce_if(literal)
+        built.orders.append((is_below, one, other, least.get((one, other), buffers[one].size) // built.unit))
 
 
 def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
@@ -136,7 +180,10 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
     -------
     Outcome
         Best plan, and what is proven, which with a capacity is no height; running out of time is never ``infeasible``.
+        Nothing where more than :data:`MOST_PAIRS` pairs of buffers meet while one may share bytes.
     """
+    if problem.overlaps and len(_ordered(problem, _sharing_until(problem, separations(problem)))) > MOST_PAIRS:
+        return Outcome("unknown", None, None)
     hint = search.get("hint")
     # Buffers on top of each other, the free ones above the fixed: a plan like that exists wherever there is one.
     top = max((buffer.offset + buffer.size for buffer in problem.buffers if buffer.offset is not None), default=0)
@@ -204,11 +251,12 @@ def _colliding(problem: Problem, offsets: dict[int, int]) -> list[tuple[int, int
     low = np.array([offsets[number] for number in owner.tolist()], np.int64)
     high = low + spans.size[owner]
     pairs: dict[tuple[int, int], None] = {}
+    least = separations(problem)
     for at in range(len(owner)):
         later = slice(at + 1, None)
         meet = (start[later] < end[at]) & (start[at] < end[later]) & (low[later] < high[at]) & (low[at] < high[later])
         for other in owner[later][meet].tolist():
-            if other != owner[at]:
+            if other != owner[at] and not allows(least, int(owner[at]), other, int(low[at]), offsets[other]):
                 pairs[min(int(owner[at]), other), max(int(owner[at]), other)] = None
         if len(pairs) > MOST_PAIRS:
             break

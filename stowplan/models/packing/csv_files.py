@@ -2,9 +2,9 @@
 
 Columns, in any order: ``id`` (or ``buffer``, ``buffer_id``), ``lower`` (or ``begin``, ``start``), ``upper`` (half-open) or
 ``end`` (inclusive), ``size``. Where wanted also ``alignment``, ``gaps`` (parts of the life without data, ``7-8 9-10``,
-half-open; with ``end`` the last moment is inclusive), ``offset`` (a fixed offset) and ``hint`` (an offset to try; negative
-for none). A table of offsets (``--emit csv``) is read as well, whose columns are others: remarks before them begin with
-``#``.
+half-open; with ``end`` the last moment is inclusive), ``offset`` (a fixed offset), ``hint`` (an offset to try; negative
+for none) and ``overlaps`` (buffers whose bytes it may take as they die, ``id:distance id:distance``). A table of offsets
+(``--emit csv``) is read as well, whose columns are others: remarks before them begin with ``#``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.packing.plan import Plan
-from stowplan.models.packing.problem import Buffer, Problem, check_buffer
+from stowplan.models.packing.problem import Buffer, Overlap, Problem, check_buffer
 
 #: Bytes of a file, unpacked, at most: two million buffers or so.
 MAX_BYTES = 1 << 26
 
 _NEEDED = ("id", "lower", "size")
-_KNOWN = {*_NEEDED, "upper", "end", "alignment", "gaps", "offset", "hint"}
+_KNOWN = {*_NEEDED, "upper", "end", "alignment", "gaps", "offset", "hint", "overlaps"}
 #: Columns of a table of offsets (:mod:`stowplan.backends.emit`), as those of a list of buffers; its ``end`` is half-open.
 _TABLE = {
     "name": "id",
@@ -161,6 +161,7 @@ def _buffer(values: dict[str, str], place: str) -> Buffer:
         gaps=tuple(_gap(text, inclusive, place) for text in values.get("gaps", "").split()),
         offset=optional("offset"),
         hint=hint if hint is not None and hint >= 0 else None,
+        overlaps=tuple(_overlap(text, place) for text in values.get("overlaps", "").split()) or msgspec.UNSET,
     )
     check_buffer(buffer, place)
     return buffer
@@ -186,6 +187,14 @@ def _gap(text: str, inclusive: bool, place: str) -> tuple[int, int]:
         raise InputError(f"found gap {text!r}, expected START-END", place=place)
     values = {"gap": start, "gap end": last}
     return _integer(values, "gap", place), _integer(values, "gap end", place) + inclusive
+
+
+def _overlap(text: str, place: str) -> Overlap:
+    """``name:16``; the name may have colons."""
+    operand, colon, distance = text.rpartition(":")
+    if not colon or not operand:
+        raise InputError(f"found overlap {text!r}, expected ID:DISTANCE", place=place)
+    return Overlap(operand=operand, distance=_integer({"distance of an overlap": distance}, "distance of an overlap", place))
 
 
 def read_plan(path: str | Path, problem: Problem) -> Plan:

@@ -44,15 +44,22 @@ def _csv_rows(plan: Plan) -> str:
     """CSV of a plan that carries its buffers; only columns that some buffer needs."""
     aligned = any(buffer.alignment != 1 for buffer in plan.buffers)
     gaps = any(buffer.gaps for buffer in plan.buffers)
+    overlaps = any(buffer.overlaps for buffer in plan.buffers)
+    for operand in (overlap.operand for buffer in plan.buffers for overlap in buffer.overlaps or ()):
+        if len(operand.split()) != 1:
+            raise UsageError(f"the id {operand!r} has spaces, and overlaps in CSV stand between spaces: save it as JSON")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["id", "lower", "upper", "size", *["alignment"] * aligned, *["gaps"] * gaps, "offset"])
+    columns = ["id", "lower", "upper", "size", *["alignment"] * aligned, *["gaps"] * gaps, *["overlaps"] * overlaps, "offset"]
+    writer.writerow(columns)
     for buffer, offset in zip(plan.buffers, plan.offsets, strict=True):
         row: list[object] = [buffer.id, buffer.lower, buffer.upper, buffer.size]
         if aligned:
             row.append(buffer.alignment)
         if gaps:
             row.append(" ".join(f"{start}-{end}" for start, end in buffer.gaps))
+        if overlaps:
+            row.append(" ".join(f"{overlap.operand}:{overlap.distance}" for overlap in buffer.overlaps or ()))
         writer.writerow([*row, offset])
     return out.getvalue()
 

@@ -33,6 +33,18 @@ class SizedLife(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Bytes; a buffer of 0 bytes never collides."""
 
 
+class Overlap(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Leave for a buffer, the result, to share bytes with one that dies when the result is born, the operand.
+
+    While both live, ``result.offset + distance <= operand.offset + operand.size``, or they share no byte.
+    """
+
+    operand: str
+    """Id of the buffer that may be written over."""
+    distance: int
+    """Bytes from the result's begin up to the operand's end, at least; 0 where the operand's bytes are not needed any more."""
+
+
 class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Something that takes ``size`` bytes at one offset while it lives."""
 
@@ -44,6 +56,8 @@ class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Offset it must have, in bytes; None leaves it free."""
     hint: int | None = None
     """Offset to try first, in bytes. Not binding."""
+    overlaps: tuple[Overlap, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Buffers whose bytes it may take before they have died. Left out of files that have none."""
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
@@ -51,6 +65,15 @@ class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
         starts = (self.lower, *(end for _, end in self.gaps))
         ends = (*(start for start, _ in self.gaps), self.upper)
         return tuple((start, end) for start, end in zip(starts, ends, strict=True) if start < end)
+
+
+class Pair(NamedTuple):
+    """An overlap, its buffers by their numbers."""
+
+    result: int
+    operand: int
+    distance: int
+    """Bytes."""
 
 
 class Spans(NamedTuple):
@@ -88,6 +111,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             total += buffer.size + buffer.alignment - 1
             if total >= LIMIT:
                 raise InputError(f"the sizes and alignments add up to {total} bytes, expected less than {LIMIT}", place=place)
+        check_overlaps(self)
 
     def _is_plain(self) -> bool:
         """Whether every rule is kept, looked at by columns; False also where that cannot be told quickly."""
@@ -99,7 +123,9 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             )
         except (OverflowError, TypeError):
             return False
-        if any(buffer.gaps or buffer.offset is not None or buffer.hint is not None for buffer in self.buffers):
+        if any(
+            buffer.gaps or buffer.offset is not None or buffer.hint is not None or buffer.overlaps for buffer in self.buffers
+        ):
             return False
         inside = (lower > -LIMIT) & (upper < LIMIT) & (lower < upper) & (size >= 0) & (size < LIMIT) & (alignment >= 1)
         return bool(
@@ -125,9 +151,18 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         return Spans(np.arange(n), lower, upper, size)
 
     @cached_property
+    def overlaps(self) -> tuple[Pair, ...]:
+        """All overlaps, in the order of the results."""
+        found = [(number, overlap) for number, buffer in enumerate(self.buffers) for overlap in buffer.overlaps or ()]
+        numbers = {buffer.id: number for number, buffer in enumerate(self.buffers)} if found else {}
+        return tuple(Pair(number, numbers[overlap.operand], overlap.distance) for number, overlap in found)
+
+    @cached_property
     def digest(self) -> str:
         """Hex SHA-256 of what a plan depends on: everything but the name, the capacity and the hints."""
-        rules = [msgspec.structs.replace(buffer, hint=None) for buffer in self.buffers]
+        rules = [
+            msgspec.structs.replace(buffer, hint=None, overlaps=buffer.overlaps or msgspec.UNSET) for buffer in self.buffers
+        ]
         return files.digest(rules)
 
 
@@ -152,3 +187,25 @@ def check_buffer(buffer: Buffer, place: str) -> None:
         check("offset", buffer.offset % buffer.alignment == 0, buffer.offset, f"a multiple of {buffer.alignment}")
     if buffer.hint is not None:
         check("hint", abs(buffer.hint) < LIMIT, buffer.hint, f"less than {LIMIT} in absolute value")
+
+
+def check_overlaps(problem: Problem) -> None:
+    """Raise InputError naming the result where a pair that may share bytes breaks a rule."""
+    buffers = {buffer.id: buffer for buffer in problem.buffers}
+    seen: set[frozenset[str]] = set()
+    for number, result in enumerate(problem.buffers):
+        place = f"buffers[{number}] ({result.id})"
+        for overlap in result.overlaps or ():
+            operand = buffers.get(overlap.operand)
+            if operand is None:
+                raise InputError(f"found an overlap with {overlap.operand!r}, expected the id of a buffer", place=place)
+            what = f"an overlap with {operand.id!r}"
+            expect(operand is not result, place, what, "another buffer")
+            expect(frozenset((result.id, operand.id)) not in seen, place, f"{what} again", "one of the two, once")
+            seen.add(frozenset((result.id, operand.id)))
+            lives = f"{what}, which lives in [{operand.lower}, {operand.upper})"
+            is_born_there = operand.lower <= result.lower < operand.upper <= result.upper
+            expect(is_born_there, place, lives, f"one that [{result.lower}, {result.upper}) begins in and does not end before")
+            expect(not result.gaps and not operand.gaps, place, f"{what} and gaps", "lives without gaps")
+            most = result.size + operand.size
+            expect(0 <= overlap.distance <= most, place, f"{what} at distance {overlap.distance}", f"0 to {most} bytes")

@@ -8,6 +8,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.models.packing.overlaps import separations
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 
@@ -41,6 +42,8 @@ class Data:
     unit: int
     """Bytes."""
     sections: int
+    overlaps: Ints
+    """[overlaps, 3] result, operand, and units from the result's offset up to the operand's, at least, where it lies below."""
 
     @property
     def begin(self) -> Ints:
@@ -59,8 +62,8 @@ class Data:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there are buffers, all are free to go anywhere, and no life has gaps."""
-        return len(self.size) > 0 and not self.has_gaps and bool((self.fixed < 0).all())
+        """Whether there are buffers, all are free to go anywhere, no life has gaps, and nothing may overlap."""
+        return len(self.size) > 0 and not self.has_gaps and not len(self.overlaps) and bool((self.fixed < 0).all())
 
     def load(self) -> Ints:
         """[sections] units live."""
@@ -81,7 +84,11 @@ def build(problem: Problem) -> Data:
     fixed = np.fromiter((-1 if buffer.offset is None else buffer.offset for buffer in problem.buffers), np.int64, n)
     numbers = np.flatnonzero(spans.size)
     size, align, fixed, life = spans.size[numbers], align[numbers], fixed[numbers], (upper - lower)[numbers]
-    unit = gcd(*(int(np.gcd.reduce(column)) for column in (size, fixed[fixed >= 0], align[align != 1]))) or 1
+    overlaps = np.array([(*pair, least) for pair, least in separations(problem).items()], np.int64).reshape(-1, 3)
+    overlaps[:, :2] = np.searchsorted(numbers, overlaps[:, :2])
+    bytes_given = (size, fixed[fixed >= 0], align[align != 1], overlaps[:, 2])
+    unit = gcd(*(int(np.gcd.reduce(column)) for column in bytes_given)) or 1
+    overlaps[:, 2] //= unit
     taking = np.flatnonzero(spans.size[spans.owner])
     first, last, sections = _sections(spans.start[taking], spans.end[taking])
     return Data(
@@ -95,6 +102,7 @@ def build(problem: Problem) -> Data:
         last=last,
         unit=unit,
         sections=sections,
+        overlaps=overlaps,
     )
 
 
@@ -131,7 +139,11 @@ def select(data: Data, chosen: Ints) -> Data:
     numbers, size, align, fixed, life = (
         column[chosen] for column in (data.numbers, data.size, data.align, data.fixed, data.life)
     )
-    return Data(numbers, size, align, fixed, life, piece, first, last, data.unit, sections)
+    place = np.full(len(data.size), -1)
+    place[chosen] = np.arange(len(chosen))
+    overlaps = np.column_stack([place[data.overlaps[:, :2]], data.overlaps[:, 2]])
+    overlaps = overlaps[(overlaps[:, :2] >= 0).all(axis=1)]
+    return Data(numbers, size, align, fixed, life, piece, first, last, data.unit, sections, overlaps)
 
 
 def neighbours(data: Data) -> tuple[Ints, Ints]:

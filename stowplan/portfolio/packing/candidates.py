@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from stowplan.models.packing.bounds import find_overload, load_bound
+from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.context import Context, is_overloaded
+from stowplan.portfolio.context import Context, asks_for_heuristics, is_overloaded, presolve_seconds
 from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import HeuristicSearch
@@ -44,6 +46,9 @@ MANY_BUFFERS = 200_000
 #: Orders to climb from where there is no time for more: by size, and by size and sections lived through.
 _FEW_ORDERS = (0, 2)
 
+#: Part of the time in which plans without overlaps are looked for, where there may be some.
+APART_SHARE = 0.1
+
 #: Seconds that explaining an infeasibility may take at least.
 EXPLAIN_SECONDS = 3.0
 
@@ -51,9 +56,21 @@ EXPLAIN_SECONDS = 3.0
 def search(problem: Problem, context: Context) -> None:
     """Greedy by simple orders, then beams; with gaps or fixed offsets, orders in which what stood too high comes sooner.
 
-    Large problems from the bottom up.
+    Large problems from the bottom up. With overlaps there are plans without as well, so that none is ever lower.
     """
+    if problem.overlaps and not is_overloaded(context, find_overload(problem)):
+        _search_apart(problem, context)
     _search(problem, context, range(orders.PEAK + 1), "orders", 0)
+
+
+def _search_apart(problem: Problem, context: Context) -> None:
+    """As if nothing could overlap, for a small part of the time."""
+    plain = without_overlaps(problem)
+    seconds = APART_SHARE * context.seconds()
+    run = InnerRun(context, seconds, bound=load_bound(plain))
+    search(plain, run)
+    if run.best is not None:
+        context.plan(msgspec.structs.replace(run.best, problem=problem.digest), "apart")
 
 
 def climb(problem: Problem, context: Context) -> None:
@@ -123,7 +140,8 @@ def canonical2(problem: Problem, context: Context) -> None:
 
 def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, simple_orders: bool = True) -> None:
     began = time.monotonic()
-    if is_overloaded(context, find_overload(problem)):
+    if problem.overlaps or is_overloaded(context, find_overload(problem)):
+        # It would prove bounds of plans without.
         return
     data = arrays.build(problem)
     known = _known(context)
@@ -198,8 +216,24 @@ def _close_in(problem: Problem, context: Context, data: Data, search: canonical.
     search.run(improved, should_stop, context.work(NODES, len(data.size) + 50))
 
 
+def presolve(problem: Problem, context: Context) -> None:
+    """Simple orders, a few climbs from the best of them and the CP-SAT model, on a small problem with overlaps."""
+    if asks_for_heuristics(context) and not is_overloaded(context, find_overload(problem)):
+        data = arrays.build(problem)
+        run = HeuristicSearch(
+            data, _target(problem, data), context.seed(), functools.partial(_tell, problem, context, data), context.closed
+        )
+        run.climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
+    if not context.closed():
+        _solve_model(problem, context, presolve_seconds(context))
+
+
 def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model, hinted with the best plan known."""
+    _solve_model(problem, context)
+
+
+def _solve_model(problem: Problem, context: Context, seconds: float | None = None) -> None:
     if is_overloaded(context, find_overload(problem)):
         return
     from stowplan.models.packing import cpsat as model
@@ -208,14 +242,20 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(
         problem,
         hint=_known(context),
-        **context.reporting("cpsat", PARTS),
+        **context.reporting("cpsat", PARTS, seconds=seconds),
     )
     if outcome.status == "infeasible":
         _explain(problem, context, "cpsat", began)
 
 
 def _explain(problem: Problem, context: Context, source: str, began: float) -> None:
-    """Report that nothing fits, and why; finding out why takes no longer than the proof, and some seconds."""
+    """Report that nothing fits, and why; finding out why takes no longer than the proof, and some seconds.
+
+    Not with overlaps, which the search that finds out does not know.
+    """
+    if problem.overlaps:
+        context.proven_infeasible(source)
+        return
     now = time.monotonic()
     until = now + min(context.remaining() / 2, max(EXPLAIN_SECONDS, now - began))
     should_stop = context.closed if context.options.deterministic else lambda: time.monotonic() >= until

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.models.packing.overlaps import allows, separations
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program
@@ -215,6 +216,7 @@ def ejected(problem: Problem, earlier: Sequence[int | None], should_stop: Callab
     neighbours = _neighbours(problem, should_stop)
     if neighbours is None:
         return None
+    least = separations(problem)
     at: list[int | None] = [None] * len(buffers)
     cost = [1.0 + (before is not None) for before in earlier]
 
@@ -224,7 +226,10 @@ def ejected(problem: Problem, earlier: Sequence[int | None], should_stop: Callab
         return [
             other
             for other in neighbours[number]
-            if (place := at[other]) is not None and place < end and offset < place + buffers[other].size
+            if (place := at[other]) is not None
+            and place < end
+            and offset < place + buffers[other].size
+            and not allows(least, number, other, offset, place)
         ]
 
     order = sorted(

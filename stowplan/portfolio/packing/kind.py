@@ -8,11 +8,12 @@ from typing import Any
 from stowplan.kinds import Prover
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.csv_files import read_described_plan, read_plan
+from stowplan.models.packing.overlaps import shared_bytes
 from stowplan.models.packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller
+from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
 
 #: The exact searches keep all pairs of buffers; beyond this many they prove nothing in minutes anyway.
 EXACT_BUFFERS = 1500
@@ -56,7 +57,12 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     fit = problem.capacity is not None
     share = 0.6 if not small or (is_plain and fit) else 1.0 if is_plain else 0.1 if fit else 0.25
     candidates = [in_caller(Candidate("search", "heuristic", share=share), options)]
-    if small:
+    if small and problem.overlaps:
+        # Beams and canonical plans know of none: what they prove would not hold.
+        candidates.append(Candidate("cpsat", "exact"))
+        if len(problem.buffers) <= FEW_BUFFERS and not options.deterministic:
+            candidates.insert(0, PRESOLVER)
+    elif small:
         canonical = Candidate("canonical", "exact", share=0.4 if is_plain and not fit else 0.6)
         candidates.append(in_caller(canonical, options))
         if is_plain and not fit:
@@ -79,6 +85,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     from stowplan.portfolio.packing import candidates, quick
 
     return {
+        "presolve": candidates.presolve,
         "search": candidates.search,
         "canonical": candidates.exact,
         "canonical2": candidates.canonical2,
@@ -96,6 +103,8 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
         "load": load_bound(problem),
         "bytes": sum(buffer.size for buffer in problem.buffers),
     }
+    if problem.overlaps and plan is not None:
+        facts["shared"] = sum(shared_bytes(problem, plan.offsets).values())
     overload = find_overload(problem) if plan is None else None
     if overload is not None:
         facts["explanation"] = overload.reason

@@ -11,6 +11,7 @@ import numpy as np
 from stowplan.compiled import Ints2D, njit
 from stowplan.portfolio.packing import orders, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
+from stowplan.portfolio.packing.sharing import greedy_with_overlaps, partners
 
 #: Places all buffers by a key [n]: height in units and offsets [n], None where it was told to stop.
 Placement = Callable[[orders.Floats], tuple[int, Ints] | None]
@@ -44,6 +45,10 @@ class Placements:
         self._data, self._should_stop = data, should_stop
         self._skyline: skyline.Skyline | None = None
 
+    @cached_property
+    def _partners(self) -> tuple[Ints, Ints2D]:
+        return partners(self._data)
+
     def first_fit(self, key: orders.Floats) -> tuple[int, Ints] | None:
         """By descending key, each into the lowest hole."""
         return self._in_order(key, best_fit=False)
@@ -67,7 +72,11 @@ class Placements:
                 return None
             until = min(n, since + max(1, _SLICE // n))
             arrays = order, data.size, data.align, data.fixed, data.piece, data.first, data.last
-            height = max(height, greedy(*arrays, best_fit, offsets, table, since, until))
+            if len(data.overlaps):
+                placed = greedy_with_overlaps(*arrays, best_fit, offsets, table, since, until, *self._partners)
+            else:
+                placed = greedy(*arrays, best_fit, offsets, table, since, until)
+            height = max(height, placed)
             since = until
         return height, offsets
 

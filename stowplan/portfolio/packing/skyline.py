@@ -68,8 +68,8 @@ class Skyline:
 
 
 def takes(data: Data) -> bool:
-    """Whether there are buffers, and all are free to go anywhere."""
-    return len(data.size) > 0 and bool((data.fixed < 0).all())
+    """Whether there are buffers, all are free to go anywhere, and nothing may overlap."""
+    return len(data.size) > 0 and not len(data.overlaps) and bool((data.fixed < 0).all())
 
 
 @njit_inner

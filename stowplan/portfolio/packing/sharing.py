@@ -1,0 +1,101 @@
+"""First fit and best fit where buffers may take bytes of others that die as they are born."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stowplan.compiled import Ints2D, njit, njit_inner
+from stowplan.portfolio.packing.arrays import Data, Ints
+
+
+def partners(data: Data) -> tuple[Ints, Ints2D]:
+    """What each buffer has overlaps with: those of i are rows ``start[i]..start[i + 1]`` of the table.
+
+    Each row has the other buffer, and the units from the offset of i to the other's, at least, where i lies below, and from the
+    other's to that of i where the other does.
+    """
+    result, operand, least = data.overlaps.T
+    table = np.concatenate(
+        [
+            np.stack([result, operand, least, data.size[operand]], axis=1),
+            np.stack([operand, result, data.size[operand], least], axis=1),
+        ]
+    )
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    start = np.searchsorted(table[:, 0], np.arange(len(data.size) + 1)).astype(np.int64)
+    return start, np.ascontiguousarray(table[:, 1:])
+
+
+@njit
+def greedy_with_overlaps(
+    order: Ints,
+    size: Ints,
+    align: Ints,
+    fixed: Ints,
+    piece: Ints,
+    first: Ints,
+    last: Ints,
+    best_fit: bool,
+    offsets: Ints,
+    table: Ints2D,
+    since: int,
+    until: int,
+    partner_start: Ints,
+    partner: Ints2D,
+) -> int:
+    """Compiled: as :func:`stowplan.portfolio.packing.search.greedy`; the last two are of :func:`partners`.
+
+    A buffer that is placed already keeps another from the offsets between two: those from which on it is too high to lie below,
+    and up to which it is too low to lie above. ``table`` [5, n] is for work.
+    """
+    low, high = table[0], table[1]
+    height = 0
+    for placed in range(since, until):
+        i = order[placed]
+        at = fixed[i]
+        if at < 0:
+            count = 0
+            for k in range(placed):
+                j = order[k]
+                if not meet(i, j, piece, first, last):
+                    continue
+                below, above = size[i], size[j]
+                for p in range(partner_start[i], partner_start[i + 1]):
+                    if partner[p, 0] == j:
+                        below, above = partner[p, 1], partner[p, 2]
+                # Ascending by the first offset that is too high.
+                m = count
+                while m > 0 and low[m - 1] > offsets[j] - below:
+                    low[m], high[m] = low[m - 1], high[m - 1]
+                    m -= 1
+                low[m], high[m] = offsets[j] - below, offsets[j] + above
+                count += 1
+            start, tightest = 0, -1
+            for m in range(count):
+                room = low[m] - start
+                if room >= 0:
+                    if at < 0 or room < tightest:
+                        at, tightest = start, room
+                    if not best_fit:
+                        break
+                if high[m] > start and (room < 0 or best_fit):
+                    start = high[m] + -high[m] % align[i]
+            if at < 0:
+                at = start
+        offsets[i] = at
+        height = max(height, at + size[i])
+    return height
+
+
+@njit_inner
+def meet(i: int, j: int, piece: Ints, first: Ints, last: Ints) -> bool:
+    """Whether two buffers take space at some moment both."""
+    p, q = piece[i], piece[j]
+    while p < piece[i + 1] and q < piece[j + 1]:
+        if first[p] < last[q] and first[q] < last[p]:
+            return True
+        if last[p] < last[q]:
+            p += 1
+        else:
+            q += 1
+    return False
