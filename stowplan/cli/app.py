@@ -83,6 +83,7 @@ _COMMANDS = {
     "batch": "stowplan.cli.batch:batch_command",
     "compare": "stowplan.cli.compare:compare_command",
     "validate": "stowplan.cli.validate:validate_command",
+    "tflm": "stowplan.cli.tflm:tflm_command",
     "tune-xla": "stowplan.cli.tune_xla:tune_xla_command",
     "show": "stowplan.cli.inspect:show_command",
     "targets": "stowplan.cli.inspect:targets_command",

@@ -1,0 +1,362 @@
+"""A plan of a model's arena: an order of its operators, and offsets for its tensors, never above the runtime's own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowplan.backends.fallback import UnsupportedError
+from stowplan.backends.search import solve_with
+from stowplan.backends.tflm import greedy, runtime
+from stowplan.backends.tflm import scratch as scratch_memory
+from stowplan.backends.tflm.check import faults
+from stowplan.backends.tflm.order import Ordered, ordered
+from stowplan.backends.tflm.overlap import overlaps
+from stowplan.backends.tflm.write import with_offsets, with_orders
+from stowplan.errors import InputError, UsageError, VerificationError, to_install
+from stowplan.frontends.arena.tflite_file import (
+    ALIGNMENT,
+    AT_RUNTIME,
+    OFFLINE_PLAN,
+    Scopes,
+    TfliteModel,
+    read_tflite,
+    scopes,
+)
+from stowplan.log import collecting_unmodelled
+from stowplan.models.packing.bounds import load_bound
+from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.packing import arrays, orders
+from stowplan.portfolio.packing.search import Search
+
+#: Climbs by simple orders before a search with all candidates.
+_CLIMBS = 60
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a model; all sizes in bytes."""
+
+    model: str
+    subgraphs: int
+    operators: int
+    tensors: int
+    """That have a place in the head."""
+    head: int
+    """What the runtime's head takes under the plan."""
+    bound: int
+    """No order and no offsets take less."""
+    greedy: int
+    """What the head takes where the runtime plans."""
+    moved: int
+    """Operators that run at another place than in the file."""
+    scratch: dict[str, tuple[int, ...]]
+    """What operators ask for while they run, by their places in the file."""
+    scratch_from: str
+    """Where that is known from."""
+    offsets: tuple[int, ...]
+    """Of each tensor over all subgraphs; -1 where the runtime places it."""
+    orders: dict[int, tuple[int, ...]]
+    """Operators as they run, of subgraphs that have another order than in the file."""
+    seconds: float
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no plan has a lower head."""
+        return self.head <= self.bound
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A planned model."""
+
+    source: TfliteModel
+    scratch: scratch_memory.Scratch
+    summary: Summary
+    data: bytes
+    """The model with the plan in it."""
+    problem: Problem
+    """The buffers of the order that was taken, scratch memory among them."""
+    plan: Plan
+    runtime: Plan | None
+    """What the runtime's own planner does with :attr:`problem`; None where operators were moved."""
+
+
+def plan_model(
+    path: str | Path,
+    *,
+    scratch: Sequence[str] = (),
+    measured: scratch_memory.Scratch | None = None,
+    replace_offline_plan: bool = False,
+    reorder: bool = True,
+    kernels: str = "none",
+    options: Options | None = None,
+) -> Planned:
+    """Plan a TensorFlow Lite model for the arena of TensorFlow Lite Micro.
+
+    Parameters
+    ----------
+    path
+        The model.
+    scratch
+        Sizes of scratch memory that hold, as :func:`stowplan.backends.tflm.scratch.given` reads them.
+    measured
+        Sizes that were measured; else those of the reference kernels.
+    replace_offline_plan
+        A plan that the model has is made anew, but for the tensors of custom operators; without it such a model is refused.
+    reorder
+        Whether operators may run in another order.
+    kernels
+        Kernels whose accesses say which tensors may share bytes (:mod:`stowplan.backends.tflm.overlap`).
+    options
+        Of the searches; 10 seconds for each by default.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, has a plan, or asks for scratch memory of unknown size.
+    UsageError
+        Scratch memory of operators that are not there.
+    VerificationError
+        The planned model does not hold; this is an error of this package.
+    """
+    began = time.monotonic()
+    model = read_tflite(path, replace_offline_plan=replace_offline_plan)
+    if not replace_offline_plan and any(offset != AT_RUNTIME for offset in model.offsets):
+        advice = "--set replace_offline_plan=yes plans anew, but for custom operators"
+        raise InputError(f"found offsets in the model, expected none; {advice}", source=path, place=OFFLINE_PLAN)
+    lives = scopes(len(model.tensors), model.subgraphs)
+    sizes = _scratch(model, lives, scratch, measured, path)
+    search = options or Options(time_limit=10.0)
+    given = _Arena(model, lives, sizes)
+    own = given.greedy()
+    pairs = overlaps(model, kernels)
+    if pairs:
+        raise UsageError("found pairs of tensors that share bytes, which no plan knows yet")
+    may_move = reorder and not model.fixed
+    order = ordered(model, sizes, search if may_move else None)
+    tried = [(Ordered({}, order.bound), given, *given.best(search, order.bound))]
+    if order.orders and tried[0][2] > order.bound:
+        subgraphs = order.subgraphs(model)
+        names = {(graph, to): (graph, at) for graph, steps in order.orders.items() for to, at in enumerate(steps)}
+        moved = _Arena(model, scopes(len(model.tensors), subgraphs), sizes, names)
+        tried.append((order, moved, *moved.best(search, order.bound)))
+    taken, arena, head, offsets = min(tried, key=lambda each: each[2])
+    bound = max(order.bound, given.floor) if may_move else max(load_bound(given.problem), given.floor)
+    if head > own[0]:
+        # Scratch memory of operators within operators; or what stays where it is stands in the way.
+        taken, arena, (head, offsets) = Ordered({}, order.bound), given, own
+    try:
+        data = with_offsets(with_orders(model, taken.orders), offsets)
+    except InputError as error:
+        raise error.within(path) from None
+    wrong = faults(model.data, data, arena.scratch(offsets), model.fixed)
+    if wrong:
+        raise VerificationError(f"{path}: the planned model does not hold: {wrong[0]}")
+    summary = Summary(
+        model=model.name,
+        subgraphs=len(model.subgraphs),
+        operators=sum(len(graph.operators) for graph in model.subgraphs),
+        tensors=sum(tensor.is_planned for tensor in model.tensors),
+        head=head,
+        bound=min(bound, head),
+        greedy=own[0],
+        moved=sum(at != to for steps in taken.orders.values() for to, at in enumerate(steps)),
+        scratch={f"{graph}:{position}": each for (graph, position), each in sorted(sizes.items()) if each},
+        scratch_from="given" if scratch else "measured" if measured is not None else "reference kernels",
+        offsets=tuple(offsets),
+        orders=dict(taken.orders),
+        seconds=round(time.monotonic() - began, 3),
+    )
+    beside = None if taken.orders else arena.plan(arena.requests(own[1]))
+    return Planned(model, sizes, summary, data, arena.problem, arena.plan(arena.requests(offsets)), beside)
+
+
+def plan_and_run(
+    path: str | Path,
+    *,
+    run: bool = True,
+    seeds: int = 3,
+    inferences: int = 5,
+    on_progress: Callable[[str], None] = lambda text: None,
+    scratch: Sequence[str] = (),
+    replace_offline_plan: bool = False,
+    **others: Any,
+) -> tuple[Planned, runtime.Run | None, str]:
+    """:func:`plan_model` with scratch memory measured by the runtime, then run both models there, where it is installed.
+
+    Parameters
+    ----------
+    run
+        Whether to; else nothing is measured.
+    seeds, inferences
+        As :func:`stowplan.backends.tflm.runtime.run` takes them.
+    others
+        As :func:`plan_model` takes them.
+
+    Returns
+    -------
+    tuple
+        The plan; what the runtime made of it, None where it was not run; and why it was not.
+    """
+    keywords = {"scratch": scratch, "replace_offline_plan": replace_offline_plan, **others}
+    why = "" if run else "as asked for"
+    if run and runtime.version() is None:
+        why = f"{runtime.WHEEL} is not installed ({to_install('tflm')})"
+    if why:
+        return plan_model(path, **keywords), None, why
+    with collecting_unmodelled():
+        # Planning tells of it.
+        model = read_tflite(path, replace_offline_plan=replace_offline_plan)
+    measured = None
+    try:
+        on_progress("tflm: measures scratch memory")
+        measured = None if scratch else runtime.measured(model)
+        planned = plan_model(path, measured=measured, **keywords)
+        on_progress("tflm: runs the models")
+        done = runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
+        if done.head != planned.summary.head and not scratch:
+            # Some kernel asks for more than is known of it.
+            measured = runtime.measured(model, every=True)
+            planned = plan_model(path, measured=measured, **keywords)
+            done = runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
+    except UnsupportedError as error:
+        return plan_model(path, measured=measured, **keywords), None, str(error)
+    return planned, done, ""
+
+
+def _scratch(
+    model: TfliteModel,
+    lives: Scopes,
+    texts: Sequence[str],
+    measured: scratch_memory.Scratch | None,
+    path: str | Path,
+) -> dict[tuple[int, int], tuple[int, ...]]:
+    known, unknown = scratch_memory.of_reference_kernels(model)
+    for name, sizes in (measured or {}).items():
+        # One number for all that an operator asks for: the kernels' own sizes say more where they agree.
+        if sum(map(scratch_memory.rounded, known.get(name, ()))) != sum(map(scratch_memory.rounded, sizes)):
+            known[name] = tuple(sizes)
+    said = scratch_memory.given(model, lives, texts)
+    for graph, position in unknown:
+        if (graph, position) in said or (graph, position) in (measured or {}):
+            continue
+        what = model.subgraphs[graph].operators[position].what
+        name = f"{graph}:{position}" if graph else str(position)
+        raise InputError(
+            f"what scratch memory {what} asks for is not known; --scratch {name}=BYTES says it (0: none)",
+            source=path,
+            place=f"operator {name}",
+        )
+    return known | said
+
+
+class _Arena:
+    """The buffers of a model in one order."""
+
+    def __init__(
+        self,
+        model: TfliteModel,
+        lives: Scopes,
+        scratch: scratch_memory.Scratch,
+        names: Mapping[tuple[int, int], tuple[int, int]] | None = None,
+    ):
+        self._model, self._lives = model, lives
+        self._tensors = [number for number, tensor in enumerate(model.tensors) if tensor.is_planned]
+        # Operators by their places in the file, in the order in which they are prepared.
+        spans = {(names or {}).get(at, at): span for at, span in sorted(lives.operators.items())}
+        self._scratch = [(at, scratch[at], span) for at, span in spans.items() if scratch.get(at)]
+        self.floor = max((model.tensors[number].size for number in self._unused), default=0)
+        """Bytes of the largest tensor that no operator has, which is placed all the same."""
+        self.problem = self._problem()
+
+    @property
+    def _unused(self) -> list[int]:
+        return [number for number in self._tensors if self._lives.last[number] < 0]
+
+    def _problem(self) -> Problem:
+        lives, count = self._lives, len(self._model.planned)
+        free, fixed = self._model.problem.buffers[:count], self._model.problem.buffers[count:]
+        buffers = [
+            msgspec.structs.replace(buffer, lower=lives.first[number], upper=lives.last[number] + 1)
+            for number, buffer in zip(self._model.planned, free, strict=True)
+        ]
+        for (graph, position), sizes, (first, last) in self._scratch:
+            size = sum(map(scratch_memory.rounded, sizes))
+            name = f"scratch {graph}:{position}"
+            buffers.append(Buffer(id=name, lower=first, upper=last + 1, size=size, alignment=ALIGNMENT))
+        return Problem(name=self._model.name, buffers=(*buffers, *fixed))
+
+    def requests(self, offsets: Sequence[int] | None) -> list[greedy.Request]:
+        """What the runtime's planner is asked for, with these offsets of all tensors."""
+        found = []
+        for number in self._tensors:
+            at = AT_RUNTIME if offsets is None else offsets[number]
+            first, last = self._lives.first[number], self._lives.last[number]
+            found.append(greedy.Request(self._model.tensors[number].size, first, last, None if at == AT_RUNTIME else at))
+        rounded = [(scratch_memory.rounded(size), span) for _, sizes, span in self._scratch for size in sizes]
+        return found + [greedy.Request(size, *span) for size, span in rounded]
+
+    def plan(self, requests: Sequence[greedy.Request]) -> Plan:
+        """Where the runtime puts :attr:`problem`: scratch memory of an operator from its lowest byte on."""
+        placed = greedy.place(requests)
+        at = dict(zip(self._tensors, placed, strict=False))
+        offsets = [at[number] for number in self._model.planned]
+        rest = iter(placed[len(self._tensors) :])
+        offsets += [min(next(rest) for _ in sizes) for _, sizes, _ in self._scratch]
+        offsets += [buffer.offset or 0 for buffer in self.problem.buffers[len(offsets) :]]
+        height = max((offset + buffer.size for offset, buffer in zip(offsets, self.problem.buffers, strict=True)), default=0)
+        return Plan(problem=self.problem.digest, objective=height, offsets=tuple(offsets))
+
+    def scratch(self, offsets: Sequence[int]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """Offset and size of all scratch memory where tensors have these offsets."""
+        requests = self.requests(offsets)
+        rest = list(zip(greedy.place(requests), (each.size for each in requests), strict=True))[len(self._tensors) :]
+        pieces = iter(rest)
+        return {at: [next(pieces) for _ in sizes] for at, sizes, _ in self._scratch}
+
+    def greedy(self) -> tuple[int, list[int]]:
+        """Head and offsets of the runtime's own planner; of a model that has fixed offsets around these."""
+        fixed = [at if number in self._model.fixed else AT_RUNTIME for number, at in enumerate(self._model.offsets)]
+        requests = self.requests(fixed)
+        return greedy.head(requests, greedy.place(requests)), fixed
+
+    def best(self, options: Options, bound: int) -> tuple[int, list[int]]:
+        """Head under the best offsets found, and these."""
+        offsets = self._offsets(_packed(self.problem, options, max(bound, load_bound(self.problem))))
+        requests = self.requests(offsets)
+        return greedy.head(requests, greedy.place(requests)), offsets
+
+    def _offsets(self, packed: Sequence[int]) -> list[int]:
+        offsets = [at if number in self._model.fixed else AT_RUNTIME for number, at in enumerate(self._model.offsets)]
+        for number, at in zip(self._model.planned, packed, strict=False):
+            offsets[number] = at
+        for number in self._unused:
+            # Nobody reads or writes it, and the runtime places it all the same.
+            if offsets[number] == AT_RUNTIME:
+                offsets[number] = 0
+        return offsets
+
+
+def _packed(problem: Problem, options: Options, target: int) -> Sequence[int]:
+    """Offsets of the lowest height that is found: in a moment, or by all candidates of packing."""
+    data = arrays.build(problem)
+    best: list[Plan] = []
+    if problem.buffers and data.is_plain:
+
+        def keep(_: int, offsets: arrays.Ints, __: str) -> None:
+            best.append(arrays.export_plan(problem, data, offsets))
+
+        search = Search(data, target // data.unit, 0, keep, lambda: False)
+        search.climb_orders(range(orders.PEAK + 1), "orders", _CLIMBS)
+    if not best or min(plan.objective for plan in best) > target:
+        result = solve_with(options, problem)
+        if result.plan is not None:
+            best.append(result.plan)
+    return min(best, key=lambda plan: plan.objective).offsets if best else ()
