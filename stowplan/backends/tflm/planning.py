@@ -127,10 +127,7 @@ def plan_model(
         The planned model does not hold; this is an error of this package.
     """
     began = time.monotonic()
-    model = read_tflite(path, replace_offline_plan=replace_offline_plan)
-    if not replace_offline_plan and any(offset != AT_RUNTIME for offset in model.offsets):
-        advice = "--set replace_offline_plan=yes plans anew, but for custom operators"
-        raise InputError(f"found offsets in the model, expected none; {advice}", source=path, place=OFFLINE_PLAN)
+    model = _read(path, replace_offline_plan)
     lives = scopes(len(model.tensors), model.subgraphs)
     sizes = _scratch(model, lives, scratch, measured, path)
     search = options or Options(time_limit=10.0)
@@ -213,7 +210,7 @@ def plan_and_run(
         return plan_model(path, **keywords), None, why
     with collecting_unmodelled():
         # Planning tells of it.
-        model = read_tflite(path, replace_offline_plan=replace_offline_plan)
+        model = _read(path, replace_offline_plan)
     measured = None
     try:
         on_progress("tflm: measures scratch memory")
@@ -229,6 +226,14 @@ def plan_and_run(
     except UnsupportedError as error:
         return plan_model(path, measured=measured, **keywords), None, str(error)
     return planned, done, ""
+
+
+def _read(path: str | Path, replace_offline_plan: bool) -> TfliteModel:
+    model = read_tflite(path, replace_offline_plan=replace_offline_plan)
+    if not replace_offline_plan and any(offset != AT_RUNTIME for offset in model.offsets):
+        advice = "--set replace_offline_plan=yes plans anew, but for custom operators"
+        raise InputError(f"found offsets in the model, expected none; {advice}", source=path, place=OFFLINE_PLAN)
+    return model
 
 
 def _scratch(

@@ -166,6 +166,8 @@ class Scopes:
     last: tuple[int, ...]
     operators: dict[tuple[int, int], tuple[int, int]]
     """First and last scope of an operator, with what it calls, by its subgraph and its place there."""
+    unwritten: frozenset[int]
+    """Tensors that an operator reads before anything makes them, stored ones among them."""
 
 
 def is_tflite(path: str | Path) -> bool:
@@ -203,7 +205,7 @@ def read_tflite(path: str | Path, capacity: int | None = None, replace_offline_p
 
 def scopes(tensors: int, subgraphs: Sequence[Subgraph]) -> Scopes:
     """When the tensors of a model live, so many over all subgraphs; raises InputError where scopes have no end."""
-    first, last, spans = [-1] * tensors, [-1] * tensors, {}
+    first, last, spans, unwritten = [-1] * tensors, [-1] * tensors, {}, set()
     count = 0
 
     def use(numbers: Sequence[int], *, makes: bool = True, ends: bool = True) -> None:
@@ -228,13 +230,14 @@ def scopes(tensors: int, subgraphs: Sequence[Subgraph]) -> Scopes:
                 check_reading()
                 count += 1
                 run(called, (*callers, graph))
+            unwritten.update(number for number in operator.reads if first[number] < 0 or first[number] > begin)
             use(operator.reads, makes=False)
             use(operator.writes)
             spans[graph, position] = spans.get((graph, position), (begin,))[0], count
         use(subgraphs[graph].outputs)
 
     run(0, ())
-    return Scopes(tuple(first), tuple(last), spans)
+    return Scopes(tuple(first), tuple(last), spans, frozenset(unwritten))
 
 
 class _Reader:
@@ -266,7 +269,7 @@ class _Reader:
         found = scopes(len(tensors), subgraphs)
         of_opaque = {number for each in operators if each.is_opaque for number in (*each.reads, *each.writes)}
         for number, place in self._touched.items():
-            if tensors[number].is_planned and found.first[number] < 0 <= found.last[number] and number not in of_opaque:
+            if tensors[number].is_planned and number in found.unwritten and number not in of_opaque:
                 message = f"found nothing that writes what {place} reads, expected it"
                 raise InputError(message, place=f"tensors[{number}]")
         offsets = self._offline_plan(len(tensors))
@@ -405,4 +408,7 @@ def _obstacles(placed: Sequence[_Box]) -> list[Buffer]:
 def _has_data(buffer: FlatBuffer, table: int) -> bool:
     """Whether a buffer holds bytes, in the file or behind it."""
     outside = buffer.number(table, BUFFER_OFFSET, "Q") > 1 and buffer.number(table, _BUFFER_SIZE, "Q") > 0
-    return outside or buffer.vector(table, BUFFER_DATA)[1] > 0
+    start, count = buffer.vector(table, BUFFER_DATA)
+    if start + count > len(buffer.data):
+        raise struct.error(f"a buffer of {count} bytes at {start} in a file of {len(buffer.data)}")
+    return outside or count > 0
