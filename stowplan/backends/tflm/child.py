@@ -1,4 +1,4 @@
-"""What runs in a process of its own, for the runtime may end it: ``python -m`` with a folder that has a job.
+"""What runs in a process of its own, for the runtime may end it: a script with a folder that has a job.
 
 The job is ``job.json``: ``memory``, ``least`` and ``compare`` name models in the folder, ``plenty`` is an arena that is large
 enough, in bytes. The answer is JSON on standard output.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from stowplan.backends.search import solve_with
 from stowplan.backends.tflm.scratch import Scratch, rounded
@@ -52,32 +53,42 @@ def ordered(model: TfliteModel, scratch: Scratch, options: Options | None) -> Or
     return _Orders(model, scratch, options).run()
 
 
+class _Graph(NamedTuple):
+    """A subgraph in the best order that was found."""
+
+    order: tuple[int, ...]
+    peak: int
+    bound: int
+
+
 class _Orders:
     def __init__(self, model: TfliteModel, scratch: Scratch, options: Options | None):
         self._model, self._scratch, self._options = model, scratch, options
-        self._found: dict[int, tuple[tuple[int, ...], int, int]] = {}
-        """Order, peak and bound of each subgraph."""
+        self._found: dict[int, _Graph] = {}
         self._has_effects: dict[int, bool] = {}
 
     def run(self) -> Ordered:
         """All subgraphs that run."""
-        bound = self._order(0)[2]
-        orders = {graph: order for graph, (order, _, _) in self._found.items() if list(order) != sorted(order)}
-        return Ordered(orders, bound)
+        bound = self._order(0).bound
+        return Ordered(
+            {graph: each.order for graph, each in self._found.items() if list(each.order) != sorted(each.order)}, bound
+        )
 
-    def _order(self, graph: int) -> tuple[tuple[int, ...], int, int]:
-        if graph in self._found:
-            return self._found[graph]
+    def _order(self, graph: int) -> _Graph:
+        if graph not in self._found:
+            self._found[graph] = self._ordered(graph)
+        return self._found[graph]
+
+    def _ordered(self, graph: int) -> _Graph:
         operators = self._model.subgraphs[graph].operators
         given = tuple(range(len(operators)))
-        # Bytes inside each operator in the orders that were found, and the least.
-        found, least = ([self._inside(graph, at, operator, which) for at, operator in enumerate(operators)] for which in (1, 2))
+        inside = [self._inside(graph, at, operator) for at, operator in enumerate(operators)]
+        found, least = [each for each, _ in inside], [each for _, each in inside]
         try:
             problem, floor = self._problem(graph, found), self._problem(graph, least)
         except InputError:
             # Tensors that several operators write: their order says what they hold.
-            self._found[graph] = given, sum(found), 0
-            return self._found[graph]
+            return _Graph(given, sum(found), 0)
         structure = build(problem)
         bound = int(forced_loads(build(floor)).max(initial=0))
         order, peak = given, structure.peak(given)
@@ -87,12 +98,13 @@ class _Orders:
                 order, peak = result.plan.order, result.plan.objective
             if found == least:
                 bound = max(bound, min(peak, result.bound or 0))
-        self._found[graph] = order, peak, bound
-        return self._found[graph]
+        return _Graph(order, peak, bound)
 
-    def _inside(self, graph: int, position: int, operator: Operator, which: int) -> int:
+    def _inside(self, graph: int, position: int, operator: Operator) -> tuple[int, int]:
+        """Bytes inside an operator in the orders that were found, and the least."""
         own = sum(map(rounded, self._scratch.get((graph, position), ())))
-        return own + max((self._order(called)[which] for called in operator.calls), default=0)
+        called = [self._order(each) for each in operator.calls]
+        return own + max((each.peak for each in called), default=0), own + max((each.bound for each in called), default=0)
 
     def _problem(self, graph: int, inside: Sequence[int]) -> Problem:
         subgraph, tensors = self._model.subgraphs[graph], self._model.tensors

@@ -77,7 +77,6 @@ class Planned:
     """A planned model."""
 
     source: TfliteModel
-    scratch: scratch_memory.Scratch
     summary: Summary
     data: bytes
     """The model with the plan in it."""
@@ -172,7 +171,7 @@ def plan_model(
         seconds=round(time.monotonic() - began, 3),
     )
     beside = None if taken.orders else arena.plan(arena.requests(own[1]))
-    return Planned(model, sizes, summary, data, arena.problem, arena.plan(arena.requests(offsets)), beside)
+    return Planned(model, summary, data, arena.problem, arena.plan(arena.requests(offsets)), beside)
 
 
 def plan_and_run(
@@ -253,12 +252,9 @@ def _scratch(
         if (graph, position) in said or (graph, position) in (measured or {}):
             continue
         what = model.subgraphs[graph].operators[position].what
-        name = f"{graph}:{position}" if graph else str(position)
-        raise InputError(
-            f"what scratch memory {what} asks for is not known; --scratch {name}=BYTES says it (0: none)",
-            source=path,
-            place=f"operator {name}",
-        )
+        label = f"{graph}:{position}" if graph else str(position)
+        message = f"what scratch memory {what} asks for is not known; --scratch {label}=BYTES says it (0: none)"
+        raise InputError(message, source=path, place=f"operator {label}")
     return known | said
 
 

@@ -139,7 +139,7 @@ def _ask(models: Mapping[str, bytes], job: Mapping[str, Any], timeout: float) ->
         for name, data in models.items():
             (Path(folder) / name).write_bytes(data)
         (Path(folder) / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        command = [sys.executable, "-m", "stowplan.backends.tflm.child", folder]
+        command = [sys.executable, "-P", str(Path(__file__).with_name("child.py")), folder]
         try:
             done = subprocess.run(command, capture_output=True, timeout=timeout, check=False)
         except subprocess.TimeoutExpired:

@@ -205,7 +205,9 @@ def read_tflite(path: str | Path, capacity: int | None = None, replace_offline_p
 
 def scopes(tensors: int, subgraphs: Sequence[Subgraph]) -> Scopes:
     """When the tensors of a model live, so many over all subgraphs; raises InputError where scopes have no end."""
-    first, last, spans, unwritten = [-1] * tensors, [-1] * tensors, {}, set()
+    first, last = [-1] * tensors, [-1] * tensors
+    spans: dict[tuple[int, int], tuple[int, int]] = {}
+    unwritten: set[int] = set()
     count = 0
 
     def use(numbers: Sequence[int], *, makes: bool = True, ends: bool = True) -> None:
@@ -233,7 +235,7 @@ def scopes(tensors: int, subgraphs: Sequence[Subgraph]) -> Scopes:
             unwritten.update(number for number in operator.reads if first[number] < 0 or first[number] > begin)
             use(operator.reads, makes=False)
             use(operator.writes)
-            spans[graph, position] = spans.get((graph, position), (begin,))[0], count
+            spans[graph, position] = spans.get((graph, position), (begin, 0))[0], count
         use(subgraphs[graph].outputs)
 
     run(0, ())

@@ -129,10 +129,10 @@ def test_the_check_sees_bytes_that_are_shared_and_values_that_are_not_there(tmp_
     planned = plan_model(wide(tmp_path / "wide.tflite"), reorder=False)
     data, offsets = planned.source.data, list(planned.summary.offsets)
     assert faults(data, planned.data, {}) == []
-    for number in (1, 2):
+    for vector in (1, 2):
         # The two long vectors live together.
         wrong = [*offsets]
-        wrong[number] = offsets[3 - number] + 16
+        wrong[vector] = offsets[3 - vector] + 16
         assert any("is overwritten" in fault for fault in faults(data, with_offsets(data, wrong), {}))
     assert any("overwritten" in fault for fault in faults(data, planned.data, {(0, 2): [(offsets[1], 16)]}))
     assert "multiple of 16" in faults(data, with_offsets(data, [*offsets[:-1], 8]), {})[0]
