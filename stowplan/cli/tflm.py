@@ -112,7 +112,8 @@ def _content(path: Path, planned: Planned, run: Run | None) -> bytes:
 def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
     """What people read."""
     gain = summary.greedy - summary.head
-    proof = "proven: no order and no offsets take less" if summary.is_proven else "not proven"
+    what = "no order and no offsets take less" if summary.any_order else "no offsets take less in this order"
+    proof = f"proven: {what}" if summary.is_proven else "not proven"
     lines = [
         f"tflm {summary.model}: {summary.operators} operators, {summary.tensors} tensors, {summary.subgraphs} subgraphs",
         f"  head       {summary.head:,} bytes, {_less(gain, summary.greedy)} of the runtime's own planner",

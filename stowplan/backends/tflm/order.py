@@ -89,9 +89,10 @@ class _Orders:
         except InputError:
             # Tensors that several operators write: their order says what they hold.
             return _Graph(given, sum(found), 0)
-        structure = build(problem)
-        bound = int(forced_loads(build(floor)).max(initial=0))
-        order, peak = given, structure.peak(given)
+        # Inputs are there together, whether somebody reads them or not.
+        start = sum(self._model.tensors[number].size for number in {*self._model.subgraphs[graph].inputs})
+        bound = max(start, int(forced_loads(build(floor)).max(initial=0)))
+        order, peak = given, max(start, build(problem).peak(given))
         if peak > bound and self._options is not None:
             result = solve_with(self._options, problem)
             if result.plan is not None and result.plan.objective < peak:

@@ -62,8 +62,8 @@ KNOWN_CUSTOM = frozenset(
     ]
 )
 
-#: Scopes are counted up to this: subgraphs may be called again and again.
-_MOST_SCOPES = 1_000_000
+#: Subgraphs inside one another, and scopes at most: subgraphs may be called again and again.
+_DEEPEST, _MOST_SCOPES = 12, 1_000_000
 
 #: Name of the metadata that holds a plan: version, number of subgraphs, number of tensors, and an offset for each.
 OFFLINE_PLAN = "OfflineMemoryAllocation"
@@ -221,6 +221,8 @@ def scopes(tensors: int, subgraphs: Sequence[Subgraph]) -> Scopes:
         nonlocal count
         if graph in callers:
             raise InputError(f"found subgraph {graph} inside itself, expected subgraphs that end", place="subgraphs")
+        if len(callers) > _DEEPEST:
+            raise InputError(f"found subgraphs in {len(callers)} others, expected at most {_DEEPEST}", place="subgraphs")
         use(subgraphs[graph].inputs)
         for position, operator in enumerate(subgraphs[graph].operators):
             count += 1

@@ -187,6 +187,12 @@ def test_a_custom_operator_that_is_not_known(tmp_path: Path) -> None:
     assert plan_model(known).summary.head == 512
 
 
+def test_inputs_that_nobody_reads_are_there_at_the_start(tmp_path: Path) -> None:
+    graph = Graph([real(400), real(4), real(4)], [0, 1], [2], [Step(NEG, [1], [2])])
+    summary = plan_model(save(tmp_path / "unread.tflite", graph)).summary
+    assert (summary.greedy, summary.head, summary.bound) == (1616, 1616, 1616)
+
+
 def test_a_subgraph_inside_itself(tmp_path: Path) -> None:
     itself = {0: number(0), 1: number(0)}
     path = save(tmp_path / "circle.tflite", Graph([real(1), real(1)], [0], [1], [Step(IF, [0], [1], itself)]))
