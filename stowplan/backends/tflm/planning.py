@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -132,29 +132,25 @@ def plan_model(
     lives = scopes(len(model.tensors), model.subgraphs)
     sizes = _scratch(model, lives, scratch, measured, path)
     search = options or Options(time_limit=10.0)
-    given = _Arena(model, lives, sizes)
-    own = given.greedy()
-    pairs = overlaps(model, kernels)
-    if pairs:
+    if overlaps(model, kernels):
         raise UsageError("found pairs of tensors that share bytes, which no plan knows yet")
     may_move = reorder and not model.fixed
     order = ordered(model, sizes, search if may_move else None)
-    tried = [(Ordered({}, order.bound), given, *given.best(search, order.bound))]
-    if order.orders and tried[0][2] > order.bound:
-        subgraphs = order.subgraphs(model)
+    given, as_given = _Arena(model, lives, sizes), Ordered({}, order.bound)
+    runtimes = given.placed(())
+    tried = [(given.best(search, order.bound), as_given), (runtimes, as_given)]
+    if order.orders and tried[0][0].head > order.bound:
         names = {(graph, to): (graph, at) for graph, steps in order.orders.items() for to, at in enumerate(steps)}
-        moved = _Arena(model, scopes(len(model.tensors), subgraphs), sizes, names)
-        tried.append((order, moved, *moved.best(search, order.bound)))
-    taken, arena, head, offsets = min(tried, key=lambda each: each[2])
-    bound = max(order.bound, given.floor) if may_move else max(load_bound(given.problem), given.floor)
-    if head > own[0]:
-        # Scratch memory of operators within operators; or what stays where it is stands in the way.
-        taken, arena, (head, offsets) = Ordered({}, order.bound), given, own
+        moved = _Arena(model, scopes(len(model.tensors), order.subgraphs(model)), sizes, names)
+        tried.append((moved.best(search, order.bound), order))
+    # The runtime's own is last of those that are equal: offsets that are written hold on other devices, too.
+    best, taken = min(tried, key=lambda each: (each[0].head, each[0] is runtimes))
+    bound = max(order.bound if may_move else load_bound(given.problem), given.floor)
     try:
-        data = with_offsets(with_orders(model, taken.orders), offsets)
+        data = with_offsets(with_orders(model, taken.orders), best.offsets)
     except InputError as error:
         raise error.within(path) from None
-    wrong = faults(model.data, data, arena.scratch(offsets), model.fixed)
+    wrong = faults(model.data, data, best.scratch, model.fixed)
     if wrong:
         raise VerificationError(f"{path}: the planned model does not hold: {wrong[0]}")
     summary = Summary(
@@ -162,19 +158,18 @@ def plan_model(
         subgraphs=len(model.subgraphs),
         operators=sum(len(graph.operators) for graph in model.subgraphs),
         tensors=sum(tensor.is_planned for tensor in model.tensors),
-        head=head,
-        bound=min(bound, head),
+        head=best.head,
+        bound=min(bound, best.head),
         any_order=may_move,
-        greedy=own[0],
+        greedy=runtimes.head,
         moved=sum(at != to for steps in taken.orders.values() for to, at in enumerate(steps)),
         scratch={f"{graph}:{position}": each for (graph, position), each in sorted(sizes.items()) if each},
         scratch_from="given" if scratch else "measured" if measured is not None else "reference kernels",
-        offsets=tuple(offsets),
+        offsets=tuple(best.offsets),
         orders=dict(taken.orders),
         seconds=round(time.monotonic() - began, 3),
     )
-    beside = None if taken.orders else arena.plan(arena.requests(own[1]))
-    return Planned(model, summary, data, arena.problem, arena.plan(arena.requests(offsets)), beside)
+    return Planned(model, summary, data, best.problem, best.plan, None if taken.orders else runtimes.plan)
 
 
 def plan_and_run(
@@ -265,8 +260,21 @@ def _scratch(
     return known | said
 
 
+class _Placed(NamedTuple):
+    """Where the runtime puts what it is asked for."""
+
+    head: int
+    offsets: list[int]
+    """Of each tensor, in the model."""
+    scratch: dict[tuple[int, int], list[tuple[int, int]]]
+    """Offset and size of each piece of scratch memory, by the operator's place in the file."""
+    problem: Problem
+    plan: Plan
+    """The same as buffers, a piece of scratch memory each."""
+
+
 class _Arena:
-    """The buffers of a model in one order."""
+    """The buffers of a model in one order; ``names`` are places of operators in the file by those in this order."""
 
     def __init__(
         self,
@@ -277,79 +285,57 @@ class _Arena:
     ):
         self._model, self._lives = model, lives
         self._tensors = [number for number, tensor in enumerate(model.tensors) if tensor.is_planned]
-        # Operators by their places in the file, in the order in which they are prepared.
-        spans = {(names or {}).get(at, at): span for at, span in sorted(lives.operators.items())}
-        self._scratch = [(at, scratch[at], span) for at, span in spans.items() if scratch.get(at)]
+        self._unused = [number for number in self._tensors if lives.last[number] < 0]
         self.floor = max((model.tensors[number].size for number in self._unused), default=0)
         """Bytes of the largest tensor that no operator has, which is placed all the same."""
-        self.problem = self._problem()
+        spans = {(names or {}).get(at, at): span for at, span in sorted(lives.operators.items())}
+        # In the order in which operators are prepared.
+        self._scratch = {at: (scratch[at], span) for at, span in spans.items() if scratch.get(at)}
+        self.problem = self._problem(lambda sizes: sizes)
 
-    @property
-    def _unused(self) -> list[int]:
-        return [number for number in self._tensors if self._lives.last[number] < 0]
-
-    def _problem(self) -> Problem:
+    def _problem(self, pieces: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Problem:
+        """Tensors, scratch memory in pieces, and what is fixed."""
         lives, count = self._lives, len(self._model.planned)
-        free, fixed = self._model.problem.buffers[:count], self._model.problem.buffers[count:]
         buffers = [
             msgspec.structs.replace(buffer, lower=lives.first[number], upper=lives.last[number] + 1)
-            for number, buffer in zip(self._model.planned, free, strict=True)
+            for number, buffer in zip(self._model.planned, self._model.problem.buffers, strict=False)
         ]
-        for (graph, position), sizes, (first, last) in self._scratch:
-            size = sum(map(scratch_memory.rounded, sizes))
-            name = f"scratch {graph}:{position}"
-            buffers.append(Buffer(id=name, lower=first, upper=last + 1, size=size, alignment=ALIGNMENT))
-        return Problem(name=self._model.name, buffers=(*buffers, *fixed))
+        for (graph, position), (sizes, (first, last)) in self._scratch.items():
+            for number, size in enumerate(pieces(tuple(map(scratch_memory.rounded, sizes)))):
+                name = f"scratch {graph}:{position} {number}"
+                buffers.append(Buffer(id=name, lower=first, upper=last + 1, size=size, alignment=ALIGNMENT))
+        return Problem(name=self._model.name, buffers=(*buffers, *self._model.problem.buffers[count:]))
 
-    def requests(self, offsets: Sequence[int] | None) -> list[greedy.Request]:
-        """What the runtime's planner is asked for, with these offsets of all tensors."""
-        found = []
+    def placed(self, packed: Sequence[int]) -> _Placed:
+        """What the runtime does with these offsets of the planned tensors; of none with those that the file has."""
+        model = self._model
+        offsets = [at if number in model.fixed else AT_RUNTIME for number, at in enumerate(model.offsets)]
+        if packed:
+            # Nobody reads or writes what is unused, and the runtime places it all the same.
+            offsets = [0 if number in self._unused and at == AT_RUNTIME else at for number, at in enumerate(offsets)]
+            for number, at in zip(model.planned, packed, strict=False):
+                offsets[number] = at
+        requests = []
         for number in self._tensors:
-            at = AT_RUNTIME if offsets is None else offsets[number]
-            first, last = self._lives.first[number], self._lives.last[number]
-            found.append(greedy.Request(self._model.tensors[number].size, first, last, None if at == AT_RUNTIME else at))
-        rounded = [(scratch_memory.rounded(size), span) for _, sizes, span in self._scratch for size in sizes]
-        return found + [greedy.Request(size, *span) for size, span in rounded]
+            at = None if offsets[number] == AT_RUNTIME else offsets[number]
+            requests.append(greedy.Request(model.tensors[number].size, self._lives.first[number], self._lives.last[number], at))
+        for sizes, span in self._scratch.values():
+            requests += [greedy.Request(scratch_memory.rounded(size), *span) for size in sizes]
+        places = greedy.place(requests)
+        of_tensor = dict(zip(self._tensors, places, strict=False))
+        rest = places[len(self._tensors) :]
+        pieces = zip(rest, (each.size for each in requests[len(self._tensors) :]), strict=True)
+        scratch = {at: [next(pieces) for _ in sizes] for at, (sizes, _) in self._scratch.items()}
+        of_buffers = [*(of_tensor[number] for number in model.planned), *rest]
+        of_buffers += [buffer.offset or 0 for buffer in self.problem.buffers[len(of_buffers) :]]
+        height = max((at + buffer.size for at, buffer in zip(of_buffers, self.problem.buffers, strict=True)), default=0)
+        plan = Plan(problem=self.problem.digest, objective=height, offsets=tuple(of_buffers))
+        return _Placed(greedy.head(requests, places), offsets, scratch, self.problem, plan)
 
-    def plan(self, requests: Sequence[greedy.Request]) -> Plan:
-        """Where the runtime puts :attr:`problem`: scratch memory of an operator from its lowest byte on."""
-        placed = greedy.place(requests)
-        at = dict(zip(self._tensors, placed, strict=False))
-        offsets = [at[number] for number in self._model.planned]
-        rest = iter(placed[len(self._tensors) :])
-        offsets += [min(next(rest) for _ in sizes) for _, sizes, _ in self._scratch]
-        offsets += [buffer.offset or 0 for buffer in self.problem.buffers[len(offsets) :]]
-        height = max((offset + buffer.size for offset, buffer in zip(offsets, self.problem.buffers, strict=True)), default=0)
-        return Plan(problem=self.problem.digest, objective=height, offsets=tuple(offsets))
-
-    def scratch(self, offsets: Sequence[int]) -> dict[tuple[int, int], list[tuple[int, int]]]:
-        """Offset and size of all scratch memory where tensors have these offsets."""
-        requests = self.requests(offsets)
-        rest = list(zip(greedy.place(requests), (each.size for each in requests), strict=True))[len(self._tensors) :]
-        pieces = iter(rest)
-        return {at: [next(pieces) for _ in sizes] for at, sizes, _ in self._scratch}
-
-    def greedy(self) -> tuple[int, list[int]]:
-        """Head and offsets of the runtime's own planner; of a model that has fixed offsets around these."""
-        fixed = [at if number in self._model.fixed else AT_RUNTIME for number, at in enumerate(self._model.offsets)]
-        requests = self.requests(fixed)
-        return greedy.head(requests, greedy.place(requests)), fixed
-
-    def best(self, options: Options, bound: int) -> tuple[int, list[int]]:
-        """Head under the best offsets found, and these."""
-        offsets = self._offsets(_packed(self.problem, options, max(bound, load_bound(self.problem))))
-        requests = self.requests(offsets)
-        return greedy.head(requests, greedy.place(requests)), offsets
-
-    def _offsets(self, packed: Sequence[int]) -> list[int]:
-        offsets = [at if number in self._model.fixed else AT_RUNTIME for number, at in enumerate(self._model.offsets)]
-        for number, at in zip(self._model.planned, packed, strict=False):
-            offsets[number] = at
-        for number in self._unused:
-            # Nobody reads or writes it, and the runtime places it all the same.
-            if offsets[number] == AT_RUNTIME:
-                offsets[number] = 0
-        return offsets
+    def best(self, options: Options, bound: int) -> _Placed:
+        """The best that is found. An operator's scratch memory is kept free in one piece: the runtime finds room in it."""
+        problem = self._problem(lambda sizes: (sum(sizes),))
+        return self.placed(_packed(problem, options, max(bound, load_bound(problem))))
 
 
 def _packed(problem: Problem, options: Options, target: int) -> Sequence[int]:
