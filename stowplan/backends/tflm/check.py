@@ -88,6 +88,8 @@ class _Run:
         Offset and size of each piece of scratch memory, by the table of its operator.
     unchecked
         Tensors that may share bytes with one another.
+    shift
+        Bytes before the tables of operators that are not counted.
     """
 
     def __init__(
@@ -96,15 +98,18 @@ class _Run:
         offsets: Sequence[int],
         scratch: Mapping[int, Sequence[tuple[int, int]]],
         unchecked: frozenset[int] = frozenset(),
+        shift: int = 0,
     ):
         self._model, self._offsets, self._scratch, self._unchecked = model, offsets, scratch, unchecked
+        self._shift = shift
+        self._callers: tuple[int, ...] = ()
         pieces = [(at, model.sizes[number]) for number, at in enumerate(offsets)]
         top = max((at + size for at, size in [*pieces, *(piece for every in scratch.values() for piece in every)]), default=0)
         self._owner = np.full(-(-max(top, 0) // _UNIT), -1, np.int64)
         self._value: dict[int, object] = {}
         """What each tensor holds: the operator that wrote it."""
-        self.read: dict[int, list[object]] = {}
-        """What each operator has read, by its table."""
+        self.read: dict[tuple[int, ...], list[object]] = {}
+        """What each operator has read, by its table and those of its callers, and what each subgraph has returned."""
         self.effects: dict[object, list[int]] = {}
         """Operators that work on each variable, and those with other effects, in their sequence."""
         self.wrong: list[str] = []
@@ -137,12 +142,12 @@ class _Run:
         for operator in operators:
             self._operator(operator)
         self._expect(outputs, f"before the end of subgraph {graph}")
-        self.read.setdefault(-1 - graph, []).extend(self._value.get(number) for number in outputs)
+        self.read.setdefault((*self._callers, -1 - graph), []).extend(self._value.get(number) for number in outputs)
 
     def _operator(self, operator: _Operator) -> None:
-        key, when = operator.table, f"before or while an operator of code {operator.code} runs"
+        key, when = operator.table - self._shift, f"before or while an operator of code {operator.code} runs"
         self._expect(operator.reads, when)
-        self.read.setdefault(key, []).extend(self._value.get(number) for number in operator.reads)
+        self.read.setdefault((*self._callers, key), []).extend(self._value.get(number) for number in operator.reads)
         touched = [number for number in (*operator.reads, *operator.writes) if number in self._model.variables]
         for effect in [*touched, *(["effect"] if operator.code in (*_EFFECTS, _CUSTOM) else [])]:
             self.effects.setdefault(effect, []).append(key)
@@ -153,9 +158,11 @@ class _Run:
             self._owner[at // _UNIT : (at + size) // _UNIT] = -1
         self._expect((*operator.reads, *operator.writes), when)
         # A loop runs twice: what it ends with is what it begins with.
+        self._callers = (*self._callers, key)
         for called in operator.calls * (2 if operator.code == _WHILE else 1):
-            self._graph(called, key)
+            self._graph(called, self._callers)
             self._expect((*operator.reads, *operator.writes), f"by subgraph {called}")
+        self._callers = self._callers[:-1]
 
 
 def faults(
@@ -190,16 +197,10 @@ def faults(
             return [f"the operators of subgraph {number} are not those that were there"]
     tables = {(graph, at): each.table for graph, (_, _, every) in enumerate(before.graphs) for at, each in enumerate(every)}
     old_run = _Run(before, (), {})
-    new_run = _Run(after, words[3:], {tables[name] + shift: every for name, every in scratch.items()}, unchecked)
-
-    def unshifted(value: object) -> object:
-        """A value by the table of its writer in the old file."""
-        return (value[0] - shift, value[1]) if isinstance(value, tuple) and isinstance(value[0], int) else value
-
-    moved = {key - shift if key >= 0 else key: [unshifted(each) for each in every] for key, every in new_run.read.items()}
+    new_run = _Run(after, words[3:], {tables[name]: pieces for name, pieces in scratch.items()}, unchecked, shift)
     wrong = list(dict.fromkeys(new_run.wrong))
-    if moved != old_run.read:
+    if new_run.read != old_run.read:
         wrong.append("an operator reads other values than before")
-    if {key: [table - shift for table in every] for key, every in new_run.effects.items()} != old_run.effects:
+    if new_run.effects != old_run.effects:
         wrong.append("operators with effects run in another sequence")
     return wrong

@@ -51,7 +51,7 @@ def _fits(data: bytes, arena: int) -> bool:
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 2)
         try:
-            _interpreter(data, arena).invoke()
+            _interpreter(data, arena)
         except BaseException:
             os._exit(1)
         os._exit(0)

@@ -317,8 +317,10 @@ class _Arena:
                 offsets[number] = at
         requests = []
         for number in self._tensors:
-            at = None if offsets[number] == AT_RUNTIME else offsets[number]
-            requests.append(greedy.Request(model.tensors[number].size, self._lives.first[number], self._lives.last[number], at))
+            fixed = None if offsets[number] == AT_RUNTIME else offsets[number]
+            requests.append(
+                greedy.Request(model.tensors[number].size, self._lives.first[number], self._lives.last[number], fixed)
+            )
         for sizes, span in self._scratch.values():
             requests += [greedy.Request(scratch_memory.rounded(size), *span) for size in sizes]
         places = greedy.place(requests)

@@ -186,8 +186,9 @@ def _sizes(values: Sequence[object], place: str) -> tuple[int, ...]:
 def _of_log(model: TfliteModel, scopes: Scopes, content: str, source: str) -> dict[tuple[int, int], tuple[int, ...]]:
     """What a device said, for all operators."""
     rows = [tuple(map(int, match)) for match in _LINE.findall(content)]
-    tensors = [tensor.size for tensor in model.tensors if tensor.is_planned]
-    if [number for number, *_ in rows] != [*range(len(rows))] or [row[1] for row in rows[: len(tensors)]] != tensors:
+    sizes = [tensor.size for tensor in model.tensors]
+    tensors = [row for row in zip(sizes, scopes.first, scopes.last, strict=True) if row[0]]
+    if [number for number, *_ in rows] != [*range(len(rows))] or [row[1:] for row in rows[: len(tensors)]] != tensors:
         raise InputError(f"found the log of another model, expected one that begins with {len(tensors)} tensors", source=source)
     # Of operators within others, the innermost that has these scopes.
     owners = {span: name for name, span in sorted(scopes.operators.items())}

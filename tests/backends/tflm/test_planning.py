@@ -16,7 +16,8 @@ from stowplan.backends.tflm.write import with_offsets, with_orders
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.arena.tflite_file import read_tflite, scopes
 from stowplan.portfolio.context import Options
-from tests.backends.tflm.models import IF, NEG, Graph, Step, branch, drawn, loop, number, real, save, state, wide
+from tests.backends.tflm.models import ADD, IF, LESS, NEG, Graph, Step, branch, drawn, loop, number, real, save, state, wide
+from tests.frontends.arena.tflite_models import tensor
 from tests.paths import EXAMPLES
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "tflm"
@@ -139,6 +140,21 @@ def test_the_check_sees_bytes_that_are_shared_and_values_that_are_not_there(tmp_
     moved = with_offsets(with_orders(planned.source, {0: (0, 2, 1, 4, 3)}), offsets)
     assert "an operator reads other values than before" in faults(data, moved, {})
     assert "the plan is of" in faults(data, data, {})[0]
+
+
+def test_the_check_lets_callers_of_one_subgraph_change_places(tmp_path: Path) -> None:
+    calls = {0: number(1), 1: number(1)}
+    main = Graph(
+        [real(1), real(64), tensor([1], 6), real(64), real(64), real(64)],
+        [0, 1],
+        [5],
+        [Step(LESS, [0, 0], [2]), Step(IF, [2, 1], [3], calls), Step(IF, [2, 1], [4], calls), Step(ADD, [3, 4], [5])],
+    )
+    body = Graph([real(64)] * 3, [0], [2], [Step(NEG, [0], [1]), Step(NEG, [1], [2])])
+    model = read_tflite(save(tmp_path / "callers.tflite", main, body))
+    apart = [256 * at for at in range(len(model.tensors))]
+    for order in ((0, 1, 2, 3), (0, 2, 1, 3)):
+        assert faults(model.data, with_offsets(with_orders(model, {0: order}), apart), {}) == []
 
 
 def test_scratch_memory_of_a_table_of_a_log_and_by_hand(tmp_path: Path) -> None:
