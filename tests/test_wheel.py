@@ -29,7 +29,7 @@ OBJECTS = SHIPPED.relative_to(ROOT)
 #: Modules that only extras bring.
 EXTRAS = (
     "dask", "distributed", "executorch", "gymnasium", "islpy", "jax", "jaxlib", "libtpu", "matplotlib", "onnx", "sb3_contrib",
-    "sklearn", "stable_baselines3", "torch", "torch_geometric", "umap",
+    "sklearn", "stable_baselines3", "tflite_micro", "torch", "torch_geometric", "umap",
 )  # fmt: skip
 
 BLOCK = f"""

@@ -34,8 +34,8 @@ from benchmarks.lib import fuzz_inputs
 from benchmarks.lib.damage import Mutator
 from benchmarks.lib.places import ROOT
 from stowplan import files, kinds
-from stowplan.backends import tflite
 from stowplan.backends.emit import emit
+from stowplan.backends.tflm.write import with_offsets
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.arena.tflite_file import read_tflite
 from stowplan.frontends.dfg.op_table import load_op_table
@@ -258,7 +258,7 @@ def _onnx_bytes(text: bytes) -> bytes:
 def _tflite_models() -> list[bytes]:
     """A model, and it with offsets of some tensors, two of which share bytes."""
     model = read_tflite(EXAMPLES / "branches.tflite")
-    return [model.data, tflite.with_offsets(model, [0, -1, 96, 128, *[-1] * 6, 4096])]
+    return [model.data, with_offsets(model.data, [0, -1, 96, 128, *[-1] * 6, 4096])]
 
 
 def _shipped(package: str, *names: str) -> Callable[[], list[bytes]]:

@@ -83,6 +83,7 @@ _COMMANDS = {
     "batch": "batch",
     "compare": "compare",
     "validate": "validate",
+    "tflm": "tflm",
     "tune-xla": "tune_xla",
     "show": "inspect",
     "targets": "inspect",

@@ -100,10 +100,11 @@ class Outputs:
         if plan is not None and self.plan is not None:
             plan.save(self.plan)
         for form, path in () if plan is None else self.tables:
-            from stowplan.backends import emit, tflite
+            from stowplan.backends import emit
+            from stowplan.backends.tflm.write import write_plan
 
             if form == TFLITE:
-                tflite.write_plan(source, plan, path)
+                write_plan(source, plan, path)
             elif form == CONFIG:
                 _presenter(problem).configuration(problem, plan).save(path)
             else:

@@ -13,7 +13,7 @@ import typer
 
 from stowplan import arguments, cli, files
 from stowplan.cli.options import CacheFolder, Input, Picture, Quiet, Report, option, setting, with_options
-from stowplan.cli.output import ProgressPrinter, say, say_json
+from stowplan.cli.output import ProgressPrinter, note, say, say_json
 from stowplan.cli.outputs import Depfile, Emit, Outputs, named_paths, write_depfile
 from stowplan.deadline import limit_after, read_within
 from stowplan.errors import UsageError
@@ -150,9 +150,18 @@ class _Given:
         """The input, and the problem that a hint is for where that is another."""
         from stowplan.frontends.read import NoTargetError, open_input
 
+        options = self.options
         try:
-            opened = open_input(self.source, self.options)
-            return opened, None if self.hint_program is None else open_input(self.hint_program, self.options).problem
+            try:
+                opened = open_input(self.source, options)
+            except NoTargetError as error:
+                names = [name for family in error.fitting for name in family.names()]
+                if len(names) != 1:
+                    raise
+                note(f"{files.printable(self.source)}: for the target {names[0]}, the only one that fits it")
+                options = msgspec.structs.replace(options, target=names[0])
+                opened = open_input(self.source, options)
+            return opened, None if self.hint_program is None else open_input(self.hint_program, options).problem
         except NoTargetError as error:
             name = shlex.quote(files.printable(self.source))
             lines = [f"stowplan solve {name} --target {family.example}" for family in error.fitting]

@@ -16,7 +16,7 @@ from stowplan.version import VERSION
 #: What plans depend on, and what extras bring.
 PACKAGES = (
     *("numpy", "scipy", "ortools", "highspy", "pulp", "numba", "joblib", "msgspec", "typer", "rich"),
-    *("torch", "torch-geometric", "gymnasium", "sb3-contrib", "onnx", "executorch", "jax", "jaxlib", "libtpu"),
+    *("torch", "torch-geometric", "gymnasium", "sb3-contrib", "onnx", "executorch", "tflite-micro", "jax", "jaxlib", "libtpu"),
     *("scikit-learn", "distributed", "islpy", "matplotlib"),
 )
 

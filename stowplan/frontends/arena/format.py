@@ -13,10 +13,15 @@ from stowplan.errors import InputError
 from stowplan.frontends.arena.tflite_file import ALIGNMENT, is_tflite, read_tflite
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.options import ReadOptions
+from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.problem import Problem as OrderProblem
 from stowplan.models.packing.problem import Buffer, Problem
 
 TARGET = "arena"
+
+#: Operators of TensorFlow Lite whose reference kernels ask the runtime for memory of their own: SVDF, MEAN, LSTM,
+#: TRANSPOSE_CONV, SUM, REDUCE_MAX, REDUCE_MIN, MIRROR_PAD, ADD_N, REDUCE_ALL.
+_WITH_SCRATCH = frozenset({27, 40, 44, 67, 74, 82, 89, 100, 106, 140})
 
 _TARGETS = TargetFamily.of_one(
     "graphs for an arena",
@@ -56,7 +61,12 @@ def arena_problem(graph: OrderProblem, capacity: int | None = None, alignment: i
 def _open(source: Source, options: ReadOptions) -> Opened:
     _TARGETS.load(str(options.target))
     if is_tflite(source.path):
-        return Opened(read_tflite(source.path, options.capacity, options.replace_offline_plan).problem)
+        model = read_tflite(source.path, options.capacity, options.replace_offline_plan)
+        for position, operator in enumerate(model.subgraphs[0].operators):
+            if operator.code in _WITH_SCRATCH:
+                text = "its kernel asks for scratch memory that is not planned: the arena may have to be larger"
+                warn_unmodelled(f"{text} ('stowplan tflm' plans it)", f"operator {position}")
+        return Opened(model.problem)
     from stowplan.frontends.formats import format_of
     from stowplan.frontends.operator_order.format import TARGET as ORDER
 

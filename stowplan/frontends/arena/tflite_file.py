@@ -1,14 +1,16 @@
-"""TensorFlow Lite models as packing problems: the tensors of the first subgraph that a runtime gives memory to.
+"""TensorFlow Lite models: the tensors of all subgraphs that TensorFlow Lite Micro gives memory to, and when.
 
-Only the few tables that say so are read, straight from the flatbuffer (schema version 3). Lives are those of TensorFlow Lite
-Micro: from the operator that writes a tensor to the last that reads it, both included; inputs live from the start, outputs to
-the end.
+Only the few tables that say so are read, straight from the flatbuffer (schema version 3). The runtime keeps one list of tensors
+over all subgraphs, and counts scopes: 0 is the start of the first subgraph, each operator begins a scope, and so does each
+subgraph that an operator calls. A tensor lives from the scope that makes it to the last that uses it, both included; inputs
+from the start of their subgraph, outputs to its end.
 """
 
 from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -16,6 +18,7 @@ from typing import TypeAlias
 from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
+from stowplan.frontends.arena.flatbuffer import FlatBuffer
 from stowplan.log import warn_unmodelled
 from stowplan.models.packing.problem import Buffer, Problem
 
@@ -25,17 +28,42 @@ IDENTIFIER = b"TFL3"
 #: Bytes that TensorFlow Lite Micro aligns tensors to.
 ALIGNMENT = 16
 
-#: Bytes of an element, by number of its type in the schema, as TensorFlow Lite Micro reckons: int4 (17) is not packed, and what
-#: a resource (13) refers to is kept apart. Strings, variants and types that it does not know are refused.
-_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 13: 0, 15: 4, 16: 2, 17: 1, 18: 2}
+#: Bytes of an element, by number of its type in the schema, as TensorFlow Lite Micro reckons: int4 (17) is not packed, a
+#: resource (13) is the number of one. Strings, variants and types that it does not know are refused.
+_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 13: 4, 15: 4, 16: 2, 17: 1, 18: 2}
 
-#: Builtin operators, by number: what calls other graphs is refused; what else is not among those that are known to read and
-#: write their tensors alone is named in a warning.
-_CUSTOM, _CALLS = 32, {31: "CALL", 51: "DELEGATE", 118: "IF", 119: "WHILE", 129: "CALL_ONCE", 200: "a loop", 209: "a choice"}
-_MODELLED = frozenset(range(162)) - {_CUSTOM, 127}
-#: Of these, those whose reference kernels ask the runtime for memory of their own: SVDF, MEAN, LSTM, TRANSPOSE_CONV, SUM,
-#: REDUCE_MAX, MIRROR_PAD, ADD_N.
-_WITH_SCRATCH = frozenset({27, 40, 44, 67, 74, 82, 100, 106})
+#: Builtin operators, by number: those that call subgraphs, with the fields of their options that name these; those that are
+#: refused for what they call; what else is not known is named in a warning.
+CUSTOM, VAR_HANDLE, CALL_ONCE, IF, WHILE = 32, 142, 129, 118, 119
+_CALLING = {IF: (0, 1), WHILE: (0, 1), CALL_ONCE: (0,)}
+_REFUSED = {31: "CALL", 51: "DELEGATE", 200: "a loop", 209: "a choice"}
+_MODELLED = frozenset(range(162)) - {CUSTOM, 127}
+
+#: Custom operators of TensorFlow Lite Micro, whose kernels use their tensors and scratch memory alone.
+KNOWN_CUSTOM = frozenset(
+    [
+        "CIRCULAR_BUFFER",
+        "TFLite_Detection_PostProcess",
+        "TFLM_DECODE",
+        "SignalDelay",
+        "SignalEnergy",
+        "SignalFftAutoScale",
+        "SignalFilterBank",
+        "SignalFilterBankLog",
+        "SignalFilterBankSpectralSubtraction",
+        "SignalFilterBankSquareRoot",
+        "SignalFramer",
+        "SignalIrfft",
+        "SignalOverlapAdd",
+        "SignalPCAN",
+        "SignalRfft",
+        "SignalStacker",
+        "SignalWindow",
+    ]
+)
+
+#: Subgraphs inside one another, and scopes at most: subgraphs may be called again and again.
+_DEEPEST, _MOST_SCOPES = 12, 1_000_000
 
 #: Name of the metadata that holds a plan: version, number of subgraphs, number of tensors, and an offset for each.
 OFFLINE_PLAN = "OfflineMemoryAllocation"
@@ -43,86 +71,103 @@ OFFLINE_PLAN = "OfflineMemoryAllocation"
 AT_RUNTIME = -1
 
 #: Fields of tables, by their numbers in the schema.
-_MODEL_CODES, _MODEL_SUBGRAPHS, MODEL_BUFFERS, MODEL_METADATA = 1, 2, 4, 6
+_MODEL_CODES, MODEL_SUBGRAPHS, MODEL_BUFFERS, MODEL_METADATA = 1, 2, 4, 6
 _CODE_OLD_NUMBER, _CODE_NAME, _CODE_NUMBER = 0, 1, 3
 METADATA_NAME, METADATA_BUFFER = 0, 1
-_GRAPH_TENSORS, _GRAPH_INPUTS, _GRAPH_OUTPUTS, _GRAPH_OPERATORS = 0, 1, 2, 3
-_TENSOR_SHAPE, _TENSOR_TYPE, _TENSOR_BUFFER, _TENSOR_NAME, _TENSOR_IS_VARIABLE = 0, 1, 2, 3, 5
+GRAPH_TENSORS, GRAPH_INPUTS, GRAPH_OUTPUTS, GRAPH_OPERATORS = 0, 1, 2, 3
+TENSOR_SHAPE, _TENSOR_TYPE, _TENSOR_BUFFER, _TENSOR_NAME, _TENSOR_IS_VARIABLE = 0, 1, 2, 3, 5
 #: Numbers that are not stored one after the other in the file: sparse tensors, those inside variants, those in other files.
 _TENSOR_ELSEWHERE = (6, 9, 10)
-_OPERATOR_CODE, _OPERATOR_INPUTS, _OPERATOR_OUTPUTS, _OPERATOR_INTERMEDIATES = 0, 1, 2, 8
-_BUFFER_DATA, BUFFER_OFFSET, _BUFFER_SIZE = 0, 1, 2
-
-
-class FlatBuffer:
-    """What little of a flatbuffer is needed: fields of tables, and vectors."""
-
-    def __init__(self, data: bytes):
-        self.data = data
-
-    def scalar(self, at: int, form: str) -> int:
-        """A little-endian number, by its letter in :mod:`struct`; struct.error beyond the end."""
-        if at < 0:
-            raise struct.error("a place before the file")
-        return int(struct.unpack_from(f"<{form}", self.data, at)[0])
-
-    def follow(self, at: int) -> int:
-        """What the offset at a place points to."""
-        return at + self.scalar(at, "I")
-
-    def field(self, table: int, number: int) -> int | None:
-        """Place of a field's value; None where the table leaves it out."""
-        vtable = table - self.scalar(table, "i")
-        entry = 4 + 2 * number
-        where = self.scalar(vtable + entry, "H") if entry < self.scalar(vtable, "H") else 0
-        return table + where if where else None
-
-    def number(self, table: int, field: int, form: str, default: int = 0) -> int:
-        """A number in a table."""
-        at = self.field(table, field)
-        return default if at is None else self.scalar(at, form)
-
-    def vector(self, table: int, field: int) -> tuple[int, int]:
-        """Place of the first element of a vector, and how many there are; none where it is left out."""
-        at = self.field(table, field)
-        if at is None:
-            return 0, 0
-        start = self.follow(at)
-        return start + 4, self.scalar(start, "I")
-
-    def tables(self, table: int, field: int) -> list[int]:
-        """Places of the tables of a vector."""
-        start, count = self.vector(table, field)
-        if count * 4 > len(self.data):
-            raise struct.error("a vector longer than the file")
-        return [self.follow(start + 4 * at) for at in range(count)]
-
-    def integers(self, table: int, field: int) -> list[int]:
-        """A vector of 32-bit integers."""
-        start, count = self.vector(table, field)
-        return list(struct.unpack_from(f"<{count}i", self.data, start)) if count else []
-
-    def text(self, table: int, field: int) -> str:
-        """A string."""
-        start, count = self.vector(table, field)
-        return self.data[start : start + count].decode("utf-8", errors="replace") if count else ""
-
+_OPERATOR_CODE, OPERATOR_INPUTS, OPERATOR_OUTPUTS, OPERATOR_OPTIONS, OPERATOR_INTERMEDIATES = 0, 1, 2, 4, 8
+BUFFER_DATA, BUFFER_OFFSET, _BUFFER_SIZE = 0, 1, 2
 
 #: Begin and end of a stretch of time and bytes: first moment, first byte, and those after the last.
 _Box: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class TfliteModel:
-    """A model's first subgraph: which of its tensors are planned."""
+class TfliteTensor:
+    """A tensor of any subgraph."""
 
-    problem: Problem
-    planned: tuple[int, ...]
-    """Number of the tensor of each buffer; buffers behind these stand for tensors whose offsets are fixed."""
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    """Number of its type in the schema."""
+    size: int
+    """Bytes in the arena, rounded up as the runtime does."""
+    is_planned: bool
+    """Whether the runtime's planner places it: not what the file stores, nor variables and handles, which stay."""
+    is_variable: bool
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator; tensors by their numbers in the list over all subgraphs, those left out are not there."""
+
+    code: int
+    """Number of the builtin operator."""
+    custom: str
+    """Name of a custom operator."""
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    calls: tuple[int, ...]
+    """Numbers of the subgraphs that it may run, in the order of their scopes."""
+    table: int
+    """Place in the file."""
+
+    @property
+    def what(self) -> str:
+        """What it is, for people."""
+        return f"the custom operator {self.custom!r}" if self.code == CUSTOM else f"operator code {self.code}"
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether nothing is known of its kernel: memory of its own, and bytes that its tensors share."""
+        return self.custom not in KNOWN_CUSTOM if self.code == CUSTOM else self.code not in _MODELLED
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """One subgraph; tensors by their numbers in the list over all subgraphs."""
+
+    tensors: range
+    """Those that are its own."""
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    operators: tuple[Operator, ...]
+    """As they run."""
+
+
+@dataclass(frozen=True)
+class TfliteModel:
+    """A model as TensorFlow Lite Micro sees it."""
+
+    name: str
+    tensors: tuple[TfliteTensor, ...]
+    subgraphs: tuple[Subgraph, ...]
     offsets: tuple[int, ...]
     """Of each tensor, in the plan that the file has: :data:`AT_RUNTIME` where the runtime places it, or there is no plan."""
+    fixed: frozenset[int]
+    """Tensors that stay at these offsets."""
     data: bytes
     """The file."""
+    problem: Problem
+    """Offsets of the planned tensors, operators as they stand."""
+    planned: tuple[int, ...]
+    """Number of the tensor of each buffer; buffers behind these stand for tensors whose offsets are fixed."""
+
+
+@dataclass(frozen=True)
+class Scopes:
+    """When tensors live and operators run, by the runtime's count; both ends included."""
+
+    first: tuple[int, ...]
+    """Of each tensor; -1 where nothing makes it."""
+    last: tuple[int, ...]
+    operators: dict[tuple[int, int], tuple[int, int]]
+    """First and last scope of an operator, with what it calls, by its subgraph and its place there."""
+    unwritten: frozenset[int]
+    """Tensors that an operator reads before anything makes them, stored ones among them."""
 
 
 def is_tflite(path: str | Path) -> bool:
@@ -131,7 +176,7 @@ def is_tflite(path: str | Path) -> bool:
 
 
 def read_tflite(path: str | Path, capacity: int | None = None, replace_offline_plan: bool = False) -> TfliteModel:
-    """A model's tensors that need memory, as a packing problem.
+    """A model, and its tensors that need memory as a packing problem.
 
     Parameters
     ----------
@@ -145,135 +190,217 @@ def read_tflite(path: str | Path, capacity: int | None = None, replace_offline_p
     Raises
     ------
     InputError
-        No such file, not a TensorFlow Lite model, several subgraphs, a shape or type without a fixed size, or tensors that
-        nothing writes.
+        No such file, not a TensorFlow Lite model, a shape or type without a fixed size, tensors that nothing writes, or
+        subgraphs that call themselves.
     """
     data = files.read_bytes(path)
     if data[4:8] != IDENTIFIER:
         raise InputError(f"found {data[4:8]!r} as its identifier, expected {IDENTIFIER.decode()}", source=path)
     try:
         with naming(path):
-            return _read(data, Path(path).name.partition(".")[0], capacity, replace_offline_plan)
+            return _Reader(data, Path(path).name.partition(".")[0]).read(capacity, replace_offline_plan)
     except (struct.error, OverflowError, MemoryError) as error:
         raise InputError(f"not a whole TensorFlow Lite model: {error}", source=path) from error
 
 
-def _read(data: bytes, name: str, capacity: int | None, replace_offline_plan: bool) -> TfliteModel:
-    buffer = FlatBuffer(data)
-    model = buffer.follow(0)
-    graphs = buffer.tables(model, _MODEL_SUBGRAPHS)
-    if len(graphs) != 1:
-        message = f"found {len(graphs)} subgraphs, expected one: bodies of IF, WHILE and CALL_ONCE are not planned"
-        raise InputError(message, place="subgraphs")
-    stored = [_has_data(buffer, tensor) for tensor in buffer.tables(model, MODEL_BUFFERS)]
-    (graph,) = graphs
-    tensors = buffer.tables(graph, _GRAPH_TENSORS)
-    operators = buffer.tables(graph, _GRAPH_OPERATORS)
-    codes = buffer.tables(model, _MODEL_CODES)
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    unwritten: dict[int, int] = {}
-    custom: set[int] = set()
+def scopes(tensors: int, subgraphs: Sequence[Subgraph]) -> Scopes:
+    """When the tensors of a model live, so many over all subgraphs; raises InputError where scopes have no end."""
+    first, last = [-1] * tensors, [-1] * tensors
+    spans: dict[tuple[int, int], tuple[int, int]] = {}
+    unwritten: set[int] = set()
+    count = 0
 
-    def touch(table: int, field: int, moment: int) -> list[int]:
-        numbers = [number for number in buffer.integers(table, field) if number != -1]
+    def use(numbers: Sequence[int], *, makes: bool = True, ends: bool = True) -> None:
         for number in numbers:
-            if not 0 <= number < len(tensors):
-                raise InputError(f"found tensor {number}, expected 0 to {len(tensors) - 1}", place=f"operator {moment}")
-            first.setdefault(number, moment)
-            last[number] = max(moment, last.get(number, moment))
-        return numbers
+            if makes and first[number] < 0:
+                first[number] = count
+            if ends:
+                last[number] = count
 
-    touch(graph, _GRAPH_INPUTS, 0)
-    for moment, operator in enumerate(operators):
-        is_custom = _check_operator(buffer, operator, codes, moment)
-        known = set(first)
-        reads = touch(operator, _OPERATOR_INPUTS, moment)
-        writes = [tensor for field in (_OPERATOR_OUTPUTS, _OPERATOR_INTERMEDIATES) for tensor in touch(operator, field, moment)]
-        if is_custom:
-            custom.update(reads, writes)
-        else:
-            unwritten.update(dict.fromkeys({*reads} - known, moment))
-    touch(graph, _GRAPH_OUTPUTS, max(0, len(operators) - 1))
-    offsets = _offline_plan(buffer, model, len(tensors))
-    free: dict[int, Buffer] = {}
-    placed: list[_Box] = []
-    for number in sorted(first):
-        tensor = tensors[number]
-        place = f"tensors[{number}]"
-        where = buffer.number(tensor, _TENSOR_BUFFER, "I")
-        if where >= len(stored):
-            raise InputError(f"found buffer {where}, expected 0 to {len(stored) - 1}", place=place)
-        # Variables keep their bytes from one run to the next, and are given them apart.
-        if stored[where] or buffer.number(tensor, _TENSOR_IS_VARIABLE, "B"):
-            continue
-        if number in unwritten:
-            raise InputError(f"found nothing that writes what operator {unwritten[number]} reads, expected it", place=place)
-        shape = buffer.integers(tensor, _TENSOR_SHAPE)
-        kind = buffer.number(tensor, _TENSOR_TYPE, "b")
-        is_elsewhere = any(buffer.field(tensor, field) is not None for field in _TENSOR_ELSEWHERE)
-        if kind not in _BYTES or is_elsewhere or any(extent < 0 for extent in shape):
-            description = "a sparse, variant or external tensor" if is_elsewhere else f"shape {shape} of type {kind}"
-            raise InputError(f"found {description}, expected a fixed size", place=place)
-        # The runtime rounds up sizes as it does offsets.
-        size = -(-math.prod(shape) * _BYTES[kind] // ALIGNMENT) * ALIGNMENT
-        low, lower, upper = offsets[number], first[number], last[number] + 1
-        if low != AT_RUNTIME and (number in custom or not replace_offline_plan):
-            placed.append((lower, low, upper, low + size))
-        elif size:
-            label = f"{number} {buffer.text(tensor, _TENSOR_NAME)}".strip()
-            free[number] = Buffer(id=label, lower=lower, upper=upper, size=size, alignment=ALIGNMENT)
-    if placed:
-        stay = f"{len(placed)} tensors stay where the file has them, unchecked for what they share"
-        warn_unmodelled(f"{stay}; --set replace_offline_plan=yes frees those of no custom operator", OFFLINE_PLAN)
-    problem = Problem(name=name, buffers=(*free.values(), *_obstacles(placed)), capacity=capacity)
-    return TfliteModel(problem, tuple(free), offsets, data)
+    def run(graph: int, callers: tuple[int, ...]) -> None:
+        nonlocal count
+        if graph in callers:
+            raise InputError(f"found subgraph {graph} inside itself, expected subgraphs that end", place="subgraphs")
+        if len(callers) > _DEEPEST:
+            raise InputError(f"found subgraphs in {len(callers)} others, expected at most {_DEEPEST}", place="subgraphs")
+        use(subgraphs[graph].inputs)
+        for position, operator in enumerate(subgraphs[graph].operators):
+            count += 1
+            if count > _MOST_SCOPES:
+                raise InputError(f"found more than {_MOST_SCOPES} scopes, expected fewer calls", place="subgraphs")
+            begin = count
+            use(operator.writes, ends=False)
+            for called in operator.calls:
+                check_reading()
+                count += 1
+                run(called, (*callers, graph))
+            unwritten.update(number for number in operator.reads if first[number] < 0 or first[number] > begin)
+            use(operator.reads, makes=False)
+            use(operator.writes)
+            spans[graph, position] = spans.get((graph, position), (begin, 0))[0], count
+        use(subgraphs[graph].outputs)
+
+    run(0, ())
+    return Scopes(tuple(first), tuple(last), spans, frozenset(unwritten))
 
 
-def _check_operator(buffer: FlatBuffer, operator: int, codes: list[int], moment: int) -> bool:
-    """Whether an operator is a custom one; refuses those that call other graphs, and says what of others is not modelled."""
-    number = buffer.number(operator, _OPERATOR_CODE, "I")
-    place = f"operator {moment}"
-    if number >= len(codes):
-        raise InputError(f"found operator code {number}, expected 0 to {len(codes) - 1}", place=place)
-    # Old files have one byte for it, which newer ones fill as far as it goes.
-    code = max(buffer.number(codes[number], _CODE_OLD_NUMBER, "b"), buffer.number(codes[number], _CODE_NUMBER, "i"))
-    if code in _CALLS:
-        raise InputError(f"found {_CALLS[code]}, expected an operator that calls no other graph", place=place)
-    if code not in _MODELLED:
-        name = f"the custom operator {buffer.text(codes[number], _CODE_NAME)!r}" if code == _CUSTOM else f"operator code {code}"
-        warn_unmodelled(f"{name} is not known: memory of its own, and bytes that its tensors share, are not planned", place)
-    elif code in _WITH_SCRATCH:
-        warn_unmodelled("its kernel asks for scratch memory that is not planned: the arena may have to be larger", place)
-    return code == _CUSTOM
+class _Reader:
+    """The tables of one file."""
+
+    def __init__(self, data: bytes, name: str):
+        self._name = name
+        self._buffer = FlatBuffer(data)
+        self._model = self._buffer.follow(0)
+        buffers = self._buffer.tables(self._model, MODEL_BUFFERS)
+        self._stored = [_has_data(self._buffer, each) for each in buffers]
+        self._codes = self._buffer.tables(self._model, _MODEL_CODES)
+        self._graphs = self._buffer.tables(self._model, MODEL_SUBGRAPHS)
+        self._tensors = [tensor for graph in self._graphs for tensor in self._buffer.tables(graph, GRAPH_TENSORS)]
+        self._touched: dict[int, str] = {}
+        """Where a tensor is used first, by its number."""
+
+    def read(self, capacity: int | None, replace_offline_plan: bool) -> TfliteModel:
+        if not self._graphs:
+            raise InputError("found none, expected one or more", place="subgraphs")
+        subgraphs = []
+        begin = 0
+        for number, graph in enumerate(self._graphs):
+            subgraphs.append(self._subgraph(number, graph, begin))
+            begin += self._buffer.vector(graph, GRAPH_TENSORS)[1]
+        operators = [operator for graph in subgraphs for operator in graph.operators]
+        handles = {number for operator in operators if operator.code == VAR_HANDLE for number in operator.writes}
+        tensors = tuple(self._tensor(number, table, number in handles) for number, table in enumerate(self._tensors))
+        found = scopes(len(tensors), subgraphs)
+        of_opaque = {number for each in operators if each.is_opaque for number in (*each.reads, *each.writes)}
+        for number, place in self._touched.items():
+            if tensors[number].is_planned and number in found.unwritten and number not in of_opaque:
+                message = f"found nothing that writes what {place} reads, expected it"
+                raise InputError(message, place=f"tensors[{number}]")
+        offsets = self._offline_plan(len(tensors))
+        may_stay = of_opaque if replace_offline_plan else range(len(tensors))
+        fixed = frozenset(number for number in may_stay if offsets[number] != AT_RUNTIME and tensors[number].is_planned)
+        if fixed:
+            stay = f"{len(fixed)} tensors stay where the file has them, unchecked for what they share"
+            warn_unmodelled(f"{stay}; --set replace_offline_plan=yes frees those of no custom operator", OFFLINE_PLAN)
+        planned, buffers = _buffers(tensors, found, offsets, fixed)
+        problem = Problem(name=self._name, buffers=buffers, capacity=capacity)
+        return TfliteModel(self._name, tensors, tuple(subgraphs), offsets, fixed, self._buffer.data, problem, planned)
+
+    def _subgraph(self, number: int, graph: int, begin: int) -> Subgraph:
+        buffer, count = self._buffer, self._buffer.vector(graph, GRAPH_TENSORS)[1]
+
+        def numbers(table: int, field: int, place: str) -> tuple[int, ...]:
+            there = [each for each in buffer.integers(table, field) if each != -1]
+            for each in there:
+                if not 0 <= each < count:
+                    raise InputError(f"found tensor {each}, expected 0 to {count - 1}", place=place)
+                self._touched.setdefault(begin + each, place)
+            return tuple(begin + each for each in there)
+
+        name = "" if number == 0 else f" of subgraph {number}"
+        operators = []
+        for position, table in enumerate(buffer.tables(graph, GRAPH_OPERATORS)):
+            place = f"operator {position}{name}"
+            code, custom = self._code(table, place)
+            operator = Operator(
+                code,
+                custom,
+                numbers(table, OPERATOR_INPUTS, place),
+                (*numbers(table, OPERATOR_OUTPUTS, place), *numbers(table, OPERATOR_INTERMEDIATES, place)),
+                self._calls(table, code, place),
+                table,
+            )
+            if operator.is_opaque:
+                text = "is not known: memory of its own, and bytes that its tensors share, are not planned"
+                warn_unmodelled(f"{operator.what} {text}", place)
+            operators.append(operator)
+        inputs, outputs = (numbers(graph, field, f"subgraph {number}") for field in (GRAPH_INPUTS, GRAPH_OUTPUTS))
+        return Subgraph(range(begin, begin + count), inputs, outputs, tuple(operators))
+
+    def _code(self, table: int, place: str) -> tuple[int, str]:
+        """Number of an operator, and the name of a custom one; refuses those that call other graphs in ways of their own."""
+        number = self._buffer.number(table, _OPERATOR_CODE, "I")
+        if number >= len(self._codes):
+            raise InputError(f"found operator code {number}, expected 0 to {len(self._codes) - 1}", place=place)
+        entry = self._codes[number]
+        # Old files have one byte for it, which newer ones fill as far as it goes.
+        code = max(self._buffer.number(entry, _CODE_OLD_NUMBER, "b"), self._buffer.number(entry, _CODE_NUMBER, "i"))
+        if code in _REFUSED:
+            raise InputError(f"found {_REFUSED[code]}, expected an operator that calls no other", place=place)
+        return code, self._buffer.text(entry, _CODE_NAME) if code == CUSTOM else ""
+
+    def _calls(self, table: int, code: int, place: str) -> tuple[int, ...]:
+        called: list[int] = []
+        for field in _CALLING.get(code, ()):
+            at = self._buffer.field(table, OPERATOR_OPTIONS)
+            graph = -1 if at is None else self._buffer.number(self._buffer.follow(at), field, "i")
+            if not 0 <= graph < len(self._graphs):
+                raise InputError(f"found subgraph {graph}, expected 0 to {len(self._graphs) - 1}", place=place)
+            called.append(graph)
+        return tuple(called)
+
+    def _tensor(self, number: int, table: int, is_handle: bool) -> TfliteTensor:
+        buffer, place = self._buffer, f"tensors[{number}]"
+        where = buffer.number(table, _TENSOR_BUFFER, "I")
+        if where >= len(self._stored):
+            raise InputError(f"found buffer {where}, expected 0 to {len(self._stored) - 1}", place=place)
+        shape = buffer.integers(table, TENSOR_SHAPE)
+        kind = buffer.number(table, _TENSOR_TYPE, "b")
+        is_variable = bool(buffer.number(table, _TENSOR_IS_VARIABLE, "B"))
+        # Variables keep their bytes from one run to the next, and are given them apart; so are handles.
+        is_planned = not (self._stored[where] or is_variable or is_handle)
+        size = 0
+        if is_planned:
+            is_elsewhere = any(buffer.field(table, field) is not None for field in _TENSOR_ELSEWHERE)
+            is_sized = kind in _BYTES and not is_elsewhere and all(extent >= 0 for extent in shape)
+            if is_sized:
+                # The runtime rounds up sizes as it does offsets.
+                size = -(-math.prod(shape) * _BYTES[kind] // ALIGNMENT) * ALIGNMENT
+            elif number in self._touched:
+                found = "a sparse, variant or external tensor" if is_elsewhere else f"shape {shape} of type {kind}"
+                raise InputError(f"found {found}, expected a fixed size", place=place)
+        name = f"{number} {buffer.text(table, _TENSOR_NAME)}".strip()
+        return TfliteTensor(name, tuple(shape), kind, size, is_planned and size > 0, is_variable)
+
+    def _offline_plan(self, tensors: int) -> tuple[int, ...]:
+        """Offset of each tensor in the plan that a model has; all at run time where it has none."""
+        buffer, offsets = self._buffer, [AT_RUNTIME] * tensors
+        holders = buffer.tables(self._model, MODEL_BUFFERS)
+        for entry in buffer.tables(self._model, MODEL_METADATA):
+            if buffer.text(entry, METADATA_NAME) != OFFLINE_PLAN:
+                continue
+            number = buffer.number(entry, METADATA_BUFFER, "I")
+            start, count = buffer.vector(holders[number], BUFFER_DATA) if number < len(holders) else (0, 0)
+            _, _, told, *offsets = struct.unpack_from(f"<{count // 4}i", buffer.data, start) if count >= 12 else (0, 0, 0)
+            if told != tensors or len(offsets) < tensors or min(offsets, default=0) < AT_RUNTIME:
+                message = f"found {len(offsets)} offsets for {told} tensors, expected one of -1 or more for each of {tensors}"
+                raise InputError(message, place=OFFLINE_PLAN)
+        return tuple(offsets[:tensors])
 
 
-def _offline_plan(buffer: FlatBuffer, model: int, tensors: int) -> tuple[int, ...]:
-    """Offset of each tensor in the plan that a model has; all at run time where it has none."""
-    offsets = [AT_RUNTIME] * tensors
-    holders = buffer.tables(model, MODEL_BUFFERS)
-    for entry in buffer.tables(model, MODEL_METADATA):
-        if buffer.text(entry, METADATA_NAME) != OFFLINE_PLAN:
-            continue
-        number = buffer.number(entry, METADATA_BUFFER, "I")
-        start, count = buffer.vector(holders[number], _BUFFER_DATA) if number < len(holders) else (0, 0)
-        _, _, told, *offsets = struct.unpack_from(f"<{count // 4}i", buffer.data, start) if count >= 12 else (0, 0, 0)
-        if told != tensors or len(offsets) < tensors or min(offsets, default=0) < AT_RUNTIME:
-            message = f"found {len(offsets)} offsets for {told} tensors, expected one of -1 or more for each of {tensors}"
-            raise InputError(message, place=OFFLINE_PLAN)
-    return tuple(offsets[:tensors])
+def _buffers(
+    tensors: Sequence[TfliteTensor], found: Scopes, offsets: Sequence[int], fixed: frozenset[int]
+) -> tuple[tuple[int, ...], tuple[Buffer, ...]]:
+    """Tensors that are free and used, and buffers for these and for those that are fixed."""
+    planned, buffers, placed = [], [], []
+    for number, tensor in enumerate(tensors):
+        lower, upper = found.first[number], found.last[number] + 1
+        if number in fixed:
+            placed.append((lower, offsets[number], max(upper, lower + 1), offsets[number] + tensor.size))
+        elif tensor.is_planned and upper > 0:
+            planned.append(number)
+            buffers.append(Buffer(id=tensor.name, lower=lower, upper=upper, size=tensor.size, alignment=ALIGNMENT))
+    return tuple(planned), (*buffers, *_obstacles(placed))
 
 
-def _obstacles(placed: list[_Box]) -> list[Buffer]:
+def _obstacles(placed: Sequence[_Box]) -> list[Buffer]:
     """Buffers at offsets that are fixed. Those that meet are one, around them: an accelerator may address operands as parts of
     its scratch memory.
     """
     boxes: list[_Box] = []
     for box in placed:
         check_reading()
-        while met := [
-            other for other in boxes if all(max(box[at], other[at]) < min(box[at + 2], other[at + 2]) for at in (0, 1))
-        ]:
+        while met := [each for each in boxes if all(max(box[at], each[at]) < min(box[at + 2], each[at + 2]) for at in (0, 1))]:
             boxes = [other for other in boxes if other not in met]
             starts, lows, ends, highs = zip(box, *met, strict=True)
             box = (min(starts), min(lows), max(ends), max(highs))
@@ -285,4 +412,7 @@ def _obstacles(placed: list[_Box]) -> list[Buffer]:
 def _has_data(buffer: FlatBuffer, table: int) -> bool:
     """Whether a buffer holds bytes, in the file or behind it."""
     outside = buffer.number(table, BUFFER_OFFSET, "Q") > 1 and buffer.number(table, _BUFFER_SIZE, "Q") > 0
-    return outside or buffer.vector(table, _BUFFER_DATA)[1] > 0
+    start, count = buffer.vector(table, BUFFER_DATA)
+    if start + count > len(buffer.data):
+        raise struct.error(f"a buffer of {count} bytes at {start} in a file of {len(buffer.data)}")
+    return outside or count > 0

@@ -25,18 +25,18 @@ def lives(problem: Packing) -> dict[str, tuple[int, int, int]]:
 def test_a_tensorflow_lite_model() -> None:
     model = read_tflite(MODEL)
     assert len(model.offsets) == 11
-    # The bias is stored. Operators are numbered from 0; the last one writes the output.
+    # The bias is stored. Inputs are there before the first operator; the last one writes the output.
     assert lives(model.problem) == {
-        "0 x": (0, 1, 96),
-        "2 a": (0, 3, 96),
-        "3 b": (1, 7, 96),
-        "4 c": (2, 5, 192),
-        "5 d": (3, 5, 192),
-        "6 e": (4, 6, 480),
-        "7 f": (5, 8, 480),
-        "8 h": (6, 8, 96),
-        "9 i": (7, 9, 576),
-        "10 y": (8, 9, 576),
+        "0 x": (0, 2, 96),
+        "2 a": (1, 4, 96),
+        "3 b": (2, 8, 96),
+        "4 c": (3, 6, 192),
+        "5 d": (4, 6, 192),
+        "6 e": (5, 7, 480),
+        "7 f": (6, 9, 480),
+        "8 h": (7, 9, 96),
+        "9 i": (8, 10, 576),
+        "10 y": (9, 10, 576),
     }
     assert all(each.alignment == 16 for each in model.problem.buffers)
     assert stowplan.read(MODEL, target="arena", capacity=4096).capacity == 4096

@@ -7,18 +7,21 @@ file is not changed: new tables are put before it, and refer to what is there. I
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from stowplan import files
 from stowplan.errors import InputError, naming
 from stowplan.frontends.arena import tflite_file as schema
-from stowplan.frontends.arena.tflite_file import ALIGNMENT, FlatBuffer, TfliteModel, read_tflite
+from stowplan.frontends.arena.flatbuffer import FlatBuffer
+from stowplan.frontends.arena.tflite_file import ALIGNMENT, AT_RUNTIME, TfliteModel, read_tflite
 from stowplan.log import collecting_unmodelled
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
 
-#: What the metadata begins with: its version, and the number of subgraphs.
-_HEAD = (1, 1)
+#: What the metadata begins with; the number of subgraphs follows.
+_VERSION = 1
 
 #: The old file keeps its alignment: it begins at a multiple of this.
 _BLOCK = 64
@@ -53,7 +56,7 @@ def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
     if not verification.ok:
         raise InputError(f"the plan is not valid for this model: {verification.violations[0].message}", source=source)
     with naming(source):
-        data = with_offsets(model, offsets(model, plan))
+        data = with_offsets(model.data, offsets(model, plan))
     files.write_atomic(path, data)
 
 
@@ -65,9 +68,70 @@ def offsets(model: TfliteModel, plan: Plan) -> list[int]:
     return every
 
 
-def with_offsets(model: TfliteModel, every: list[int]) -> bytes:
-    """The file with these offsets of its tensors as metadata."""
+def with_orders(model: TfliteModel, orders: Mapping[int, Sequence[int]]) -> bytes:
+    """The file with the operators of some subgraphs in other orders: positions of the operators, by the subgraph.
+
+    Raises
+    ------
+    InputError
+        An operator that stands before its list: references point forward.
+    """
+    data = bytearray(model.data)
     old = FlatBuffer(model.data)
+    graphs = old.tables(old.follow(0), schema.MODEL_SUBGRAPHS)
+    for graph, order in orders.items():
+        start, _ = old.vector(graphs[graph], schema.GRAPH_OPERATORS)
+        tables = [operator.table for operator in model.subgraphs[graph].operators]
+        for at, position in enumerate(order):
+            slot = start + 4 * at
+            if tables[position] <= slot:
+                raise InputError("found operators before their list, expected them behind it", place=f"subgraph {graph}")
+            struct.pack_into("<I", data, slot, tables[position] - slot)
+    return bytes(data)
+
+
+def with_offsets(data: bytes, every: Sequence[int]) -> bytes:
+    """A file with these offsets of its tensors as metadata."""
+    return _with_plan(data, every, FlatBuffer(data).vector(FlatBuffer(data).follow(0), schema.MODEL_SUBGRAPHS)[1])
+
+
+def one_operator(model: TfliteModel, graph: int, position: int) -> bytes:
+    """A model of one operator alone, with all that is planned of it at offset 0; tensors of others are empty."""
+    operator, tensors = model.subgraphs[graph].operators[position], model.subgraphs[graph].tensors
+    own = {*operator.reads, *operator.writes}
+    offsets = [0 if number in own and model.tensors[number].is_planned else AT_RUNTIME for number in tensors]
+    outputs = [tensors.index(number) for number in operator.writes]
+    return _with_plan(model.data, offsets, 1, _Part(graph, operator.table, {*map(tensors.index, own)}, outputs))
+
+
+class _Part(NamedTuple):
+    """What is left of a model: one operator of a subgraph, tensors by their numbers there."""
+
+    graph: int
+    operator: int
+    tensors: set[int]
+    outputs: list[int]
+
+    def write(self, new: _Writer, old: FlatBuffer, begin: int, slot: int) -> None:
+        """A subgraph of its own, where a slot refers to the list of subgraphs; the old file begins at ``begin``."""
+        source = old.tables(old.follow(0), schema.MODEL_SUBGRAPHS)[self.graph]
+        (only,) = new.vector(slot, 1)
+        fields = [schema.GRAPH_TENSORS, schema.GRAPH_INPUTS, schema.GRAPH_OUTPUTS, schema.GRAPH_OPERATORS]
+        table, slots = new.table(fields)
+        new.patch(only, table)
+        tensors = old.tables(source, schema.GRAPH_TENSORS)
+        entries = new.vector(slots[schema.GRAPH_TENSORS], len(tensors))
+        new.patch(new.vector(slots[schema.GRAPH_OPERATORS], 1)[0], begin + self.operator)
+        for field, numbers in ((schema.GRAPH_INPUTS, []), (schema.GRAPH_OUTPUTS, self.outputs)):
+            new.patch(slots[field], new.block(struct.pack(f"<{len(numbers)}i", *numbers), length=len(numbers)))
+        empty, shape = new.table([schema.TENSOR_SHAPE])
+        new.patch(shape[schema.TENSOR_SHAPE], new.block(bytes(4), length=1))
+        for number, (entry, tensor) in enumerate(zip(entries, tensors, strict=True)):
+            new.data[entry : entry + 4] = struct.pack("<i", (begin + tensor if number in self.tensors else empty) - entry)
+
+
+def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, part: _Part | None = None) -> bytes:
+    old = FlatBuffer(data)
     root = old.follow(0)
     buffers = old.tables(root, schema.MODEL_BUFFERS)
     if any(old.number(buffer, schema.BUFFER_OFFSET, "Q") > 1 for buffer in buffers):
@@ -95,7 +159,9 @@ def with_offsets(model: TfliteModel, every: list[int]) -> bytes:
         new.patch(0, table)
         struct.pack_into("<I", new.data, slots[_MODEL_VERSION], old.number(root, _MODEL_VERSION, "I"))
         for number, place in references.items():
-            if number not in (schema.MODEL_BUFFERS, schema.MODEL_METADATA):
+            if number == schema.MODEL_SUBGRAPHS and part is not None:
+                part.write(new, old, begin, slots[number])
+            elif number not in (schema.MODEL_BUFFERS, schema.MODEL_METADATA):
                 new.patch(slots[number], begin + place)
         entries = new.vector(slots[schema.MODEL_BUFFERS], len(buffers) + 1)
         for slot, place in zip(entries, buffers, strict=False):
@@ -113,11 +179,11 @@ def with_offsets(model: TfliteModel, every: list[int]) -> bytes:
         new.patch(entries[-1], holder)
         # Bytes of a buffer begin at a multiple of the alignment, behind their count.
         new.align(ALIGNMENT, 4)
-        content = struct.pack(f"<{3 + len(every)}i", *_HEAD, len(every), *every)
+        content = struct.pack(f"<{3 + len(every)}i", _VERSION, subgraphs, len(every), *every)
         new.patch(holds[0], new.block(content))
         new.align(_BLOCK)
         begin = len(new.data)
-    return bytes(new.data) + model.data
+    return bytes(new.data) + data
 
 
 class _Writer:

@@ -7,10 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stowplan.backends import tflite
+from stowplan.backends.tflm import write
 from stowplan.cli import main
 from stowplan.errors import InputError
-from stowplan.frontends.arena.tflite_file import AT_RUNTIME, OFFLINE_PLAN, FlatBuffer, read_tflite
+from stowplan.frontends.arena.flatbuffer import FlatBuffer
+from stowplan.frontends.arena.tflite_file import AT_RUNTIME, OFFLINE_PLAN, read_tflite
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.packing.quick import quick_plan
@@ -28,7 +29,7 @@ def a_plan() -> Plan:
 
 def test_offsets_come_back(tmp_path: Path) -> None:
     plan, path = a_plan(), tmp_path / "planned.tflite"
-    tflite.write_plan(MODEL, plan, path)
+    write.write_plan(MODEL, plan, path)
     data = path.read_bytes()
     assert words(path) == [1, 1, 11, plan.offsets[0], AT_RUNTIME, *plan.offsets[1:]]
     assert set(read_tflite(MODEL).offsets) == {AT_RUNTIME}
@@ -46,20 +47,20 @@ def test_offsets_come_back(tmp_path: Path) -> None:
 
 def test_a_plan_takes_the_place_of_another(tmp_path: Path) -> None:
     plan, path = a_plan(), tmp_path / "planned.tflite"
-    tflite.write_plan(MODEL, plan, path)
+    write.write_plan(MODEL, plan, path)
     higher = msgspec.structs.replace(plan, offsets=tuple(at + 64 for at in plan.offsets), objective=plan.objective + 64)
-    tflite.write_plan(path, higher, path)
+    write.write_plan(path, higher, path)
     data = path.read_bytes()
     found = FlatBuffer(data)
     assert [found.text(each, 0) for each in found.tables(found.follow(0), 6)] == ["note", OFFLINE_PLAN]
-    assert words(path)[3:] == tflite.offsets(read_tflite(MODEL), higher)
+    assert words(path)[3:] == write.offsets(read_tflite(MODEL), higher)
 
 
 def test_a_plan_that_does_not_hold_is_refused(tmp_path: Path) -> None:
     plan = a_plan()
     wrong = msgspec.structs.replace(plan, offsets=(0,) * len(plan.offsets), objective=576)
     with pytest.raises(InputError, match="share bytes"):
-        tflite.write_plan(MODEL, wrong, tmp_path / "no.tflite")
+        write.write_plan(MODEL, wrong, tmp_path / "no.tflite")
     assert not list(tmp_path.iterdir())
 
 
@@ -84,7 +85,7 @@ def test_the_schema_of_another_package_reads_it(tmp_path: Path) -> None:
     """With the tables that are generated of the schema, where they are installed."""
     schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
     path = tmp_path / "planned.tflite"
-    tflite.write_plan(MODEL, a_plan(), path)
+    write.write_plan(MODEL, a_plan(), path)
     old, new = (schema.ModelT.InitFromPackedBuf(each.read_bytes()) for each in (MODEL, path))
     assert [each.name for each in new.subgraphs[0].tensors] == [each.name for each in old.subgraphs[0].tensors]
     assert [bytes(each.name) for each in new.metadata] == [b"note", OFFLINE_PLAN.encode()]

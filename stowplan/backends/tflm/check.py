@@ -1,0 +1,206 @@
+"""Says what is wrong with a planned model: it is read back and run on paper, each byte owned by the tensor written last.
+
+Shares no code with what reads, orders and plans models, but for the access to fields of a flatbuffer.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stowplan.frontends.arena.flatbuffer import FlatBuffer
+
+#: Bytes of an element by the number of its type.
+_WIDTH = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 13: 4, 15: 4, 16: 2, 17: 1, 18: 2}
+_CUSTOM, _IF, _WHILE, _CALL_ONCE, _VAR_HANDLE = 32, 118, 119, 129, 142
+#: Read and assigned variables, and random numbers.
+_EFFECTS = (_CALL_ONCE, 143, 144, 146, 148, 149)
+
+#: Offsets and sizes are multiples of this many bytes.
+_UNIT = 16
+
+_BUFFERS, _METADATA, _SUBGRAPHS, _CODES = 4, 6, 2, 1
+
+
+@dataclass(frozen=True)
+class _Operator:
+    table: int
+    code: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    calls: tuple[int, ...]
+
+
+class _Model:
+    """What the runtime reads of a file."""
+
+    def __init__(self, data: bytes):
+        file = FlatBuffer(data)
+        root = file.follow(0)
+        holders = file.tables(root, _BUFFERS)
+        codes = file.tables(root, _CODES)
+        self.sizes: list[int] = []
+        """Bytes in the arena of each tensor; 0 where it has none."""
+        self.variables: set[int] = set()
+        self.graphs: list[tuple[list[int], list[int], list[_Operator]]] = []
+        """Inputs, outputs and operators of each subgraph."""
+        for graph in file.tables(root, _SUBGRAPHS):
+            begin = len(self.sizes)
+            for tensor in file.tables(graph, 0):
+                is_variable = file.number(tensor, 5, "B") > 0
+                if is_variable:
+                    self.variables.add(len(self.sizes))
+                is_stored = file.vector(holders[file.number(tensor, 2, "I")], 0)[1] > 0
+                bytes_ = math.prod(file.integers(tensor, 0)) * _WIDTH.get(file.number(tensor, 1, "b"), 0)
+                self.sizes.append(0 if is_stored or is_variable else -(-bytes_ // _UNIT) * _UNIT)
+            operators = []
+            for table in file.tables(graph, 3):
+                entry = codes[file.number(table, 0, "I")]
+                code = max(file.number(entry, 0, "b"), file.number(entry, 3, "i"))
+                reads, writes = ([begin + at for at in file.integers(table, each) if at >= 0] for each in (1, 2))
+                fields = {_IF: (0, 1), _WHILE: (0, 1), _CALL_ONCE: (0,)}.get(code, ())
+                calls = [file.number(file.follow(file.field(table, 4) or 0), each, "i") for each in fields]
+                operators.append(_Operator(table, code, tuple(reads), tuple(writes), tuple(calls)))
+                if code == _VAR_HANDLE:
+                    self.sizes[writes[0]] = 0
+            ends = ([begin + at for at in file.integers(graph, each)] for each in (1, 2))
+            self.graphs.append((*ends, operators))  # type: ignore[arg-type]
+        self.plan: list[int] = []
+        """The words of the offline plan."""
+        for entry in file.tables(root, _METADATA):
+            if file.text(entry, 0) == "OfflineMemoryAllocation":
+                start, count = file.vector(holders[file.number(entry, 1, "I")], 0)
+                self.plan = list(struct.unpack_from(f"<{count // 4}i", data, start))
+
+
+class _Run:
+    """One inference on paper.
+
+    Parameters
+    ----------
+    offsets
+        Of each tensor, -1 where the runtime places it; none: nothing is asked of bytes.
+    scratch
+        Offset and size of each piece of scratch memory, by the table of its operator.
+    unchecked
+        Tensors that may share bytes with one another.
+    shift
+        Bytes before the tables of operators that are not counted.
+    """
+
+    def __init__(
+        self,
+        model: _Model,
+        offsets: Sequence[int],
+        scratch: Mapping[int, Sequence[tuple[int, int]]],
+        unchecked: frozenset[int] = frozenset(),
+        shift: int = 0,
+    ):
+        self._model, self._offsets, self._scratch, self._unchecked = model, offsets, scratch, unchecked
+        self._shift = shift
+        self._callers: tuple[int, ...] = ()
+        pieces = [(at, model.sizes[number]) for number, at in enumerate(offsets)]
+        top = max((at + size for at, size in [*pieces, *(piece for every in scratch.values() for piece in every)]), default=0)
+        self._owner = np.full(-(-max(top, 0) // _UNIT), -1, np.int64)
+        self._value: dict[int, object] = {}
+        """What each tensor holds: the operator that wrote it."""
+        self.read: dict[tuple[int, ...], list[object]] = {}
+        """What each operator has read, by its table and those of its callers, and what each subgraph has returned."""
+        self.effects: dict[object, list[int]] = {}
+        """Operators that work on each variable, and those with other effects, in their sequence."""
+        self.wrong: list[str] = []
+        self._graph(0, "the input")
+
+    def _span(self, number: int) -> slice | None:
+        if not self._offsets or self._offsets[number] < 0 or not self._model.sizes[number]:
+            return None
+        return slice(self._offsets[number] // _UNIT, (self._offsets[number] + self._model.sizes[number]) // _UNIT)
+
+    def _write(self, numbers: Iterable[int], value: object) -> None:
+        for number in numbers:
+            self._value[number] = value, number
+            if (span := self._span(number)) is not None:
+                self._owner[span] = number
+
+    def _expect(self, numbers: Iterable[int], when: str) -> None:
+        """The tensors hold what was written to them."""
+        for number in numbers:
+            span = self._span(number)
+            if span is None or number in self._unchecked or number not in self._value:
+                continue
+            if (self._owner[span] != number).any():
+                self.wrong.append(f"tensor {number} is overwritten {when}")
+
+    def _graph(self, graph: int, value: object) -> None:
+        inputs, outputs, operators = self._model.graphs[graph]
+        self._write(inputs, value)
+        self._expect(inputs, "by another input")
+        for operator in operators:
+            self._operator(operator)
+        self._expect(outputs, f"before the end of subgraph {graph}")
+        self.read.setdefault((*self._callers, -1 - graph), []).extend(self._value.get(number) for number in outputs)
+
+    def _operator(self, operator: _Operator) -> None:
+        key, when = operator.table - self._shift, f"before or while an operator of code {operator.code} runs"
+        self._expect(operator.reads, when)
+        self.read.setdefault((*self._callers, key), []).extend(self._value.get(number) for number in operator.reads)
+        touched = [number for number in (*operator.reads, *operator.writes) if number in self._model.variables]
+        for effect in [*touched, *(["effect"] if operator.code in (*_EFFECTS, _CUSTOM) else [])]:
+            self.effects.setdefault(effect, []).append(key)
+        # What nobody has written is memory of the operator's own.
+        self._write([number for number in operator.reads if number not in self._value and self._model.sizes[number]], key)
+        self._write(operator.writes, key)
+        for at, size in self._scratch.get(key, ()):
+            self._owner[at // _UNIT : (at + size) // _UNIT] = -1
+        self._expect((*operator.reads, *operator.writes), when)
+        # A loop runs twice: what it ends with is what it begins with.
+        self._callers = (*self._callers, key)
+        for called in operator.calls * (2 if operator.code == _WHILE else 1):
+            self._graph(called, self._callers)
+            self._expect((*operator.reads, *operator.writes), f"by subgraph {called}")
+        self._callers = self._callers[:-1]
+
+
+def faults(
+    source: bytes,
+    planned: bytes,
+    scratch: Mapping[tuple[int, int], Sequence[tuple[int, int]]],
+    unchecked: frozenset[int] = frozenset(),
+) -> list[str]:
+    """What is wrong, one line each; empty where nothing is.
+
+    Parameters
+    ----------
+    source
+        The model as it was.
+    planned
+        The same with offsets, its operators perhaps in another order.
+    scratch
+        Offset and size of each piece of scratch memory, by the subgraph and the place in ``source`` of the operator.
+    unchecked
+        Tensors that stand where they did, and may share bytes with one another.
+    """
+    before, after = _Model(source), _Model(planned)
+    words, counts = after.plan, [len(after.graphs), len(after.sizes)]
+    if words[1:3] != counts or len(words) != 3 + counts[1]:
+        return [f"the plan is of {words[1:3]} subgraphs and tensors, the model has {counts}"]
+    if any(at != -1 and (at < 0 or at % _UNIT) for number, at in enumerate(words[3:]) if number not in unchecked):
+        return [f"an offset is no multiple of {_UNIT}"]
+    # The old file is the end of the new one, so tables keep their places from there.
+    shift = len(planned) - len(source)
+    for number, ((_, _, old), (_, _, new)) in enumerate(zip(before.graphs, after.graphs, strict=True)):
+        if sorted(operator.table + shift for operator in old) != sorted(operator.table for operator in new):
+            return [f"the operators of subgraph {number} are not those that were there"]
+    tables = {(graph, at): each.table for graph, (_, _, every) in enumerate(before.graphs) for at, each in enumerate(every)}
+    old_run = _Run(before, (), {})
+    new_run = _Run(after, words[3:], {tables[name]: pieces for name, pieces in scratch.items()}, unchecked, shift)
+    wrong = list(dict.fromkeys(new_run.wrong))
+    if new_run.read != old_run.read:
+        wrong.append("an operator reads other values than before")
+    if new_run.effects != old_run.effects:
+        wrong.append("operators with effects run in another sequence")
+    return wrong

@@ -1,0 +1,154 @@
+"""Orders of a model's operators that need less memory than the file's.
+
+Each subgraph is a problem of operator order. What is inside an operator, its scratch memory and the subgraphs that it calls,
+counts as a tensor that it writes and nobody reads. Operators keep their sequence where they may do more than to compute their
+results: those that read or write variables, draw random numbers, call subgraphs that do, and custom ones that are not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from stowplan.backends.search import solve_with
+from stowplan.backends.tflm.scratch import Scratch, rounded
+from stowplan.errors import InputError
+from stowplan.frontends.arena.tflite_file import CALL_ONCE, Operator, Subgraph, TfliteModel
+from stowplan.models.operator_order.bounds import forced_loads
+from stowplan.models.operator_order.problem import Op, Problem, Tensor
+from stowplan.models.operator_order.structure import build
+from stowplan.portfolio.context import Options
+
+#: Builtin operators that keep their sequence: CALL_ONCE, READ_VARIABLE, ASSIGN_VARIABLE, and those that draw random numbers.
+_EFFECTS = frozenset({CALL_ONCE, 143, 144, 146, 148, 149})
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """The operators of all subgraphs in an order."""
+
+    orders: Mapping[int, tuple[int, ...]]
+    """Of each subgraph that has another order than the file's: places in the file."""
+    bound: int
+    """Bytes that live at once in any order, at least."""
+
+    def subgraphs(self, model: TfliteModel) -> list[Subgraph]:
+        """The subgraphs as they run."""
+        found = list(model.subgraphs)
+        for graph, order in self.orders.items():
+            found[graph] = replace(found[graph], operators=tuple(found[graph].operators[at] for at in order))
+        return found
+
+
+def ordered(model: TfliteModel, scratch: Scratch, options: Options | None) -> Ordered:
+    """The order of least peak; of graphs in which nothing lower is possible, or was found, that of the file.
+
+    Parameters
+    ----------
+    options
+        How long to look for each graph; None keeps the order of the file, and gives the bound alone.
+    """
+    return _Orders(model, scratch, options).run()
+
+
+class _Graph(NamedTuple):
+    """A subgraph in the best order that was found."""
+
+    order: tuple[int, ...]
+    peak: int
+    bound: int
+
+
+class _Orders:
+    def __init__(self, model: TfliteModel, scratch: Scratch, options: Options | None):
+        self._model, self._scratch, self._options = model, scratch, options
+        self._found: dict[int, _Graph] = {}
+        self._has_effects: dict[int, bool] = {}
+
+    def run(self) -> Ordered:
+        """All subgraphs that run."""
+        bound = self._order(0).bound
+        return Ordered(
+            {graph: each.order for graph, each in self._found.items() if list(each.order) != sorted(each.order)}, bound
+        )
+
+    def _order(self, graph: int) -> _Graph:
+        if graph not in self._found:
+            self._found[graph] = self._ordered(graph)
+        return self._found[graph]
+
+    def _ordered(self, graph: int) -> _Graph:
+        operators = self._model.subgraphs[graph].operators
+        given = tuple(range(len(operators)))
+        inside = [self._inside(graph, at, operator) for at, operator in enumerate(operators)]
+        found, least = [each for each, _ in inside], [each for _, each in inside]
+        try:
+            problem, floor = self._problem(graph, found), self._problem(graph, least)
+        except InputError:
+            # Tensors that several operators write: their order says what they hold.
+            return _Graph(given, sum(found), 0)
+        # Inputs are there together, whether somebody reads them or not.
+        start = sum(self._model.tensors[number].size for number in {*self._model.subgraphs[graph].inputs})
+        bound = max(start, int(forced_loads(build(floor)).max(initial=0)))
+        order, peak = given, max(start, build(problem).peak(given))
+        if peak > bound and self._options is not None:
+            result = solve_with(self._options, problem)
+            if result.plan is not None and result.plan.objective < peak:
+                order, peak = result.plan.order, result.plan.objective
+            if found == least:
+                bound = max(bound, min(peak, result.bound or 0))
+        return _Graph(order, peak, bound)
+
+    def _inside(self, graph: int, position: int, operator: Operator) -> tuple[int, int]:
+        """Bytes inside an operator in the orders that were found, and the least."""
+        own = sum(map(rounded, self._scratch.get((graph, position), ())))
+        called = [self._order(each) for each in operator.calls]
+        return own + max((each.peak for each in called), default=0), own + max((each.bound for each in called), default=0)
+
+    def _problem(self, graph: int, inside: Sequence[int]) -> Problem:
+        subgraph, tensors = self._model.subgraphs[graph], self._model.tensors
+        touched = [number for operator in subgraph.operators for number in (*operator.reads, *operator.writes)]
+        numbers = sorted({*subgraph.inputs, *subgraph.outputs, *touched})
+        index = {number: at for at, number in enumerate(numbers)}
+        every = [Tensor(id=tensors[number].name, size=tensors[number].size * tensors[number].is_planned) for number in numbers]
+        written = {number for operator in subgraph.operators for number in operator.writes}
+        ops = []
+        for position, operator in enumerate(subgraph.operators):
+            writes = [index[number] for number in dict.fromkeys(operator.writes)]
+            if inside[position]:
+                writes.append(len(every))
+                every.append(Tensor(id=f"inside {position}", size=inside[position]))
+            reads = [at for number in dict.fromkeys(operator.reads) if (at := index[number]) not in writes]
+            ops.append(Op(id=str(position), reads=tuple(reads), writes=tuple(writes)))
+        return Problem(
+            name=self._model.name,
+            tensors=tuple(every),
+            ops=tuple(ops),
+            # What nobody writes, weights among it, is there.
+            inputs=tuple(at for number, at in index.items() if number not in written),
+            outputs=tuple(index[number] for number in dict.fromkeys(subgraph.outputs)),
+            precedences=self._precedences(subgraph),
+        )
+
+    def _precedences(self, subgraph: Subgraph) -> tuple[tuple[int, int], ...]:
+        """Operators with effects in their sequence, and those that share a variable in theirs."""
+        chains: dict[int, list[int]] = {}
+        for position, operator in enumerate(subgraph.operators):
+            if self._may_do_more(operator):
+                chains.setdefault(-1, []).append(position)
+            for number in dict.fromkeys((*operator.reads, *operator.writes)):
+                if self._model.tensors[number].is_variable:
+                    chains.setdefault(number, []).append(position)
+        return tuple(dict.fromkeys(pair for chain in chains.values() for pair in pairwise(chain)))
+
+    def _may_do_more(self, operator: Operator) -> bool:
+        return operator.code in _EFFECTS or operator.is_opaque or any(self._does_more(called) for called in operator.calls)
+
+    def _does_more(self, graph: int) -> bool:
+        if graph not in self._has_effects:
+            operators = self._model.subgraphs[graph].operators
+            variables = any(self._model.tensors[at].is_variable for operator in operators for at in operator.reads)
+            self._has_effects[graph] = variables or any(map(self._may_do_more, operators))
+        return self._has_effects[graph]

@@ -1,0 +1,358 @@
+"""A plan of a model's arena: an order of its operators, and offsets for its tensors, never above the runtime's own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from stowplan.backends.fallback import UnsupportedError
+from stowplan.backends.search import solve_with
+from stowplan.backends.tflm import greedy, runtime
+from stowplan.backends.tflm import scratch as scratch_memory
+from stowplan.backends.tflm.check import faults
+from stowplan.backends.tflm.order import Ordered, ordered
+from stowplan.backends.tflm.overlap import overlaps
+from stowplan.backends.tflm.write import with_offsets, with_orders
+from stowplan.errors import InputError, UsageError, VerificationError, to_install
+from stowplan.frontends.arena.tflite_file import (
+    ALIGNMENT,
+    AT_RUNTIME,
+    OFFLINE_PLAN,
+    Scopes,
+    TfliteModel,
+    read_tflite,
+    scopes,
+)
+from stowplan.log import collecting_unmodelled
+from stowplan.models.packing.bounds import load_bound
+from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.packing import arrays, orders
+from stowplan.portfolio.packing.search import HeuristicSearch
+
+#: Climbs by simple orders before a search with all candidates.
+_CLIMBS = 60
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a model; all sizes in bytes."""
+
+    model: str
+    subgraphs: int
+    operators: int
+    tensors: int
+    """That have a place in the head."""
+    head: int
+    """What the runtime's head takes under the plan."""
+    bound: int
+    """No offsets take less, in any order where orders were looked for."""
+    any_order: bool
+    """Whether operators were free to move."""
+    greedy: int
+    """What the head takes where the runtime plans."""
+    moved: int
+    """Operators that run at another place than in the file."""
+    scratch: dict[str, tuple[int, ...]]
+    """What operators ask for while they run, by their places in the file."""
+    scratch_from: str
+    """Where that is known from."""
+    offsets: tuple[int, ...]
+    """Of each tensor over all subgraphs; -1 where the runtime places it."""
+    orders: dict[int, tuple[int, ...]]
+    """Operators as they run, of subgraphs that have another order than in the file."""
+    seconds: float
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no plan has a lower head."""
+        return self.head <= self.bound
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A planned model."""
+
+    source: TfliteModel
+    summary: Summary
+    data: bytes
+    """The model with the plan in it."""
+    problem: Problem
+    """The buffers of the order that was taken, scratch memory among them."""
+    plan: Plan
+    runtime: Plan | None
+    """What the runtime's own planner does with :attr:`problem`; None where operators were moved."""
+
+
+def plan_model(
+    path: str | Path,
+    *,
+    scratch: Sequence[str] = (),
+    measured: scratch_memory.Scratch | None = None,
+    replace_offline_plan: bool = False,
+    reorder: bool = True,
+    kernels: str = "none",
+    options: Options | None = None,
+) -> Planned:
+    """Plan a TensorFlow Lite model for the arena of TensorFlow Lite Micro.
+
+    Parameters
+    ----------
+    path
+        The model.
+    scratch
+        Sizes of scratch memory that hold, as :func:`stowplan.backends.tflm.scratch.given` reads them.
+    measured
+        Sizes that were measured; else those of the reference kernels.
+    replace_offline_plan
+        A plan that the model has is made anew, but for the tensors of custom operators; without it such a model is refused.
+    reorder
+        Whether operators may run in another order.
+    kernels
+        Kernels whose accesses say which tensors may share bytes (:mod:`stowplan.backends.tflm.overlap`).
+    options
+        Of the searches; 10 seconds for each by default.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, has a plan, or asks for scratch memory of unknown size.
+    UsageError
+        Scratch memory of operators that are not there.
+    VerificationError
+        The planned model does not hold; this is an error of this package.
+    """
+    began = time.monotonic()
+    model = _read(path, replace_offline_plan)
+    lives = scopes(len(model.tensors), model.subgraphs)
+    sizes = _scratch(model, lives, scratch, measured, path)
+    search = options or Options(time_limit=10.0)
+    if overlaps(model, kernels):
+        raise UsageError("found pairs of tensors that share bytes, which no plan knows yet")
+    may_move = reorder and not model.fixed
+    order = ordered(model, sizes, search if may_move else None)
+    given, as_given = _Arena(model, lives, sizes), Ordered({}, order.bound)
+    runtimes = given.placed(())
+    tried = [(given.best(search, order.bound), as_given), (runtimes, as_given)]
+    if order.orders and tried[0][0].head > order.bound:
+        names = {(graph, to): (graph, at) for graph, steps in order.orders.items() for to, at in enumerate(steps)}
+        moved = _Arena(model, scopes(len(model.tensors), order.subgraphs(model)), sizes, names)
+        tried.append((moved.best(search, order.bound), order))
+    # The runtime's own is last of those that are equal: offsets that are written hold on other devices, too.
+    best, taken = min(tried, key=lambda each: (each[0].head, each[0] is runtimes))
+    bound = max(order.bound if may_move else load_bound(given.problem), given.floor)
+    try:
+        data = with_offsets(with_orders(model, taken.orders), best.offsets)
+    except InputError as error:
+        raise error.within(path) from None
+    wrong = faults(model.data, data, best.scratch, model.fixed)
+    if wrong:
+        raise VerificationError(f"{path}: the planned model does not hold: {wrong[0]}")
+    summary = Summary(
+        model=model.name,
+        subgraphs=len(model.subgraphs),
+        operators=sum(len(graph.operators) for graph in model.subgraphs),
+        tensors=sum(tensor.is_planned for tensor in model.tensors),
+        head=best.head,
+        bound=min(bound, best.head),
+        any_order=may_move,
+        greedy=runtimes.head,
+        moved=sum(at != to for steps in taken.orders.values() for to, at in enumerate(steps)),
+        scratch={f"{graph}:{position}": each for (graph, position), each in sorted(sizes.items()) if each},
+        scratch_from="given" if scratch else "measured" if measured is not None else "reference kernels",
+        offsets=tuple(best.offsets),
+        orders=dict(taken.orders),
+        seconds=round(time.monotonic() - began, 3),
+    )
+    return Planned(model, summary, data, best.problem, best.plan, None if taken.orders else runtimes.plan)
+
+
+def plan_and_run(
+    path: str | Path,
+    *,
+    run: bool = True,
+    seeds: int = 3,
+    inferences: int = 5,
+    on_progress: Callable[[str], None] = lambda text: None,
+    scratch: Sequence[str] = (),
+    replace_offline_plan: bool = False,
+    **others: Any,
+) -> tuple[Planned, runtime.Run | None, str]:
+    """:func:`plan_model` with scratch memory measured by the runtime, then run both models there, where it is installed.
+
+    Parameters
+    ----------
+    run
+        Whether to; else nothing is measured.
+    seeds, inferences
+        As :func:`stowplan.backends.tflm.runtime.run` takes them.
+    others
+        As :func:`plan_model` takes them.
+
+    Returns
+    -------
+    tuple
+        The plan; what the runtime made of it, None where it was not run; and why it was not.
+    """
+    keywords = {"scratch": scratch, "replace_offline_plan": replace_offline_plan, **others}
+    why = "" if run else "as asked for"
+    if run and runtime.version() is None:
+        why = f"{runtime.WHEEL} is not installed ({to_install('tflm')})"
+    if why:
+        return plan_model(path, **keywords), None, why
+    with collecting_unmodelled():
+        # Planning tells of it.
+        model = _read(path, replace_offline_plan)
+    measured = None
+    try:
+        on_progress("tflm: measures scratch memory")
+        measured = None if scratch else runtime.measured(model)
+        planned = plan_model(path, measured=measured, **keywords)
+        on_progress("tflm: runs the models")
+        done = runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
+        if done.head != planned.summary.head and not scratch:
+            # Some kernel asks for more than is known of it.
+            measured = runtime.measured(model, every=True)
+            planned = plan_model(path, measured=measured, **keywords)
+            done = runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
+        if done.arena > done.greedy_arena and planned.summary.moved:
+            # What is persistent stands in the order of preparation, and may leave other gaps.
+            planned = plan_model(path, measured=measured, **keywords | {"reorder": False})
+            done = runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
+    except UnsupportedError as error:
+        return plan_model(path, measured=measured, **keywords), None, str(error)
+    return planned, done, ""
+
+
+def _read(path: str | Path, replace_offline_plan: bool) -> TfliteModel:
+    model = read_tflite(path, replace_offline_plan=replace_offline_plan)
+    if not replace_offline_plan and any(offset != AT_RUNTIME for offset in model.offsets):
+        advice = "--set replace_offline_plan=yes plans anew, but for custom operators"
+        raise InputError(f"found offsets in the model, expected none; {advice}", source=path, place=OFFLINE_PLAN)
+    return model
+
+
+def _scratch(
+    model: TfliteModel,
+    lives: Scopes,
+    texts: Sequence[str],
+    measured: scratch_memory.Scratch | None,
+    path: str | Path,
+) -> dict[tuple[int, int], tuple[int, ...]]:
+    known, unknown = scratch_memory.of_reference_kernels(model)
+    for name, sizes in (measured or {}).items():
+        # One number for all that an operator asks for: the kernels' own sizes say more where they agree.
+        if sum(map(scratch_memory.rounded, known.get(name, ()))) != sum(map(scratch_memory.rounded, sizes)):
+            known[name] = tuple(sizes)
+    said = scratch_memory.given(model, lives, texts)
+    for graph, position in unknown:
+        if (graph, position) in said or (graph, position) in (measured or {}):
+            continue
+        what = model.subgraphs[graph].operators[position].what
+        label = f"{graph}:{position}" if graph else str(position)
+        message = f"what scratch memory {what} asks for is not known; --scratch {label}=BYTES says it (0: none)"
+        raise InputError(message, source=path, place=f"operator {label}")
+    return known | said
+
+
+class _Placed(NamedTuple):
+    """Where the runtime puts what it is asked for."""
+
+    head: int
+    offsets: list[int]
+    """Of each tensor, in the model."""
+    scratch: dict[tuple[int, int], list[tuple[int, int]]]
+    """Offset and size of each piece of scratch memory, by the operator's place in the file."""
+    problem: Problem
+    plan: Plan
+    """The same as buffers, a piece of scratch memory each."""
+
+
+class _Arena:
+    """The buffers of a model in one order; ``names`` are places of operators in the file by those in this order."""
+
+    def __init__(
+        self,
+        model: TfliteModel,
+        lives: Scopes,
+        scratch: scratch_memory.Scratch,
+        names: Mapping[tuple[int, int], tuple[int, int]] | None = None,
+    ):
+        self._model, self._lives = model, lives
+        self._tensors = [number for number, tensor in enumerate(model.tensors) if tensor.is_planned]
+        self._unused = [number for number in self._tensors if lives.last[number] < 0]
+        self.floor = max((model.tensors[number].size for number in self._unused), default=0)
+        """Bytes of the largest tensor that no operator has, which is placed all the same."""
+        spans = {(names or {}).get(at, at): span for at, span in sorted(lives.operators.items())}
+        # In the order in which operators are prepared.
+        self._scratch = {at: (scratch[at], span) for at, span in spans.items() if scratch.get(at)}
+        self.problem = self._problem(lambda sizes: sizes)
+
+    def _problem(self, pieces: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Problem:
+        """Tensors, scratch memory in pieces, and what is fixed."""
+        lives, count = self._lives, len(self._model.planned)
+        buffers = [
+            msgspec.structs.replace(buffer, lower=lives.first[number], upper=lives.last[number] + 1)
+            for number, buffer in zip(self._model.planned, self._model.problem.buffers, strict=False)
+        ]
+        for (graph, position), (sizes, (first, last)) in self._scratch.items():
+            for number, size in enumerate(pieces(tuple(map(scratch_memory.rounded, sizes)))):
+                name = f"scratch {graph}:{position} {number}"
+                buffers.append(Buffer(id=name, lower=first, upper=last + 1, size=size, alignment=ALIGNMENT))
+        return Problem(name=self._model.name, buffers=(*buffers, *self._model.problem.buffers[count:]))
+
+    def placed(self, packed: Sequence[int]) -> _Placed:
+        """What the runtime does with these offsets of the planned tensors; of none with those that the file has."""
+        model = self._model
+        offsets = [at if number in model.fixed else AT_RUNTIME for number, at in enumerate(model.offsets)]
+        if packed:
+            # Nobody reads or writes what is unused, and the runtime places it all the same.
+            offsets = [0 if number in self._unused and at == AT_RUNTIME else at for number, at in enumerate(offsets)]
+            for number, at in zip(model.planned, packed, strict=False):
+                offsets[number] = at
+        requests = []
+        for number in self._tensors:
+            fixed = None if offsets[number] == AT_RUNTIME else offsets[number]
+            requests.append(
+                greedy.Request(model.tensors[number].size, self._lives.first[number], self._lives.last[number], fixed)
+            )
+        for sizes, span in self._scratch.values():
+            requests += [greedy.Request(scratch_memory.rounded(size), *span) for size in sizes]
+        places = greedy.place(requests)
+        of_tensor = dict(zip(self._tensors, places, strict=False))
+        rest = places[len(self._tensors) :]
+        pieces = zip(rest, (each.size for each in requests[len(self._tensors) :]), strict=True)
+        scratch = {at: [next(pieces) for _ in sizes] for at, (sizes, _) in self._scratch.items()}
+        of_buffers = [*(of_tensor[number] for number in model.planned), *rest]
+        of_buffers += [buffer.offset or 0 for buffer in self.problem.buffers[len(of_buffers) :]]
+        height = max((at + buffer.size for at, buffer in zip(of_buffers, self.problem.buffers, strict=True)), default=0)
+        plan = Plan(problem=self.problem.digest, objective=height, offsets=tuple(of_buffers))
+        return _Placed(greedy.head(requests, places), offsets, scratch, self.problem, plan)
+
+    def best(self, options: Options, bound: int) -> _Placed:
+        """The best that is found. An operator's scratch memory is kept free in one piece: the runtime finds room in it."""
+        problem = self._problem(lambda sizes: (sum(sizes),))
+        return self.placed(_packed(problem, options, max(bound, load_bound(problem))))
+
+
+def _packed(problem: Problem, options: Options, target: int) -> Sequence[int]:
+    """Offsets of the lowest height that is found: in a moment, or by all candidates of packing."""
+    data = arrays.build(problem)
+    best: list[Plan] = []
+    if problem.buffers and data.is_plain:
+
+        def keep(_: int, offsets: arrays.Ints, __: str) -> None:
+            best.append(arrays.export_plan(problem, data, offsets))
+
+        search = HeuristicSearch(data, target // data.unit, 0, keep, lambda: False)
+        search.climb_orders(range(orders.PEAK + 1), "orders", _CLIMBS)
+    if not best or min(plan.objective for plan in best) > target:
+        result = solve_with(options, problem)
+        if result.plan is not None:
+            best.append(result.plan)
+    return min(best, key=lambda plan: plan.objective).offsets if best else ()

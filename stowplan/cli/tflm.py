@@ -1,0 +1,155 @@
+"""``stowplan tflm``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from stowplan import files
+from stowplan.cli.options import Picture, Quiet, Report, Seed, option, with_options
+from stowplan.cli.output import note, say, say_json
+from stowplan.cli.outputs import check_outputs, check_picture
+from stowplan.errors import UsageError
+from stowplan.frontends.options import ReadOptions
+
+if TYPE_CHECKING:
+    from stowplan.backends.tflm.planning import Planned, Summary
+    from stowplan.backends.tflm.runtime import Run
+
+#: Endings of files that are written.
+_ENDINGS = (".tflite", ".cc", ".h", ".json")
+
+
+@with_options(inputs=("replace_offline_plan",))
+def tflm_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="TensorFlow Lite model.")],
+    options: ReadOptions,
+    output: Annotated[
+        list[Path] | None,
+        option("-o --output", "FILE", "Write the planned model, by the ending: .tflite, .cc, .h, .json; again and again."),
+    ] = None,
+    scratch: Annotated[
+        list[str] | None,
+        option(
+            "--scratch",
+            "FILE|OPERATOR=BYTES",
+            "Scratch memory of the device's kernels: a table (JSON), a log of TF_LITE_SHOW_MEMORY_USE, or one operator's.",
+        ),
+    ] = None,
+    keep_order: Annotated[bool, option("--keep-order", "", "Operators stay in the order of the file.")] = False,
+    no_run: Annotated[bool, option("--no-run", "", "Do not run the models, whether the runtime is installed or not.")] = False,
+    time_limit: Annotated[float, option("--time-limit", "SECONDS", "For the order and for the offsets, each.")] = 10.0,
+    seed: Seed = 0,
+    report: Report = None,
+    png: Picture = None,
+    as_json: Annotated[bool, option("--json", "", "Print the result as JSON.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Plan a model's arena for TensorFlow Lite Micro: its operators' order and its tensors' offsets.
+
+    Never above what the runtime's own planner takes. With the extra 'tflm' the model is run with the plan and without: the
+    least arena is found, and outputs are compared bit by bit.
+    """
+    written = output or []
+    for path in written:
+        if path.suffix not in _ENDINGS:
+            raise UsageError(f"-o: found {path.name!r}, expected a name that ends in {', '.join(_ENDINGS)}")
+    check_outputs((*written, report, png), inputs=(model,))
+    from stowplan.backends.tflm.planning import plan_and_run
+    from stowplan.log import collecting_unmodelled, unmodelled_lines
+    from stowplan.portfolio.context import Options
+
+    with collecting_unmodelled() as unmodelled:
+        planned, run, why = plan_and_run(
+            model,
+            scratch=scratch or (),
+            replace_offline_plan=options.replace_offline_plan,
+            reorder=not keep_order,
+            options=Options(time_limit=time_limit, seed=seed),
+            run=not no_run,
+            on_progress=(lambda text: None) if quiet else note,
+        )
+    check_picture(planned.problem, png)
+    for path in written:
+        files.write_atomic(path, _content(path, planned, run))
+    warnings = unmodelled_lines(unmodelled)
+    if as_json:
+        say_json(_as_json(planned, run) | {"warnings": warnings, "not_run": why})
+    else:
+        say("\n".join((*_lines(planned.summary, run, why), *(f"  warning    {line}" for line in warnings))))
+    if png is not None or report is not None:
+        _draw(planned, png, report)
+    raise typer.Exit(4 if run is not None and run.differs is not None else 0)
+
+
+def _as_json(planned: Planned, run: Run | None) -> dict[str, object]:
+    summary = planned.summary
+    return {
+        "format": "stowplan.tflm",
+        "version": 1,
+        **msgspec.to_builtins(summary, str_keys=True),
+        "proven": summary.is_proven,
+        "runtime": None if run is None else msgspec.to_builtins(run),
+    }
+
+
+def _content(path: Path, planned: Planned, run: Run | None) -> bytes:
+    from stowplan.backends.tflm import sources
+
+    if path.suffix == ".tflite":
+        return planned.data
+    if path.suffix == ".json":
+        return files.encode(_as_json(planned, run))
+    if path.suffix == ".cc":
+        return sources.source(path.stem, planned.data)
+    sizes = {"head": planned.summary.head} if run is None else {"": run.arena, "head": run.head, "tail": run.tail}
+    return sources.header(path.stem, planned.data, sizes)
+
+
+def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
+    """What people read."""
+    gain = summary.greedy - summary.head
+    what = "no order and no offsets take less" if summary.any_order else "no offsets take less in this order"
+    proof = f"proven: {what}" if summary.is_proven else "not proven"
+    lines = [
+        f"tflm {summary.model}: {summary.operators} operators, {summary.tensors} tensors, {summary.subgraphs} subgraphs",
+        f"  head       {summary.head:,} bytes, {_less(gain, summary.greedy)} of the runtime's own planner",
+        f"  bound      {summary.bound:,} bytes ({proof})",
+        f"  remains    {summary.head - summary.bound:,} bytes above the bound",
+        f"  order      {f'{summary.moved} operators moved' if summary.moved else 'as in the file'}",
+    ]
+    if summary.scratch:
+        peak = max(sum(sizes) for sizes in summary.scratch.values())
+        lines.append(f"  scratch    {peak:,} bytes at most, for {len(summary.scratch)} operators ({summary.scratch_from})")
+    if run is None:
+        return [*lines, f"  run        nothing was run: {why}"]
+    lines += [
+        f"  tail       {run.tail:,} bytes here; pointers of a 32-bit device are smaller",
+        f"  arena      {run.arena:,} bytes at least, {_less(run.greedy_arena - run.arena, run.greedy_arena)} without the plan",
+    ]
+    if run.differs is None:
+        tried = f"{run.seeds} seeds, {run.inferences} inferences each"
+        return [*lines, f"  outputs    equal bit by bit ({tried}, {run.version})"]
+    return [*lines, "  outputs    NOT equal: seed {}, inference {}; do not use the plan".format(*run.differs)]
+
+
+def _less(gain: int, before: int) -> str:
+    return f"{gain:,} less than the {before:,}" if gain else f"as the {before:,}"
+
+
+def _draw(planned: Planned, png: Path | None, report: Path | None) -> None:
+    """The arena as packing has it, beside that of the runtime's own planner."""
+    beside = [] if planned.runtime is None else [("runtime", planned.runtime)]
+    if png is not None:
+        from stowplan.report.presenter import draw
+
+        draw(planned.problem, [("plan", planned.plan), *beside], png)
+    if report is not None:
+        from stowplan.portfolio.solve import solve
+        from stowplan.report.html import write_report
+
+        result = solve(planned.problem, time_limit=2.0, plans={"plan": planned.plan})
+        write_report(planned.problem, result, report, compare=beside[0] if beside else None)

@@ -1,0 +1,162 @@
+"""Small models of TensorFlow Lite Micro: several subgraphs, options of operators, floating-point tensors."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.frontends.arena.tflite_models import Number, flatbuffer, tensor
+
+ADD, CONCATENATION, RELU, MUL, NEG, LESS, SUM, ABS = 0, 2, 19, 18, 59, 58, 74, 101
+IF, WHILE, CALL_ONCE, VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE = 118, 119, 129, 142, 143, 144
+
+#: Number of an operator's options in the union of all of them.
+_OPTIONS = {ADD: 11, CONCATENATION: 10, MUL: 21, LESS: 41, SUM: 27, IF: 92, WHILE: 93, CALL_ONCE: 103, VAR_HANDLE: 111}
+
+
+class Step(NamedTuple):
+    """An operator of a subgraph."""
+
+    code: int
+    reads: list[int]
+    writes: list[int]
+    options: dict[int, Any] = {}  # noqa: RUF012
+
+
+class Graph(NamedTuple):
+    """A subgraph."""
+
+    tensors: list[dict[int, Any]]
+    inputs: list[int]
+    outputs: list[int]
+    steps: list[Step]
+
+
+def real(*shape: int) -> dict[int, Any]:
+    """A tensor of float32."""
+    return tensor(list(shape), 0)
+
+
+def handle() -> dict[int, Any]:
+    """A tensor that stands for a variable."""
+    return tensor([], 13)
+
+
+def save(path: Path, *graphs: Graph, custom: str = "mine", buffers: tuple[bytes, ...] = ()) -> Path:
+    """A model of subgraphs; buffers from the second on are ``buffers``."""
+    codes = sorted({step.code for graph in graphs for step in graph.steps})
+    tables = []
+    for graph in graphs:
+        operators = []
+        for step in graph.steps:
+            fields: dict[int, Any] = {0: Number(codes.index(step.code)), 1: step.reads, 2: step.writes}
+            if step.code in _OPTIONS:
+                fields |= {3: Number(_OPTIONS[step.code], "B"), 4: step.options}
+            operators.append(fields)
+        tables.append({0: graph.tensors, 1: graph.inputs, 2: graph.outputs, 3: operators})
+    names = [{0: Number(min(code, 127), "b"), 1: custom, 2: Number(1, "i"), 3: Number(code, "i")} for code in codes]
+    path.write_bytes(flatbuffer({0: Number(3), 1: names, 2: tables, 4: [{}, *({0: each} for each in buffers)]}))
+    return path
+
+
+def number(value: int) -> Number:
+    """A number of 32 bits, with its sign."""
+    return Number(value, "i")
+
+
+def branch(path: Path) -> Path:
+    """An IF whose branches have tensors of their own."""
+    main = Graph(
+        [real(64), real(1), real(64), tensor([1], 6), real(64), real(64)],
+        [0, 1],
+        [5],
+        [
+            Step(NEG, [0], [2]),
+            Step(LESS, [1, 1], [3]),
+            Step(IF, [3, 0, 2], [4], {0: number(1), 1: number(2)}),
+            Step(ADD, [4, 0], [5]),
+        ],
+    )
+    one = Graph([real(64)] * 4, [0, 1], [3], [Step(MUL, [0, 1], [2]), Step(NEG, [2], [3])])
+    two = Graph([real(64)] * 3, [0, 1], [2], [Step(ADD, [0, 1], [2])])
+    return save(path, main, one, two)
+
+
+def loop(path: Path) -> Path:
+    """A WHILE that counts to three."""
+    three = {**real(1), 2: Number(1)}
+    main = Graph(
+        [real(1), real(64), real(1), real(64), real(64)],
+        [0, 1],
+        [4],
+        [Step(WHILE, [0, 1], [2, 3], {0: number(1), 1: number(2)}), Step(ADD, [3, 1], [4])],
+    )
+    condition = Graph([real(1), real(64), three, tensor([1], 6)], [0, 1], [3], [Step(LESS, [0, 2], [3])])
+    body = Graph(
+        [real(1), real(64), three, real(1), real(64), real(64)],
+        [0, 1],
+        [3, 5],
+        [Step(ADD, [0, 2], [3]), Step(NEG, [1], [4]), Step(MUL, [4, 4], [5])],
+    )
+    return save(path, main, condition, body, buffers=(struct.pack("<f", 1.0),))
+
+
+def state(path: Path) -> Path:
+    """A variable that sums up inputs, set up by CALL_ONCE; tensor 5 is nobody's."""
+    start = Graph(
+        [handle(), {**real(64), 2: Number(1)}],
+        [],
+        [],
+        [Step(VAR_HANDLE, [], [0], {1: "sum"}), Step(ASSIGN_VARIABLE, [0, 1], [])],
+    )
+    main = Graph(
+        [real(64), handle(), real(64), real(64), real(64), real(128), real(64)],
+        [0],
+        [6],
+        [
+            Step(CALL_ONCE, [], [], {0: number(1)}),
+            Step(VAR_HANDLE, [], [1], {1: "sum"}),
+            Step(READ_VARIABLE, [1], [2]),
+            Step(ADD, [2, 0], [3]),
+            Step(ASSIGN_VARIABLE, [1, 3], []),
+            Step(NEG, [0], [4]),
+            Step(MUL, [4, 3], [6]),
+        ],
+    )
+    return save(path, main, start, buffers=(struct.pack("<64f", *([0.5] * 64)),))
+
+
+def wide(path: Path) -> Path:
+    """Two long vectors made at once and summed one by one: the other order needs less."""
+    axis = {**tensor([1], 2), 2: Number(1)}
+    main = Graph(
+        [real(16), real(128), real(128), axis, real(1), real(1), real(1)],
+        [0],
+        [6],
+        [
+            Step(CONCATENATION, [0] * 8, [1]),
+            Step(CONCATENATION, [0] * 8, [2]),
+            Step(SUM, [1, 3], [4]),
+            Step(SUM, [2, 3], [5]),
+            Step(ADD, [4, 5], [6]),
+        ],
+    )
+    return save(path, main, buffers=(struct.pack("<i", 0),))
+
+
+def drawn(path: Path, chance: random.Random, steps: int = 12) -> Path:
+    """A graph of element-wise operators and concatenations, drawn at random."""
+    sizes, operators = [chance.choice([4, 16, 20]) for _ in range(2)], []
+    for _ in range(steps):
+        reads = chance.sample(range(len(sizes)), chance.choice([1, 1, 2]))
+        code = CONCATENATION if len(reads) == 2 else NEG
+        operators.append(Step(code, reads, [len(sizes)]))
+        sizes.append(sum(sizes[at] for at in reads))
+        if sizes[-1] > 400:
+            operators.pop()
+            sizes.pop()
+    read = {number for step in operators for number in step.reads}
+    outputs = [at for at in range(2, len(sizes)) if at not in read][-3:]
+    return save(path, Graph([real(size) for size in sizes], [0, 1], outputs, operators))

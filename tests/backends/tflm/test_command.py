@@ -1,0 +1,71 @@
+"""``stowplan tflm``: what it prints and writes, and what it refuses in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowplan.cli import main
+from stowplan.frontends.arena.tflite_file import read_tflite
+from tests.backends.tflm.models import NEG, Graph, Step, real, save, wide
+
+
+def tflm(*arguments: Any) -> int:
+    with pytest.raises(SystemExit) as done:
+        main(["tflm", *map(str, arguments), "-q"])
+    return int(done.value.code or 0)
+
+
+def test_what_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = wide(tmp_path / "wide.tflite")
+    names = [tmp_path / f"planned.{ending}" for ending in ("tflite", "cc", "h", "json")]
+    outputs = [each for name in names for each in ("-o", name)]
+    assert tflm(path, "--no-run", *outputs, "--png", tmp_path / "arena.svg", "--report", tmp_path / "arena.html") == 0
+    said = capsys.readouterr().out
+    for part in ("tflm wide: 5 operators", "less than the", "proven: no order and no offsets take less", "nothing was run"):
+        assert part in said
+    result = json.loads(names[3].read_text(encoding="utf-8"))
+    assert (result["format"], result["proven"], result["runtime"]) == ("stowplan.tflm", True, None)
+    assert list(read_tflite(names[0], replace_offline_plan=True).offsets) == result["offsets"]
+    data = names[0].read_bytes()
+    source, header = (name.read_text(encoding="utf-8") for name in names[1:3])
+    assert "alignas(16) const unsigned char g_planned_model_data[] = {0x" in source
+    assert bytes(int(each, 16) for each in source.partition("{")[2].partition("}")[0].split(",")) == data
+    assert f"g_planned_model_data_size = {len(data)};" in header
+    assert f"g_planned_arena_head_size = {result['head']};" in header
+    if compiler := shutil.which("g++"):
+        subprocess.run([compiler, "-std=c++17", "-fsyntax-only", "-I", str(tmp_path), str(names[1])], check=True)
+    assert "<svg" in (tmp_path / "arena.svg").read_text(encoding="utf-8")
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tflm(wide(tmp_path / "wide.tflite"), "--json", "--no-run") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["not_run"] == "as asked for"
+    assert result["head"] == result["bound"]
+
+
+def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = wide(tmp_path / "wide.tflite")
+    cut = tmp_path / "cut.tflite"
+    cut.write_bytes(whole.read_bytes()[:700])
+    custom = save(tmp_path / "custom.tflite", Graph([real(4)] * 3, [0], [2], [Step(32, [0], [1]), Step(NEG, [1], [2])]))
+    planned = tmp_path / "planned.tflite"
+    assert tflm(whole, "--no-run", "-o", planned) == 0
+    capsys.readouterr()
+    for arguments, message in (
+        ([cut], "not a whole TensorFlow Lite model"),
+        ([custom], "--scratch 0=BYTES says it"),
+        ([planned], "--set replace_offline_plan=yes plans anew"),
+        ([whole, "-o", tmp_path / "model.bin"], "expected a name that ends in .tflite, .cc, .h, .json"),
+        ([whole, "--scratch", tmp_path / "none.json"], "none.json"),
+    ):
+        assert tflm(*arguments, "--no-run") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+    assert tflm(planned, "--no-run", "--set", "replace_offline_plan=yes") == 0

@@ -1,0 +1,42 @@
+"""What TensorFlow Lite Micro itself makes of the plans; skipped where its wheel is not installed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from stowplan.backends.tflm import runtime, scratch
+from stowplan.backends.tflm.planning import plan_and_run
+from stowplan.frontends.arena.tflite_file import read_tflite
+from stowplan.portfolio.context import Options
+from tests.backends.tflm.models import branch, drawn, loop, state, wide
+
+pytest.importorskip("tflite_micro")
+
+
+@pytest.mark.parametrize("make", [branch, loop, state, wide])
+def test_plans_run_as_they_are_told(make: object, tmp_path: Path) -> None:
+    planned, run, why = plan_and_run(make(tmp_path / "model.tflite"), seeds=2)  # type: ignore[operator]
+    assert run is not None, why
+    assert (run.greedy_head, run.head, run.differs) == (planned.summary.greedy, planned.summary.head, None)
+    assert run.arena <= run.greedy_arena
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_models_that_are_drawn(seed: int, tmp_path: Path) -> None:
+    path = drawn(tmp_path / "drawn.tflite", random.Random(seed))
+    planned, run, why = plan_and_run(path, seeds=1, options=Options(time_limit=1.0))
+    assert run is not None, why
+    assert (run.greedy_head, run.head, run.differs) == (planned.summary.greedy, planned.summary.head, None)
+
+
+def test_scratch_memory_is_measured(tmp_path: Path) -> None:
+    model = read_tflite(wide(tmp_path / "wide.tflite"))
+    assert runtime.measured(model) == {(0, 2): (32,), (0, 3): (32,)}
+    known, _ = scratch.of_reference_kernels(model)
+    everything = runtime.measured(model, every=True)
+    assert {name: sum(sizes) for name, sizes in everything.items()} == {
+        (0, at): sum(map(scratch.rounded, known.get((0, at), ()))) for at in range(5)
+    }
