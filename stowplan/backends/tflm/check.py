@@ -105,7 +105,7 @@ class _Run:
         self._callers: tuple[int, ...] = ()
         pieces = [(at, model.sizes[number]) for number, at in enumerate(offsets)]
         top = max((at + size for at, size in [*pieces, *(piece for every in scratch.values() for piece in every)]), default=0)
-        self._owner = np.full(-(-max(top, 0) // _UNIT), -1, np.int64)
+        self._owner = np.full(-(-max(top, 0) // _UNIT), -1, np.int32)
         self._value: dict[int, object] = {}
         """What each tensor holds: the operator that wrote it."""
         self.read: dict[tuple[int, ...], list[object]] = {}

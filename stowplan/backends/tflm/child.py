@@ -1,7 +1,8 @@
 """What runs in a process of its own, for the runtime may end it: a script with a folder that has a job.
 
-The job is ``job.json``: ``memory``, ``least`` and ``compare`` name models in the folder, ``plenty`` is an arena that is large
-enough, in bytes. The answer is JSON on standard output.
+The job is ``job.json``: ``models`` names files in the folder, ``plenty`` is an arena that is large enough, in bytes. The
+answer, JSON on standard output, is the head of each; or, with ``seeds`` and ``inferences``, what became of ``source`` and
+``planned``.
 """
 
 from __future__ import annotations
@@ -104,27 +105,28 @@ def _numbers(details: Any) -> list[int]:
         found.append(len(found))
 
 
-def _answer(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    def data(name: str) -> bytes:
-        return (folder / name).read_bytes()
-
+def _run(source: bytes, planned: bytes, job: dict[str, Any]) -> dict[str, Any]:
+    """What the runtime makes of a model and of its plan."""
     plenty = job["plenty"]
-    answer: dict[str, Any] = {"memory": {}, "least": {}, "differs": None}
-    for name in job.get("memory", ()):
-        answer["memory"][name] = memory(data(name), plenty)
-    for name in job.get("least", ()):
-        answer["least"][name] = least(data(name), plenty)
-    if "compare" in job:
-        one, other = job["compare"]
+    (greedy_head, greedy_tail), (head, tail) = memory(source, plenty), memory(planned, plenty)
+    greedy_arena, arena = least(source, plenty), least(planned, plenty)
+    differs = None
+    for seed in range(job["seeds"]):
         # The planned model in its least arena: what is written beyond its bytes shows.
-        arena = answer["least"].get(other, plenty)
-        for seed in range(job["seeds"]):
-            pair = [outputs(data(one), plenty, seed, job["inferences"]), outputs(data(other), arena, seed, job["inferences"])]
-            wrong = next((at for at, (old, new) in enumerate(zip(*pair, strict=True)) if old != new), None)
-            if wrong is not None:
-                answer["differs"] = [seed, wrong]
-                break
-    return answer
+        pair = [outputs(data, size, seed, job["inferences"]) for data, size in ((source, plenty), (planned, arena))]
+        wrong = [at for at, (old, new) in enumerate(zip(*pair, strict=True)) if old != new]
+        if wrong:
+            differs = seed, wrong[0]
+            break
+    own = {"greedy_head": greedy_head, "greedy_tail": greedy_tail, "greedy_arena": greedy_arena}
+    return {"head": head, "tail": tail, "arena": arena, "differs": differs, **own}
+
+
+def _answer(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    models = {name: (folder / name).read_bytes() for name in job["models"]}
+    if job["seeds"]:
+        return _run(models["source"], models["planned"], job)
+    return {name: memory(data, job["plenty"])[0] for name, data in models.items()}
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -209,21 +210,25 @@ def plan_and_run(
         # Planning tells of it.
         model = _read(path, replace_offline_plan)
     measured = None
-    try:
-        on_progress("tflm: measures scratch memory")
+    on_progress("tflm: measures scratch memory")
+    with contextlib.suppress(UnsupportedError):
+        # An operator may not run alone; then what the reference kernels ask for is taken.
         measured = None if scratch else runtime.measured(model)
-        planned = plan_model(path, measured=measured, **keywords)
-        on_progress("tflm: runs the models")
-        done = runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
+
+    def tried(**more: Any) -> tuple[Planned, runtime.Run]:
+        planned = plan_model(path, measured=measured, **keywords | more)
+        return planned, runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
+
+    on_progress("tflm: runs the models")
+    try:
+        planned, done = tried()
         if done.head != planned.summary.head and not scratch:
             # Some kernel asks for more than is known of it.
             measured = runtime.measured(model, every=True)
-            planned = plan_model(path, measured=measured, **keywords)
-            done = runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
+            planned, done = tried()
         if done.arena > done.greedy_arena and planned.summary.moved:
             # What is persistent stands in the order of preparation, and may leave other gaps.
-            planned = plan_model(path, measured=measured, **keywords | {"reorder": False})
-            done = runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
+            planned, done = tried(reorder=False)
     except UnsupportedError as error:
         return plan_model(path, measured=measured, **keywords), None, str(error)
     return planned, done, ""

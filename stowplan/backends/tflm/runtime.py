@@ -78,13 +78,13 @@ def measured(model: TfliteModel, *, every: bool = False, timeout: float = 120.0)
     if not places:
         return {}
     models = {f"{graph}.{position}": one_operator(model, graph, position) for graph, position in places}
-    answer = _ask(models, {"memory": list(models), "plenty": _plenty(model)}, timeout)
+    heads = _ask(model, models, timeout)
     found = {}
     for graph, position in places:
         operator = model.subgraphs[graph].operators[position]
         tensors = (model.tensors[number] for number in (*operator.reads, *operator.writes))
         largest = max((tensor.size for tensor in tensors if tensor.is_planned), default=0)
-        size = answer["memory"][f"{graph}.{position}"][0] - largest
+        size = heads[f"{graph}.{position}"] - largest
         found[graph, position] = (size,) if size > 0 else ()
     return found
 
@@ -104,37 +104,16 @@ def run(model: TfliteModel, planned: bytes, *, seeds: int = 3, inferences: int =
     UnsupportedError
         The runtime does not take the model.
     """
-    job = {
-        "memory": ["source", "planned"],
-        "least": ["source", "planned"],
-        "compare": ["source", "planned"],
-        "plenty": _plenty(model),
-        "seeds": seeds,
-        "inferences": inferences,
-    }
-    answer = _ask({"source": model.data, "planned": planned}, job, timeout)
-    (greedy_head, greedy_tail), (head, tail) = (answer["memory"][name] for name in ("source", "planned"))
-    return Run(
-        version=version() or "",
-        head=head,
-        tail=tail,
-        arena=answer["least"]["planned"],
-        greedy_head=greedy_head,
-        greedy_tail=greedy_tail,
-        greedy_arena=answer["least"]["source"],
-        seeds=seeds,
-        inferences=inferences,
-        differs=None if answer["differs"] is None else tuple(answer["differs"]),
-    )
+    done = _ask(model, {"source": model.data, "planned": planned}, timeout, seeds, inferences)
+    return msgspec.convert({"version": version(), "seeds": seeds, "inferences": inferences, **done}, Run)
 
 
-def _plenty(model: TfliteModel) -> int:
-    """Bytes of an arena that is large enough."""
-    return _BESIDE + 2 * len(model.data) + sum(tensor.size for tensor in model.tensors if tensor.is_planned)
-
-
-def _ask(models: Mapping[str, bytes], job: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-    """A job for another process, and its answer."""
+def _ask(
+    model: TfliteModel, models: Mapping[str, bytes], timeout: float, seeds: int = 0, inferences: int = 0
+) -> dict[str, Any]:
+    """What another process finds out about models that are made of one."""
+    plenty = _BESIDE + 2 * len(model.data) + sum(tensor.size for tensor in model.tensors)
+    job = {"models": list(models), "plenty": plenty, "seeds": seeds, "inferences": inferences}
     with tempfile.TemporaryDirectory(prefix="stowplan-tflm-") as folder:
         for name, data in models.items():
             (Path(folder) / name).write_bytes(data)

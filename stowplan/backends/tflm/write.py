@@ -131,6 +131,10 @@ class _Part(NamedTuple):
 
 
 def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, part: _Part | None = None) -> bytes:
+    if max(every, default=0) >> 31:
+        raise InputError(
+            f"found offset {max(every)}, expected less than 2 GiB, the most that the runtime takes", place="tensors"
+        )
     old = FlatBuffer(data)
     root = old.follow(0)
     buffers = old.tables(root, schema.MODEL_BUFFERS)

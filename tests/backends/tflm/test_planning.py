@@ -209,6 +209,12 @@ def test_inputs_that_nobody_reads_are_there_at_the_start(tmp_path: Path) -> None
     assert (summary.greedy, summary.head, summary.bound) == (1616, 1616, 1616)
 
 
+def test_an_arena_beyond_the_runtimes_numbers(tmp_path: Path) -> None:
+    graph = Graph([real(1 << 29), real(1 << 29), real(4)], [0], [2], [Step(NEG, [0], [1]), Step(NEG, [1], [2])])
+    with pytest.raises(InputError, match="expected less than 2 GiB"):
+        plan_model(save(tmp_path / "large.tflite", graph))
+
+
 def test_a_subgraph_inside_itself(tmp_path: Path) -> None:
     itself = {0: number(0), 1: number(0)}
     path = save(tmp_path / "circle.tflite", Graph([real(1), real(1)], [0], [1], [Step(IF, [0], [1], itself)]))
