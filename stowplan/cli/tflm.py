@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
@@ -39,6 +39,15 @@ def tflm_command(
             "Scratch memory of the device's kernels: a table (JSON), a log of TF_LITE_SHOW_MEMORY_USE, or one operator's.",
         ),
     ] = None,
+    kernels: Annotated[
+        Literal["none", "reference", "cmsis-nn"],
+        option(
+            "--kernels",
+            "SET",
+            "Kernels whose results may take bytes of dying operands. For the reference kernels the distances are proven by a "
+            "simulator of their reads and writes.",
+        ),
+    ] = "none",
     keep_order: Annotated[bool, option("--keep-order", "", "Operators stay in the order of the file.")] = False,
     no_run: Annotated[bool, option("--no-run", "", "Do not run the models, whether the runtime is installed or not.")] = False,
     time_limit: Annotated[float, option("--time-limit", "SECONDS", "For the order and for the offsets, each.")] = 10.0,
@@ -68,6 +77,7 @@ def tflm_command(
             scratch=scratch or (),
             replace_offline_plan=options.replace_offline_plan,
             reorder=not keep_order,
+            kernels=kernels,
             options=Options(time_limit=time_limit, seed=seed),
             run=not no_run,
             on_progress=(lambda text: None) if quiet else note,
@@ -121,6 +131,8 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         f"  remains    {summary.head - summary.bound:,} bytes above the bound",
         f"  order      {f'{summary.moved} operators moved' if summary.moved else 'as in the file'}",
     ]
+    if summary.kernels != "none":
+        lines.append(f"  shared     {summary.shared:,} bytes of dying operands, by the accesses of {summary.kernels} kernels")
     if summary.scratch:
         peak = max(sum(sizes) for sizes in summary.scratch.values())
         lines.append(f"  scratch    {peak:,} bytes at most, for {len(summary.scratch)} operators ({summary.scratch_from})")

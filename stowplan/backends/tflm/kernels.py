@@ -88,6 +88,12 @@ class _Access:
     """Whether what is read for an element may be read after it is written."""
 
 
+def check_kernels(kernels: str) -> None:
+    """Raise UsageError where this set of kernels is not known."""
+    if kernels not in KERNELS:
+        raise UsageError(f"found the kernels {kernels!r}, expected one of {', '.join(KERNELS)}")
+
+
 def distance(
     operator: str,
     shapes: Sequence[tuple[int, ...]],
@@ -128,8 +134,7 @@ def distance(
     UsageError
         Another set of kernels.
     """
-    if kernels not in KERNELS:
-        raise UsageError(f"found the kernels {kernels!r}, expected one of {', '.join(KERNELS)}")
+    check_kernels(kernels)
     call = _Call(shapes, types, attributes, operand)
     model = _MODELS.get(operator)
     if kernels == "none" or model is None or 0 in call.source or 0 in call.result:
