@@ -44,8 +44,7 @@ def tflm_command(
         option(
             "--kernels",
             "SET",
-            "Kernels whose results may take bytes of dying operands. For the reference kernels the distances are proven by a "
-            "simulator of their reads and writes.",
+            "Results take bytes of dying operands; for reference kernels a simulator of reads and writes proves the distances.",
         ),
     ] = "none",
     keep_order: Annotated[bool, option("--keep-order", "", "Operators stay in the order of the file.")] = False,
@@ -59,8 +58,8 @@ def tflm_command(
 ) -> None:
     """Plan a model's arena for TensorFlow Lite Micro: its operators' order and its tensors' offsets.
 
-    Never above what the runtime's own planner takes. With the extra 'tflm' the model is run with the plan and without: the
-    least arena is found, and outputs are compared bit by bit.
+    Never above the runtime's own planner. With the extra 'tflm' the model is run with the plan and without: the least arena is
+    found, and outputs are compared.
     """
     written = output or []
     for path in written:
@@ -132,7 +131,8 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         f"  order      {f'{summary.moved} operators moved' if summary.moved else 'as in the file'}",
     ]
     if summary.kernels != "none":
-        lines.append(f"  shared     {summary.shared:,} bytes of dying operands, by the accesses of {summary.kernels} kernels")
+        known = f"{summary.operators - summary.unmodelled} of {summary.operators} operators are modelled"
+        lines.append(f"  shared     {summary.shared:,} bytes of dying operands ({summary.kernels} kernels; {known})")
     if summary.scratch:
         peak = max(sum(sizes) for sizes in summary.scratch.values())
         lines.append(f"  scratch    {peak:,} bytes at most, for {len(summary.scratch)} operators ({summary.scratch_from})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-from stowplan.backends.tflm.kernels import check_kernels, distance
+from stowplan.backends.tflm.kernels import check_kernels, distance, is_modelled
 from stowplan.frontends.arena import tflite_file as schema
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
 from stowplan.frontends.arena.tflite_file import Operator, TfliteModel
@@ -133,6 +133,12 @@ def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
         for position, operator in enumerate(subgraph.operators)
         for pair in file.pairs((graph, position), operator)
     )
+
+
+def unmodelled(model: TfliteModel, kernels: str) -> int:
+    """How many operators a set of kernels has that nothing is known of: nothing is shared there."""
+    operators = [operator for subgraph in model.subgraphs for operator in subgraph.operators]
+    return sum(not is_modelled(_NAMES.get(operator.code, ""), kernels) for operator in operators)
 
 
 class _File:

@@ -16,7 +16,7 @@ from stowplan.backends.tflm import greedy, runtime
 from stowplan.backends.tflm import scratch as scratch_memory
 from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.order import Ordered, ordered
-from stowplan.backends.tflm.overlap import Pair, overlaps
+from stowplan.backends.tflm.overlap import Pair, overlaps, unmodelled
 from stowplan.backends.tflm.write import with_offsets, with_orders
 from stowplan.errors import InputError, VerificationError, to_install
 from stowplan.frontends.arena.tflite_file import (
@@ -59,6 +59,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Whose accesses say which tensors may share bytes."""
     shared: int
     """Bytes of dying operands that results take, added up."""
+    unmodelled: int
+    """Operators whose accesses are not known for these kernels: nothing is shared there."""
     greedy: int
     """What the head takes where the runtime plans."""
     moved: int
@@ -149,16 +151,16 @@ def plan_model(
     if order.orders and tried[0][0].head > order.bound:
         moved = _Arena(model, moved_lives, sizes, names)
         tried.append((moved.best(search, order.bound), order))
-    sharing = [_Arena(model, lives, sizes, pairs=pairs)]
-    if order.orders:
-        sharing.append(_Arena(model, moved_lives, sizes, names, pairs))
     if pairs:
         # After those without overlaps, which are taken where they are as low.
-        tried += [(arena.best(search, 0), each) for arena, each in zip(sharing, (as_given, order), strict=False)]
+        tried.append((_Arena(model, lives, sizes, pairs=pairs).best(search, 0), as_given))
+        if order.orders:
+            tried.append((_Arena(model, moved_lives, sizes, names, pairs).best(search, 0), order))
     # The runtime's own is last of those that are equal: offsets that are written hold on other devices, too.
     best, taken = min(tried, key=lambda each: (each[0].head, each[0] is runtimes))
     any_order = may_move and not pairs
     if pairs:
+        # What is known of all orders is of plans that share nothing.
         bound = max(each.bound for each, its_order in tried if its_order is taken)
     else:
         bound = order.bound if may_move else load_bound(given.problem)
@@ -181,6 +183,7 @@ def plan_model(
         any_order=any_order,
         kernels=kernels,
         shared=sum(shared_bytes(best.problem, best.plan.offsets).values()),
+        unmodelled=unmodelled(model, kernels),
         greedy=runtimes.head,
         moved=sum(at != to for steps in taken.orders.values() for to, at in enumerate(steps)),
         scratch={f"{graph}:{position}": each for (graph, position), each in sorted(sizes.items()) if each},
