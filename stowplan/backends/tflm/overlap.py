@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from math import prod
 from typing import Any, NamedTuple
 
 from stowplan.backends.tflm.kernels import check_kernels, distance, is_modelled
+from stowplan.errors import InputError
 from stowplan.frontends.arena import tflite_file as schema
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
 from stowplan.frontends.arena.tflite_file import Operator, TfliteModel
@@ -101,6 +103,10 @@ _VALUES = {"MEAN": "axis", "PAD": "paddings", "PADV2": "paddings", "TRANSPOSE": 
 _FORMS = {"int32": "i", "int64": "q"}
 
 
+#: Elements of a tensor that are looked at, at most: models of small devices have no larger ones.
+_MOST_ELEMENTS = 1 << 24
+
+
 class Pair(NamedTuple):
     """An operator's result that may take bytes of an operand that dies there; tensors by their numbers over all subgraphs."""
 
@@ -120,6 +126,8 @@ def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
 
     Raises
     ------
+    InputError
+        Options or values beyond the end of the file.
     UsageError
         A set of kernels that is not known.
     """
@@ -127,12 +135,15 @@ def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
     if kernels == "none":
         return ()
     file = _File(model, kernels)
-    return tuple(
-        pair
-        for graph, subgraph in enumerate(model.subgraphs)
-        for position, operator in enumerate(subgraph.operators)
-        for pair in file.pairs((graph, position), operator)
-    )
+    found = []
+    for graph, subgraph in enumerate(model.subgraphs):
+        for position, operator in enumerate(subgraph.operators):
+            try:
+                found += file.pairs((graph, position), operator)
+            except struct.error as error:
+                message = f"found options that the file does not have whole ({error}), expected them"
+                raise InputError(message, place=f"operator {position} of subgraph {graph}") from None
+    return tuple(found)
 
 
 def unmodelled(model: TfliteModel, kernels: str) -> int:
@@ -182,14 +193,15 @@ class _File:
         tensors = [None if number < 0 else self._model.tensors[number] for number in (*operands, result)]
         shapes = [() if tensor is None else tensor.shape for tensor in tensors]
         types = ["" if tensor is None else _TYPES.get(tensor.kind, "") for tensor in tensors]
-        least = 0
-        for number, each in enumerate(operands):
-            if each == operand:
-                one = distance(name, shapes, types, attributes, self._kernels, number)
-                if one is None:
-                    return None
-                least = max(least, one)
-        return least
+        if max(map(prod, shapes)) > _MOST_ELEMENTS:
+            return None
+        numbers = [number for number, each in enumerate(operands) if each == operand]
+        try:
+            found = [distance(name, shapes, types, attributes, self._kernels, number) for number in numbers]
+        except (ArithmeticError, LookupError, ValueError):
+            # Shapes that the kernel does not take.
+            return None
+        return None if None in found else max(each for each in found if each is not None)
 
     def _attributes(self, name: str, operator: Operator, operands: list[int]) -> dict[str, Any] | None:
         """Options and values of constant operands that the kernel's reads depend on; None where they are not there."""

@@ -18,7 +18,7 @@ from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.order import Ordered, ordered
 from stowplan.backends.tflm.overlap import Pair, overlaps, unmodelled
 from stowplan.backends.tflm.write import with_offsets, with_orders
-from stowplan.errors import InputError, VerificationError, to_install
+from stowplan.errors import InputError, VerificationError, naming, to_install
 from stowplan.frontends.arena.tflite_file import (
     ALIGNMENT,
     AT_RUNTIME,
@@ -138,7 +138,8 @@ def plan_model(
     model = _read(path, replace_offline_plan)
     lives = scopes(len(model.tensors), model.subgraphs)
     sizes = _scratch(model, lives, scratch, measured, path)
-    pairs = overlaps(model, kernels)
+    with naming(path):
+        pairs = overlaps(model, kernels)
     search = options or Options(time_limit=10.0)
     may_move = reorder and not model.fixed
     order = ordered(model, sizes, search if may_move else None)

@@ -13,7 +13,8 @@ from stowplan.backends.tflm.kernels import distance
 from stowplan.backends.tflm.overlap import overlaps
 from stowplan.backends.tflm.planning import plan_model
 from stowplan.backends.tflm.write import with_offsets
-from stowplan.errors import UsageError
+from stowplan.errors import InputError, UsageError
+from stowplan.frontends.arena.flatbuffer import FlatBuffer
 from stowplan.frontends.arena.tflite_file import read_tflite
 from stowplan.portfolio.context import Options
 from tests.backends.tflm.models import (
@@ -159,6 +160,25 @@ def test_what_has_no_pairs(tmp_path: Path) -> None:
     bare = Graph([tensor([1, 4, 4, 8]), tensor([1, 3, 3, 8], stored=True), tensor([1, 4, 4, 8])], [0], [2], [])
     bare.steps.append(Step(DEPTHWISE, [0, 1], [2], {}))
     assert overlaps(read_tflite(save(tmp_path / "bare.tflite", bare, buffers=(bytes(72),))), "reference") == ()
+
+
+def test_what_no_kernel_takes_has_none_and_files_that_are_cut_off_are_refused(tmp_path: Path) -> None:
+    tensors = [tensor([4]), {**tensor([2]), 2: Number(1)}, tensor([])]
+    options = {0: byte(0), 1: number(1), 2: number(1)}
+    for code in (DEPTHWISE, CONCATENATION, PAD):
+        path = save(tmp_path / "odd.tflite", Graph(tensors, [0], [2], [Step(code, [0, 1], [2], options)]), buffers=(b"12",))
+        for kernels in ("reference", "cmsis-nn"):
+            assert plan_model(path, kernels=kernels).summary.shared == 0
+    path = depthwise(tmp_path / "cut.tflite")
+    model = read_tflite(path)
+    data = bytearray(model.data)
+    at = FlatBuffer(model.data).field(model.subgraphs[0].operators[0].table, 4)
+    assert at is not None
+    struct.pack_into("<I", data, at, len(data))
+    path.write_bytes(data)
+    assert plan_model(path).summary.shared == 0
+    with pytest.raises(InputError, match=r"cut\.tflite: operator 0 of subgraph 0: found options that the file does not have"):
+        plan_model(path, kernels="reference")
 
 
 def test_subgraphs_and_variables(tmp_path: Path) -> None:
