@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
@@ -39,6 +39,14 @@ def tflm_command(
             "Scratch memory of the device's kernels: a table (JSON), a log of TF_LITE_SHOW_MEMORY_USE, or one operator's.",
         ),
     ] = None,
+    kernels: Annotated[
+        Literal["none", "reference", "cmsis-nn"],
+        option(
+            "--kernels",
+            "SET",
+            "Results take bytes of dying operands; for reference kernels a simulator of reads and writes proves the distances.",
+        ),
+    ] = "none",
     keep_order: Annotated[bool, option("--keep-order", "", "Operators stay in the order of the file.")] = False,
     no_run: Annotated[bool, option("--no-run", "", "Do not run the models, whether the runtime is installed or not.")] = False,
     time_limit: Annotated[float, option("--time-limit", "SECONDS", "For the order and for the offsets, each.")] = 10.0,
@@ -50,8 +58,8 @@ def tflm_command(
 ) -> None:
     """Plan a model's arena for TensorFlow Lite Micro: its operators' order and its tensors' offsets.
 
-    Never above what the runtime's own planner takes. With the extra 'tflm' the model is run with the plan and without: the
-    least arena is found, and outputs are compared bit by bit.
+    Never above the runtime's own planner. With the extra 'tflm' the model is run with the plan and without: the least arena is
+    found, and outputs are compared.
     """
     written = output or []
     for path in written:
@@ -68,6 +76,7 @@ def tflm_command(
             scratch=scratch or (),
             replace_offline_plan=options.replace_offline_plan,
             reorder=not keep_order,
+            kernels=kernels,
             options=Options(time_limit=time_limit, seed=seed),
             run=not no_run,
             on_progress=(lambda text: None) if quiet else note,
@@ -121,6 +130,9 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         f"  remains    {summary.head - summary.bound:,} bytes above the bound",
         f"  order      {f'{summary.moved} operators moved' if summary.moved else 'as in the file'}",
     ]
+    if summary.kernels != "none":
+        known = f"{summary.operators - summary.unmodelled} of {summary.operators} operators are modelled"
+        lines.append(f"  shared     {summary.shared:,} bytes of dying operands ({summary.kernels} kernels; {known})")
     if summary.scratch:
         peak = max(sum(sizes) for sizes in summary.scratch.values())
         lines.append(f"  scratch    {peak:,} bytes at most, for {len(summary.scratch)} operators ({summary.scratch_from})")

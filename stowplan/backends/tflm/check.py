@@ -45,6 +45,8 @@ class _Model:
         codes = file.tables(root, _CODES)
         self.sizes: list[int] = []
         """Bytes in the arena of each tensor; 0 where it has none."""
+        self.contents: list[int] = []
+        """Bytes of its elements."""
         self.variables: set[int] = set()
         self.graphs: list[tuple[list[int], list[int], list[_Operator]]] = []
         """Inputs, outputs and operators of each subgraph."""
@@ -56,6 +58,7 @@ class _Model:
                     self.variables.add(len(self.sizes))
                 is_stored = file.vector(holders[file.number(tensor, 2, "I")], 0)[1] > 0
                 bytes_ = math.prod(file.integers(tensor, 0)) * _WIDTH.get(file.number(tensor, 1, "b"), 0)
+                self.contents.append(bytes_)
                 self.sizes.append(0 if is_stored or is_variable else -(-bytes_ // _UNIT) * _UNIT)
             operators = []
             for table in file.tables(graph, 3):
@@ -90,6 +93,9 @@ class _Run:
         Tensors that may share bytes with one another.
     shift
         Bytes before the tables of operators that are not counted.
+    shares
+        Bytes from a result's begin up to an operand's end, at least, where the result may lie in its bytes: by operand and
+        result.
     """
 
     def __init__(
@@ -99,7 +105,9 @@ class _Run:
         scratch: Mapping[int, Sequence[tuple[int, int]]],
         unchecked: frozenset[int] = frozenset(),
         shift: int = 0,
+        shares: Mapping[tuple[int, int], int] | None = None,
     ):
+        self._shares = shares or {}
         self._model, self._offsets, self._scratch, self._unchecked = model, offsets, scratch, unchecked
         self._shift = shift
         self._callers: tuple[int, ...] = ()
@@ -156,7 +164,8 @@ class _Run:
         self._write(operator.writes, key)
         for at, size in self._scratch.get(key, ()):
             self._owner[at // _UNIT : (at + size) // _UNIT] = -1
-        self._expect((*operator.reads, *operator.writes), when)
+        taken = [number for number in operator.reads if self._is_taken(number, operator)]
+        self._expect([number for number in (*operator.reads, *operator.writes) if number not in taken], when)
         # A loop runs twice: what it ends with is what it begins with.
         self._callers = (*self._callers, key)
         for called in operator.calls * (2 if operator.code == _WHILE else 1):
@@ -164,12 +173,28 @@ class _Run:
             self._expect((*operator.reads, *operator.writes), f"by subgraph {called}")
         self._callers = self._callers[:-1]
 
+    def _is_taken(self, operand: int, operator: _Operator) -> bool:
+        """Whether nothing but the operator's result lies in bytes of an operand, no nearer to its begin than it may.
+
+        Who reads the operand later finds it overwritten.
+        """
+        if operator.calls or len(operator.writes) != 1:
+            return False
+        (result,) = operator.writes
+        distance, span = self._shares.get((operand, result)), self._span(operand)
+        if distance is None or span is None or self._span(result) is None or operand == result:
+            return False
+        if self._offsets[result] + distance > self._offsets[operand] + self._model.contents[operand]:
+            return False
+        return bool(np.isin(self._owner[span], (operand, result)).all())
+
 
 def faults(
     source: bytes,
     planned: bytes,
     scratch: Mapping[tuple[int, int], Sequence[tuple[int, int]]],
     unchecked: frozenset[int] = frozenset(),
+    shares: Mapping[tuple[int, int], int] | None = None,
 ) -> list[str]:
     """What is wrong, one line each; empty where nothing is.
 
@@ -183,6 +208,9 @@ def faults(
         Offset and size of each piece of scratch memory, by the subgraph and the place in ``source`` of the operator.
     unchecked
         Tensors that stand where they did, and may share bytes with one another.
+    shares
+        Least bytes from the begin of an operator's result up to the end of its operand, for each (operand, result) that may
+        share bytes while the operator runs; the end is that of the operand's elements. Others share none.
     """
     before, after = _Model(source), _Model(planned)
     words, counts = after.plan, [len(after.graphs), len(after.sizes)]
@@ -197,7 +225,7 @@ def faults(
             return [f"the operators of subgraph {number} are not those that were there"]
     tables = {(graph, at): each.table for graph, (_, _, every) in enumerate(before.graphs) for at, each in enumerate(every)}
     old_run = _Run(before, (), {})
-    new_run = _Run(after, words[3:], {tables[name]: pieces for name, pieces in scratch.items()}, unchecked, shift)
+    new_run = _Run(after, words[3:], {tables[name]: pieces for name, pieces in scratch.items()}, unchecked, shift, shares)
     wrong = list(dict.fromkeys(new_run.wrong))
     if new_run.read != old_run.read:
         wrong.append("an operator reads other values than before")

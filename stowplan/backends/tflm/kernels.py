@@ -51,6 +51,9 @@ _CHARACTERS = ("int8", "uint8")
 #: Index of an element that is not there: nothing is read.
 _NOTHING = np.iinfo(np.int64).max
 
+#: Operators that are modelled as CMSIS-NN has them.
+_CMSIS_NN = ("CONV_2D", "DEPTHWISE_CONV_2D")
+
 #: CMSIS-NN's vector code takes a depthwise convolution in blocks of so many channels, one block after the other.
 _DEPTHWISE_BLOCK = 124
 
@@ -86,6 +89,17 @@ class _Access:
     """[elements of the result] lowest element of the operand read for it, after the writing of the one before."""
     is_copied: bool = False
     """Whether what is read for an element may be read after it is written."""
+
+
+def check_kernels(kernels: str) -> None:
+    """Raise UsageError where this set of kernels is not known."""
+    if kernels not in KERNELS:
+        raise UsageError(f"found the kernels {kernels!r}, expected one of {', '.join(KERNELS)}")
+
+
+def is_modelled(operator: str, kernels: str) -> bool:
+    """Whether anything is known of an operator's kernel, by the schema's name."""
+    return operator in {"none": (), "reference": _MODELS, "cmsis-nn": _CMSIS_NN}[kernels]
 
 
 def distance(
@@ -128,8 +142,7 @@ def distance(
     UsageError
         Another set of kernels.
     """
-    if kernels not in KERNELS:
-        raise UsageError(f"found the kernels {kernels!r}, expected one of {', '.join(KERNELS)}")
+    check_kernels(kernels)
     call = _Call(shapes, types, attributes, operand)
     model = _MODELS.get(operator)
     if kernels == "none" or model is None or 0 in call.source or 0 in call.result:
@@ -164,7 +177,7 @@ def _as_reference_in_cmsis_nn(operator: str, call: _Call) -> bool:
     Convolutions whose filters are one row high go by output channels first, grouped ones by groups, depthwise ones by blocks of
     channels or, of one channel, as other convolutions.
     """
-    if operator not in ("CONV_2D", "DEPTHWISE_CONV_2D") or {call.types[0], call.types[1], call.types[-1]} != {"int8"}:
+    if operator not in _CMSIS_NN or {call.types[0], call.types[1], call.types[-1]} != {"int8"}:
         return False
     channels, filters = call.shapes[0][-1], call.shapes[1]
     if operator == "CONV_2D":

@@ -17,9 +17,9 @@ from stowplan.backends.tflm import greedy, runtime
 from stowplan.backends.tflm import scratch as scratch_memory
 from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.order import Ordered, ordered
-from stowplan.backends.tflm.overlap import overlaps
+from stowplan.backends.tflm.overlap import Pair, overlaps, unmodelled
 from stowplan.backends.tflm.write import with_offsets, with_orders
-from stowplan.errors import InputError, UsageError, VerificationError, to_install
+from stowplan.errors import InputError, VerificationError, naming, to_install
 from stowplan.frontends.arena.tflite_file import (
     ALIGNMENT,
     AT_RUNTIME,
@@ -31,8 +31,9 @@ from stowplan.frontends.arena.tflite_file import (
 )
 from stowplan.log import collecting_unmodelled
 from stowplan.models.packing.bounds import load_bound
+from stowplan.models.packing.overlaps import shared_bytes
 from stowplan.models.packing.plan import Plan
-from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.models.packing.problem import Buffer, Overlap, Problem
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing import arrays, orders
 from stowplan.portfolio.packing.search import HeuristicSearch
@@ -52,9 +53,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     head: int
     """What the runtime's head takes under the plan."""
     bound: int
-    """No offsets take less, in any order where orders were looked for."""
+    """No offsets take less, in any order where :attr:`any_order`, else in the one that was taken."""
     any_order: bool
-    """Whether operators were free to move."""
+    """Whether the bound is of all orders."""
+    kernels: str
+    """Whose accesses say which tensors may share bytes."""
+    shared: int
+    """Bytes of dying operands that results take, added up."""
+    unmodelled: int
+    """Operators whose accesses are not known for these kernels: nothing is shared there."""
     greedy: int
     """What the head takes where the runtime plans."""
     moved: int
@@ -132,26 +139,40 @@ def plan_model(
     model = _read(path, replace_offline_plan)
     lives = scopes(len(model.tensors), model.subgraphs)
     sizes = _scratch(model, lives, scratch, measured, path)
+    with naming(path):
+        pairs = overlaps(model, kernels)
     search = options or Options(time_limit=10.0)
-    if overlaps(model, kernels):
-        raise UsageError("found pairs of tensors that share bytes, which no plan knows yet")
     may_move = reorder and not model.fixed
     order = ordered(model, sizes, search if may_move else None)
-    given, as_given = _Arena(model, lives, sizes), Ordered({}, order.bound)
+    as_given = Ordered({}, order.bound)
+    given = _Arena(model, lives, sizes)
     runtimes = given.placed(())
     tried = [(given.best(search, order.bound), as_given), (runtimes, as_given)]
+    names = {(graph, to): (graph, at) for graph, steps in order.orders.items() for to, at in enumerate(steps)}
+    moved_lives = scopes(len(model.tensors), order.subgraphs(model)) if order.orders else lives
     if order.orders and tried[0][0].head > order.bound:
-        names = {(graph, to): (graph, at) for graph, steps in order.orders.items() for to, at in enumerate(steps)}
-        moved = _Arena(model, scopes(len(model.tensors), order.subgraphs(model)), sizes, names)
+        moved = _Arena(model, moved_lives, sizes, names)
         tried.append((moved.best(search, order.bound), order))
+    if pairs:
+        # After those without overlaps, which are taken where they are as low.
+        tried.append((_Arena(model, lives, sizes, pairs=pairs).best(search, 0), as_given))
+        if order.orders:
+            tried.append((_Arena(model, moved_lives, sizes, names, pairs).best(search, 0), order))
     # The runtime's own is last of those that are equal: offsets that are written hold on other devices, too.
     best, taken = min(tried, key=lambda each: (each[0].head, each[0] is runtimes))
-    bound = max(order.bound if may_move else load_bound(given.problem), given.floor)
+    any_order = may_move and not pairs
+    if pairs:
+        # What is known of all orders is of plans that share nothing.
+        bound = max(each.bound for each, its_order in tried if its_order is taken)
+    else:
+        bound = order.bound if may_move else load_bound(given.problem)
+    bound = max(bound, given.floor)
     try:
         data = with_offsets(with_orders(model, taken.orders), best.offsets)
     except InputError as error:
         raise error.within(path) from None
-    wrong = faults(model.data, data, best.scratch, model.fixed)
+    shares = {(pair.operand, pair.result): pair.distance for pair in best.pairs}
+    wrong = faults(model.data, data, best.scratch, model.fixed, shares)
     if wrong:
         raise VerificationError(f"{path}: the planned model does not hold: {wrong[0]}")
     summary = Summary(
@@ -161,7 +182,10 @@ def plan_model(
         tensors=sum(tensor.is_planned for tensor in model.tensors),
         head=best.head,
         bound=min(bound, best.head),
-        any_order=may_move,
+        any_order=any_order,
+        kernels=kernels,
+        shared=sum(shared_bytes(best.problem, best.plan.offsets).values()),
+        unmodelled=unmodelled(model, kernels),
         greedy=runtimes.head,
         moved=sum(at != to for steps in taken.orders.values() for to, at in enumerate(steps)),
         scratch={f"{graph}:{position}": each for (graph, position), each in sorted(sizes.items()) if each},
@@ -170,7 +194,8 @@ def plan_model(
         orders=dict(taken.orders),
         seconds=round(time.monotonic() - began, 3),
     )
-    return Planned(model, summary, data, best.problem, best.plan, None if taken.orders else runtimes.plan)
+    beside = None if taken.orders else msgspec.structs.replace(runtimes.plan, problem=best.problem.digest)
+    return Planned(model, summary, data, best.problem, best.plan, beside)
 
 
 def plan_and_run(
@@ -276,10 +301,17 @@ class _Placed(NamedTuple):
     problem: Problem
     plan: Plan
     """The same as buffers, a piece of scratch memory each."""
+    pairs: Sequence[Pair]
+    """Tensors of it that may share bytes."""
+    bound: int = 0
+    """No offsets take less in this order, as far as that was looked for."""
 
 
 class _Arena:
-    """The buffers of a model in one order; ``names`` are places of operators in the file by those in this order."""
+    """The buffers of a model in one order; ``names`` are places of operators in the file by those in this order.
+
+    Of ``pairs`` those count whose operand dies in this order as the result is born.
+    """
 
     def __init__(
         self,
@@ -287,6 +319,7 @@ class _Arena:
         lives: Scopes,
         scratch: scratch_memory.Scratch,
         names: Mapping[tuple[int, int], tuple[int, int]] | None = None,
+        pairs: Sequence[Pair] = (),
     ):
         self._model, self._lives = model, lives
         self._tensors = [number for number, tensor in enumerate(model.tensors) if tensor.is_planned]
@@ -296,13 +329,32 @@ class _Arena:
         spans = {(names or {}).get(at, at): span for at, span in sorted(lives.operators.items())}
         # In the order in which operators are prepared.
         self._scratch = {at: (scratch[at], span) for at, span in spans.items() if scratch.get(at)}
+        # Operators that run again and again have several scopes.
+        self._pairs = [
+            pair
+            for pair in pairs
+            if spans.get(pair.place) == (lives.first[pair.result], lives.last[pair.operand])
+            and lives.first[pair.result] == lives.last[pair.operand]
+            and pair.operand not in lives.unwritten
+            and {pair.operand, pair.result} <= {*model.planned}
+        ]
         self.problem = self._problem(lambda sizes: sizes)
 
     def _problem(self, pieces: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Problem:
         """Tensors, scratch memory in pieces, and what is fixed."""
-        lives, count = self._lives, len(self._model.planned)
+        lives, count, tensors = self._lives, len(self._model.planned), self._model.tensors
+        shared: dict[int, list[Overlap]] = {}
+        for _, operand, result, distance in self._pairs:
+            # What rounding has added to the operand lies beyond its end.
+            added = tensors[operand].size - tensors[operand].content
+            shared.setdefault(result, []).append(Overlap(operand=tensors[operand].name, distance=distance + added))
         buffers = [
-            msgspec.structs.replace(buffer, lower=lives.first[number], upper=lives.last[number] + 1)
+            msgspec.structs.replace(
+                buffer,
+                lower=lives.first[number],
+                upper=lives.last[number] + 1,
+                overlaps=tuple(shared[number]) if number in shared else msgspec.UNSET,
+            )
             for number, buffer in zip(self._model.planned, self._model.problem.buffers, strict=False)
         ]
         for (graph, position), (sizes, (first, last)) in self._scratch.items():
@@ -337,18 +389,22 @@ class _Arena:
         of_buffers += [buffer.offset or 0 for buffer in self.problem.buffers[len(of_buffers) :]]
         height = max((at + buffer.size for at, buffer in zip(of_buffers, self.problem.buffers, strict=True)), default=0)
         plan = Plan(problem=self.problem.digest, objective=height, offsets=tuple(of_buffers))
-        return _Placed(greedy.head(requests, places), offsets, scratch, self.problem, plan)
+        return _Placed(greedy.head(requests, places), offsets, scratch, self.problem, plan, self._pairs)
 
     def best(self, options: Options, bound: int) -> _Placed:
         """The best that is found. An operator's scratch memory is kept free in one piece: the runtime finds room in it."""
         problem = self._problem(lambda sizes: (sum(sizes),))
-        return self.placed(_packed(problem, options, max(bound, load_bound(problem))))
+        load = load_bound(problem)
+        offsets, proven = _packed(problem, options, max(bound, load))
+        is_whole = all(len(sizes) == 1 for sizes, _ in self._scratch.values())
+        return self.placed(offsets)._replace(bound=max(load, proven if is_whole else 0))
 
 
-def _packed(problem: Problem, options: Options, target: int) -> Sequence[int]:
-    """Offsets of the lowest height that is found: in a moment, or by all candidates of packing."""
+def _packed(problem: Problem, options: Options, target: int) -> tuple[Sequence[int], int]:
+    """Offsets of the lowest height that is found, in a moment or by all candidates of packing; and what no height is below."""
     data = arrays.build(problem)
     best: list[Plan] = []
+    bound = 0
     if problem.buffers and data.is_plain:
 
         def keep(_: int, offsets: arrays.Ints, __: str) -> None:
@@ -358,6 +414,7 @@ def _packed(problem: Problem, options: Options, target: int) -> Sequence[int]:
         search.climb_orders(range(orders.PEAK + 1), "orders", _CLIMBS)
     if not best or min(plan.objective for plan in best) > target:
         result = solve_with(options, problem)
+        bound = result.bound or 0
         if result.plan is not None:
             best.append(result.plan)
-    return min(best, key=lambda plan: plan.objective).offsets if best else ()
+    return min(best, key=lambda plan: plan.objective).offsets if best else (), bound

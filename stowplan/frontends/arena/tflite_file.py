@@ -75,7 +75,7 @@ _MODEL_CODES, MODEL_SUBGRAPHS, MODEL_BUFFERS, MODEL_METADATA = 1, 2, 4, 6
 _CODE_OLD_NUMBER, _CODE_NAME, _CODE_NUMBER = 0, 1, 3
 METADATA_NAME, METADATA_BUFFER = 0, 1
 GRAPH_TENSORS, GRAPH_INPUTS, GRAPH_OUTPUTS, GRAPH_OPERATORS = 0, 1, 2, 3
-TENSOR_SHAPE, _TENSOR_TYPE, _TENSOR_BUFFER, _TENSOR_NAME, _TENSOR_IS_VARIABLE = 0, 1, 2, 3, 5
+TENSOR_SHAPE, _TENSOR_TYPE, TENSOR_BUFFER, _TENSOR_NAME, _TENSOR_IS_VARIABLE = 0, 1, 2, 3, 5
 #: Numbers that are not stored one after the other in the file: sparse tensors, those inside variants, those in other files.
 _TENSOR_ELSEWHERE = (6, 9, 10)
 _OPERATOR_CODE, OPERATOR_INPUTS, OPERATOR_OUTPUTS, OPERATOR_OPTIONS, OPERATOR_INTERMEDIATES = 0, 1, 2, 4, 8
@@ -98,6 +98,11 @@ class TfliteTensor:
     is_planned: bool
     """Whether the runtime's planner places it: not what the file stores, nor variables and handles, which stay."""
     is_variable: bool
+
+    @property
+    def content(self) -> int:
+        """Bytes, not rounded."""
+        return math.prod(self.shape) * _BYTES[self.kind]
 
 
 @dataclass(frozen=True)
@@ -341,7 +346,7 @@ class _Reader:
 
     def _tensor(self, number: int, table: int, is_handle: bool) -> TfliteTensor:
         buffer, place = self._buffer, f"tensors[{number}]"
-        where = buffer.number(table, _TENSOR_BUFFER, "I")
+        where = buffer.number(table, TENSOR_BUFFER, "I")
         if where >= len(self._stored):
             raise InputError(f"found buffer {where}, expected 0 to {len(self._stored) - 1}", place=place)
         shape = buffer.integers(table, TENSOR_SHAPE)

@@ -10,10 +10,23 @@ from typing import Any, NamedTuple
 from tests.frontends.arena.tflite_models import Number, flatbuffer, tensor
 
 ADD, CONCATENATION, RELU, MUL, NEG, LESS, SUM, ABS = 0, 2, 19, 18, 59, 58, 74, 101
+DEPTHWISE, PAD, TRANSPOSE, MEAN = 4, 34, 39, 40
 IF, WHILE, CALL_ONCE, VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE = 118, 119, 129, 142, 143, 144
 
 #: Number of an operator's options in the union of all of them.
-_OPTIONS = {ADD: 11, CONCATENATION: 10, MUL: 21, LESS: 41, SUM: 27, IF: 92, WHILE: 93, CALL_ONCE: 103, VAR_HANDLE: 111}
+_OPTIONS = {
+    DEPTHWISE: 2,
+    MEAN: 27,
+    ADD: 11,
+    CONCATENATION: 10,
+    MUL: 21,
+    LESS: 41,
+    SUM: 27,
+    IF: 92,
+    WHILE: 93,
+    CALL_ONCE: 103,
+    VAR_HANDLE: 111,
+}
 
 
 class Step(NamedTuple):
@@ -64,6 +77,16 @@ def save(path: Path, *graphs: Graph, custom: str = "mine", buffers: tuple[bytes,
 def number(value: int) -> Number:
     """A number of 32 bits, with its sign."""
     return Number(value, "i")
+
+
+def byte(value: int) -> Number:
+    """A number of 8 bits, with its sign."""
+    return Number(value, "b")
+
+
+def chain(path: Path) -> Path:
+    """Three element-wise operators."""
+    return save(path, Graph([real(64)] * 4, [0], [3], [Step(NEG, [at], [at + 1]) for at in range(3)]))
 
 
 def branch(path: Path) -> Path:

@@ -12,7 +12,7 @@ import pytest
 
 from stowplan.cli import main
 from stowplan.frontends.arena.tflite_file import read_tflite
-from tests.backends.tflm.models import NEG, Graph, Step, real, save, wide
+from tests.backends.tflm.models import NEG, Graph, Step, chain, real, save, wide
 
 
 def tflm(*arguments: Any) -> int:
@@ -48,6 +48,21 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(capsys.readouterr().out)
     assert result["not_run"] == "as asked for"
     assert result["head"] == result["bound"]
+    assert (result["kernels"], result["shared"]) == ("none", 0)
+
+
+def test_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = chain(tmp_path / "chain.tflite")
+    outputs = ["--png", tmp_path / "arena.svg", "--report", tmp_path / "arena.html"]
+    assert tflm(path, "--kernels", "reference", "--no-run", *outputs) == 0
+    said = capsys.readouterr().out
+    assert "shared     768 bytes of dying operands (reference kernels; 3 of 3 operators are modelled)" in said
+    assert "proven: no offsets take less in this order" in said
+    assert tflm(path, "--kernels", "reference", "--no-run", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["head"], result["kernels"], result["shared"], result["any_order"]) == (256, "reference", 768, False)
+    assert tflm(path, "--kernels", "fast", "--no-run") == 2
+    assert "--kernels" in capsys.readouterr().err
 
 
 def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,23 +11,25 @@ from stowplan.backends.tflm import runtime, scratch
 from stowplan.backends.tflm.planning import plan_and_run
 from stowplan.frontends.arena.tflite_file import read_tflite
 from stowplan.portfolio.context import Options
-from tests.backends.tflm.models import branch, drawn, loop, state, wide
+from tests.backends.tflm.models import branch, chain, drawn, loop, state, wide
 
 pytest.importorskip("tflite_micro")
 
 
-@pytest.mark.parametrize("make", [branch, loop, state, wide])
-def test_plans_run_as_they_are_told(make: object, tmp_path: Path) -> None:
-    planned, run, why = plan_and_run(make(tmp_path / "model.tflite"), seeds=2)  # type: ignore[operator]
+@pytest.mark.parametrize("kernels", ["none", "reference"])
+@pytest.mark.parametrize("make", [branch, loop, state, wide, chain])
+def test_plans_run_as_they_are_told(make: object, kernels: str, tmp_path: Path) -> None:
+    planned, run, why = plan_and_run(make(tmp_path / "model.tflite"), seeds=2, kernels=kernels)  # type: ignore[operator]
     assert run is not None, why
     assert (run.greedy_head, run.head, run.differs) == (planned.summary.greedy, planned.summary.head, None)
     assert run.arena <= run.greedy_arena
 
 
+@pytest.mark.parametrize("kernels", ["none", "reference"])
 @pytest.mark.parametrize("seed", range(4))
-def test_models_that_are_drawn(seed: int, tmp_path: Path) -> None:
+def test_models_that_are_drawn(seed: int, kernels: str, tmp_path: Path) -> None:
     path = drawn(tmp_path / "drawn.tflite", random.Random(seed))
-    planned, run, why = plan_and_run(path, seeds=1, options=Options(time_limit=1.0))
+    planned, run, why = plan_and_run(path, seeds=1, kernels=kernels, options=Options(time_limit=1.0))
     assert run is not None, why
     assert (run.greedy_head, run.head, run.differs) == (planned.summary.greedy, planned.summary.head, None)
 
