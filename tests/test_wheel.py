@@ -175,7 +175,7 @@ def test_pins_and_constraints_agree() -> None:
         if name not in pinned:
             continue  # of extras that are installed by themselves
         version = tuple(int(part) for part in re.findall(r"\d+", pinned[name])[:3])
-        for operator, text in re.findall(r"(>=|<|==)([\d.]+)", ranges):
+        for operator, text in re.findall(r"(>=|<|==)(\d+(?:\.\d+)*)", ranges):
             bound = tuple(int(part) for part in text.split("."))
             padded = version[: len(bound)] if operator == "==" else version
             fits = {">=": padded >= bound, "<": padded < bound, "==": padded == bound}[operator]

@@ -56,10 +56,10 @@ def tflm_command(
     as_json: Annotated[bool, option("--json", "", "Print the result as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Plan a model's arena for TensorFlow Lite Micro: its operators' order and its tensors' offsets.
+    """Plan the arena of a TensorFlow Lite Micro model.
 
-    Never above the runtime's own planner. With the extra 'tflm' the model is run with the plan and without: the least arena is
-    found, and outputs are compared.
+    The order of its operators, and offsets for its tensors. Never above the runtime's own planner. With the extra 'tflm' the model
+    is run with the plan and without: the least arena is found, and outputs are compared.
     """
     written = output or []
     for path in written:

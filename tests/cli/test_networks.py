@@ -80,7 +80,6 @@ def test_batch(cli: Cli, tmp_path: Path) -> None:
 
 
 BAD = {
-    "no target": (["solve", NETWORK], "is a network: name a target such as nnp-i"),
     "a program's target": (["solve", NETWORK, "--target", "tpu-v4"], "found target 'tpu-v4', expected one of nnp-i"),
     "precision": (["solve", NETWORK, *NNP, "--set", "precision=int3"], "found precision 'int3', expected one of int8, fp16"),
     "granularity": (["solve", NETWORK, *NNP, "--set", "granularity=fine"], "but not --set granularity"),
@@ -97,8 +96,7 @@ BAD = {
 def test_bad_options(cli: Cli, case: str) -> None:
     arguments, expected = BAD[case]
     code, out, err = cli(*arguments)
-    # Where a target is missing, the line to type follows.
-    assert (code, out, err.count("\n")) == (2, "", 1 + (case == "no target"))
+    assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("stowplan: ")
     assert expected in err
 
