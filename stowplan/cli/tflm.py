@@ -58,8 +58,8 @@ def tflm_command(
 ) -> None:
     """Plan the arena of a TensorFlow Lite Micro model.
 
-    The order of its operators, and offsets for its tensors. Never above the runtime's own planner. With the extra 'tflm' the model
-    is run with the plan and without: the least arena is found, and outputs are compared.
+    The order of its operators, and offsets for its tensors. Never above the runtime's own planner. With the extra 'tflm' the
+    model is run with the plan and without: the least arena is found, and outputs are compared.
     """
     written = output or []
     for path in written:

@@ -43,7 +43,7 @@ def assert_same(hint: Any, known: Any, name: str, place: str) -> None:
 
 
 def assert_covers(struct: type[msgspec.Struct], known: dict[str, Any], place: str) -> None:
-    """The fields of a struct are those of the table, but for those that most files leave out: a file that has one is refused."""
+    """The fields of a struct are those of the table, but for those that most files leave out: a file with one is refused."""
     hints = get_type_hints(struct)
     names = {name.removesuffix("?"): name for name in known}
     fields = [field for field in msgspec.structs.fields(struct) if field.default is not msgspec.UNSET]
