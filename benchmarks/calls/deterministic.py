@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
 
 import stowplan
 from benchmarks.calls.limits import INPUTS
+from benchmarks.lib.busy import beside
 from benchmarks.lib.places import EXAMPLES
 from stowplan.portfolio.run.warm_workers import workers
 from tests.portfolio.test_deterministic_small import MAKERS
@@ -39,18 +37,6 @@ class Solved(NamedTuple):
     wall: float
     processor: float
     is_repeatable: bool
-
-
-@contextmanager
-def busy() -> Iterator[None]:
-    """A busy loop for each processor."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
-    try:
-        yield
-    finally:
-        for each in loops:
-            each.kill()
-            each.wait()
 
 
 def used() -> float:
@@ -78,7 +64,7 @@ def main() -> None:
     is_broken = False
     for name, problems in rows(0 if arguments.examples else arguments.count):
         quiet = [solve(each, limit) for each in problems]
-        with busy():
+        with beside(os.cpu_count() or 1):
             loaded = [solve(each, limit) for each in problems]
         pairs = [pair for pair in zip(quiet, loaded, strict=True) if pair[0].plan != pair[1].plan]
         untold = sum(a.is_repeatable and b.is_repeatable for a, b in pairs)

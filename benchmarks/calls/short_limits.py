@@ -17,7 +17,6 @@ machine should be at leisure.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
@@ -26,11 +25,11 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.lib import stages
+from benchmarks.lib.busy import beside
 from benchmarks.lib.places import ROOT, SHARED
 
 WAYS = {
@@ -142,18 +141,6 @@ def first_call(path: Path, way: str, limit: float, seed: int, environment: dict[
     command = [sys.executable, "-c", FIRST, str(path), WAYS[way], str(limit), str(seed)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
     return {**json.loads(process.communicate()[0]), "pid": process.pid}
-
-
-@contextlib.contextmanager
-def beside(count: int) -> Iterator[None]:
-    """So many processes of full load."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
 
 
 def gap(row: dict[str, Any], bound: int) -> float:
