@@ -153,17 +153,19 @@ def plan_model(
     if order.orders and tried[0][0].head > order.bound:
         moved = _Arena(model, moved_lives, sizes, names)
         tried.append((moved.best(search, order.bound), order))
+    shared = []
     if pairs:
-        # After those without overlaps, which are taken where they are as low.
-        tried.append((_Arena(model, lives, sizes, pairs=pairs).best(search, 0), as_given))
+        shared.append((_Arena(model, lives, sizes, pairs=pairs).best(search, 0), as_given))
         if order.orders:
-            tried.append((_Arena(model, moved_lives, sizes, names, pairs).best(search, 0), order))
+            shared.append((_Arena(model, moved_lives, sizes, names, pairs).best(search, 0), order))
+    # After those without overlaps, which are taken where they are as low.
+    tried += shared
     # The runtime's own is last of those that are equal: offsets that are written hold on other devices, too.
     best, taken = min(tried, key=lambda each: (each[0].head, each[0] is runtimes))
     any_order = may_move and not pairs
     if pairs:
-        # What is known of all orders is of plans that share nothing.
-        bound = max(each.bound for each, its_order in tried if its_order is taken)
+        # What is known of all orders, and of searches without overlaps, is of plans that share nothing.
+        bound = max(each.bound for each, its_order in shared if its_order is taken)
     else:
         bound = order.bound if may_move else load_bound(given.problem)
     bound = max(bound, given.floor)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from stowplan.backends.tflm import planning
 from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.kernels import distance
 from stowplan.backends.tflm.overlap import overlaps
@@ -16,6 +18,8 @@ from stowplan.backends.tflm.write import with_offsets
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
 from stowplan.frontends.arena.tflite_file import read_tflite
+from stowplan.models.packing.overlaps import without_overlaps
+from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Options
 from tests.backends.tflm.models import (
     ADD,
@@ -83,6 +87,19 @@ def test_plans_are_lower_and_the_default_is_as_before(tmp_path: Path) -> None:
         assert least is None or shared.summary.head == least
     with pytest.raises(UsageError, match="found the kernels 'fast', expected one of none, reference, cmsis-nn"):
         plan_model(path, kernels="fast")
+
+
+def test_what_plans_without_overlaps_need_is_no_bound_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that finds no plan with overlaps, and proves nothing, leaves their load as the bound."""
+    packed = planning._packed
+
+    def blind(problem: Problem, options: Options, target: int) -> tuple[Sequence[int], int]:
+        offsets, bound = packed(without_overlaps(problem), options, target)
+        return offsets, 0 if problem.overlaps else bound
+
+    monkeypatch.setattr(planning, "_packed", blind)
+    summary = plan_model(depthwise(tmp_path / "model.tflite"), kernels="reference").summary
+    assert (summary.head, summary.bound, summary.is_proven) == (1600, 896, False)
 
 
 def test_the_check_refuses_what_is_nearer_than_the_distance(tmp_path: Path) -> None:
