@@ -11,7 +11,7 @@ import numpy as np
 from stowplan.compiled import Ints2D, njit
 from stowplan.portfolio.packing import orders, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
-from stowplan.portfolio.packing.sharing import greedy_with_overlaps, partners
+from stowplan.portfolio.packing.sharing import greedy_with_overlaps, meet, partners
 
 #: Places all buffers by a key [n]: height in units and offsets [n], None where it was told to stop.
 Placement = Callable[[orders.Floats], tuple[int, Ints] | None]
@@ -337,17 +337,10 @@ def greedy(
                 if begin[k] >= end_section or start_section >= end[k]:
                     continue
                 j = who[k]
-                if piece[i + 1] - piece[i] > 1 or piece[j + 1] - piece[j] > 1:
-                    # Lives with gaps: compare them piece by piece.
-                    p, q, meet = piece[i], piece[j], False
-                    while p < piece[i + 1] and q < piece[j + 1] and not meet:
-                        meet = first[p] < last[q] and first[q] < last[p]
-                        if last[p] < last[q]:
-                            p += 1
-                        else:
-                            q += 1
-                    if not meet:
-                        continue
+                # Lives with gaps are compared piece by piece.
+                has_gaps = piece[i + 1] - piece[i] > 1 or piece[j + 1] - piece[j] > 1
+                if has_gaps and not meet(i, j, piece, first, last):
+                    continue
                 start = ceiling + -ceiling % align[i]
                 room = low[k] - start
                 if room >= size[i] and room < tightest:
