@@ -12,17 +12,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pytest
 
 from stowplan import compiled
-from stowplan.compiled import functions, library
+from stowplan.compiled import functions, library, signature
 from stowplan.compiled.functions import Compiled
 from stowplan.compiled.signature import signature_of
 from stowplan.portfolio.packing.search import greedy
 from tests.paths import ROOT
+
+T = TypeVar("T")
 
 PACKAGE = ROOT / "stowplan"
 PACKAGES = library.compiling_packages(PACKAGE)
@@ -150,13 +152,33 @@ def test_what_returns_arrays_is_refused() -> None:
         signature_of(makes)
 
 
-def test_interpreted_functions_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def double(number: int) -> int:
-        return 2 * number
+def test_interpreted_functions_return_what_machine_code_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's numbers: messages to other processes take no others."""
 
-    for value in (True, False):
-        monkeypatch.setattr(functions, "IS_INTERPRETED", value)
-        assert (compiled.njit(double) is double) == value
+    def first(values: compiled.Ints) -> int:
+        return values[0]  # type: ignore[no-any-return]
+
+    def first_two(values: compiled.Ints) -> tuple[int, bool]:
+        return values[0], values[1] > 0
+
+    monkeypatch.setattr(functions, "IS_INTERPRETED", True)
+    values = np.array([2, 3])
+    assert type(compiled.njit(first)(values)) is int
+    assert [type(value) for value in compiled.njit(first_two)(values)] == [int, bool]
+
+
+def test_arrays_may_be_written_by_an_alias_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NumPy 2.5 has ``NDArray``: its origin is the alias, no class of arrays."""
+
+    class Alias(Generic[T]):
+        """Stands for that of NumPy."""
+
+    def takes(values: Any) -> int:
+        return 0
+
+    monkeypatch.setattr(signature.npt, "NDArray", Alias)
+    takes.__annotations__["values"] = Alias[np.float64]
+    assert signature_of(takes).parameters == (signature.Array(np.dtype(np.float64), 1),)
 
 
 # What machine code is made from
@@ -269,7 +291,7 @@ import logging, sys
 from pathlib import Path
 logging.basicConfig(format="%(message)s", stream=sys.stdout)
 sys.modules["numba"] = None
-from stowplan.compiled import functions, library
+from stowplan.compiled import functions, library, signature
 library.SHIPPED = Path("{folder}")
 import numpy as np
 from stowplan.portfolio.packing.skyline import fill

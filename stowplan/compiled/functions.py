@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, update_wrapper
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from stowplan.compiled.library import Entry, entry_of
 from stowplan.compiled.signature import Signature, signature_of
 
@@ -36,8 +38,6 @@ def njit(function: F) -> F:
 
     It allocates no arrays: those that it needs are given to it. That keeps numba's own memory management out of machine code.
     """
-    if IS_INTERPRETED:
-        return function
     if os.environ.get(BUILDING) == "1":
         compiled = _with_numba(function)
         TO_BUILD.append(compiled)
@@ -73,6 +73,13 @@ def _with_numba(function: F, **options: Any) -> F:
     return cast(F, compiled)
 
 
+def _python_numbers(value: Any) -> Any:
+    """What a function returned, NumPy's numbers as Python's: these are what machine code gives and what messages take."""
+    if isinstance(value, tuple):
+        return tuple(map(_python_numbers, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
 class Compiled:
     """A function as machine code; where there is none, as it is written.
 
@@ -91,7 +98,7 @@ class Compiled:
 
     @cached_property
     def _entry(self) -> Entry | None:
-        return entry_of(self.function)
+        return None if IS_INTERPRETED else entry_of(self.function)
 
     @cached_property
     def _defaults(self) -> tuple[Any, ...]:
@@ -101,7 +108,7 @@ class Compiled:
         """Call the function; raises TypeError where an argument is not what its annotation says."""
         entry = self._entry
         if entry is None:
-            return self.function(*arguments, **named)
+            return _python_numbers(self.function(*arguments, **named))
         parameters, results = self._signature.parameters, self._signature.results
         if named:
             code = self.function.__code__

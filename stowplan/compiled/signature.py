@@ -14,6 +14,7 @@ from operator import index
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stowplan.compiled.tables import row_type
 
@@ -116,6 +117,9 @@ def _kind(annotation: Any, place: str) -> Kind:
     if typing.get_origin(annotation) is typing.Annotated:
         annotation, dimensions = typing.get_args(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is npt.NDArray:
+        # From NumPy 2.5 it is an alias of its own (PEP 695), which stays what it is until its value is asked for.
+        return Array(np.dtype(arguments[0]), dimensions)
     if origin is np.ndarray:
         return Array(np.dtype(typing.get_args(arguments[1])[0]), dimensions)
     if origin is tuple and Ellipsis not in arguments:
