@@ -273,13 +273,18 @@ def _decoded(data: bytes, path: str | Path, first_line: int = 1) -> str:
         ) from error
 
 
-def is_json(path: str | Path) -> bool:
-    """Whether a plain or gzip file begins like a JSON object or list; False where it cannot be read."""
+def head(path: str | Path) -> bytes:
+    """The first bytes of a plain or gzip file, unpacked; none where it cannot be read."""
     try:
         with _unpacked(path) as stream:
-            return stream.read(64).lstrip()[:1] in (b"{", b"[")
+            return stream.read(64)
     except InputError:
-        return False
+        return b""
+
+
+def is_json(path: str | Path) -> bool:
+    """Whether a plain or gzip file begins like a JSON object or list; False where it cannot be read."""
+    return head(path).lstrip()[:1] in (b"{", b"[")
 
 
 def printable(path: str | Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -84,9 +85,9 @@ def solve_command(
                 has_plan = outputs.plan is not None and result.plan is not None
                 say_json(result.to_dict(files.printable(str(outputs.plan)) if has_plan else None))
             else:
-                say("\n".join((result.summary(), *(f"  xla plan   {text}" for text in asked.notes))))
+                say("\n".join((result.summary(), *asked.remarks(result))))
         # Last, for it is what takes longest, and what may fail.
-        outputs.draw(asked.problem, result, asked.plans)
+        outputs.draw(asked.problem, result, asked.plans or asked.found_plans(outputs))
     if depfile is not None and result.plan is not None:
         write_depfile(depfile, outputs.files, read)
     raise typer.Exit(result.exit_code)
@@ -105,6 +106,19 @@ class _Asked(NamedTuple):
     @property
     def problem(self) -> Any:
         return self.opened.problem
+
+    def found_plans(self, outputs: Outputs) -> dict[str, Any]:
+        """Plans that the input itself has, where they are drawn."""
+        is_drawn = outputs.report is not None or outputs.png is not None
+        return self.opened.findings.plans() if is_drawn and self.opened.findings is not None else {}
+
+    def remarks(self, result: Result) -> Iterator[str]:
+        """Lines below the summary of a result."""
+        if "snapshot" in result.details:
+            from stowplan.report.snapshot import lines
+
+            yield from lines(result.details["snapshot"])
+        yield from (f"  xla plan   {text}" for text in self.notes)
 
     @property
     def unit(self) -> str:
@@ -200,7 +214,9 @@ def _solved(asked: _Asked, search: Options, drawing: float, **others: Any) -> Re
         given["time_limit"] = limit_after(cli.began(), search.time_limit - drawing)
     at_hand = {"plans": asked.plans, "hint": asked.hint, "keep_close": asked.keep_close}
     result = solve(asked.problem, **given, **at_hand, **others).within(search.time_limit)
-    details = {"xla_plan": list(asked.notes)} if asked.notes else {}
+    details: dict[str, Any] = {"xla_plan": list(asked.notes)} if asked.notes else {}
+    if asked.opened.findings is not None:
+        details |= asked.opened.findings.details(result.objective, result.bound)
     warnings = (*asked.opened.warnings, *result.warnings)
     return msgspec.structs.replace(result, warnings=warnings, details=result.details | details)
 

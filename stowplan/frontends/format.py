@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from stowplan.errors import InputError
 from stowplan.frontends.options import ReadOptions
@@ -21,6 +21,16 @@ class Source(NamedTuple):
     """What it is to be planned for, where that is known: a file may mean one thing for one target and another for others."""
 
 
+class Finder(Protocol):
+    """What a front end says of a result in the terms of its file."""
+
+    def plans(self) -> dict[str, Any]:
+        """Plans by name that the file has, to be drawn beside another."""
+
+    def details(self, objective: int | None, bound: int | None) -> dict[str, Any]:
+        """Plain values for the result's details, given what was found and proven."""
+
+
 class Opened(NamedTuple):
     """A problem, and the program it was made of where a front end made one."""
 
@@ -29,6 +39,8 @@ class Opened(NamedTuple):
     warnings: tuple[str, ...] = ()
     """What of the file is not modelled, or not all of it: filled in by :mod:`stowplan.frontends.read` from what the front end
     has told :func:`stowplan.log.warn_unmodelled`."""
+    findings: Finder | None = None
+    """What a result says of the file, where that is more than the result does."""
 
 
 class TargetRow(NamedTuple):

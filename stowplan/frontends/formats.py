@@ -21,6 +21,7 @@ from stowplan.hardware.targets.toml_files import is_path
 #: Formats by ``module`` (its ``FORMAT``) or ``module:name``, in the order in which they are asked; each is imported then.
 _PLACES = [
     "stowplan.frontends.problem_file:PACKING_CSV",
+    "stowplan.frontends.snapshot.format",
     "stowplan.frontends.dfg.format",
     "stowplan.frontends.arena.format",
     "stowplan.frontends.operator_order.format",

@@ -70,6 +70,10 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         str | Path | None,
         Option(ALL_INPUTS, "NAME", "Target by name, or a target file; 'stowplan targets' lists them.", True, is_shared=False),
     ] = None
+    device: Annotated[
+        int | None,
+        Option("Memory snapshots of PyTorch", "N", "Device; the one with the most events if left out.", True, is_shared=False),
+    ] = None
     cycles: Annotated[
         tuple[str | Path, ...] | None,
         _program("FILE", "Again and again: what a cost model takes (docs/reference/costs.md).", is_shared=False),

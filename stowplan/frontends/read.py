@@ -26,6 +26,7 @@ def read(
     evictions: str | None = None,
     prefetches: str | None = None,
     cycles: str | Path | Sequence[str | Path] | None = None,
+    device: int | None = None,
     precision: str | None = None,
     granularity: str | None = None,
     address_spaces: bool = False,
@@ -57,6 +58,8 @@ def read(
         For the ``table`` cost model two files: the module compiled without and with a fast-memory plan, with cycles in it. For
         the ``signatures`` cost model latency tables (:class:`stowplan.hardware.costs.signatures.LatencyTable`), or any number
         of such modules, or both.
+    device
+        For memory snapshots of PyTorch, the device; the one with the most events if left out.
     precision, granularity, address_spaces
         For networks; graphs for a target with banks take the precision, too. See
         :class:`stowplan.frontends.options.ReadOptions`.

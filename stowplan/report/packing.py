@@ -16,7 +16,7 @@ from stowplan.errors import InputError
 from stowplan.models.packing.overlaps import shared_bytes
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.report import scene
+from stowplan.report import scene, snapshot
 from stowplan.report.boxes import Box, Boxes, assign_colours
 from stowplan.report.colours import PALETTE
 from stowplan.report.inline import layouts_html
@@ -96,7 +96,9 @@ class PackingPresenter(DrawingPresenter):
         """The layout, and the largest buffers."""
         layouts = [(label, build_layout(problem, plan)) for label, plan in plans]
         colours = assign_colours(layout.boxes for _, layout in layouts)
+        found = [snapshot.section(result.details["snapshot"])] if "snapshot" in result.details else []
         return [
+            *found,
             layouts_section([layout for _, layout in layouts], plots(layouts, colours), details),
             _buffers(problem, plans[0][1], colours),
         ]

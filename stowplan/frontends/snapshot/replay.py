@@ -1,0 +1,297 @@
+"""Plays a trace: how large blocks were, what was reserved, allocated and asked for, and where things stood.
+
+Sizes of blocks follow the rules of torch's caching allocator (``c10/cuda/CUDACachingAllocator.cpp``, read in 2.11 and 2.13): sizes are
+rounded up, and the rest of a large block is split off only where that is worth it. Addresses say which block was taken, so that
+no choice of the allocator has to be guessed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.deadline import check_reading
+from stowplan.frontends.snapshot.trace import Segment, Trace
+
+Ints = NDArray[np.int64]
+
+#: Sizes of blocks are multiples of this (bytes), and addresses are.
+ALIGNMENT = 512
+
+#: What is larger stands in segments of another sort, in which less than this is not split off (bytes).
+SMALL = 1 << 20
+
+#: Sizes up to so many times 1 MiB have their own setting of how they are rounded.
+_LARGEST_SETTING = 15
+
+_SLICE = 1 << 14
+
+
+class Amounts(NamedTuple):
+    """Bytes of a device at a moment."""
+
+    reserved: int
+    active: int
+    """In blocks that are in use, or whose free is pending."""
+    allocated: int
+    """In blocks that are in use."""
+    requested: int
+    """What was asked for, of ``active``."""
+
+
+class Hole(NamedTuple):
+    """Free bytes within a segment."""
+
+    size: int
+    segment: Segment
+    below: int | None
+    """Number of the allocation that it begins behind; None at the begin of a segment."""
+    above: int | None
+    """Number of the allocation that it ends before; None at the end of a segment."""
+
+
+@dataclass
+class _Tenure:
+    """A segment for as long as it is reserved; of one that can grow, all that it ever holds."""
+
+    segment: Segment
+    begin: int
+    end: int
+    offset: int = 0
+
+
+class Replay:
+    """What came of a trace.
+
+    Attributes
+    ----------
+    block
+        [allocations] bytes of their blocks.
+    amounts
+        Bytes after each event, and before the first: arrays [events + 2].
+    moment
+        The first at which most is reserved, once what it was reserved for stands in it.
+    offsets
+        [allocations] where each stands if segments are laid out one beside the other; None where the trace does not say.
+    height
+        Bytes of that layout.
+    """
+
+    def __init__(self, trace: Trace):
+        self._trace = trace
+        self._rounded = rounding(trace.settings)
+        self._tenures = _tenures(trace)
+        self.height = _lay_out(self._tenures)
+        self.block, self.offsets = self._sweep()
+        self.amounts = self._amounts()
+        reserved = self.amounts.reserved
+        top = int(reserved.argmax())
+        begins = (allocation.lower for allocation in trace.allocations)
+        self.moment = next((at for at in begins if at >= top and reserved[at] == reserved[top]), top)
+
+    def at(self, moment: int) -> Amounts:
+        """Bytes at a moment."""
+        return Amounts(*(int(each[moment]) for each in self.amounts))
+
+    @property
+    def peaks(self) -> Amounts:
+        """The highest of each, which need not be at one moment."""
+        return Amounts(*(int(each.max()) for each in self.amounts))
+
+    def _sweep(self) -> tuple[Ints, list[int] | None]:
+        """Blocks and offsets, allocation by allocation."""
+        trace, block, offsets = self._trace, [], []
+        changes = sorted(
+            [(tenure.begin, 1, at) for at, tenure in enumerate(self._tenures)]
+            + [(tenure.end, 0, at) for at, tenure in enumerate(self._tenures)],
+            reverse=True,
+        )
+        starts: list[int] = []
+        current: list[_Tenure] = []
+        large: list[int] = []
+        ends: list[tuple[int, int]] = []
+        is_split, is_whole = self._splits(), True
+        for number, allocation in enumerate(trace.allocations):
+            if number % _SLICE == 0:
+                check_reading()
+            address, moment, size = allocation.address, allocation.lower, self._rounded(allocation.size)
+            while changes and changes[-1][0] <= moment:
+                _, begins, which = changes.pop()
+                tenure = self._tenures[which]
+                at = bisect_left(starts, tenure.segment.address)
+                if begins:
+                    starts.insert(at, tenure.segment.address)
+                    current.insert(at, tenure)
+                elif at < len(starts) and current[at] is tenure:
+                    del starts[at], current[at]
+            at = bisect_right(starts, address) - 1
+            inside = current[at] if at >= 0 else None
+            end = 0 if inside is None else inside.segment.address + inside.segment.size
+            if inside is None or address + size > end:
+                is_whole, inside = False, None
+            offsets.append(0 if inside is None else inside.offset + address - inside.segment.address)
+            if size > SMALL and inside is not None and not inside.segment.grows:
+                while ends and ends[0][0] <= moment:
+                    del large[bisect_left(large, heapq.heappop(ends)[1])]
+                at = bisect_right(large, address)
+                room = min(end, large[at] if at < len(large) else end) - address
+                if moment and not is_split(size, room - size):
+                    size = room
+                insort(large, address)
+                heapq.heappush(ends, (allocation.upper, address))
+            block.append(allocation.block or size)
+        return np.array(block, np.int64), offsets if is_whole else None
+
+    def _splits(self) -> Callable[[int, int], bool]:
+        """Whether what is left of a large block is split off, by bytes taken and left."""
+        most = self._trace.settings.get("max_split_size", -1)
+        most = most if isinstance(most, int) and most >= 0 else 1 << 62
+        if self._trace.settings.get("expandable_segments") is True:
+            return lambda taken, left: True
+        return lambda taken, left: taken < most and left > SMALL
+
+    def _amounts(self) -> Amounts:
+        trace, count = self._trace, len(self._trace.allocations)
+        lower, upper, size, freed = (
+            np.fromiter(values, np.int64, count)
+            for values in (
+                (each.lower for each in trace.allocations),
+                (each.upper for each in trace.allocations),
+                (each.size for each in trace.allocations),
+                (each.requested if each.requested >= 0 else each.upper for each in trace.allocations),
+            )
+        )
+        comes = np.zeros(trace.end + 1, np.int64)
+        for event in trace.segment_events:
+            comes[event.moment] += event.segment.size if event.comes else -event.segment.size
+        last = sum(segment.size for segment in trace.segments)
+        reserved = np.maximum(last - comes.sum() + np.cumsum(comes), 0)
+
+        def held(end: Ints, sizes: Ints) -> Ints:
+            change = np.zeros(trace.end + 1, np.int64)
+            np.add.at(change, lower, sizes)
+            np.add.at(change, end, -sizes)
+            # What lives to the end is there at the last event.
+            return np.cumsum(change)[: trace.end]
+
+        return Amounts(reserved[: trace.end], held(upper, self.block), held(freed, self.block), held(upper, size))
+
+    def living(self, moment: int) -> list[int]:
+        """Numbers of the allocations at a moment, the largest first."""
+        numbers = [at for at, each in enumerate(self._trace.allocations) if each.lower <= moment < each.upper]
+        return sorted(numbers, key=lambda number: (-self._trace.allocations[number].size, number))
+
+    def holes(self, moment: int) -> list[Hole]:
+        """Free bytes within segments at a moment, the largest first."""
+        ranges = [tenure.segment for tenure in self._tenures if tenure.begin <= moment < tenure.end and not tenure.segment.grows]
+        ranges += _grown(self._trace, moment)
+        living = sorted(self.living(moment), key=lambda number: self._trace.allocations[number].address)
+        addresses = [self._trace.allocations[number].address for number in living]
+        holes = []
+        for segment in ranges:
+            free, end, below = segment.address, segment.address + segment.size, None
+            for number in living[bisect_left(addresses, free) : bisect_left(addresses, end)]:
+                address = self._trace.allocations[number].address
+                if address > free:
+                    holes.append(Hole(address - free, segment, below, number))
+                free, below = address + int(self.block[number]), number
+            if free < end:
+                holes.append(Hole(end - free, segment, below, None))
+        return sorted(holes, key=lambda hole: (-hole.size, hole.segment.address))
+
+
+def rounding(settings: object) -> Callable[[int], int]:
+    """How a trace's allocator rounds sizes, by its settings."""
+    divisions = settings.get("roundup_power2_divisions") if isinstance(settings, dict) else None
+    known: dict[int, int] = {}
+
+    def rounded(size: int) -> int:
+        found = known.get(size)
+        if found is None:
+            parts = divisions.get(_interval(size), 0) if isinstance(divisions, dict) else 0
+            found = known[size] = _rounded(size, parts if isinstance(parts, int) else 0)
+        return found
+
+    return rounded
+
+
+def _interval(size: int) -> str:
+    """The setting that a size falls under: powers of two of 1 MiB, as they are written."""
+    return str(1 << min(max(0, size.bit_length() - SMALL.bit_length()), _LARGEST_SETTING))
+
+
+def _rounded(size: int, parts: int) -> int:
+    """A size rounded up; to one of ``parts`` even steps between two powers of two where that is set."""
+    step = ALIGNMENT
+    if parts > 1 and size > ALIGNMENT * parts and size & (size - 1):
+        step = max(1, (1 << size.bit_length() - 1) >> parts.bit_length() - 1)
+    return max(ALIGNMENT, -(-size // step) * step)
+
+
+def _tenures(trace: Trace) -> list[_Tenure]:
+    """Segments with their lives, found from the end back to the begin: what stands at the end is known."""
+    until = {segment.address: (segment, trace.end) for segment in trace.segments if not segment.grows}
+    tenures = []
+    for moment, comes, segment in reversed(trace.segment_events):
+        if segment.grows:
+            continue
+        later = until.pop(segment.address, (segment, trace.end) if comes else None)
+        if later is not None:
+            tenures.append(_Tenure(later[0], moment, later[1]))
+        if not comes:
+            until[segment.address] = segment, moment
+    tenures += [_Tenure(segment, 0, end) for segment, end in until.values()]
+    ranges = [segment for segment in trace.segments if segment.grows]
+    ranges += [event.segment for event in trace.segment_events if event.segment.grows]
+    whole: list[Segment] = []
+    for segment in sorted(ranges):
+        end = segment.address + segment.size
+        if whole and segment.address <= whole[-1].address + whole[-1].size:
+            before = whole.pop()
+            segment, end = before, max(end, before.address + before.size)
+        whole.append(segment._replace(size=end - segment.address))
+    return [*(_Tenure(segment, 0, trace.end) for segment in whole), *tenures]
+
+
+def _lay_out(tenures: list[_Tenure]) -> int:
+    """Give each segment the lowest offset that is free when it comes; the height of all that."""
+    height, standing = 0, list[_Tenure]()
+    for tenure in sorted(tenures, key=lambda tenure: tenure.begin):
+        standing = [other for other in standing if other.end > tenure.begin]
+        at, free = 0, 0
+        for at, other in enumerate([*standing, None]):
+            if other is None or other.offset - free >= tenure.segment.size:
+                break
+            free = other.offset + other.segment.size
+        tenure.offset = free
+        standing.insert(at, tenure)
+        height = max(height, free + tenure.segment.size)
+    return height
+
+
+def _grown(trace: Trace, moment: int) -> list[Segment]:
+    """What segments that can grow hold at a moment: what they hold at the end, without what came, with what went until then."""
+    changes: dict[int, int] = {}
+    streams: dict[int, int] = {}
+    ranges = [(1, segment) for segment in trace.segments]
+    ranges += [(-1 if event.comes else 1, event.segment) for event in trace.segment_events if event.moment > moment]
+    for sign, segment in ranges:
+        if segment.grows:
+            end = segment.address + segment.size
+            changes[segment.address] = changes.get(segment.address, 0) + sign
+            changes[end] = changes.get(end, 0) - sign
+            streams[segment.address] = streams[end] = segment.stream
+    held, begin, found = 0, 0, []
+    for address, change in sorted(changes.items()):
+        if held <= 0 < held + change:
+            begin = address
+        elif held > 0 >= held + change:
+            found.append(Segment(begin, address - begin, streams[begin], True))
+        held += change
+    return found

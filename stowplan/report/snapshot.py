@@ -1,0 +1,96 @@
+"""What a plan says of a memory snapshot, in lines and as a part of the report.
+
+The facts are those of :meth:`stowplan.frontends.snapshot.findings.Findings.details`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stowplan.report.page import Section, facts_list, table
+from stowplan.report.text import format_bytes, printable
+
+#: Holes and allocations that the text has, and lines of a stack.
+LINES, DEEP = 5, 3
+
+Facts = Mapping[str, Any]
+
+
+def rows(facts: Facts) -> list[tuple[str, str]]:
+    """Name and value of the figures."""
+    peaks, then, free = facts["peaks"], facts["then"], facts["free"]
+    reserved = peaks["reserved"]
+    found = [
+        ("reserved", f"{_exact(reserved)} at most, first at event {facts['event']:,}"),
+        ("", f"there {_exact(then['allocated'])} allocated, {format_bytes(free['bytes'])} free in {free['holes']:,} holes"),
+        ("allocated", f"{_exact(peaks['allocated'])} at most; {_exact(peaks['requested'])} asked for at most"),
+    ]
+    if peaks["active"] != peaks["allocated"]:
+        found.append(("pending", f"{_exact(peaks['active'])} at most with frees that wait for a stream"))
+    if facts["arena"] is not None:
+        is_proven = facts["arena"] == facts["arena_bound"]
+        least = "proven" if is_proven else f"none is below {_exact(facts['arena_bound'])}"
+        found.append(("least arena", f"{_exact(facts['arena'])} ({least})"))
+        lost, most = facts["fragmentation"], facts["fragmentation_at_most"]
+        more = "" if lost == most else f", at most {_exact(most)}"
+        found.append(("fragmented", f"{_exact(lost)}{more}: {_part(lost, reserved)} of what is reserved"))
+    found.append(("rounding", f"{_exact(facts['rounding'])} of the blocks in use when most is reserved"))
+    if facts["streams"] > 1:
+        apart = f"{_exact(facts['streams_apart_bound'])} at least if none of the {facts['streams']} streams uses another's"
+        found.append(("streams", apart))
+    found += [
+        (
+            "no memory",
+            f"event {event['event']:,} asked for {_exact(event['asked'])}, with {format_bytes(event['reserved'])} reserved and "
+            f"{format_bytes(event['allocated'])} allocated",
+        )
+        for event in facts["out_of_memory"]
+    ]
+    return found
+
+
+def lines(facts: Facts) -> list[str]:
+    """The figures, the largest holes and what stands around them, and the largest allocations with their stacks."""
+    shown = [f"  {name:<11}{value}" for name, value in rows(facts)]
+    for hole in facts["holes"][:LINES]:
+        shown.append(f"  {'hole':<11}{_exact(hole['bytes'])} of {format_bytes(hole['segment'])}, {_between(hole)}")
+    for allocation in facts["largest"][:LINES]:
+        stack = " < ".join(map(printable, allocation["stack"][:DEEP]))
+        shown.append(f"  {'largest':<11}{_exact(allocation['bytes'])} {stack or printable(allocation['buffer'])}")
+    return shown
+
+
+def section(facts: Facts) -> Section:
+    """All of it, as a part of the report."""
+    holes = [
+        (f"{hole['bytes']:,}", f"{hole['segment']:,}", str(hole["stream"]), *map(_stack, (hole["below"], hole["above"])))
+        for hole in facts["holes"]
+    ]
+    largest = [(each["buffer"], f"{each['bytes']:,}", _stack(each)) for each in facts["largest"]]
+    body = facts_list((name or "then", value) for name, value in rows(facts))
+    if holes:
+        head = ("Free bytes:r", "Segment:r", "Stream:r", "Below:o", "Above:o")
+        body += table("The largest holes when most is reserved", head, holes)
+    if largest:
+        body += table("The largest allocations then", ("Allocation:n", "Bytes:r", "Stack:o"), largest)
+    return Section("Memory snapshot", body)
+
+
+def _exact(size: int) -> str:
+    return f"{size:,} bytes" + (f" ({format_bytes(size)})" if abs(size) >= 1 << 20 else "")
+
+
+def _part(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "0.0%"
+
+
+def _between(hole: Facts) -> str:
+    below, above = (None if end is None else printable(end["buffer"]) for end in (hole["below"], hole["above"]))
+    if below is None and above is None:
+        return "a segment that is empty"
+    return f"below {above}" if below is None else f"above {below}" if above is None else f"between {below} and {above}"
+
+
+def _stack(allocation: Facts | None) -> str:
+    return "–" if allocation is None else " < ".join(allocation["stack"]) or allocation["buffer"]
