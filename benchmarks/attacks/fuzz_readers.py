@@ -11,6 +11,8 @@ import argparse
 import gzip
 import importlib.util
 import io
+import json
+import pickle
 import random
 import resource
 import shutil
@@ -40,7 +42,8 @@ from stowplan.errors import InputError, UsageError
 from stowplan.frontends.arena.tflite_file import read_tflite
 from stowplan.frontends.dfg.op_table import load_op_table
 from stowplan.frontends.hlo import read_program
-from stowplan.frontends.read import read_plan
+from stowplan.frontends.options import ReadOptions
+from stowplan.frontends.read import open_input, read_plan
 from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.hardware.costs.measured import read_measurements
 from stowplan.hardware.costs.signatures.predictor import SHIPPED, Predictor
@@ -56,6 +59,7 @@ from stowplan.portfolio.batch.task import find_inputs
 from stowplan.portfolio.hint_files import read_hint
 from stowplan.portfolio.kind import kind as kind_named
 from stowplan.portfolio.kind import kind_of
+from stowplan.report.snapshot import lines
 
 EXAMPLES, DATA = ROOT / "examples" / "data", ROOT / "tests" / "data"
 
@@ -255,6 +259,23 @@ def _onnx_bytes(text: bytes) -> bytes:
         return bytes(whole)
 
 
+def _pickled(text: bytes) -> bytes:
+    """The pickle of a JSON value; of the text itself where it is none."""
+    try:
+        return pickle.dumps(json.loads(text))
+    except (ValueError, RecursionError):
+        return pickle.dumps(text)
+
+
+def _explained(path: Path) -> Any:
+    """The problem of a memory snapshot, of which all was told that is known of it."""
+    opened = open_input(path, ReadOptions())
+    if opened.findings is not None:
+        opened.findings.plans()
+        lines(opened.findings.details(1 << 20, 1 << 19)["snapshot"])
+    return opened.problem
+
+
 def _tflite_models() -> list[bytes]:
     """A model, and it with offsets of some tensors, two of which share bytes."""
     model = read_tflite(EXAMPLES / "branches.tflite")
@@ -430,6 +451,19 @@ def readers(*, policies: bool = False) -> list[Reader]:
             ".tflite",
             _tflite_models,
             lambda path: _reread(stowplan.read(path, "arena")),
+        ),
+        Reader(
+            "memory snapshot",
+            ".pickle",
+            lambda: [pickle.dumps(fuzz_inputs.snapshot(), protocol) for protocol in (2, 4, 5)],
+            lambda path: _reread(_explained(path)),
+        ),
+        Reader(
+            "values of a memory snapshot",
+            ".pickle",
+            lambda: [json.dumps(fuzz_inputs.snapshot()).encode()],
+            lambda path: _reread(_explained(path)),
+            _pickled,
         ),
         Reader("op table", ".toml", _shipped("stowplan.frontends.dfg", "own", "cgra"), load_op_table),
         Reader("learned guide", ".npz", lambda: [guide.SHIPPED.read_bytes()], guide.load),

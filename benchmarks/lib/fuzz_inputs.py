@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
+
+from benchmarks.torch_memory.allocator import MIB, Allocator, OutOfMemoryError
 
 MEASUREMENTS = b"step,fast,latency_ps\na,,100\na,0,80\na,1,90\na,0 1,70\nb,,5\nb,2,3\n"
 
@@ -243,3 +246,20 @@ def onnx_shapes_model() -> Any:
     graph = helper.make_graph(nodes, "shapes", values[:1], values[1:], numbers)
     opsets = [helper.make_opsetid("", 11), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def snapshot() -> dict[str, Any]:
+    """A memory snapshot with events of all sorts."""
+    allocator = Allocator(64 * MIB)
+    frames = [{"filename": "train.py", "line": 7, "name": "step"}]
+    kept = [allocator.malloc(size, stream, frames) for size in (100, 3 * MIB, 12 * MIB) for stream in (0, 7)]
+    allocator.record()
+    allocator.free(kept[1])
+    allocator.free(kept[2], completes=False)
+    allocator.malloc(5 * MIB, 7)
+    allocator.free(kept[4])
+    allocator.empty_cache()
+    allocator.note("snapshot", 0, allocator.allocated, 0)
+    with contextlib.suppress(OutOfMemoryError):
+        allocator.malloc(60 * MIB, 0, frames)
+    return allocator.snapshot(device=1)

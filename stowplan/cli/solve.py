@@ -87,7 +87,7 @@ def solve_command(
             else:
                 say("\n".join((result.summary(), *asked.remarks(result))))
         # Last, for it is what takes longest, and what may fail.
-        outputs.draw(asked.problem, result, asked.plans or asked.found_plans(outputs))
+        outputs.draw(asked.problem, result, asked.plans)
     if depfile is not None and result.plan is not None:
         write_depfile(depfile, outputs.files, read)
     raise typer.Exit(result.exit_code)
@@ -106,11 +106,6 @@ class _Asked(NamedTuple):
     @property
     def problem(self) -> Any:
         return self.opened.problem
-
-    def found_plans(self, outputs: Outputs) -> dict[str, Any]:
-        """Plans that the input itself has, where they are drawn."""
-        is_drawn = outputs.report is not None or outputs.png is not None
-        return self.opened.findings.plans() if is_drawn and self.opened.findings is not None else {}
 
     def remarks(self, result: Result) -> Iterator[str]:
         """Lines below the summary of a result."""
@@ -189,7 +184,8 @@ class _Given:
         from stowplan.frontends.read import read_plan
         from stowplan.portfolio.run.call import XLA
 
-        plans = {name: read_plan(path, opened.problem) for name, path in self.plans.items() if name != XLA}
+        plans = {} if opened.findings is None else opened.findings.plans()
+        plans |= {name: read_plan(path, opened.problem) for name, path in self.plans.items() if name != XLA}
         path, target = self.plans.get(XLA), self.options.target
         if path is None:
             return plans, ()

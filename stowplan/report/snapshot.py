@@ -11,18 +11,22 @@ from typing import Any
 from stowplan.report.page import Section, facts_list, table
 from stowplan.report.text import format_bytes, printable
 
-#: Holes and allocations that the text has, and lines of a stack.
-LINES, DEEP = 5, 3
+#: Holes and allocations that the text has.
+LINES = 5
 
 Facts = Mapping[str, Any]
+
+#: What stands around a hole, and what stood in it.
+_ENDS = ("below", "above", "last")
 
 
 def rows(facts: Facts) -> list[tuple[str, str]]:
     """Name and value of the figures."""
     peaks, then, free = facts["peaks"], facts["then"], facts["free"]
-    reserved = peaks["reserved"]
+    reserved, grown = peaks["reserved"], facts["grown_for"]
+    where = "from the begin" if grown is None else f"first for {_exact(grown['bytes'])} of {printable(grown['buffer'])}"
     found = [
-        ("reserved", f"{_exact(reserved)} at most, first at event {facts['event']:,}"),
+        ("reserved", f"{_exact(reserved)} at most, {where}"),
         ("", f"there {_exact(then['allocated'])} allocated, {format_bytes(free['bytes'])} free in {free['holes']:,} holes"),
         ("allocated", f"{_exact(peaks['allocated'])} at most; {_exact(peaks['requested'])} asked for at most"),
     ]
@@ -31,7 +35,7 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
     if facts["arena"] is not None:
         is_proven = facts["arena"] == facts["arena_bound"]
         least = "proven" if is_proven else f"none is below {_exact(facts['arena_bound'])}"
-        found.append(("least arena", f"{_exact(facts['arena'])} ({least})"))
+        found.append(("arena", f"{_exact(facts['arena'])} ({least})"))
         lost, most = facts["fragmentation"], facts["fragmentation_at_most"]
         more = "" if lost == most else f", at most {_exact(most)}"
         found.append(("fragmented", f"{_exact(lost)}{more}: {_part(lost, reserved)} of what is reserved"))
@@ -52,25 +56,24 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
 
 def lines(facts: Facts) -> list[str]:
     """The figures, the largest holes and what stands around them, and the largest allocations with their stacks."""
-    shown = [f"  {name:<11}{value}" for name, value in rows(facts)]
-    for hole in facts["holes"][:LINES]:
-        shown.append(f"  {'hole':<11}{_exact(hole['bytes'])} of {format_bytes(hole['segment'])}, {_between(hole)}")
-    for allocation in facts["largest"][:LINES]:
-        stack = " < ".join(map(printable, allocation["stack"][:DEEP]))
-        shown.append(f"  {'largest':<11}{_exact(allocation['bytes'])} {stack or printable(allocation['buffer'])}")
-    return shown
+    shown = [f"  {name:<10} {value}" for name, value in rows(facts)]
+    shown += [
+        f"  {'hole':<10} {_exact(hole['bytes'])} of {format_bytes(hole['segment'])}, {_between(hole)}"
+        for hole in facts["holes"][:LINES]
+    ]
+    return shown + [f"  {'largest':<10} {_exact(each['bytes'])}, {_named(each)}" for each in facts["largest"][:LINES]]
 
 
 def section(facts: Facts) -> Section:
     """All of it, as a part of the report."""
     holes = [
-        (f"{hole['bytes']:,}", f"{hole['segment']:,}", str(hole["stream"]), *map(_stack, (hole["below"], hole["above"])))
+        (f"{hole['bytes']:,}", f"{hole['segment']:,}", str(hole["stream"]), *(_stack(hole[end]) for end in _ENDS))
         for hole in facts["holes"]
     ]
     largest = [(each["buffer"], f"{each['bytes']:,}", _stack(each)) for each in facts["largest"]]
     body = facts_list((name or "then", value) for name, value in rows(facts))
     if holes:
-        head = ("Free bytes:r", "Segment:r", "Stream:r", "Below:o", "Above:o")
+        head = ("Free bytes:r", "Segment:r", "Stream:r", "Below it:o", "Above it:o", "Last in it:o")
         body += table("The largest holes when most is reserved", head, holes)
     if largest:
         body += table("The largest allocations then", ("Allocation:n", "Bytes:r", "Stack:o"), largest)
@@ -87,9 +90,16 @@ def _part(part: int, whole: int) -> str:
 
 def _between(hole: Facts) -> str:
     below, above = (None if end is None else printable(end["buffer"]) for end in (hole["below"], hole["above"]))
-    if below is None and above is None:
-        return "a segment that is empty"
-    return f"below {above}" if below is None else f"above {below}" if above is None else f"between {below} and {above}"
+    if below is not None and above is not None:
+        return f"between {below} and {above}"
+    end = "all of it" if below is above else f"below {above}" if below is None else f"above {below}"
+    return end if hole["last"] is None else f"{end}; last there {printable(hole['last']['buffer'])}"
+
+
+def _named(allocation: Facts) -> str:
+    """The user's line, and the line of the library that it led to."""
+    inner = "".join(allocation["stack"][:1])
+    return printable(allocation["buffer"]) + (f", in {printable(inner)}" if inner not in allocation["buffer"] else "")
 
 
 def _stack(allocation: Facts | None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,10 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 
 #: Holes and allocations that are named, lines of their stacks, and letters of a line.
-MOST, DEEPEST, WIDEST = 10, 8, 160
+MOST, DEEPEST, WIDEST = 10, 12, 160
+
+#: Frames of a stack that are looked at for a line of the user's.
+MOST_FRAMES = 256
 
 #: What stands in paths of files that are not the user's own; those of C++ have no name.
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "/<", "/??")
@@ -23,8 +28,8 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "/
 class Findings:
     """A snapshot's packing problem, torch's own layout, and what a result says of the two.
 
-    Sizes of the problem are what was asked for, rounded up to :data:`~stowplan.frontends.snapshot.replay.ALIGNMENT`: no allocator
-    whose addresses are aligned so needs less.
+    Sizes are what was asked for, rounded up to :data:`~stowplan.frontends.snapshot.replay.ALIGNMENT`: no allocator whose
+    addresses are aligned so needs less.
     """
 
     def __init__(self, trace: Trace, name: str, capacity: int | None = None):
@@ -71,6 +76,7 @@ class Findings:
             "unrecorded": trace.unrecorded,
             "peaks": peaks._asdict(),
             "event": moment - 1,
+            "grown_for": None if replay.grown_for is None else self._described(replay.grown_for),
             "then": then._asdict(),
             "arena": objective,
             "arena_bound": bound,
@@ -90,6 +96,7 @@ class Findings:
                     "stream": hole.segment.stream,
                     "below": None if hole.below is None else self._described(hole.below),
                     "above": None if hole.above is None else self._described(hole.above),
+                    "last": None if (last := replay.last_in(hole, moment)) is None else self._described(last),
                 }
                 for hole in holes[:MOST]
             ],
@@ -107,8 +114,8 @@ class Findings:
 
     def _described(self, number: int) -> dict[str, Any]:
         allocation = self._trace.allocations[number]
-        lines = [_line(frame) for frame in _frames(allocation)]
-        return {"buffer": self._name(number), "bytes": allocation.size, "stack": lines[:DEEPEST]}
+        stack = [_line(frame) for frame in islice(_frames(allocation), DEEPEST)]
+        return {"buffer": self._name(number), "bytes": allocation.size, "stack": stack}
 
     def _name(self, number: int) -> str:
         """The user's line that asked for it, and the event; or its number where that was not recorded."""
@@ -124,9 +131,9 @@ class Findings:
         return at
 
 
-def _frames(allocation: Allocation) -> list[dict[str, Any]]:
-    frames = allocation.frames
-    return [frame for frame in frames if isinstance(frame, dict)] if isinstance(frames, list) else []
+def _frames(allocation: Allocation) -> Iterator[dict[str, Any]]:
+    frames = allocation.frames if isinstance(allocation.frames, list) else ()
+    return (frame for frame in islice(frames, MOST_FRAMES) if isinstance(frame, dict))
 
 
 def _is_library(frame: dict[str, Any]) -> bool:

@@ -22,7 +22,7 @@ def _open(source: Source, options: ReadOptions) -> Opened:
 
 FORMAT = InputFormat(
     what="a memory snapshot of PyTorch",
-    suffixes=(".pickle", ".pkl"),
+    suffixes=(".pickle",),
     accepts=lambda source: frozenset({"capacity", "device"}),
     matches=lambda source: source.data is None and is_pickle(files.head(source.path)),
     open=_open,

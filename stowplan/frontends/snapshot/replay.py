@@ -1,8 +1,8 @@
 """Plays a trace: how large blocks were, what was reserved, allocated and asked for, and where things stood.
 
-Sizes of blocks follow the rules of torch's caching allocator (``c10/cuda/CUDACachingAllocator.cpp``, read in 2.11 and 2.13): sizes are
-rounded up, and the rest of a large block is split off only where that is worth it. Addresses say which block was taken, so that
-no choice of the allocator has to be guessed.
+Blocks are as large as torch's caching allocator makes them (``c10/cuda/CUDACachingAllocator.cpp``): sizes are rounded
+up, and the rest of a large block is split off only where that is worth it. Addresses say which block was taken, so that no
+choice of the allocator has to be guessed. Tests hold it to ``torch.cuda.memory_stats``, to the byte.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ SMALL = 1 << 20
 #: Sizes up to so many times 1 MiB have their own setting of how they are rounded.
 _LARGEST_SETTING = 15
 
+#: Segments beside a new one, all together, beyond which segments are not laid out.
+_MOST_STEPS = 50_000_000
+
 _SLICE = 1 << 14
 
 
@@ -48,6 +51,7 @@ class Amounts(NamedTuple):
 class Hole(NamedTuple):
     """Free bytes within a segment."""
 
+    address: int
     size: int
     segment: Segment
     below: int | None
@@ -77,10 +81,12 @@ class Replay:
         Bytes after each event, and before the first: arrays [events + 2].
     moment
         The first at which most is reserved, once what it was reserved for stands in it.
+    grown_for
+        Number of that allocation; None where that was before the trace.
     offsets
         [allocations] where each stands if segments are laid out one beside the other; None where the trace does not say.
     height
-        Bytes of that layout.
+        Bytes of that layout; None where there are too many segments for one.
     """
 
     def __init__(self, trace: Trace):
@@ -89,11 +95,16 @@ class Replay:
         self._tenures = _tenures(trace)
         self.height = _lay_out(self._tenures)
         self.block, self.offsets = self._sweep()
+        self._address, self._lower, self._upper = (
+            np.fromiter((getattr(each, name) for each in trace.allocations), np.int64, len(self.block))
+            for name in ("address", "lower", "upper")
+        )
         self.amounts = self._amounts()
         reserved = self.amounts.reserved
         top = int(reserved.argmax())
-        begins = (allocation.lower for allocation in trace.allocations)
-        self.moment = next((at for at in begins if at >= top and reserved[at] == reserved[top]), top)
+        grown = np.flatnonzero((self._lower >= top) & (reserved[np.minimum(self._lower, len(reserved) - 1)] == reserved[top]))
+        self.grown_for = int(grown[0]) if len(grown) and top else None
+        self.moment = top if self.grown_for is None else int(self._lower[self.grown_for])
 
     def at(self, moment: int) -> Amounts:
         """Bytes at a moment."""
@@ -122,6 +133,7 @@ class Replay:
                 check_reading()
             address, moment, size = allocation.address, allocation.lower, self._rounded(allocation.size)
             while changes and changes[-1][0] <= moment:
+                check_reading()
                 _, begins, which = changes.pop()
                 tenure = self._tenures[which]
                 at = bisect_left(starts, tenure.segment.address)
@@ -146,7 +158,7 @@ class Replay:
                 insort(large, address)
                 heapq.heappush(ends, (allocation.upper, address))
             block.append(allocation.block or size)
-        return np.array(block, np.int64), offsets if is_whole else None
+        return np.array(block, np.int64), offsets if is_whole and self.height is not None else None
 
     def _splits(self) -> Callable[[int, int], bool]:
         """Whether what is left of a large block is split off, by bytes taken and left."""
@@ -157,16 +169,10 @@ class Replay:
         return lambda taken, left: taken < most and left > SMALL
 
     def _amounts(self) -> Amounts:
-        trace, count = self._trace, len(self._trace.allocations)
-        lower, upper, size, freed = (
-            np.fromiter(values, np.int64, count)
-            for values in (
-                (each.lower for each in trace.allocations),
-                (each.upper for each in trace.allocations),
-                (each.size for each in trace.allocations),
-                (each.requested if each.requested >= 0 else each.upper for each in trace.allocations),
-            )
-        )
+        trace, count = self._trace, len(self.block)
+        size = np.fromiter((each.size for each in trace.allocations), np.int64, count)
+        asked = np.fromiter((each.requested for each in trace.allocations), np.int64, count)
+        freed = np.where(asked >= 0, asked, self._upper)
         comes = np.zeros(trace.end + 1, np.int64)
         for event in trace.segment_events:
             comes[event.moment] += event.segment.size if event.comes else -event.segment.size
@@ -175,35 +181,44 @@ class Replay:
 
         def held(end: Ints, sizes: Ints) -> Ints:
             change = np.zeros(trace.end + 1, np.int64)
-            np.add.at(change, lower, sizes)
+            np.add.at(change, self._lower, sizes)
             np.add.at(change, end, -sizes)
             # What lives to the end is there at the last event.
             return np.cumsum(change)[: trace.end]
 
-        return Amounts(reserved[: trace.end], held(upper, self.block), held(freed, self.block), held(upper, size))
+        return Amounts(reserved[: trace.end], held(self._upper, self.block), held(freed, self.block), held(self._upper, size))
 
     def living(self, moment: int) -> list[int]:
         """Numbers of the allocations at a moment, the largest first."""
-        numbers = [at for at, each in enumerate(self._trace.allocations) if each.lower <= moment < each.upper]
+        numbers = np.flatnonzero((self._lower <= moment) & (moment < self._upper)).tolist()
         return sorted(numbers, key=lambda number: (-self._trace.allocations[number].size, number))
 
     def holes(self, moment: int) -> list[Hole]:
         """Free bytes within segments at a moment, the largest first."""
-        ranges = [tenure.segment for tenure in self._tenures if tenure.begin <= moment < tenure.end and not tenure.segment.grows]
-        ranges += _grown(self._trace, moment)
+        then = [tenure.segment for tenure in self._tenures if tenure.begin <= moment < tenure.end]
+        ranges = [*(segment for segment in then if not segment.grows), *_grown(self._trace, moment)]
         living = sorted(self.living(moment), key=lambda number: self._trace.allocations[number].address)
         addresses = [self._trace.allocations[number].address for number in living]
-        holes = []
-        for segment in ranges:
+        holes, end = [], 0
+        for segment in sorted(ranges):
+            if segment.address < end:
+                # Segments are disjoint, but for those of damaged files.
+                continue
             free, end, below = segment.address, segment.address + segment.size, None
             for number in living[bisect_left(addresses, free) : bisect_left(addresses, end)]:
                 address = self._trace.allocations[number].address
                 if address > free:
-                    holes.append(Hole(address - free, segment, below, number))
+                    holes.append(Hole(free, address - free, segment, below, number))
                 free, below = address + int(self.block[number]), number
             if free < end:
-                holes.append(Hole(end - free, segment, below, None))
-        return sorted(holes, key=lambda hole: (-hole.size, hole.segment.address))
+                holes.append(Hole(free, end - free, segment, below, None))
+        return sorted(holes, key=lambda hole: (-hole.size, hole.address))
+
+    def last_in(self, hole: Hole, moment: int) -> int | None:
+        """Number of the allocation that stood in a hole last; None where nothing is known to have stood there."""
+        touches = (self._address < hole.address + hole.size) & (self._address + self.block > hole.address)
+        stood = np.where(touches & (self._upper <= moment), self._upper, -1)
+        return int(stood.argmax()) if stood.max(initial=-1) >= 0 else None
 
 
 def rounding(settings: object) -> Callable[[int], int]:
@@ -259,19 +274,20 @@ def _tenures(trace: Trace) -> list[_Tenure]:
     return [*(_Tenure(segment, 0, trace.end) for segment in whole), *tenures]
 
 
-def _lay_out(tenures: list[_Tenure]) -> int:
-    """Give each segment the lowest offset that is free when it comes; the height of all that."""
-    height, standing = 0, list[_Tenure]()
+def _lay_out(tenures: list[_Tenure]) -> int | None:
+    """Give each segment the lowest offset that is free when it comes; the height of all that, None where there are too many."""
+    height, steps, standing = 0, 0, list[_Tenure]()
     for tenure in sorted(tenures, key=lambda tenure: tenure.begin):
         standing = [other for other in standing if other.end > tenure.begin]
-        at, free = 0, 0
-        for at, other in enumerate([*standing, None]):
-            if other is None or other.offset - free >= tenure.segment.size:
+        steps += len(standing)
+        if steps > _MOST_STEPS:
+            return None
+        for other in standing:
+            if other.offset - tenure.offset >= tenure.segment.size:
                 break
-            free = other.offset + other.segment.size
-        tenure.offset = free
-        standing.insert(at, tenure)
-        height = max(height, free + tenure.segment.size)
+            tenure.offset = other.offset + other.segment.size
+        insort(standing, tenure, key=lambda each: each.offset)
+        height = max(height, tenure.offset + tenure.segment.size)
     return height
 
 

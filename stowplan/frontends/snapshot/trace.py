@@ -1,6 +1,6 @@
-"""What a snapshot says of one device: allocations with their lives, and segments, as ``torch.cuda.memory._snapshot`` documents them.
+"""What a snapshot says of one device, by the documentation of ``torch.cuda.memory._snapshot``: allocations and segments.
 
-Moment 0 is when recording began, moment ``i + 1`` the event ``i`` of the device's trace; what is still there at the end lives to the
+Moment 0 is when recording began, moment ``i + 1`` the event ``i`` of the device's trace; what is there at the end lives to the
 moment after the last event. An allocation lives until ``free_completed``: before that another stream may still read it.
 """
 
@@ -14,8 +14,11 @@ from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.log import warn_unmodelled
 
-#: Addresses and sizes are below this.
+#: Addresses, sizes, and the sum of all sizes are below this.
 LIMIT = 1 << 60
+
+#: Blocks in all segments, at most: one and the same list may stand in many.
+MAX_BLOCKS = 1 << 22
 
 #: Events of segments: whether memory comes or goes, and whether as part of one that can grow.
 SEGMENT_EVENTS = {
@@ -170,6 +173,10 @@ class _Reader:
                 comes, grows = SEGMENT_EVENTS[action]
                 trace.segment_events.append(SegmentEvent(moment, comes, Segment(address, size, stream, grows)))
         self._end(segments)
+        total = sum(each.size + each.block for each in (*begun, *self._early))
+        total += sum(segment.size for segment in (*trace.segments, *(event.segment for event in trace.segment_events)))
+        if total >= LIMIT:
+            raise InputError(f"found sizes that add up to {total} bytes, expected less than {LIMIT}", place=self._place)
         trace.unrecorded = len(self._early)
         begun[:0] = self._early
         if self._lost:
@@ -192,19 +199,24 @@ class _Reader:
 
     def _end(self, segments: list[Any]) -> None:
         """Take what stands in segments at the end: what has no event was there before the trace."""
-        trace, standing = self._trace, set()
+        trace, standing, blocks = self._trace, set[int](), 0
         for number, segment in enumerate(segments):
             place = f"segments of device {trace.device}[{number}]"
             start, stream = _whole(segment, "address", place), _whole({"stream": 0} | segment, "stream", place)
             grows = segment.get("is_expandable", False) is True
             trace.segments.append(Segment(start, _whole(segment, "total_size", place), stream, grows))
+            blocks += len(_list(segment, "blocks", place))
+            if blocks > MAX_BLOCKS:
+                raise InputError(f"found more than {MAX_BLOCKS} blocks, expected fewer", place=place)
             for address, block in _blocks(segment, start, place):
-                if address in self._open:
-                    self._open[address].block = block["size"]
-                else:
+                if address not in self._open:
                     size = _whole(block, "requested_size", place) if "requested_size" in block else block["size"]
-                    self._early.append(Allocation(address, size, stream, block.get("frames"), 0, block=block["size"]))
+                    self._early.append(Allocation(address, size, stream, block.get("frames"), 0))
                     self._open[address] = self._early[-1]
+                allocation = self._open[address]
+                allocation.block = block["size"]
+                if allocation.lower == 0 and allocation.requested < 0 and block["state"] != "active_allocated":
+                    allocation.requested = 0
                 standing.add(address)
         for address in [address for address in self._open if address not in standing]:
             self._lose(address, trace.end)
