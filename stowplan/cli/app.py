@@ -52,7 +52,7 @@ def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str,
         if parameter.param_type_name == "argument":
             by_heading["Arguments"].append((parameter.name, (row[0].partition(" <")[0], row[1])))
         else:
-            by_heading[_heading(parameter.name) if len(parameters) > _FEW else "Options"].append((parameter.name, row))
+            by_heading[_heading(parameter) if len(parameters) > _FEW else "Options"].append((parameter.name, row))
     return {heading: rows for heading, rows in by_heading.items() if rows}
 
 
@@ -66,11 +66,12 @@ _HEADINGS: dict[str, tuple[str, ...]] = {
 _FEW = 12
 
 
-def _heading(name: str) -> str:
-    declared = OPTIONS.get(name) or SEARCH_OPTIONS.get(name)
-    if declared is not None:
+def _heading(parameter: Any) -> str:
+    declared = OPTIONS.get(parameter.name) or SEARCH_OPTIONS.get(parameter.name)
+    # Another command may have one of that name, as 'train' has a device of its own.
+    if declared is not None and declared.metavar in (parameter.metavar, ""):
         return declared.heading
-    return next((heading for heading, names in _HEADINGS.items() if name in names), "Options")
+    return next((heading for heading, names in _HEADINGS.items() if parameter.name in names), "Options")
 
 
 #: The module of each command.

@@ -48,8 +48,8 @@ Input = Annotated[
     typer.Argument(
         metavar="INPUT",
         help="Compiled program (scheduled HLO text), network (layer file, ONNX), data-flow graph (JSON, DOT), buffers to pack "
-        "(CSV), graph of operators (JSON), TensorFlow Lite model, program of torch.export (.pt2), HLO before optimisation, or "
-        "problem file; plain or gzip.",
+        "(CSV), memory snapshot of PyTorch, graph of operators (JSON), TensorFlow Lite model, program of torch.export (.pt2), "
+        "HLO before optimisation, or problem file; plain or gzip.",
     ),
 ]
 Suites = Annotated[

@@ -72,7 +72,7 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
     ] = None
     device: Annotated[
         int | None,
-        Option("Memory snapshots of PyTorch", "N", "Device; the one with the most events if left out.", True, is_shared=False),
+        Option(ALL_INPUTS, "N", "Of a memory snapshot; the device with the most events if left out.", True, is_shared=False),
     ] = None
     cycles: Annotated[
         tuple[str | Path, ...] | None,

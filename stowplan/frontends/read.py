@@ -42,10 +42,10 @@ def read(
     path
         A problem file written by ``stowplan convert``, a compiled program (scheduled HLO text), a network (layer file or ONNX
         model), a graph (HLO before XLA's optimisations, or ONNX), a graph whose operators are to be ordered (JSON; ONNX, a
-        program of ``torch.export`` or HLO with the target ``order``), a data-flow graph (JSON or DOT) or a CSV file of buffers
-        to pack; each plain or gzip.
+        program of ``torch.export`` or HLO with the target ``order``), a data-flow graph (JSON or DOT), a memory snapshot of
+        PyTorch or a CSV file of buffers to pack; each plain or gzip.
     target
-        Name of a target, or path of a target file; needed for all but problem, graph and CSV files, which take none.
+        Name of a target, or path of a target file; needed for all but problems, graphs, snapshots and CSV files.
     capacity
         Bytes of fast memory (of the fastest tier), in place of the target's; for packing, the bytes to fit into.
     cost_model, stalls
