@@ -87,9 +87,11 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
     )
 
     def __post_init__(self) -> None:
+        # NumPy's numbers are whole numbers, too; files hold Python's.
         if self.capacity is not None:
-            # NumPy's numbers are whole numbers, too; files hold Python's.
             msgspec.structs.force_setattr(self, "capacity", whole("a capacity of {} bytes", self.capacity))
+        if self.device is not None:
+            msgspec.structs.force_setattr(self, "device", whole("device {}", self.device))
         cycles: Any = self.cycles
         cycles = (cycles,) if isinstance(cycles, str | Path) else tuple(cycles or ()) or None
         msgspec.structs.force_setattr(self, "cycles", cycles)

@@ -37,7 +37,10 @@ def test_the_command_line_takes_each_of_them(capsys: pytest.CaptureFixture[str])
         with pytest.raises(SystemExit):
             main(arguments)
         printed[arguments[0]] = " ".join(capsys.readouterr().out.split())
-    commands = {"solve": (solve_command, OPTIONS), "batch": (batch_command, {*OPTIONS} - {"target", "cycles", "fixed"})}
+    commands = {
+        "solve": (solve_command, OPTIONS),
+        "batch": (batch_command, {*OPTIONS} - {"target", "device", "cycles", "fixed"}),
+    }
     for command, (function, names) in commands.items():
         for name in names:
             option = OPTIONS[name]
