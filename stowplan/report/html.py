@@ -164,7 +164,7 @@ def _candidates(result: Result, presenter: Presenter) -> str:
 def _details(result: Result) -> str:
     if not result.details:
         return ""
-    facts = [(name.replace("_", " "), _plain(value)) for name, value in result.details.items()]
+    facts = [(name.replace("_", " "), _plain(value)) for name, value in result.details.items() if name != "snapshot"]
     return f"<section><h2>Details</h2>\n{facts_list(facts)}</section>"
 
 

@@ -118,7 +118,7 @@ class Findings:
         return {"buffer": self._name(number), "bytes": allocation.size, "stack": stack}
 
     def _name(self, number: int) -> str:
-        """The user's line that asked for it, and the event; or its number where that was not recorded."""
+        """The user's line that asked for it, where it is known, and the event; its number where that was not recorded."""
         allocation = self._trace.allocations[number]
         at = f"#{allocation.lower - 1}" if allocation.lower else f"before #{number}"
         for frame in _frames(allocation):
@@ -128,7 +128,7 @@ class Findings:
                 line = self._names[id(frame)] = "" if _is_library(frame) else _line(frame)
             if line:
                 return f"{line} {at}"
-        return at
+        return at if allocation.frames else f"no stack {at}"
 
 
 def _frames(allocation: Allocation) -> Iterator[dict[str, Any]]:

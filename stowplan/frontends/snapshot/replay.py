@@ -11,7 +11,8 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from stowplan.deadline import check_reading
 from stowplan.frontends.snapshot.trace import Segment, Trace
 
 Ints = NDArray[np.int64]
+
+T = TypeVar("T")
 
 #: Sizes of blocks are multiples of this (bytes), and addresses are.
 ALIGNMENT = 512
@@ -36,15 +39,15 @@ _MOST_STEPS = 50_000_000
 _SLICE = 1 << 14
 
 
-class Amounts(NamedTuple):
-    """Bytes of a device at a moment."""
+class Amounts(NamedTuple, Generic[T]):
+    """Bytes of a device, at a moment or at all moments."""
 
-    reserved: int
-    active: int
+    reserved: T
+    active: T
     """In blocks that are in use, or whose free is pending."""
-    allocated: int
+    allocated: T
     """In blocks that are in use."""
-    requested: int
+    requested: T
     """What was asked for, of ``active``."""
 
 
@@ -106,28 +109,27 @@ class Replay:
         self.grown_for = int(grown[0]) if len(grown) and top else None
         self.moment = top if self.grown_for is None else int(self._lower[self.grown_for])
 
-    def at(self, moment: int) -> Amounts:
+    def at(self, moment: int) -> Amounts[int]:
         """Bytes at a moment."""
         return Amounts(*(int(each[moment]) for each in self.amounts))
 
     @property
-    def peaks(self) -> Amounts:
+    def peaks(self) -> Amounts[int]:
         """The highest of each, which need not be at one moment."""
         return Amounts(*(int(each.max()) for each in self.amounts))
 
     def _sweep(self) -> tuple[Ints, list[int] | None]:
         """Blocks and offsets, allocation by allocation."""
         trace, block, offsets = self._trace, [], []
-        changes = sorted(
-            [(tenure.begin, 1, at) for at, tenure in enumerate(self._tenures)]
-            + [(tenure.end, 0, at) for at, tenure in enumerate(self._tenures)],
-            reverse=True,
-        )
+        moments = ((at, each.begin, each.end) for at, each in enumerate(self._tenures))
+        changes = sorted((change for at, *both in moments for change in zip(both, (1, 0), (at, at), strict=True)), reverse=True)
         starts: list[int] = []
         current: list[_Tenure] = []
         large: list[int] = []
         ends: list[tuple[int, int]] = []
-        is_split, is_whole = self._splits(), True
+        most, is_whole = trace.settings.get("max_split_size", -1), True
+        most = most if isinstance(most, int) and most >= 0 else 1 << 62
+        splits_all = trace.settings.get("expandable_segments") is True
         for number, allocation in enumerate(trace.allocations):
             if number % _SLICE == 0:
                 check_reading()
@@ -153,22 +155,15 @@ class Replay:
                     del large[bisect_left(large, heapq.heappop(ends)[1])]
                 at = bisect_right(large, address)
                 room = min(end, large[at] if at < len(large) else end) - address
-                if moment and not is_split(size, room - size):
+                # What was there before the trace stood beside others that are not known.
+                if moment and not splits_all and (size >= most or room - size <= SMALL):
                     size = room
                 insort(large, address)
                 heapq.heappush(ends, (allocation.upper, address))
             block.append(allocation.block or size)
         return np.array(block, np.int64), offsets if is_whole and self.height is not None else None
 
-    def _splits(self) -> Callable[[int, int], bool]:
-        """Whether what is left of a large block is split off, by bytes taken and left."""
-        most = self._trace.settings.get("max_split_size", -1)
-        most = most if isinstance(most, int) and most >= 0 else 1 << 62
-        if self._trace.settings.get("expandable_segments") is True:
-            return lambda taken, left: True
-        return lambda taken, left: taken < most and left > SMALL
-
-    def _amounts(self) -> Amounts:
+    def _amounts(self) -> Amounts[Ints]:
         trace, count = self._trace, len(self.block)
         size = np.fromiter((each.size for each in trace.allocations), np.int64, count)
         asked = np.fromiter((each.requested for each in trace.allocations), np.int64, count)
@@ -221,32 +216,21 @@ class Replay:
         return int(stood.argmax()) if stood.max(initial=-1) >= 0 else None
 
 
-def rounding(settings: object) -> Callable[[int], int]:
-    """How a trace's allocator rounds sizes, by its settings."""
-    divisions = settings.get("roundup_power2_divisions") if isinstance(settings, dict) else None
-    known: dict[int, int] = {}
+def rounding(settings: dict[str, Any]) -> Callable[[int], int]:
+    """How an allocator rounds sizes up: to 512 bytes, or to one of some even steps between two powers of two."""
+    divisions = settings.get("roundup_power2_divisions")
+    by_size = divisions if isinstance(divisions, dict) else {}
 
+    @cache
     def rounded(size: int) -> int:
-        found = known.get(size)
-        if found is None:
-            parts = divisions.get(_interval(size), 0) if isinstance(divisions, dict) else 0
-            found = known[size] = _rounded(size, parts if isinstance(parts, int) else 0)
-        return found
+        # Sizes have settings by powers of two of 1 MiB.
+        parts = by_size.get(str(1 << min(max(0, size.bit_length() - SMALL.bit_length()), _LARGEST_SETTING)))
+        step = ALIGNMENT
+        if isinstance(parts, int) and parts > 1 and size > ALIGNMENT * parts and size & (size - 1):
+            step = max(1, (1 << size.bit_length() - 1) >> parts.bit_length() - 1)
+        return max(ALIGNMENT, -(-size // step) * step)
 
     return rounded
-
-
-def _interval(size: int) -> str:
-    """The setting that a size falls under: powers of two of 1 MiB, as they are written."""
-    return str(1 << min(max(0, size.bit_length() - SMALL.bit_length()), _LARGEST_SETTING))
-
-
-def _rounded(size: int, parts: int) -> int:
-    """A size rounded up; to one of ``parts`` even steps between two powers of two where that is set."""
-    step = ALIGNMENT
-    if parts > 1 and size > ALIGNMENT * parts and size & (size - 1):
-        step = max(1, (1 << size.bit_length() - 1) >> parts.bit_length() - 1)
-    return max(ALIGNMENT, -(-size // step) * step)
 
 
 def _tenures(trace: Trace) -> list[_Tenure]:
