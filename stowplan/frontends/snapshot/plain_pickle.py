@@ -151,11 +151,11 @@ def _refused(found: str, expected: str) -> InputError:
     return InputError(f"found {found}, expected {expected}")
 
 
-def _fill(target: Any, values: list[Any], kind: type) -> None:
+def _fill(target: list[Any] | dict[str, Any] | None, values: list[Any], kind: type) -> None:
     """Add values to a list, or keys and values in turn to a dictionary."""
-    if type(target) is not kind:
+    if target is None or type(target) is not kind:
         raise _refused(f"values outside of a {kind.__name__}", "plain data")
-    if kind is list:
+    if isinstance(target, list):
         target.extend(values)
         return
     keys = values[::2]
