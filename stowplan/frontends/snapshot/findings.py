@@ -29,7 +29,7 @@ class Findings:
     """A snapshot's packing problem, torch's own layout, and what a result says of the two.
 
     Sizes are what was asked for, rounded up to :data:`~stowplan.frontends.snapshot.replay.ALIGNMENT`: no allocator whose
-    addresses are aligned so needs less.
+    addresses are aligned so needs less. Times are numbers of events; what was there before them begins at -1.
     """
 
     def __init__(self, trace: Trace, name: str, capacity: int | None = None):
@@ -38,8 +38,8 @@ class Findings:
         buffers = tuple(
             Buffer(
                 id=self._name(number),
-                lower=allocation.lower,
-                upper=allocation.upper,
+                lower=allocation.lower - 1,
+                upper=allocation.upper - 1,
                 size=-(-allocation.size // ALIGNMENT) * ALIGNMENT,
                 alignment=ALIGNMENT,
             )

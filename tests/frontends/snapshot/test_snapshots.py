@@ -119,9 +119,9 @@ def test_an_allocation_lives_until_its_free_is_complete(tmp_path: Path) -> None:
     allocator.malloc(600)
     allocator.complete(first)
     one, two = stowplan.read(written(tmp_path / "a.pickle", allocator.snapshot())).buffers
-    # Event 0 reserves a segment, and moment 1 is after it.
-    assert (one.lower, one.upper, one.size, one.alignment) == (2, 5, 1024, 512)
-    assert (two.lower, two.upper, two.size) == (4, 6, 1024)
+    # Event 0 reserves a segment.
+    assert (one.lower, one.upper, one.size, one.alignment) == (1, 4, 1024, 512)
+    assert (two.lower, two.upper, two.size) == (3, 5, 1024)
 
 
 def test_events_that_mean_nothing_here(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_events_that_mean_nothing_here(tmp_path: Path) -> None:
     ]
     value["device_traces"][0][1:1] = [*others, {"action": "of a later version", "pool_id": (0, 1)}]
     (buffer,) = stowplan.read(written(tmp_path / "a.pickle", value)).buffers
-    assert (buffer.lower, buffer.upper) == (6, 7)
+    assert (buffer.lower, buffer.upper) == (5, 6)
 
 
 def test_older_versions_have_no_addresses_of_blocks(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_events_that_were_not_recorded(tmp_path: Path) -> None:
     value["device_traces"][0] = [event for event in events if event["action"] != "free_completed"]
     with pytest.warns(UnmodelledWarning, match="2 allocations end without an event"):
         one, two = stowplan.read(written(tmp_path / "a.pickle", value)).buffers
-    assert (one.lower, one.upper, two.lower, two.upper) == (2, 3, 4, 5)
+    assert (one.lower, one.upper, two.lower, two.upper) == (1, 2, 3, 4)
 
 
 def test_devices(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_devices(tmp_path: Path) -> None:
 
 def test_without_history_there_is_what_stands(tmp_path: Path) -> None:
     problem = stowplan.read(recorded("state"))
-    assert {(buffer.lower, buffer.upper) for buffer in problem.buffers} == {(0, 2)}
+    assert {(buffer.lower, buffer.upper) for buffer in problem.buffers} == {(-1, 1)}
     result = stowplan.solve(problem, time_limit=20)
     assert (result.objective, result.status) == (TRUTH["state"]["allocated"]["current"], "optimal")
 
