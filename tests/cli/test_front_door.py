@@ -27,7 +27,7 @@ from tests.patience import HANG
 
 #: A target file and no input; JSON and CSV that are problems already.
 NO_INPUT = {"dot_product.ops.toml"}
-STAND_ALONE = {"banks.json", "buffers.csv", "cells.graph.json", "training.remat.json"}
+STAND_ALONE = {"banks.json", "buffers.csv", "cells.graph.json", "changing_batches.pickle.gz", "training.remat.json"}
 #: Inputs that one target alone fits, and it.
 ONE_TARGET = {"branches.tflite": "arena", "resnet50.layers.json": "nnp-i"}
 
