@@ -1,0 +1,1 @@
+"""Models as they are shipped in public packages, read and planned."""
