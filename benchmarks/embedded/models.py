@@ -6,8 +6,9 @@
 ``models.toml`` beside this file is the list: packages, their versions, the files in them with SHA-256, and what the command
 line must be told to read each. Prints a row a model as a table in Markdown, then a summary, as docs/results/small-devices.md
 shows: *greedy* is what the planner of TensorFlow Lite Micro takes for the same tensors, *bound* what no order and no offsets
-are below. Rows of models that were planned are taken from ``--json-out``: delete it to begin anew. A package that cannot be had
-is said, and its models count nowhere.
+are below. *run*: outputs under both plans are equal in TensorFlow Lite Micro, or no tensor that ONNX Runtime makes is larger
+than it was read. Rows of models that were planned are taken from ``--json-out``: delete it to begin anew. A package that cannot
+be had is said, and its models count nowhere.
 """
 
 from __future__ import annotations
@@ -203,11 +204,11 @@ def _tflite(path: Path, model: Model, options: Options, kernels: str, run: bool)
 
 
 def _graph(path: Path, model: Model, options: Options, run: bool) -> dict[str, Any]:
-    """An arena for the tensors of a graph, in its own order and in the best that is found; ONNX Runtime loads the file."""
+    """An arena for the tensors of a graph, in its own order and in the best that is found."""
     began = time.monotonic()
     told = {name: value for name in ("dim", "shape") if (value := getattr(model, name))}
-    graph = open_input(path, ReadOptions(target="order", **told)).problem
-    graph = as_in_arena(graph)
+    read = open_input(path, ReadOptions(target="order", **told)).problem
+    graph = as_in_arena(read)
     arena = arena_problem(graph)
     in_order = solve_with(options, arena).plan
     order = solve_with(options, graph)
@@ -219,7 +220,7 @@ def _graph(path: Path, model: Model, options: Options, run: bool) -> dict[str, A
         "planned": min(sizes),
         "bound": order.bound or 0,
         "seconds": round(time.monotonic() - began, 3),
-        "run": _loaded(path) if run else "",
+        "run": _compared(path, model, read) if run else "",
     }
 
 
@@ -239,18 +240,49 @@ def by_greedy(problem: Problem) -> int:
     return greedy.head(requests, greedy.place(requests))
 
 
-def _loaded(path: Path) -> str:
-    """Whether ONNX Runtime takes the file."""
+def _compared(path: Path, model: Model, graph: OrderProblem) -> str:
+    """Whether ONNX Runtime makes a tensor that is larger than it was read, on inputs of the shapes that were told."""
     try:
+        import onnx
         import onnxruntime
     except ImportError:
         return ""
     onnxruntime.set_default_logger_severity(4)
+    options = onnxruntime.SessionOptions()
+    # Else results of operators that were fused are never made.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    content = onnx.load(path)
+    own = {output.name for output in content.graph.output}
+    results = {name for node in content.graph.node for name in node.output if name}
     try:
-        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    except Exception as error:  # has an exception of its own for each code
-        return f"does not load: {str(error).splitlines()[0][:80]}"
-    return "loads"
+        content.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(results - own))
+        session = onnxruntime.InferenceSession(content.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        made = dict(zip(names, session.run(names, _inputs(content, model)), strict=True))
+    except Exception as error:  # onnxruntime has one of its own for each code
+        return f"not run: {str(error).splitlines()[0][:80]}"
+    larger = [tensor.id for tensor in graph.tensors if getattr(made.get(tensor.id), "nbytes", 0) > tensor.size]
+    return f"larger: {', '.join(larger[:3])}" if larger else "sizes hold"
+
+
+def _inputs(content: Any, model: Model) -> dict[str, Any]:
+    """Numbers for all inputs of a model: ones where they are whole, for they may be places in a table."""
+    import numpy as np
+    import onnx
+
+    sizes = dict(text.rsplit("=", 1) for text in model.dim)
+    shapes = dict(text.rsplit("=", 1) for text in model.shape)
+    constant = {tensor.name for tensor in content.graph.initializer}
+    found = {}
+    for value in content.graph.input:
+        if value.name not in constant:
+            kind = value.type.tensor_type
+            shape = [int(sizes.get(each.dim_param, each.dim_value)) for each in kind.shape.dim]
+            shape = [int(size) for size in shapes[value.name].split("x")] if value.name in shapes else shape
+            number = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            chance = np.asarray(np.random.default_rng(0).standard_normal(shape))
+            found[value.name] = chance.astype(number) if number.kind == "f" else np.ones(shape, number)
+    return found
 
 
 def summary(rows: Iterable[Row]) -> str:
@@ -263,7 +295,7 @@ def summary(rows: Iterable[Row]) -> str:
     text = f"read and planned {len(read)} of {len(there)}, proven {sum(row.is_proven for row in read)}, above greedy {above}"
     text += f", below greedy {below}; run with equal outputs {sum(row.run == 'equal' for row in read)}"
     away = len(rows) - len(there)
-    return f"{text}, loaded {sum(row.run == 'loads' for row in read)}" + (f"; unreachable {away}" if away else "")
+    return f"{text}, sizes hold {sum(row.run == 'sizes hold' for row in read)}" + (f"; unreachable {away}" if away else "")
 
 
 def kept(path: Path | None) -> dict[str, Row]:

@@ -88,8 +88,8 @@ def test_summary() -> None:
     def row(planned: int, bound: int, run: str = "", state: str = "planned") -> Row:
         return Row(model="net", package="nets 1.0", state=state, greedy=100, planned=planned, bound=bound, run=run)
 
-    rows = [row(90, 90, "equal"), row(100, 80, "loads"), row(110, 110), row(0, 0, state="refused")]
-    text = "read and planned 3 of 4, proven 2, above greedy 1, below greedy 1; run with equal outputs 1, loaded 1"
+    rows = [row(90, 90, "equal"), row(100, 80, "sizes hold"), row(110, 110), row(0, 0, state="refused")]
+    text = "read and planned 3 of 4, proven 2, above greedy 1, below greedy 1; run with equal outputs 1, sizes hold 1"
     assert models.summary(rows) == text
     assert models.summary([*rows, row(0, 0, state="unreachable")]) == f"{text}; unreachable 1"
 
@@ -116,5 +116,6 @@ def test_an_onnx_model(tmp_path: Path) -> None:
     )
     path = tmp_path / "net.onnx"
     onnx.save(onnx.helper.make_model(graph), path)
-    row = models.planned(path, Model(file="net.onnx", sha256=""), "net", "nets 1.0", Options(time_limit=2.0), run=False)
+    row = models.planned(path, Model(file="net.onnx", sha256=""), "net", "nets 1.0", Options(time_limit=2.0))
     assert (row.state, row.operators, row.greedy, row.planned, row.bound) == ("planned", 2, 48, 48, 48)
+    assert row.run in {"", "sizes hold"}  # Nothing, where ONNX Runtime is not installed.
