@@ -17,6 +17,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError, UsageError
+from stowplan.units import PS, Unit
 
 #: Entry points by which other packages add kinds: the name of the kind, and ``module:name`` of its object.
 GROUP = "stowplan.kinds"
@@ -37,6 +38,8 @@ class BaseKind:
     """Class of its problems, a :class:`stowplan.models.document.ProblemDocument`."""
     plan: type[Any]
     """Class of its plans, a :class:`stowplan.models.document.PlanDocument`."""
+    unit: Unit = PS
+    """Of objectives and bounds."""
     read_plan: Callable[[str | Path, Any], Any] | None = None
     """``(path, problem)`` to a plan, for plans in files that are not JSON."""
     read_described_plan: Callable[[str | Path], Any] | None = None
@@ -117,6 +120,13 @@ def named(name: str) -> BaseKind:
     if place is None:
         raise UsageError(f"found kind {name!r}, expected one of {', '.join(places())}")
     return _loaded(place)
+
+
+@cache
+def unit(name: str) -> Unit:
+    """The unit that files have by this name; one that is a mere name where no kind has it."""
+    every = map(named, (*_PLACES, *_installed()))
+    return next((kind.unit for kind in every if kind.unit.name == name), Unit(name))
 
 
 def of_format(found: object, what: Literal["problem", "plan"]) -> BaseKind | None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
 
 from stowplan import kinds
+from stowplan.units import PS, Unit
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -26,9 +25,6 @@ StopReason = Literal[
     "optimal", "fits", "gap_reached", "criterion", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"
 ]
 """``fits``: the problem asked for any plan within a capacity, and this is one. ``criterion``: the caller's (``stop``)."""
-
-#: A unit of two numbers of which the first decides: ``clocks (II x 1000000 + latency)``.
-_TWO_NUMBERS = re.compile(r"\w+ \((\w+) x (\d+) \+ (\w+)\)")
 
 
 @dataclass(frozen=True)
@@ -132,7 +128,7 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
     candidates: tuple[CandidateReport, ...]
     provenance: Provenance
     seconds: float
-    unit: str = "ps"
+    unit: Unit = PS
     details: dict[str, Any] = {}
     """Facts of the kind: capacity, normalised return, stalls and the like."""
     highlights: tuple[str, ...] = ()
@@ -192,7 +188,7 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
     @property
     def gain_percent(self) -> float | None:
         """What the plan saves of the baseline's objective, in per cent; None where either is missing, or has two numbers."""
-        if self.baseline is None or self.objective is None or two_numbers(self.unit) is not None:
+        if self.baseline is None or self.objective is None or not self.unit.has_ratios:
             return None
         return 100 * (self.baseline - self.objective) / self.baseline if self.baseline else 0.0 if self.objective == 0 else None
 
@@ -231,6 +227,7 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
         names = [field for field in self.__struct_fields__ if field not in ("plan", "problem", "highlights", "certificate")]
         values: dict[str, Any] = {"plan": plan_path}
         values.update((name, msgspec.to_builtins(getattr(self, name))) for name in names)
+        values["unit"] = self.unit.name
         certified = () if self.certificate is None else ("certified_bound", "certified_gap", "proof")
         derived = ("gap", "speedup", "gain_percent", "is_baseline", "is_reproducible", *certified)
         return values | {name: getattr(self, name) for name in derived}
@@ -238,14 +235,13 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
     def summary(self) -> str:
         """A few lines for people."""
         lines = [f"{self.provenance.program} on {self.provenance.target} ({self.provenance.cost_model})"]
-        values = (self.objective, self.bound, self.certified_bound, *self.baselines.values())
-        shown = format_apart(values, lambda value, digits: format_quantity(value, self.unit, digits))
+        shown = self.unit.write_apart((self.objective, self.bound, self.certified_bound, *self.baselines.values()))
         if self.objective is None:
             lines.append(f"  no plan ({self.status}, stopped by {self.stop_reason})")
         else:
             how = "verified" if self.verified else "NOT verified"
             lines.append(f"  objective  {shown[self.objective]}  ({how}, by {self.provenance.candidate})")
-        if self.bound is not None and two_numbers(self.unit) is None:
+        if self.bound is not None and self.unit.has_ratios:
             gap = "" if self.gap is None else f"  gap {format_gap(self.gap)}"
             lines.append(f"  bound      {shown[self.bound]}{gap}")
         if self.certificate is not None:
@@ -255,10 +251,10 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
         if "explanation" in self.details:
             lines.append(f"  because    {self.details['explanation']}")
         lines.extend(f"  assuming   {each}" for each in self.assumed)
-        what = "speedup" if self.unit == "ps" else "ratio"
+        what = "speedup" if self.unit == PS else "ratio"
         for name, value in self.baselines.items():
             ratio = self.speedup_over(name)
-            if two_numbers(self.unit) is not None:
+            if not self.unit.has_ratios:
                 lines.append(f"  baseline   {name}: {shown[value]}")
                 continue
             given = f"{format_ratio(ratio)} over {name} ({shown[value]})" if ratio else ""
@@ -274,9 +270,9 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
             return f"nothing: {self.certificate.proof.get('solver') or 'a solver'} is trusted"
         if self.certificate.bound is None:
             return f"no plan exists  (by {self.proof})"
-        is_one = two_numbers(self.unit) is None
-        gap = f"  gap {format_gap(self.certified_gap)}" if is_one and self.certified_gap is not None else ""
-        return f"{shown[self.certificate.bound]}{gap}  (by {self.proof})"
+        gap = self.certified_gap if self.unit.has_ratios else None
+        gap_text = "" if gap is None else f"  gap {format_gap(gap)}"
+        return f"{shown[self.certificate.bound]}{gap_text}  (by {self.proof})"
 
     def gained(self) -> str:
         """What the plan gains over the baseline, for people; empty where there is nothing to compare."""
@@ -287,7 +283,7 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
         if self.objective == self.baseline:
             return f"none over {self.baseline_name}: the plan is another of the same objective"
         if self.gain_percent is None:
-            before, after = (format_quantity(value, self.unit) for value in (self.baseline, self.objective))
+            after, before = self.unit.write(self.objective), self.unit.write(self.baseline)
             return f"{after} in place of {before} of {self.baseline_name}"
         return f"{format_percent(self.gain_percent)} better than {self.baseline_name}"
 
@@ -322,43 +318,3 @@ def format_ratio(ratio: float) -> str:
     return next(
         (text for text in (f"{ratio:.{digits}f}" for digits in range(3, 10)) if ratio == 1 or float(text) != 1), "1.000"
     )
-
-
-def format_apart(values: Iterable[int | None], write: Callable[[int, int], str]) -> dict[int, str]:
-    """Values for people, where unlike values look unlike: those that ``write(value, digits)`` makes alike get more digits."""
-    digits = {value: 4 for value in values if value is not None}
-    while True:
-        texts = {value: write(value, count) for value, count in digits.items()}
-        times = Counter(texts.values())
-        alike = [value for value, count in digits.items() if times[texts[value]] > 1 and count < 17]
-        if not alike:
-            return texts
-        for value in alike:
-            digits[value] += 1
-
-
-def two_numbers(unit: str) -> tuple[str, int, str] | None:
-    """Name and scale of the first of two numbers that a unit is made of, and name of the second; None for plain units.
-
-    Ratios of such values, gaps among them, say little.
-    """
-    found = _TWO_NUMBERS.fullmatch(unit)
-    return None if found is None else (found[1], int(found[2]), found[3])
-
-
-def format_quantity(value: int, unit: str, digits: int = 4) -> str:
-    """An objective or bound for people: durations in a unit that reads easily, two numbers one by one, bytes with their
-    thousands apart.
-    """
-    if (pair := two_numbers(unit)) is not None:
-        first, scale, second = pair
-        return f"{first} {value // scale}, {second} {value % scale}"
-    return format_ps(value, digits) if unit == "ps" else f"{value:,} {unit}"
-
-
-def format_ps(picoseconds: int, digits: int = 4) -> str:
-    """A duration in a unit a person reads easily."""
-    for unit, size in (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):
-        if abs(picoseconds) >= size:
-            return f"{picoseconds / size:.{digits}g} {unit}"
-    return f"{picoseconds} ps"

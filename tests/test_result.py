@@ -16,11 +16,10 @@ from stowplan.result import (
     HistoryEntry,
     Provenance,
     Result,
-    format_apart,
     format_gap,
-    format_ps,
     format_ratio,
 )
+from stowplan.units import Pair, Unit, format_apart, format_ps
 
 
 def result(**changes: Any) -> Result:
@@ -79,7 +78,7 @@ def test_speedup(baseline: int | None, objective: int | None, speedup: float | N
         ({"baseline": 10_000_000, "objective": 9_999_999}, 1e-5, "0.00001 % better than greedy"),
         ({"baseline": 0, "objective": 0}, 0.0, "none over greedy: the plan is another of the same objective"),
         (
-            {"unit": "clocks (II x 1000 + latency)", "baseline": 4020, "objective": 3024},
+            {"unit": Unit("clocks", Pair("II", 1000, "latency")), "baseline": 4020, "objective": 3024},
             None,
             "II 3, latency 24 in place of II 4, latency 20 of greedy",
         ),

@@ -31,7 +31,7 @@ from stowplan.portfolio.run.messages import Job
 from stowplan.portfolio.run.started import Started
 from stowplan.portfolio.run.worker_pool import WorkerPool
 from stowplan.portfolio.run.worker_process import Assignment
-from stowplan.result import Progress, Result, format_quantity
+from stowplan.result import Progress, Result
 
 #: Instances of several kinds, with their targets: those of the examples that are not closed at once.
 INSTANCES = (
@@ -178,8 +178,8 @@ def row(path: str, target: str, seconds: float, options: dict[str, Any]) -> list
     return [
         *head,
         winner + (" (closed early)" if result.seconds < seconds / 10 else ""),
-        format_quantity(result.objective, result.unit, 6),
-        "none" if best is None else format_quantity(best, result.unit, 6),
+        result.unit.write(result.objective, 6),
+        "none" if best is None else result.unit.write(best, 6),
         f"{reached:.1f} / {processor:.1f}",
         "never" if found is None else f"{found.wall:.1f} / {found.processor:.1f}",
         "none" if found is None else f"{100 * (reached - found.wall) / seconds:+.1f} %",

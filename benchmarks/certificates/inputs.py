@@ -18,7 +18,6 @@ from benchmarks.lib.tables import table
 from stowplan import files
 from stowplan.certificates.maker import certify
 from stowplan.portfolio.certification import seconds_after
-from stowplan.result import two_numbers
 
 
 def measure(path: Path, target: str | None, time_limit: float, workers: int, seconds: float | None) -> dict[str, Any]:
@@ -40,7 +39,6 @@ def measure(path: Path, target: str | None, time_limit: float, workers: int, sec
     if found.is_proof:
         found.check(problem)
         checking = time.process_time() - began - making
-    pair = two_numbers(result.unit)
     return {
         "kind": result.kind,
         "status": result.status,
@@ -52,7 +50,7 @@ def measure(path: Path, target: str | None, time_limit: float, workers: int, sec
         "making s": round(making, 2),
         "checking s": round(checking, 2),
         # Of two numbers the first decides.
-        "scale": 1 if pair is None else pair[1],
+        "scale": 1 if result.unit.pair is None else result.unit.pair.scale,
     }
 
 

@@ -22,7 +22,7 @@ from benchmarks.lib.tables import table, write_into
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
 from stowplan.frontends.xla_plan import import_xla_plan
-from stowplan.result import Result, format_quantity
+from stowplan.result import Result
 
 PAGE = ROOT / "docs" / "results" / "at-a-glance.md"
 
@@ -76,9 +76,9 @@ def row(instance: Instance, result: Result) -> list[str]:
     gap = "optimal" if result.status == "optimal" else f"{100 * (result.gap or 0):.2f} %"
     if gap == "0.00 %" and instance.kind == "modulo scheduling":
         gap = "interval optimal"
-    default = "" if result.baseline is None else f"{result.baseline_name}: {format_quantity(result.baseline, result.unit)}"
+    default = "" if result.baseline is None else f"{result.baseline_name}: {result.unit.write(result.baseline)}"
     gain = "" if not result.speedup else f"{result.speedup:.3f}"
-    return [instance.kind, name, default, format_quantity(result.objective, result.unit), gain, gap]
+    return [instance.kind, name, default, result.unit.write(result.objective), gain, gap]
 
 
 def main(arguments: Iterable[str] | None = None) -> None:

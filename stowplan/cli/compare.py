@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stowplan import kinds
 from stowplan.cli.options import option, with_options
 from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, render, say, say_json
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.options import ReadOptions, spelt_all
-from stowplan.result import format_apart, format_quantity, two_numbers
 
 if TYPE_CHECKING:
     from stowplan.models.decisions import Part
@@ -110,7 +110,7 @@ def _compare_plans(first: Path, second: Path, source: Path, options: ReadOptions
 
 def _plans(comparison: PlanComparison, everything: bool) -> str:
     pair = (comparison.first, comparison.second)
-    shown = format_apart(pair, lambda value, digits: format_quantity(value, comparison.unit, digits))
+    shown = kinds.unit(comparison.unit).write_apart(pair)
     rows = [("objective", *(shown[value] for value in pair), _cost(comparison))]
     for name, values in comparison.facts.items():
         rows.append((name.replace("_", " "), *(_figure(value) for value in values), ""))
@@ -133,10 +133,11 @@ def _cost(comparison: PlanComparison) -> str:
     if value == 0:
         return "the same"
     word = "more" if value > 0 else "less"
-    if two_numbers(comparison.unit) is not None:
+    unit = kinds.unit(comparison.unit)
+    if not unit.has_ratios:
         return "worse" if value > 0 else "better"
     percent = "" if comparison.percent is None else f" ({comparison.percent:+.3g} %)"
-    return f"{format_quantity(abs(value), comparison.unit)} {word}{percent}"
+    return f"{unit.write(abs(value))} {word}{percent}"
 
 
 def _figure(value: float | None) -> str:

@@ -14,7 +14,8 @@ from stowplan.cli.output import note, open_noting, say, say_json
 from stowplan.cli.outputs import Outputs, check_outputs, check_picture
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.options import ReadOptions
-from stowplan.result import format_gap, format_quantity, two_numbers
+from stowplan.result import format_gap
+from stowplan.units import PS
 
 if TYPE_CHECKING:
     from stowplan.certificates.checker import Verdict
@@ -57,8 +58,8 @@ def verify_command(
         said = {} if proven is None else {"bound": proven.bound, "proof": proven.form}
         say_json(values | said | ({"bound_failure": failure} if failure else {}))
     elif check.ok and check.objective is not None:
-        exact = f" ({check.objective} {kind.unit})" if kind.unit == "ps" else ""
-        say(f"valid: {format_quantity(check.objective, kind.unit)}{exact}")
+        exact = f" ({check.objective} {kind.unit.name})" if kind.unit == PS else ""
+        say(f"valid: {kind.unit.write(check.objective)}{exact}")
     elif check.lines:
         say("\n".join(check.lines))
     if not check.ok:
@@ -70,10 +71,9 @@ def verify_command(
         raise VerificationError(f"{bound}: the bound is not proven: {failure}")
     if proven is not None and proven.bound is not None and check.objective is not None and not as_json:
         gap = (check.objective - proven.bound) / check.objective if check.objective else 0.0
-        is_one = two_numbers(kind.unit) is None
-        exact = f" ({proven.bound} {kind.unit})" if kind.unit == "ps" else ""
-        shown = f"{format_quantity(proven.bound, kind.unit)}{exact}, by {proven.form}"
-        say(f"proven bound: {shown}" + (f": within {format_gap(gap)} of the optimum" if is_one else ""))
+        exact = f" ({proven.bound} {kind.unit.name})" if kind.unit == PS else ""
+        shown = f"{kind.unit.write(proven.bound)}{exact}, by {proven.form}"
+        say(f"proven bound: {shown}" + (f": within {format_gap(gap)} of the optimum" if kind.unit.has_ratios else ""))
     wanted.write(loaded, given, None, problem)
 
 

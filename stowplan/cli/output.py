@@ -16,11 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from stowplan import files
+from stowplan import files, kinds
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
 from stowplan.report.text import aligned
-from stowplan.result import format_gap, format_quantity, two_numbers
+from stowplan.result import format_gap
+from stowplan.units import PS, Unit
 
 if TYPE_CHECKING:
     from stowplan.result import Progress
@@ -98,8 +99,8 @@ def render(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) ->
 
 
 def as_quantity(value: int | None, unit: str) -> str:
-    """An objective or bound."""
-    return NONE if value is None else format_quantity(value, unit)
+    """An objective or bound, in the unit of a name."""
+    return NONE if value is None else kinds.unit(unit).write(value)
 
 
 def as_gap(value: float | None) -> str:
@@ -175,7 +176,7 @@ class ProgressPrinter(LinePrinter):
         Of objectives and bounds.
     """
 
-    def __init__(self, quiet: bool = False, unit: str = "ps"):
+    def __init__(self, quiet: bool = False, unit: Unit = PS):
         super().__init__(quiet)
         self._unit = unit
         self._has_plan = False
@@ -187,9 +188,9 @@ class ProgressPrinter(LinePrinter):
         self.show(self._line(progress), at_once=is_first)
 
     def _line(self, progress: Progress) -> str:
-        objective = "no plan yet" if progress.objective is None else format_quantity(progress.objective, self._unit)
-        bound = "no bound" if progress.bound is None else f"bound {format_quantity(progress.bound, self._unit)}"
+        objective = "no plan yet" if progress.objective is None else self._unit.write(progress.objective)
+        bound = "no bound" if progress.bound is None else f"bound {self._unit.write(progress.bound)}"
         gap = ""
-        if progress.objective and progress.bound is not None and two_numbers(self._unit) is None:
+        if progress.objective and progress.bound is not None and self._unit.has_ratios:
             gap = f", gap {format_gap(max(0.0, 1 - progress.bound / progress.objective))}"
         return f"[{progress.seconds:6.1f} s] {objective}, {bound}{gap} ({progress.source})"

@@ -22,6 +22,7 @@ from stowplan.frontends.format import Opened
 from stowplan.frontends.options import ReadOptions
 from stowplan.portfolio.context import SEARCH_OPTIONS, Options
 from stowplan.result import Result
+from stowplan.units import Unit
 
 
 @with_options(search=SEARCH_OPTIONS)
@@ -116,7 +117,7 @@ class _Asked(NamedTuple):
         yield from (f"  xla plan   {text}" for text in self.notes)
 
     @property
-    def unit(self) -> str:
+    def unit(self) -> Unit:
         from stowplan.portfolio.kind import kind_of
 
         return kind_of(self.problem).unit

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from stowplan import files
+from stowplan import files, kinds
 from stowplan.cli import stopping
 from stowplan.cli.options import SHARED, Quiet, Report, Suites, Targets, option, setting, settings_of, with_options
 from stowplan.cli.output import NONE, as_gap, as_quantity, note, render, say, say_json, telling
 from stowplan.cli.outputs import check_outputs
 from stowplan.frontends.options import ReadOptions
 from stowplan.portfolio.context import Options
-from stowplan.result import format_apart, format_quantity
 
 if TYPE_CHECKING:
     from stowplan.backends.xla.score import CompiledCycles
@@ -242,7 +241,7 @@ def _decisions(problem: ProblemReport) -> Sequence[str]:
         f"in {len(decisions.costly)} of {decisions.count} decisions{exact}"
     ]
     ends = (value for decision in decisions.costly for value in (decision.before, decision.after))
-    shown = format_apart(ends, lambda value, digits: format_quantity(value, problem.unit, digits))
+    shown = kinds.unit(problem.unit).write_apart(ends)
     for decision in decisions.costly:
         before, after = shown[decision.before], shown[decision.after]
         at = str(decision.first + 1) if decision.first == decision.last else f"{decision.first + 1} to {decision.last + 1}"

@@ -118,8 +118,6 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
         field: getattr(problem, field) for field in ("name", "target") if hasattr(plan, field)
     }
     """``(problem, plan)`` to the fields of plans that repeat what the problem says, for whoever reads or applies them."""
-    unit: str = "ps"
-    """Of objectives and bounds."""
     baseline_sources: tuple[str, ...] = field(default=())
     """Sources whose objectives the result lists as baselines."""
     makes_baselines: Callable[[P], tuple[Candidate, ...]] = lambda problem: ()

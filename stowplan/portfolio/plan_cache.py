@@ -39,7 +39,7 @@ T = TypeVar("T")
 MOST_BYTES = 1 << 28
 
 #: Changes where entries of before can no longer be read.
-_SCHEMA = 1
+_SCHEMA = 2
 
 _FILE = "plans.sqlite"
 

@@ -9,7 +9,6 @@ import msgspec
 from stowplan.errors import InputError
 from stowplan.models.decisions import Part
 from stowplan.portfolio.kind import Kind, check, describe_plan, kind_of
-from stowplan.result import two_numbers
 
 
 class PlanComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,14 +60,13 @@ def compare_plans(
     """
     kind = kind_of(problem)
     before, after = (_objective(kind, problem, plan, name) for plan, name in zip((first, second), names, strict=True))
-    relative = before and two_numbers(kind.unit) is None
     return PlanComparison(
         kind=kind.name,
-        unit=kind.unit,
+        unit=kind.unit.name,
         first=before,
         second=after,
         difference=after - before,
-        percent=100 * (after - before) / before if relative else None,
+        percent=100 * (after - before) / before if before and kind.unit.has_ratios else None,
         facts=_unlike(kind.facts(problem, first), kind.facts(problem, second)),
         parts=kind.diff(problem, first, second),
     )

@@ -18,7 +18,8 @@ from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, shorten, text_table
 from stowplan.report.tier_placement.maps import TIER_COLOURS
-from stowplan.result import Result, format_apart
+from stowplan.result import Result
+from stowplan.units import format_apart
 
 #: Rows of each table, and of those in text; letters of a name there.
 TOP, LINES, _NAME = 20, 40, 28

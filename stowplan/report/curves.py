@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stowplan.report.scene import Axis, Dot, Key, Line, Mark, Panel, Plot, Style, Text, level, steps
 from stowplan.report.text import byte_unit, format_tick, format_value, nice_ticks, time_unit
-from stowplan.result import HistoryEntry, two_numbers
+from stowplan.result import HistoryEntry
+from stowplan.units import BYTES, PS, Unit
 
 INCUMBENT = Style(stroke="accent", width=2, name="incumbent")
 BOUND = Style(stroke="warm", width=2, dash=(7, 4), name="bound")
@@ -18,7 +19,7 @@ Point = tuple[float, int, str]
 
 
 def convergence_plot(
-    history: Sequence[HistoryEntry], seconds: float, unit: str, baselines: Mapping[str, int], baseline: int | None
+    history: Sequence[HistoryEntry], seconds: float, unit: Unit, baselines: Mapping[str, int], baseline: int | None
 ) -> Plot | None:
     """Incumbent and bound, with the baselines that lie in their range; None without history."""
     found = _changes((entry.seconds, entry.objective, entry.source) for entry in history)
@@ -87,23 +88,18 @@ def _baselines(baselines: Mapping[str, int], low: float, high: float) -> list[Ma
     return marks
 
 
-def _common_part(unit: str, values: Sequence[int]) -> int:
+def _common_part(unit: Unit, values: Sequence[int]) -> int:
     """What the axis of a unit of two numbers leaves out: the first number, where it is the same in all; else 0."""
-    pair = two_numbers(unit)
-    firsts = set() if pair is None else {value // pair[1] for value in values}
-    return next(iter(firsts)) * pair[1] if pair is not None and len(firsts) == 1 else 0
+    firsts = {unit.split(value)[0] for value in values}
+    return firsts.pop() * unit.pair.scale if unit.pair is not None and len(firsts) == 1 else 0
 
 
-def _scale_of(unit: str, top: int, base: int) -> tuple[int, str]:
+def _scale_of(unit: Unit, top: int, base: int) -> tuple[int, str]:
     """What objectives are divided by on an axis that ends at ``top``, and the unit that gives; ``base`` is left out of them."""
-    if unit == "ps":
-        name, size = time_unit(top)
-    elif unit in ("bytes", "B"):
-        name, size = byte_unit(top)
-    elif (pair := two_numbers(unit)) is not None:
-        name, size = (f"{pair[2]} at {pair[0]} {base // pair[1]}", 1) if base else (pair[0], pair[1])
+    if (pair := unit.pair) is not None:
+        name, size = (f"{pair.second} at {pair.first} {base // pair.scale}", 1) if base else (pair.first, pair.scale)
     else:
-        name, size = unit, 1
+        name, size = time_unit(top) if unit == PS else byte_unit(top) if unit == BYTES else (unit.name, 1)
     return size, name
 
 

@@ -16,7 +16,9 @@ from stowplan.report.curves import convergence_plot
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, cards_list, facts_list, table, warnings_box, whole_page
 from stowplan.report.presenter import Labelled, Presenter, presenter_for
+from stowplan.report.text import format_values
 from stowplan.result import CandidateReport, Result, format_gap, format_ratio
+from stowplan.units import PS
 
 #: History as a table: first and last entries.
 MOST_HISTORY = 200
@@ -77,7 +79,7 @@ def render_report(
 
 
 def _summary(problem: object, result: Result, presenter: Presenter) -> str:
-    shown = presenter.written((result.objective, result.bound, *result.baselines.values(), result.baseline), result.unit)
+    shown = format_values((result.objective, result.bound, *result.baselines.values(), result.baseline), result.unit)
     mark, word = ("good", "verified") if result.verified else ("bad", "not verified")
     cards: list[tuple[str, str, str]] = []
     if result.objective is None:
@@ -85,16 +87,16 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
     else:
         by = f'<span class="{mark}">{word}</span>, by {escape(result.provenance.candidate)}'
         cards.append(("Objective", shown[result.objective], by))
-    if result.speedup is not None and presenter.has_ratios:
-        what = "Speedup" if result.unit == "ps" else "Ratio"
+    if result.speedup is not None and result.unit.has_ratios:
+        what = "Speedup" if result.unit == PS else "Ratio"
         cards.append(
             (f"{what} over {result.baseline_name}", f"{format_ratio(result.speedup)}×", escape(shown[result.baseline]))
         )
-    gap = "" if result.gap is None or not presenter.has_ratios else f"gap {format_gap(result.gap)}"
+    gap = "" if result.gap is None or not result.unit.has_ratios else f"gap {format_gap(result.gap)}"
     gap = "no gap without a plan" if result.objective is None else gap
     cards.append(("Proven bound", shown[result.bound], escape(gap) if result.bound is not None else "none proven"))
     if result.certificate is not None:
-        written = presenter.written((result.objective, result.bound, result.certified_bound), result.unit)
+        written = format_values((result.objective, result.bound, result.certified_bound), result.unit)
         name, _, note = result.certified(written).partition("  ")
         cards.append(("Certified bound", name, escape(note)))
     overview = presenter.overview(problem, result)
@@ -107,8 +109,8 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
         ratio = result.speedup_over(name)
         faster = (
             ""
-            if ratio is None or not presenter.has_ratios
-            else f", {'speedup' if result.unit == 'ps' else 'ratio'} {format_ratio(ratio)}"
+            if ratio is None or not result.unit.has_ratios
+            else f", {'speedup' if result.unit == PS else 'ratio'} {format_ratio(ratio)}"
         )
         facts.append((f"Baseline {name}", shown[value] + faster))
     if "baseline" in result.provenance.options and (gained := result.gained()):
@@ -132,7 +134,7 @@ def _convergence(result: Result, presenter: Presenter) -> str:
         return ""
     entries = list(result.history)
     shown = entries if len(entries) <= MOST_HISTORY else entries[: MOST_HISTORY // 2] + entries[-MOST_HISTORY // 2 :]
-    texts = presenter.written((value for entry in shown for value in (entry.objective, entry.bound)), result.unit)
+    texts = format_values((value for entry in shown for value in (entry.objective, entry.bound)), result.unit)
     rows = [(f"{entry.seconds:.2f}", entry.source, texts[entry.objective], texts[entry.bound]) for entry in shown]
     left_out = f", {len(entries) - len(shown):,} in the middle left out" if len(shown) < len(entries) else ""
     entries_table = table(f"{len(entries):,} improvements{left_out}", ("Seconds:r", "Source", "Objective:r", "Bound:r"), rows)
@@ -146,7 +148,7 @@ def _candidates(result: Result, presenter: Presenter) -> str:
     if not result.candidates:
         return ""
 
-    texts = presenter.written((value for each in result.candidates for value in (each.objective, each.bound)), result.unit)
+    texts = format_values((value for each in result.candidates for value in (each.objective, each.bound)), result.unit)
 
     def row(candidate: CandidateReport) -> tuple[str, ...]:
         verified = {"rejected": "no"}.get(candidate.outcome, "–" if candidate.objective is None else "yes")

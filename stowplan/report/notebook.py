@@ -15,7 +15,8 @@ from stowplan.report.figures import svg_file
 from stowplan.report.page import table, warnings_box
 from stowplan.report.paper import lay_out
 from stowplan.report.presenter import Presenter, presenter_for
-from stowplan.result import Result, format_gap, two_numbers
+from stowplan.report.text import format_values
+from stowplan.result import Result, format_gap
 
 #: Candidates in a table, at most.
 MOST_CANDIDATES = 30
@@ -28,15 +29,15 @@ def result_html(result: Result) -> str:
     presenter = Presenter() if result.problem is None else presenter_for(result.problem)
     values = [result.objective, result.bound, result.certified_bound, *result.baselines.values()]
     values += [value for candidate in result.candidates for value in (candidate.objective, candidate.bound)]
-    shown = presenter.written(values, result.unit)
+    shown = format_values(values, result.unit)
     who = result.provenance
     rows = [
         ("status", f"{result.status}, stopped by {result.stop_reason} after {result.seconds:.1f} s"),
         ("objective", f"{shown[result.objective]}{f', by {who.candidate}' if who.candidate else ''}"),
         ("verified", "yes" if result.verified else "no"),
         ("bound", shown[result.bound]),
-        ("gap", _NONE if result.gap is None or two_numbers(result.unit) is not None else format_gap(result.gap)),
-        *([] if result.certificate is None else [("certified", result.certified(presenter.written(values, result.unit)))]),
+        ("gap", _NONE if result.gap is None or not result.unit.has_ratios else format_gap(result.gap)),
+        *([] if result.certificate is None else [("certified", result.certified(format_values(values, result.unit)))]),
         *((f"baseline {name}", shown[value]) for name, value in result.baselines.items()),
     ]
     if "explanation" in result.details:

@@ -6,7 +6,7 @@ makes; else :class:`Presenter` itself: text and report say what is the same for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,7 @@ from stowplan.report.figures import check_format, save_picture
 from stowplan.report.page import Details, Overview, Section
 from stowplan.report.scene import Picture
 from stowplan.report.text import format_value
-from stowplan.result import Result, format_apart
+from stowplan.result import Result
 
 #: A name and a plan.
 Labelled = tuple[str, Any]
@@ -31,9 +31,6 @@ class Presenter:
 
     Problems and plans are of that kind.
     """
-
-    #: Whether ratios of objectives, gaps among them, say something.
-    has_ratios = True
 
     def __init__(self, kind: Kind[Any, Any] | None = None):
         self._kind = kind
@@ -88,11 +85,11 @@ class Presenter:
         check = self._kind.verify(problem, plan)
         who = self._kind.identity(problem)
         lines = [f"{who['program'] or self._words()} on {who['target']} ({who['cost_model']})"]
-        lines.append(f"  objective  {self.format_objective(check.objective, self._kind.unit)}")
+        lines.append(f"  objective  {format_value(check.objective, self._kind.unit)}")
         lines += [f"  not valid  {violation}" for violation in (check.lines if everything else check.lines[:10])]
         for name, other in others:
             value = self._kind.verify(problem, other).objective
-            lines.append(f"  {name:<9}  {self.format_objective(value, self._kind.unit)}")
+            lines.append(f"  {name:<9}  {format_value(value, self._kind.unit)}")
         facts = self._kind.facts(problem, plan)
         width = max(map(len, facts), default=0)
         lines += [f"  {name:<{width}}  {_brief(value, everything)}" for name, value in facts.items()]
@@ -114,15 +111,6 @@ class Presenter:
     ) -> list[Section]:
         """Sections of the report; boxes that can be pointed at are noted in ``details``."""
         return []
-
-    def format_objective(self, value: int | None, unit: str, digits: int = 4) -> str:
-        """An objective or bound for people."""
-        return format_value(value, unit, digits)
-
-    def written(self, values: Iterable[int | None], unit: str) -> dict[int | None, str]:
-        """Objectives and bounds for people, unlike ones with as many digits as tell them apart; a dash for None."""
-        texts: dict[int | None, str] = {None: self.format_objective(None, unit)}
-        return texts | format_apart(values, lambda value, digits: self.format_objective(value, unit, digits))
 
     def _not_drawn(self) -> UsageError:
         return UsageError(f"--png: plans of the kind {self._words()} are not drawn; leave it out")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from stowplan.result import format_ps, format_quantity
+from stowplan.units import BYTES, Unit, format_apart
 
 #: Units of time by their length in picoseconds, longest first.
 TIME_UNITS = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3), ("ps", 1))
@@ -37,15 +37,17 @@ def time_unit(top_ps: int) -> tuple[str, int]:
     return next(((unit, size) for unit, size in TIME_UNITS if top_ps >= size), TIME_UNITS[-1])
 
 
-def format_value(value: int | None, unit: str, digits: int = 4) -> str:
-    """An objective or bound of a result: a duration, a size, or a plain number with its unit."""
+def format_value(value: int | None, unit: Unit, digits: int = 4) -> str:
+    """An objective or bound of a result; a dash for None."""
     if value is None:
         return "–"
-    if unit == "ps":
-        return format_ps(value, digits)
-    if unit in ("bytes", "B"):
-        return format_bytes(value, digits)
-    return format_quantity(value, unit, digits).rstrip()
+    return format_bytes(value, digits) if unit == BYTES else unit.write(value, digits)
+
+
+def format_values(values: Iterable[int | None], unit: Unit) -> dict[int | None, str]:
+    """Objectives and bounds, unlike ones with as many digits as tell them apart; a dash for None."""
+    texts: dict[int | None, str] = {None: format_value(None, unit)}
+    return texts | format_apart(values, lambda value, digits: format_value(value, unit, digits))
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:

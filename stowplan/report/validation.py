@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Literal
 
-from stowplan import files
+from stowplan import files, kinds
 from stowplan.portfolio.validation.records import Outcome, ProblemReport, Row, Summary, Validation, outcomes_of
 from stowplan.portfolio.validation.statistics import Spread
 from stowplan.report.colours import PALETTE
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, cards_list, facts_list, table, warnings_box, whole_page
 from stowplan.report.scene import RULE, Axis, Dot, Key, Line, Mark, Panel, Plot, Rect, Style
-from stowplan.report.text import format_tick, format_value, nice_ticks
-from stowplan.result import format_apart, format_gap
+from stowplan.report.text import format_tick, format_value, format_values, nice_ticks
+from stowplan.result import format_gap
+from stowplan.units import Unit
 
 _NOTHING = "–"
 
@@ -132,9 +132,9 @@ def _spreads(what: str, rows: Sequence[tuple[str, Spread]], optimum: str) -> str
 def _problems(problems: Sequence[ProblemReport]) -> str:
     rows = []
     for problem in problems:
-        exact = problem.exact
-        bound = _NOTHING if exact is None else "proven" if exact.is_proven else format_value(exact.bound, problem.unit)
-        shown = _NOTHING if exact is None or not exact.proof else format_value(exact.certified_bound, problem.unit)
+        exact, unit = problem.exact, kinds.unit(problem.unit)
+        bound = _NOTHING if exact is None else "proven" if exact.is_proven else format_value(exact.bound, unit)
+        shown = _NOTHING if exact is None or not exact.proof else format_value(exact.certified_bound, unit)
         played = [
             outcome
             for way in (problem.policy, problem.control)
@@ -143,10 +143,10 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
         rows.append(
             (
                 problem.name,
-                format_value(None if exact is None else exact.objective, problem.unit),
+                format_value(None if exact is None else exact.objective, unit),
                 bound,
                 f"{shown} ({exact.proof})" if exact is not None and exact.proof else shown,
-                *(_outcome(outcome, problem.unit) for outcome in (*played, problem.baseline)),
+                *(_outcome(outcome, unit) for outcome in (*played, problem.baseline)),
             )
         )
     ways = ("Best sample:r", "With search:r")
@@ -203,7 +203,7 @@ def _decisions(problems: Sequence[ProblemReport]) -> str:
             rows.append((each.name, "", "", "", "", why))
             continue
         ends = (value for step in found.costly for value in (step.before, step.after))
-        shown = format_apart(ends, partial(_value, each.unit))
+        shown = format_values(ends, kinds.unit(each.unit))
         for at, step in enumerate(found.costly):
             number = str(step.first + 1) if step.first == step.last else f"{step.first + 1} to {step.last + 1}"
             cost = f"{shown[step.before]} → {shown[step.after]}"
@@ -215,10 +215,6 @@ def _decisions(problems: Sequence[ProblemReport]) -> str:
             rows.append(("", "", f"the search was {found.note}", "", "", ""))
     head = ("Problem:n", "Decision:r", "What:n", "Share of the difference:r", "Best objective before and after:r", "Note:o")
     return table("Along the likeliest game, dearest first", head, rows)
-
-
-def _value(unit: str, value: int, digits: int) -> str:
-    return format_value(value, unit, digits)
 
 
 def _settings(validation: Validation) -> str:
@@ -242,7 +238,7 @@ def _drawn(plot: Plot | None, name: str) -> str:
     return "" if plot is None else (legend_html(plot.legend) if plot.legend else "") + plot_html(plot, name)
 
 
-def _outcome(outcome: Outcome | None, unit: str) -> str:
+def _outcome(outcome: Outcome | None, unit: Unit) -> str:
     if outcome is None:
         return _NOTHING
     if outcome.objective is None:

@@ -42,7 +42,7 @@ def test_the_result_field_by_field(solve_fakes: SolveFakes, tmp_path: Path) -> N
     assert msgspec.structs.replace(result.plan, program="", target="", names={}) == ladder_plan(problem, 3)
     assert (result.plan.program, result.plan.target) == ("ladder", "none")
     assert result.plan.names == {0: "t0", 1: "t1", 2: "t2"}
-    assert (result.objective, result.bound, result.gap, result.unit) == (OPTIMUM, OPTIMUM, 0.0, "ps")
+    assert (result.objective, result.bound, result.gap, result.unit.name) == (OPTIMUM, OPTIMUM, 0.0, "ps")
     assert (result.status, result.stop_reason, result.verified) == ("optimal", "optimal", True)
     assert (result.baseline_name, result.baseline) == ("mine", ALL_SLOW - 9)
     assert result.baselines == {"all_slow": ALL_SLOW, "mine": ALL_SLOW - 9}

@@ -18,6 +18,7 @@ from stowplan.models.packing.problem import Problem as PackingProblem
 from stowplan.portfolio.kind import kind as named
 from stowplan.report.html import render_report
 from stowplan.report.presenter import Presenter, check_picture, draw, merge_equal, presenter_for, presenter_of
+from stowplan.units import Unit
 from tests.cli.conftest import Cli, cli, error_line
 from tests.cli.test_pictures import refuse_to_solve
 from tests.report.test_report import HOSTILE, Page, result_for, stalled_copy
@@ -97,7 +98,7 @@ def test_a_kind_without_a_presenter_has_a_report(tmp_path: Path) -> None:
         objective=5,
         bound=5,
         baselines={"first": 9},
-        unit="points",
+        unit=Unit("points"),
         details={"numbers": 4},
     )
     words = " ".join(Page(render_report(problem, result)).words)

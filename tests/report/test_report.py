@@ -38,6 +38,7 @@ from stowplan.report.presenter import draw, presenter_for
 from stowplan.report.scene import Dot, Picture, Rect
 from stowplan.report.text import format_bytes, memory_ticks, nice_ticks, shorten
 from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result
+from stowplan.units import BYTES, Pair, Unit
 from tests.report.cases import packed_plan, training_step
 
 HOSTILE = "<script>alert('1')</script>&\"$x_1$"
@@ -563,7 +564,7 @@ def test_report_without_a_plan_keeps_the_bound(tmp_path: Path) -> None:
 
 def test_report_on_another_kind_has_no_layout() -> None:
     problem, plan = stalled_copy()
-    result = result_for(problem, plan, kind="packing", unit="bytes", objective=1536)
+    result = result_for(problem, plan, kind="packing", unit=BYTES, objective=1536)
     page = Page(render_report(object(), result))
     assert "1.5 KiB" in " ".join(page.words)
     assert page.count("figure") == 0
@@ -642,7 +643,7 @@ def test_names_do_not_steer_the_terminal() -> None:
     assert "\x1b" not in summarize_plan(problem, msgspec.structs.replace(plan, problem=problem.digest))
 
 
-def drawn_curve(history: list[HistoryEntry], unit: str, baselines: dict[str, int], baseline: int | None) -> str:
+def drawn_curve(history: list[HistoryEntry], unit: Unit, baselines: dict[str, int], baseline: int | None) -> str:
     plot = convergence_plot(history, 1.0, unit, baselines, baseline)
     assert plot is not None
     return inline.plot_html(plot, "Convergence")
@@ -650,7 +651,7 @@ def drawn_curve(history: list[HistoryEntry], unit: str, baselines: dict[str, int
 
 def test_a_curve_can_be_a_picture_too(tmp_path: Path) -> None:
     plot = convergence_plot(
-        [HistoryEntry(0.1, "greedy", 9, 3), HistoryEntry(2.0, "milp", 7, 7)], 3.0, "points", {"greedy": 9}, 9
+        [HistoryEntry(0.1, "greedy", 9, 3), HistoryEntry(2.0, "milp", 7, 7)], 3.0, Unit("points"), {"greedy": 9}, 9
     )
     assert plot is not None
     save_picture(Picture("search", [[plot]]), tmp_path / "curve.svg")
@@ -659,7 +660,7 @@ def test_a_curve_can_be_a_picture_too(tmp_path: Path) -> None:
 
 def test_the_curve_of_two_numbers_is_of_the_second_where_the_first_stays() -> None:
     """Latencies of one initiation interval are told apart, as 3.00002 and 3.000019 were not."""
-    unit = "clocks (II x 1000000 + latency)"
+    unit = Unit("clocks", Pair("II", 1_000_000, "latency"))
     history = [HistoryEntry(0.1, "list", 3_000_020, 2_000_018), HistoryEntry(0.5, "cpsat", 3_000_019, 3_000_019)]
     text = drawn_curve(history, unit, {"list": 3_000_020, "other": 4_000_020}, 4_000_020)
     assert "objective (latency at II 3)" in text

@@ -17,14 +17,14 @@ from typing import Any
 
 import msgspec
 
-from stowplan import files
+from stowplan import files, kinds
 from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, note, render
 from stowplan.cli.outputs import check_folder
 from stowplan.errors import InputError, UsageError
 from stowplan.portfolio.batch.records import CANCELLED, Record, Settings, read_records
 from stowplan.portfolio.batch.run import run_batch
 from stowplan.portfolio.batch.task import find_inputs
-from stowplan.result import format_percent, two_numbers
+from stowplan.result import format_percent
 
 #: The family of candidates that have learned from other programs.
 LEARNED = "learned"
@@ -196,7 +196,7 @@ def _entry(result: Mapping[str, Any], baseline: int | None, unit: str) -> Entry:
         each["objective"] for each in result["candidates"] if each.get("family") == LEARNED and each["objective"] is not None
     ]
     objective, made = result["objective"], result["provenance"]
-    has_gain = baseline and objective is not None and two_numbers(unit) is None
+    has_gain = baseline and objective is not None and kinds.unit(unit).has_ratios
     return Entry(
         objective=objective,
         learned=min(learned, default=None),
@@ -213,8 +213,7 @@ def speedup(baseline: int | None, objective: int | None, unit: str) -> float | N
     """Baseline / objective; of units of two numbers, of the first. None where there is none."""
     if baseline is None or objective is None:
         return None
-    if (pair := two_numbers(unit)) is not None:
-        baseline, objective = baseline // pair[1], objective // pair[1]
+    (baseline, _), (objective, _) = map(kinds.unit(unit).split, (baseline, objective))
     return baseline / objective if objective else 1.0 if not baseline else None
 
 

@@ -13,6 +13,7 @@ from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
+from stowplan.units import BYTES
 
 #: Up to so many operators nothing is worth a process of its own.
 SMALL = 64
@@ -91,7 +92,7 @@ KIND = Kind(
     facts=_facts,
     counts=("operators", "tensors"),
     identity=_identity,
-    unit="bytes",
+    unit=BYTES,
     baseline_sources=("local", "propagation"),
     decisions=DECISIONS,
     extras=_extras,

@@ -12,6 +12,7 @@ from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
+from stowplan.units import Unit
 
 #: The model with offsets is built for so many buffers at most.
 EXACT_BUFFERS = 600
@@ -106,7 +107,7 @@ KIND = Kind(
     facts=_facts,
     counts=("buffers",),
     identity=_identity,
-    unit="cost",
+    unit=Unit("cost"),
     makes_baselines=lambda problem: (Candidate("by_size", "baseline"),),
     decisions=DECISIONS,
     offset_table=offset_table,

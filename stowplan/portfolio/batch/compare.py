@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
+from stowplan import kinds
 from stowplan.errors import InputError
 from stowplan.portfolio.batch.records import Record
-from stowplan.result import two_numbers
 
 Outcome = Literal[
     "win", "loss", "tie", "only_first", "only_second", "other_problem", "first_unsolved", "second_unsolved", "unsolved"
@@ -112,7 +112,7 @@ def _pair(name: str, first: Record | None, second: Record | None) -> Pair:
     else:
         outcome = "tie" if before == after else "win" if after < before else "loss"
         ratio = before / after if before and after else 1.0 if before == after else None
-        if two_numbers(unit) is None and (before or not after):
+        if kinds.unit(unit).has_ratios and (before or not after):
             percent = 100 * (after - before) / before if before else 0.0
     return Pair(name, outcome, before, after, ratio, percent, unit)
 

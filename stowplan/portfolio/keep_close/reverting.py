@@ -16,7 +16,6 @@ from typing import Any
 from stowplan.models.verification import Verification
 from stowplan.portfolio.keep_close.earlier_plan import Budget, Counts, PlanChanges
 from stowplan.portfolio.kind import Kind, check
-from stowplan.result import two_numbers
 
 #: Pairs of sets of decisions that are tried where none can be reverted alone.
 MOST_PAIRS = 3000
@@ -52,12 +51,10 @@ def cost_limit(
     assert best.objective is not None
     if kind.asks_for_any(problem):
         return CostLimit(_NO_LIMIT if baseline is None else baseline, _NO_LIMIT)
-    pair = two_numbers(kind.unit)
-    if pair is None:
-        objective = best.objective + _part(best.objective, within)
-    else:
-        first, second = divmod(best.objective, pair[1])
-        objective = first * pair[1] + min(pair[1] - 1, second + _part(second, within))
+    objective = best.objective + _part(best.objective, within)
+    if (pair := kind.unit.pair) is not None:
+        first, second = kind.unit.split(best.objective)
+        objective = first * pair.scale + min(pair.scale - 1, second + _part(second, within))
     if baseline is not None:
         objective = min(objective, baseline)
     not_above = None if earlier is None or earlier.objective is None else (earlier.objective, earlier.tie_break)

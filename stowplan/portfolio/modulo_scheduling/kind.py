@@ -7,7 +7,7 @@ from typing import Any
 
 from stowplan.kinds import Prover
 from stowplan.models.modulo_scheduling.bounds import critical_path, objective_bound, recurrence_mii, resource_mii
-from stowplan.models.modulo_scheduling.plan import DECISIONS, Plan, decode_objective
+from stowplan.models.modulo_scheduling.plan import DECISIONS, SCALE, Plan, decode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
@@ -15,6 +15,7 @@ from stowplan.portfolio.assumptions import assumptions
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller
 from stowplan.portfolio.modulo_scheduling import learned
+from stowplan.units import Pair, Unit
 
 #: Up to so many instructions the exact model is not worth a process of its own.
 SMALL = 64
@@ -100,7 +101,7 @@ def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[
 
 
 #: Fewest clocks between iterations come first, then fewest for one iteration.
-UNIT = "clocks (II x 1000000 + latency)"
+UNIT = Unit(f"clocks (II x {SCALE} + latency)", Pair("II", SCALE, "latency"))
 
 #: Rules of the machine that options change, and what a target file has; each with the value that forbids nothing.
 RULES = ("rules.siblings=none", "rules.pass_through=yes", "rules.max_delay", "rules.starts=flow")

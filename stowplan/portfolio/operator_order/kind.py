@@ -16,6 +16,7 @@ from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.orders import BASELINES, alone
+from stowplan.units import BYTES
 
 #: Operators of a graph whose baselines are made in the calling process.
 FEW_OPS = 100
@@ -98,7 +99,7 @@ KIND = Kind(
     counts=("operators", "tensors"),
     highlights=("arena",),
     identity=lambda problem: identify(problem, "live bytes", "least peak"),
-    unit="bytes",
+    unit=BYTES,
     baseline_sources=("bfs", "dfs", "lpmf"),
     awaited_baselines=lambda problem: ("bfs", "dfs", "lpmf"),
     makes_baselines=_makes_baselines,

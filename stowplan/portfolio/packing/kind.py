@@ -14,6 +14,7 @@ from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
+from stowplan.units import BYTES
 
 #: The exact searches keep all pairs of buffers; beyond this many they prove nothing in minutes anyway.
 EXACT_BUFFERS = 1500
@@ -152,7 +153,7 @@ KIND = Kind(
     facts=_facts,
     counts=("buffers",),
     identity=_identity,
-    unit="bytes",
+    unit=BYTES,
     baseline_sources=("greedy",),
     makes_baselines=_makes_baselines,
     # Of many buffers it takes long, and is left out where others have met the bound before it.

@@ -13,6 +13,7 @@ from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import Candidate, Kind, identify, in_caller
 from stowplan.portfolio.rematerialization.greedy import simulate
+from stowplan.units import Unit
 
 #: Operators of a graph for which the greedy simulation costs nothing.
 SMALL = 64
@@ -97,7 +98,7 @@ KIND = Kind(
     counts=("operators", "tensors"),
     highlights=("peak", "added_runs"),
     identity=lambda problem: identify(problem, "cost of added runs", "limit of live bytes"),
-    unit="cost",
+    unit=Unit("cost"),
     makes_baselines=_makes_baselines,
     decisions=DECISIONS,
     certificate=_prover,

@@ -18,7 +18,7 @@ from stowplan.models.hint import Hint
 from stowplan.models.verification import Verification
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Kind, check
-from stowplan.result import HistoryEntry, Progress, StopReason, format_quantity
+from stowplan.result import HistoryEntry, Progress, StopReason
 
 
 class Start(NamedTuple):
@@ -255,4 +255,4 @@ class RunState:
 
     def words(self, value: int | None) -> str:
         """An objective or bound for people."""
-        return "none" if value is None else format_quantity(value, self.kind.unit)
+        return "none" if value is None else self.kind.unit.write(value)

@@ -7,12 +7,12 @@ from statistics import fmean
 
 import msgspec
 
+from stowplan import kinds
 from stowplan.models.document import Document
 from stowplan.portfolio.batch.records import Settings
 from stowplan.portfolio.validation.adapter import Opened
 from stowplan.portfolio.validation.decisions import DecisionReport
 from stowplan.portfolio.validation.statistics import Spread, spread
-from stowplan.result import two_numbers
 
 FORMAT = "stowplan.validation"
 VERSION = 1
@@ -182,14 +182,13 @@ def summarize(problems: Sequence[ProblemReport], opened: Callable[[str], Opened]
     opened
         The policy of a kind by its name.
     """
-    kinds = dict.fromkeys(problem.kind for problem in problems if problem.error is None)
-    return tuple(_summary(kind, [problem for problem in problems if problem.kind == kind], opened(kind)) for kind in kinds)
+    names = dict.fromkeys(problem.kind for problem in problems if problem.error is None)
+    return tuple(_summary(kind, [problem for problem in problems if problem.kind == kind], opened(kind)) for kind in names)
 
 
 def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Summary:
-    unit = problems[0].unit
     measured = {reward.measured: None for problem in problems for reward in problem.rewards}
-    pair = two_numbers(unit)
+    pair = kinds.unit(problems[0].unit).pair
     values = [problem.values for problem in problems if problem.values is not None]
     return Summary(
         kind=kind,
@@ -202,7 +201,7 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
             _row(name, [outcome for _, outcome in outcomes], pair is not None)
             for name, outcomes in outcomes_of(problems).items()
         ),
-        second="" if pair is None else pair[2],
+        second="" if pair is None else pair.second,
         correlation=_pooled(values, lambda each: each.correlation),
         at_equal_positions=_pooled(values, lambda each: each.at_equal_positions),
         values_note=opened.adapter.values,

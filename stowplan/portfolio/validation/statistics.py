@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from stowplan.result import two_numbers
+from stowplan.units import Unit
 
 Floats = npt.NDArray[np.float64]
 
@@ -62,20 +62,18 @@ def spread(gaps: Iterable[float | None], optimal: int) -> Spread:
     )
 
 
-def gap_to(objective: int, reference: int, unit: str) -> float:
+def gap_to(objective: int, reference: int, unit: Unit) -> float:
     """(objective - reference) / objective; of units of two numbers the first alone, for it decides."""
-    pair = two_numbers(unit)
-    if pair is not None:
-        objective, reference = objective // pair[1], reference // pair[1]
-    return max(0.0, (objective - reference) / objective) if objective else 0.0
+    return _gap(unit.split(objective)[0], unit.split(reference)[0])
 
 
-def second_gap_to(objective: int, reference: int, unit: str) -> float | None:
+def second_gap_to(objective: int, reference: int, unit: Unit) -> float | None:
     """The gap of the second number where the first is equal; None for plain units, and where it is not."""
-    pair = two_numbers(unit)
-    if pair is None or objective // pair[1] != reference // pair[1]:
-        return None
-    objective, reference = objective % pair[1], reference % pair[1]
+    (first, second), (known, other) = unit.split(objective), unit.split(reference)
+    return None if unit.has_ratios or first != known else _gap(second, other)
+
+
+def _gap(objective: int, reference: int) -> float:
     return max(0.0, (objective - reference) / objective) if objective else 0.0
 
 

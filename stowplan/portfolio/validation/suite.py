@@ -160,7 +160,7 @@ class _Run(NamedTuple):
             name=name,
             input=source,
             kind=kind.name,
-            unit=kind.unit,
+            unit=kind.unit.name,
             digest=kind.identity(problem)["digest"],
             exact=judge.exact,
             baseline_name=baseline_name,

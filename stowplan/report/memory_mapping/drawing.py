@@ -17,7 +17,7 @@ from stowplan.report import scene
 from stowplan.report.boxes import Boxes, assign_colours
 from stowplan.report.memory_mapping.layout import Bar, Layout, TimeAxis, build_layout, share_top
 from stowplan.report.text import byte_unit, format_bytes, format_tick, memory_ticks, nice_ticks, time_unit
-from stowplan.result import format_ps
+from stowplan.units import format_ps
 
 #: Points of a layout's width and height, and of the heights of the panels below it.
 _WIDE, _HIGH, _USAGE, _LANE = 700.0, 340.0, 62.0, 15.0

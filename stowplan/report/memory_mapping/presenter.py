@@ -18,7 +18,8 @@ from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Picture
 from stowplan.report.text import format_bytes, plan_line, printable, text_table
-from stowplan.result import Result, format_ps
+from stowplan.result import Result
+from stowplan.units import format_ps
 
 #: Rows of the tables of tensors and steps, and of those in text.
 TOP, LINES = 20, 40

@@ -43,7 +43,6 @@ class ModuloSchedulingPresenter(DrawingPresenter):
 
     most_plans = 1
     # An objective is two numbers in one.
-    has_ratios = False
 
     def check_fits(self, problem: Problem, plan: object) -> None:
         """Raise VerificationError for a plan that is not valid."""

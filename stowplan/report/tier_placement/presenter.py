@@ -22,7 +22,8 @@ from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, printable, shorten, text_table
 from stowplan.report.tier_placement import maps
-from stowplan.result import Result, format_ps
+from stowplan.result import Result
+from stowplan.units import format_ps
 
 #: Rows of the table of layers, and of that in text; letters of a layer's name there.
 _TOP, LINES, _NAME = 20, 40, 28

@@ -23,7 +23,7 @@ from stowplan.report.scene import Axis, Dot, Line, Mark, Panel, Plot, Style, Tex
 from stowplan.report.text import format_bytes, format_tick, nice_ticks
 from stowplan.report.xla.changes import Changes, InstructionChange, MemoryChange, TensorChange, compare_trials
 from stowplan.report.xla.comparison import Comparison, in_words, read_comparison
-from stowplan.result import format_ps
+from stowplan.units import format_ps
 
 #: Rows of the tables of instructions and tensors.
 TOP = 25

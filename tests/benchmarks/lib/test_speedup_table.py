@@ -82,8 +82,8 @@ def test_another_baseline_by_name() -> None:
 
 
 def test_of_two_numbers_the_first_counts() -> None:
-    unit = "clocks (II x 1000 + latency)"
-    batch = {"a": record(3_020, baseline=6_010, unit=unit), "b": record(3_020, baseline=3_050, unit=unit)}
+    unit = "clocks (II x 1000000 + latency)"
+    batch = {"a": record(3_000_020, baseline=6_000_010, unit=unit), "b": record(3_000_020, baseline=3_000_050, unit=unit)}
     found = speedup_table({"run": batch})
     (row,) = found.rows
     assert (row.max, row.min, row.improved, row.same) == (2.0, 1.0, 2, 0)

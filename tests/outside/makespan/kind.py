@@ -9,6 +9,7 @@ from makespan.certificate import proofs
 from makespan.model import DECISIONS, Plan, Problem, verify
 
 from stowplan.portfolio.kind import Candidate, Kind, identify
+from stowplan.units import Unit
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -28,7 +29,7 @@ KIND = Kind(
     facts=_facts,
     counts=("jobs",),
     identity=lambda problem: identify(problem, "times of jobs", f"{problem.machines} machines"),
-    unit="minutes",
+    unit=Unit("minutes"),
     assumptions=("machines",),
     decisions=DECISIONS,
     certificate=lambda: proofs,

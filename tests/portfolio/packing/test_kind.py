@@ -38,7 +38,8 @@ def five(tmp_path: Path) -> Path:
 def test_least_height_from_file_to_files(five: Path, tmp_path: Path) -> None:
     problem = stowplan.read(five)
     result = stowplan.solve(problem, time_limit=20)
-    assert (result.kind, result.unit, result.status, result.objective, result.bound) == ("packing", "bytes", "optimal", 12, 12)
+    assert (result.kind, result.unit.name, result.status) == ("packing", "bytes", "optimal")
+    assert (result.objective, result.bound) == (12, 12)
     assert "12 bytes" in result.summary()
     assert result.baselines["stack"] == 20
     result.plan.save(tmp_path / "plan.json")

@@ -9,17 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowplan.portfolio.validation.statistics import gap_to, pearson, second_gap_to, spearman, spearman_within, spread
+from stowplan.units import PS, Pair, Unit
 
-CLOCKS = "clocks (II x 1000000 + latency)"
+CLOCKS = Unit("clocks", Pair("II", 1_000_000, "latency"))
 
 NUMBERS = st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)), max_size=12)
 
 
 def test_gaps() -> None:
-    assert gap_to(125, 100, "ps") == 0.2
-    assert gap_to(0, 0, "ps") == 0.0
-    assert gap_to(100, 100, "ps") == 0.0
-    assert second_gap_to(125, 100, "ps") is None
+    assert gap_to(125, 100, PS) == 0.2
+    assert gap_to(0, 0, PS) == 0.0
+    assert gap_to(100, 100, PS) == 0.0
+    assert second_gap_to(125, 100, PS) is None
 
 
 def test_gaps_of_two_numbers() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stowplan.models.verification import Verification, Violation
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.kind import Candidate, Kind, identify
+from stowplan.units import Unit
 from tests.toys.sums.plan import Plan
 from tests.toys.sums.problem import Problem
 
@@ -38,6 +39,6 @@ KIND = Kind(
     baseline="first",
     facts=lambda problem, plan: {"numbers": len(problem.numbers), "lists": {"long": list(range(20))}},
     identity=identify,
-    unit="points",
+    unit=Unit("points"),
     counts=("numbers",),
 )
