@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
 
-from stowplan import kinds
+from stowplan import kinds, result_text
 from stowplan.units import PS, Unit
 
 if TYPE_CHECKING:
@@ -234,58 +233,7 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
 
     def summary(self) -> str:
         """A few lines for people."""
-        lines = [f"{self.provenance.program} on {self.provenance.target} ({self.provenance.cost_model})"]
-        shown = self.unit.write_apart((self.objective, self.bound, self.certified_bound, *self.baselines.values()))
-        if self.objective is None:
-            lines.append(f"  no plan ({self.status}, stopped by {self.stop_reason})")
-        else:
-            how = "verified" if self.verified else "NOT verified"
-            lines.append(f"  objective  {shown[self.objective]}  ({how}, by {self.provenance.candidate})")
-        if self.bound is not None and self.unit.has_ratios:
-            gap = "" if self.gap is None else f"  gap {format_gap(self.gap)}"
-            lines.append(f"  bound      {shown[self.bound]}{gap}")
-        if self.certificate is not None:
-            lines.append(f"  certified  {self.certified(shown)}")
-        lines.append(f"  status     {self.status}, stopped by {self.stop_reason} after {self.seconds:.1f} s")
-        lines.extend(f"  {name:<9}  {self.details[name]}" for name in self.highlights if name in self.details)
-        if "explanation" in self.details:
-            lines.append(f"  because    {self.details['explanation']}")
-        lines.extend(f"  assuming   {each}" for each in self.assumed)
-        what = "speedup" if self.unit == PS else "ratio"
-        for name, value in self.baselines.items():
-            ratio = self.speedup_over(name)
-            if not self.unit.has_ratios:
-                lines.append(f"  baseline   {name}: {shown[value]}")
-                continue
-            given = f"{format_ratio(ratio)} over {name} ({shown[value]})" if ratio else ""
-            lines.append(f"  {what:<9}  {given}" if given else f"  baseline   {name}")
-        if "baseline" in self.provenance.options and (gained := self.gained()):
-            lines.append(f"  gain       {gained}")
-        lines.extend(f"  warning    {warning}" for warning in self.warnings)
-        return "\n".join(lines)
-
-    def certified(self, shown: Mapping[Any, str]) -> str:
-        """What the certificate proves, for people; ``shown`` has values as they are written."""
-        if not self.proof:
-            return f"nothing: {self.certificate.proof.get('solver') or 'a solver'} is trusted"
-        if self.certificate.bound is None:
-            return f"no plan exists  (by {self.proof})"
-        gap = self.certified_gap if self.unit.has_ratios else None
-        gap_text = "" if gap is None else f"  gap {format_gap(gap)}"
-        return f"{shown[self.certificate.bound]}{gap_text}  (by {self.proof})"
-
-    def gained(self) -> str:
-        """What the plan gains over the baseline, for people; empty where there is nothing to compare."""
-        if self.baseline is None or self.objective is None:
-            return ""
-        if self.is_baseline:
-            return f"none over {self.baseline_name}: nothing better was found, and this is its plan"
-        if self.objective == self.baseline:
-            return f"none over {self.baseline_name}: the plan is another of the same objective"
-        if self.gain_percent is None:
-            after, before = self.unit.write(self.objective), self.unit.write(self.baseline)
-            return f"{after} in place of {before} of {self.baseline_name}"
-        return f"{format_percent(self.gain_percent)} better than {self.baseline_name}"
+        return result_text.summary(self)
 
     def _repr_html_(self) -> str:
         """What notebooks show: figures, candidates, and the plan drawn where the extra ``viz`` is installed."""
@@ -300,21 +248,3 @@ def _ratio(baseline: int | None, objective: int | None) -> float | None:
     if objective == 0:
         return 1.0 if baseline == 0 else None
     return baseline / objective
-
-
-def format_gap(gap: float) -> str:
-    """A gap in per cent; only one that is closed is called 0."""
-    return "< 0.01%" if 0 < gap < 0.0001 else f"{gap:.2%}"
-
-
-def format_percent(percent: float) -> str:
-    """Per cent with two decimals, or as many more as tell it from 0."""
-    texts = (f"{percent:.{digits}f}" for digits in range(2, 9))
-    return next((f"{text} %" for text in texts if percent == 0 or float(text) != 0), f"{percent:.1e} %")
-
-
-def format_ratio(ratio: float) -> str:
-    """A ratio with three decimals, or as many more as tell it from 1."""
-    return next(
-        (text for text in (f"{ratio:.{digits}f}" for digits in range(3, 10)) if ratio == 1 or float(text) != 1), "1.000"
-    )

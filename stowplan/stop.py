@@ -70,9 +70,7 @@ class WithinGap:
 
     def __call__(self, progress: Progress) -> bool:
         """Whether it is; not while either is missing."""
-        if progress.objective is None or progress.bound is None:
-            return False
-        return progress.objective - progress.bound <= self.gap * progress.objective
+        return is_within(self.gap, progress.objective, progress.bound)
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,11 @@ class FirstPlan:
     def __call__(self, progress: Progress) -> bool:
         """Whether there is."""
         return progress.objective is not None
+
+
+def is_within(gap: float, objective: int | None, bound: int | None) -> bool:
+    """Whether (objective - bound) / objective is at most the gap; not while either is missing."""
+    return objective is not None and bound is not None and objective - bound <= gap * objective
 
 
 def any_of(*criteria: Criterion) -> Criterion:

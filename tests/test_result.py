@@ -16,9 +16,8 @@ from stowplan.result import (
     HistoryEntry,
     Provenance,
     Result,
-    format_gap,
-    format_ratio,
 )
+from stowplan.result_text import format_gap, format_ratio, gained
 from stowplan.units import Pair, Unit, format_apart, format_ps
 
 
@@ -87,7 +86,7 @@ def test_speedup(baseline: int | None, objective: int | None, speedup: float | N
 def test_what_is_gained(changes: dict[str, Any], percent: float | None, text: str) -> None:
     found = result(**changes)
     assert found.gain_percent == (percent if percent is None else pytest.approx(percent))
-    assert found.gained() == text
+    assert gained(found) == text
 
 
 def test_speedup_over_others() -> None:

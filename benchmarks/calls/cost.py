@@ -44,9 +44,9 @@ from benchmarks.lib.places import EXAMPLES
 from benchmarks.lib.tables import table
 from stowplan import files
 from stowplan.models.modulo_scheduling.plan import decode_objective
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Options, Report
 from stowplan.portfolio.kind import check, kind_of
-from stowplan.portfolio.run.messages import CandidateId, Job, Report, WorkerContext
+from stowplan.portfolio.run.messages import CandidateId, Job, WorkerContext
 
 #: A small instance of every kind, with its target.
 SMALL = (
@@ -75,12 +75,11 @@ PROGRAM = "from stowplan.cli import main; main()"
 CALLS = """
 import json, resource, sys, time
 import stowplan
+from benchmarks.lib.processor import seconds_of_children
 
 def used():
-    module = sys.modules.get("stowplan.portfolio.run.warm_workers")
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    waiting = module.workers().processor_seconds() if module else 0.0
-    return time.process_time() + ended.ru_utime + ended.ru_stime + waiting
+    return time.process_time() + ended.ru_utime + ended.ru_stime + seconds_of_children()
 
 path, target, repeat, limit = sys.argv[1:]
 problem = stowplan.read(path, target=target or None)

@@ -20,7 +20,7 @@ import stowplan
 from benchmarks.calls.limits import INPUTS
 from benchmarks.lib.busy import beside
 from benchmarks.lib.places import EXAMPLES
-from stowplan.portfolio.run.warm_workers import workers
+from benchmarks.lib.processor import seconds_of_children
 from tests.portfolio.test_deterministic_small import MAKERS
 
 #: The example of the kind that has none among those of limits.
@@ -41,7 +41,7 @@ class Solved(NamedTuple):
 
 def used() -> float:
     """Processor seconds of this process and its workers so far."""
-    return sum(os.times()[:4]) + workers().processor_seconds()
+    return sum(os.times()[:4]) + seconds_of_children()
 
 
 def solve(problem: Any, limit: float) -> Solved:

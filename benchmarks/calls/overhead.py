@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import stowplan
 from benchmarks.lib.alone import Alone
 from benchmarks.lib.places import EXAMPLES
+from benchmarks.lib.processor import seconds_of
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.run import run as portfolio_run
@@ -82,17 +83,8 @@ class Recording(WorkerPool):
 
     def _spent(self, worker: Started) -> float:
         if isinstance(worker.process, Assignment):
-            return _processor_seconds(worker.process.process.pid)
+            return seconds_of(worker.process.process.pid)
         return time.process_time()
-
-
-def _processor_seconds(pid: int) -> float:
-    """User and system time of a process, its children's that have ended included; 0 of one that is gone. Linux."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 class Bare(Alone):

@@ -31,6 +31,7 @@ from typing import Any
 from benchmarks.lib import stages
 from benchmarks.lib.busy import beside
 from benchmarks.lib.places import ROOT, SHARED
+from benchmarks.lib.processor import seconds_of_children
 
 WAYS = {
     "default": "heuristic,learned,exact",
@@ -80,7 +81,6 @@ def warm_calls(paths: list[Path], ways: list[str], limits: list[float], seed: in
 
     import stowplan
     from stowplan.portfolio.kind import kind_of
-    from stowplan.portfolio.run.warm_workers import workers
 
     is_warm = False
     # Small ones need no workers.
@@ -92,7 +92,7 @@ def warm_calls(paths: list[Path], ways: list[str], limits: list[float], seed: in
                 for again in [limit] if is_warm else [WARMING, WARMING, limit]:
                     # Nothing that an earlier call has found out of the problem counts.
                     fresh = kind.problem.decode(data)
-                    used, began, clock = time.process_time() + workers().processor_seconds(), time.monotonic(), os.times()
+                    used, began, clock = time.process_time() + seconds_of_children(), time.monotonic(), os.times()
                     result = stowplan.solve(fresh, time_limit=again, candidates=WAYS[way], seed=seed)
                     ended, after = time.monotonic(), os.times()
                 is_warm = True
@@ -103,7 +103,7 @@ def warm_calls(paths: list[Path], ways: list[str], limits: list[float], seed: in
                     "began": began,
                     "ended": ended,
                     "seconds": ended - began,
-                    "cpu": time.process_time() + workers().processor_seconds() - used,
+                    "cpu": time.process_time() + seconds_of_children() - used,
                     "own": after.user + after.system - clock.user - clock.system,
                     "source": result.provenance.candidate,
                     "reason": result.stop_reason,

@@ -1,10 +1,13 @@
 """Lines of code and files of the package, package by package: no blank lines, no comments, no docstrings.
 
     python -m benchmarks.house.count [FOLDER] [--split 6000]
+    python -m benchmarks.house.count --kernel
 
 A line counts when a token of the program stands on it. Docstrings of modules, classes and functions do not count, nor do
 strings that stand alone as statements. A package is a folder of ``stowplan``; one of more lines than ``--split`` is shown with
 its own folders below it, and so on.
+
+``--kernel`` counts all lines, docstrings and blank ones too, of the files that every call of ``stowplan.solve`` passes through.
 """
 
 from __future__ import annotations
@@ -19,6 +22,18 @@ from benchmarks.lib.places import ROOT
 from benchmarks.lib.tables import table
 
 PACKAGE = ROOT / "stowplan"
+
+#: Protocols of problems and plans, verification, kinds and candidates, options and context, the run, its workers, the result.
+KERNEL = (
+    "models/document.py",
+    "models/verification.py",
+    "portfolio/context.py",
+    "portfolio/kind.py",
+    "portfolio/run",
+    "portfolio/solve.py",
+    "result.py",
+    "stop.py",
+)
 
 _NO_CODE = {
     tokenize.COMMENT,
@@ -48,6 +63,12 @@ def count(folder: Path) -> dict[PurePath, int]:
     return {path.relative_to(folder): code_lines(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py"))}
 
 
+def kernel(folder: Path) -> dict[PurePath, int]:
+    """All lines of each file of the kernel, by its path in the package."""
+    every = [path for name in KERNEL for path in (sorted((folder / name).glob("*.py")) or [folder / name])]
+    return {path.relative_to(folder): len(path.read_text(encoding="utf-8").splitlines()) for path in every}
+
+
 def packages(files: dict[PurePath, int], split: int, depth: int = 0) -> list[tuple[str, int, int]]:
     """(name, lines, files) of each package, the folders of a large one right below it; files outside packages come last."""
     grouped: dict[str, dict[PurePath, int]] = {}
@@ -66,7 +87,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=PACKAGE)
     parser.add_argument("--split", type=int, default=6000, help="show the folders of packages with more lines than this")
+    parser.add_argument("--kernel", action="store_true", help="all lines of the files that every solve passes through")
     arguments = parser.parse_args()
+    if arguments.kernel:
+        lines = kernel(arguments.folder)
+        print(table([*lines.items(), ("**total**", sum(lines.values()))], ("file", "lines")))
+        return
     files = count(arguments.folder)
     rows = packages(files, arguments.split)
     print(table([*rows, ("**total**", sum(files.values()), len(files))], ("package", "lines", "files")))

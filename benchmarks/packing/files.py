@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import stowplan
+from benchmarks.lib.processor import seconds_of_children
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.csv_files import read_plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.run.warm_workers import workers
 from stowplan.result import Result
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ def timed(work: Callable[[], T]) -> tuple[T, Times]:
 def processor_seconds() -> float:
     """Of this process, its workers, and all children that have ended."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + workers().processor_seconds()
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + seconds_of_children()
 
 
 def run_peer(arguments: argparse.Namespace, path: Path, problem: Problem) -> str:

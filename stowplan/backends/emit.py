@@ -15,7 +15,7 @@ from typing import Any
 
 from stowplan import files
 from stowplan.errors import UsageError
-from stowplan.models.document import OffsetTable
+from stowplan.models.offset_table import OffsetTable
 from stowplan.portfolio.kind import kind_of, registered
 
 

@@ -14,7 +14,7 @@ from stowplan.cli.output import note, open_noting, say, say_json
 from stowplan.cli.outputs import Outputs, check_outputs, check_picture
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.options import ReadOptions
-from stowplan.result import format_gap
+from stowplan.result_text import format_gap
 from stowplan.units import PS
 
 if TYPE_CHECKING:

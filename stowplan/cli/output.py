@@ -20,7 +20,7 @@ from stowplan import files, kinds
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
 from stowplan.report.text import aligned
-from stowplan.result import format_gap
+from stowplan.result_text import format_gap
 from stowplan.units import PS, Unit
 
 if TYPE_CHECKING:

@@ -183,7 +183,7 @@ class _Given:
     def _read_plans(self, opened: Opened) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Plans by name, and remarks on XLA's."""
         from stowplan.frontends.read import read_plan
-        from stowplan.portfolio.run.call import XLA
+        from stowplan.portfolio.given import XLA
 
         plans = {} if opened.findings is None else opened.findings.plans()
         plans |= {name: read_plan(path, opened.problem) for name, path in self.plans.items() if name != XLA}
@@ -202,7 +202,7 @@ class _Given:
 
 def _solved(asked: _Asked, search: Options, drawing: float, **others: Any) -> Result:
     """The result, with what reading warned of; ``drawing`` are seconds of the limit that are for pictures."""
-    from stowplan.portfolio.run.call import XLA
+    from stowplan.portfolio.given import XLA
     from stowplan.portfolio.solve import solve
 
     given = msgspec.structs.asdict(search)

@@ -1,13 +1,8 @@
-"""What all kinds write: problems and plans as JSON files, checked, and the table of offsets, for whoever applies a plan.
-
-A kind makes the table (``Kind.offset_table``), :mod:`stowplan.backends.emit` writes it.
-"""
+"""What all kinds write: problems and plans as JSON files, checked."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
@@ -86,82 +81,3 @@ def expect_unique(names: Iterable[str], where: str, what: str = "id") -> None:
                 f"found the {what} {name!r} twice, expected every {what} once", place=f"{where}[{number}] ({name})"
             )
         seen.add(name)
-
-
-class Arena(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A stretch of memory that offsets are in."""
-
-    name: str
-    bytes: int
-    """What the plan needs of it: the highest end of a row."""
-    alignment: int = 1
-    """Bytes of which its own address must be a multiple, so that aligned offsets are aligned addresses."""
-    capacity: int | None = None
-    """Bytes that it has; None where that was left open."""
-
-
-class OffsetRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Something that stands at ``[offset, offset + size)`` bytes of an arena during ``[start, end)``."""
-
-    name: str
-    offset: int
-    size: int
-    alignment: int = 1
-    start: int
-    end: int
-    """Time in the problem's own unit: moments of lives, or steps of the schedule."""
-    arena: int = 0
-    """Number of its arena."""
-
-
-class OffsetTable(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All rows of a plan, in the plan's order."""
-
-    kind: str
-    program: str
-    problem_digest: str
-    """Ties the table to its problem."""
-    plan_digest: str
-    """Hex SHA-256 of the plan: equal plans have equal tables."""
-    arenas: tuple[Arena, ...]
-    rows: tuple[OffsetRow, ...]
-    format: str = "stowplan.offset_table"
-    version: int = 1
-
-
-def make_table(
-    kind: str,
-    problem: ProblemDocument[PlanDocument],
-    plan: PlanDocument,
-    arenas: Mapping[str, int | None],
-    rows: Iterable[OffsetRow],
-) -> OffsetTable:
-    """The table of a plan.
-
-    Parameters
-    ----------
-    kind
-        As it is registered.
-    arenas
-        Capacity of every arena by its name, in the order of their numbers.
-    rows
-        In an order that the plan decides. What arenas need, and how they are aligned, follows from them.
-    """
-    every = tuple(rows)
-    inside = [[row for row in every if row.arena == number] for number in range(len(arenas))]
-    return OffsetTable(
-        kind=kind,
-        program=getattr(problem, "name", ""),
-        problem_digest=problem.digest,
-        plan_digest=hashlib.sha256(files.encode(plan)).hexdigest(),
-        arenas=tuple(
-            Arena(
-                name=name,
-                bytes=max((row.offset + row.size for row in own), default=0),
-                alignment=math.lcm(*(row.alignment for row in own)),
-                capacity=capacity,
-            )
-            for (name, capacity), own in zip(arenas.items(), inside, strict=True)
-        ),
-        rows=every,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import msgspec
 
@@ -94,7 +94,7 @@ def _checked(options: Options) -> dict[str, Any]:
     memory = None if options.memory_limit is None else whole("a memory limit of {} bytes", options.memory_limit, 1)
     if memory is not None:
         # Not at the top: most runs have no limit.
-        from stowplan.portfolio.run.process_memory import check_limits_possible
+        from stowplan.process_memory import check_limits_possible
 
         check_limits_possible()
     work = None if options.work_limit is None else number("a work limit of {}", options.work_limit, 0.0, or_least=False)
@@ -135,6 +135,24 @@ class SolverOptions(SolverLimits):
     on_bound: Callable[[int], None]
 
 
+class Report(msgspec.Struct):
+    """What a candidate says to the run."""
+
+    what: str
+    """First ``started``, when the candidate is loaded; then ``plan``, ``no_plan``, ``bound``, ``evidence``, ``infeasible``,
+    ``hint``, ``follows``, ``note``; the last one: ``done``, ``stopped`` (by time) or ``failed``."""
+    source: str = ""
+    plan: bytes | None = None
+    bound: int | None = None
+    text: str = ""
+    why: dict[str, Any] | None = None
+    """With ``infeasible``: details for the result."""
+    hint: bytes | None = None
+    evidence: bytes | None = None
+    waits: bool = False
+    """With the last one: the worker is as it was before the job, and takes another."""
+
+
 class Context:
     """A candidate's view of the run: what it may use, what others have found, and whom it tells.
 
@@ -154,6 +172,8 @@ class Context:
 
     def __init__(self, options: Options, start_plan: Any = None):
         self.options, self.start_plan = options, start_plan
+        self.send: Callable[[Report], None] = lambda report: None
+        """Takes the reports."""
 
     # ------------------------------------------------------------------------------------------------- time, work, chance
 
@@ -219,33 +239,41 @@ class Context:
 
     def plan(self, plan: Any, source: str) -> None:
         """Report a plan under the name of what made it; may be called again and again, each time with a better one."""
+        self.send(Report("plan", source, plan=msgspec.json.encode(plan)))
 
     def no_plan(self, source: str) -> None:
         """Report that a baseline has no plan: what makes it has come to its end, and nothing waits for it any more."""
+        self.send(Report("no_plan", source))
 
     def bound(self, bound: int, source: str) -> None:
         """Report a proven lower bound; may be called again and again, each time with a better one."""
+        self.send(Report("bound", source, bound=bound))
 
     def evidence(self, data: bytes) -> None:
         """Say what a bound rests on, for its certificate; better evidence takes the place of what was said before.
 
         Wanted where :attr:`Options.certify` is set. What the bytes mean is a matter of the kind's maker of certificates.
         """
+        self.send(Report("evidence", evidence=data))
 
     def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
         """Report a proof that there is no plan. ``why`` joins the result's details; its ``explanation`` is for people."""
+        self.send(Report("infeasible", source, why=why))
 
     def hint(self, hint: Hint) -> None:
         """Let the other candidates have a hint."""
+        self.send(Report("hint", hint.source, hint=msgspec.json.encode(hint)))
 
     def follows(self, guide: str) -> None:
         """Say of which trained weights this candidate takes up the values now: file and sha256, for the provenance.
 
         Who hands a hint on does not say so: others may never look at it.
         """
+        self.send(Report("follows", text=guide))
 
     def note(self, text: str) -> None:
         """A remark for the report of the candidate."""
+        self.send(Report("note", text=text))
 
     # ------------------------------------------------------------------------------------------------------- from others
 
@@ -259,33 +287,3 @@ class Context:
         In deterministic runs the caller's alone.
         """
         return ()
-
-
-class Overload(Protocol):
-    """Why nothing fits, as the bounds of a kind find it."""
-
-    @property
-    def reason(self) -> str:
-        """One sentence for people."""
-
-
-#: A presolver takes no longer than so many seconds.
-PRESOLVE_SECONDS = 1.5
-
-
-def presolve_seconds(context: Context) -> float:
-    """Seconds that a presolver may take."""
-    return min(PRESOLVE_SECONDS, context.remaining())
-
-
-def is_overloaded(context: Context, overload: Overload | None) -> bool:
-    """Report an infeasibility that shows at once, where there is one."""
-    if overload is not None:
-        context.note(overload.reason)
-        context.proven_infeasible("load")
-    return overload is not None
-
-
-def asks_for_heuristics(context: Context) -> bool:
-    """Whether heuristics are among what is asked for, so that a presolver makes the kind's baseline."""
-    return "heuristic" in context.options.candidates

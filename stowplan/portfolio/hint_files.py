@@ -12,8 +12,8 @@ from stowplan.errors import InputError, UsageError, brief
 from stowplan.frontends.read import read_plan
 from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
+from stowplan.portfolio.given import hinted_values
 from stowplan.portfolio.kind import check, kind_of
-from stowplan.portfolio.run.call import hinted_values
 
 
 def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:

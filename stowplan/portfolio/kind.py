@@ -7,7 +7,7 @@ imported by a function there: :attr:`Kind.function`, :attr:`Kind.extras`, :attr:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -15,8 +15,9 @@ import msgspec
 from stowplan import kinds
 from stowplan.errors import UsageError
 from stowplan.models.decisions import Decision, Part, field_by_field
-from stowplan.models.document import OffsetTable, PlanDocument, ProblemDocument
+from stowplan.models.document import PlanDocument, ProblemDocument
 from stowplan.models.hint import HintValues
+from stowplan.models.offset_table import OffsetTable
 from stowplan.models.verification import Verification, Violation
 from stowplan.portfolio.context import Context, Options
 
@@ -64,20 +65,6 @@ class Candidate:
     def makes_baseline(self) -> bool:
         """Whether it is of the family ``baseline``."""
         return self.family == "baseline"
-
-
-#: The candidate of small problems that comes before all others, as the pre-solvers of algorithm portfolios do (Xu et al. 2008,
-#: SATzilla), in a thread of the calling process. Where it proves its plan the others are not started: a process takes longer to
-#: start than the work takes. What it leaves open the others do as if it had not been there. Deterministic runs go without it.
-PRESOLVER = Candidate("presolve", "exact", share=0.25, in_thread=True, is_presolver=True)
-
-
-def in_caller(candidate: Candidate, options: Options) -> Candidate:
-    """The candidate in a thread of the calling process, to the limit: its loops are machine code, which others run beside.
-
-    Where memory is limited it has a process, for the limit is of processes.
-    """
-    return replace(candidate, in_thread=options.memory_limit is None, is_long=True)
 
 
 @dataclass(frozen=True)
@@ -133,8 +120,6 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     is one (``stalls=allowed``)."""
     proven: Callable[[P, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
     """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
-    notes: Callable[[P], tuple[str, ...]] = lambda problem: getattr(problem, "notes", ())
-    """What the problem's front end could not take literally; results warn of it."""
     first_bounds: Callable[[P], Iterable[int]] = lambda problem: ()
     """Better and better bounds of a problem, all of them in tenths of a second, and each in some hundredths."""
     counts: tuple[str, ...] = ()

@@ -30,8 +30,8 @@ from stowplan.files import digest
 from stowplan.log import LOGGER
 from stowplan.portfolio.kind import Kind, check
 from stowplan.portfolio.run.call import Call
-from stowplan.portfolio.run.outcome import versions
 from stowplan.result import Result
+from stowplan.version import versions
 
 T = TypeVar("T")
 

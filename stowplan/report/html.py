@@ -17,7 +17,8 @@ from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, cards_list, facts_list, table, warnings_box, whole_page
 from stowplan.report.presenter import Labelled, Presenter, presenter_for
 from stowplan.report.text import format_values
-from stowplan.result import CandidateReport, Result, format_gap, format_ratio
+from stowplan.result import CandidateReport, Result
+from stowplan.result_text import certified, format_gap, format_ratio, gained
 from stowplan.units import PS
 
 #: History as a table: first and last entries.
@@ -97,7 +98,7 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
     cards.append(("Proven bound", shown[result.bound], escape(gap) if result.bound is not None else "none proven"))
     if result.certificate is not None:
         written = format_values((result.objective, result.bound, result.certified_bound), result.unit)
-        name, _, note = result.certified(written).partition("  ")
+        name, _, note = certified(result, written).partition("  ")
         cards.append(("Certified bound", name, escape(note)))
     overview = presenter.overview(problem, result)
     cards += [(name, value, escape(note)) for name, value, note in overview.cards]
@@ -113,8 +114,8 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
             else f", {'speedup' if result.unit == PS else 'ratio'} {format_ratio(ratio)}"
         )
         facts.append((f"Baseline {name}", shown[value] + faster))
-    if "baseline" in result.provenance.options and (gained := result.gained()):
-        facts.append(("Gain", gained))
+    if "baseline" in result.provenance.options and (gain := gained(result)):
+        facts.append(("Gain", gain))
     return cards_list(cards) + facts_list(facts)
 
 

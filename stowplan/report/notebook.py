@@ -16,7 +16,8 @@ from stowplan.report.page import table, warnings_box
 from stowplan.report.paper import lay_out
 from stowplan.report.presenter import Presenter, presenter_for
 from stowplan.report.text import format_values
-from stowplan.result import Result, format_gap
+from stowplan.result import Result
+from stowplan.result_text import certified, format_gap
 
 #: Candidates in a table, at most.
 MOST_CANDIDATES = 30
@@ -37,7 +38,7 @@ def result_html(result: Result) -> str:
         ("verified", "yes" if result.verified else "no"),
         ("bound", shown[result.bound]),
         ("gap", _NONE if result.gap is None or not result.unit.has_ratios else format_gap(result.gap)),
-        *([] if result.certificate is None else [("certified", result.certified(format_values(values, result.unit)))]),
+        *([] if result.certificate is None else [("certified", certified(result, format_values(values, result.unit)))]),
         *((f"baseline {name}", shown[value]) for name, value in result.baselines.items()),
     ]
     if "explanation" in result.details:

@@ -15,7 +15,7 @@ from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, cards_list, facts_list, table, warnings_box, whole_page
 from stowplan.report.scene import RULE, Axis, Dot, Key, Line, Mark, Panel, Plot, Rect, Style
 from stowplan.report.text import format_tick, format_value, format_values, nice_ticks
-from stowplan.result import format_gap
+from stowplan.result_text import format_gap
 from stowplan.units import Unit
 
 _NOTHING = "–"

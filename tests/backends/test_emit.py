@@ -16,8 +16,8 @@ import pytest
 from stowplan.backends import emit as emission
 from stowplan.backends.emit import FORMATS, emit, table_of, write
 from stowplan.errors import UsageError
-from stowplan.models.document import OffsetTable
 from stowplan.models.memory_mapping import plan as mapping
+from stowplan.models.offset_table import OffsetTable
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.tier_placement import plan as placement

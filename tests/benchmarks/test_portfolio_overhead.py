@@ -9,6 +9,7 @@ import pytest
 
 import benchmarks.calls.overhead
 import stowplan
+from benchmarks.lib.processor import seconds_of
 from stowplan.portfolio.run import run
 from stowplan.portfolio.run.worker_pool import WorkerPool
 from tests.paths import EXAMPLES
@@ -32,9 +33,9 @@ def test_when_a_plan_is_as_good() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_processor_time_of_a_process() -> None:
-    seconds = benchmarks.calls.overhead._processor_seconds(os.getpid())
+    seconds = seconds_of(os.getpid())
     assert 0 < seconds <= sum(os.times()[:4]) + 0.1
-    assert benchmarks.calls.overhead._processor_seconds(2**22 + 1) == 0.0
+    assert seconds_of(2**22 + 1) == 0.0
 
 
 def test_a_row() -> None:

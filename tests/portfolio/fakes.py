@@ -390,14 +390,14 @@ def writes_no_plan(problem: Problem, context: WorkerContext) -> None:
 def writes_garbage(problem: Problem, context: WorkerContext) -> None:
     """Breaks the protocol: a length beyond reason."""
     context.plan(ladder_plan(problem, 1), "writes_garbage")
-    os.write(context._send.__self__._outgoing.fileno(), b"\xff" * 4096)
+    os.write(context.send.__self__._outgoing.fileno(), b"\xff" * 4096)
     time.sleep(FOREVER)
 
 
 def writes_another_message(problem: Problem, context: WorkerContext) -> None:
     """Breaks the protocol: something of the right length that is no report."""
     context.plan(ladder_plan(problem, 1), "writes_another_message")
-    os.write(context._send.__self__._outgoing.fileno(), b"\x03\0\0\0\0\0\0\0abc")
+    os.write(context.send.__self__._outgoing.fileno(), b"\x03\0\0\0\0\0\0\0abc")
     time.sleep(FOREVER)
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import stowplan
-from stowplan.portfolio import context
+from stowplan.portfolio import presolve
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import kind_of
 from tests.paths import EXAMPLES
@@ -33,11 +33,11 @@ ALONE = """
 import json, sys
 sys.modules |= {name: None for name in ("numba", "scipy", "highspy", "torch")}
 import stowplan
-from stowplan.portfolio import context
+from stowplan.portfolio import presolve
 from stowplan.portfolio.run import warm_workers
 
 # However slow the machine is.
-context.PRESOLVE_SECONDS = 1e3
+presolve.PRESOLVE_SECONDS = 1e3
 
 class Refused:
     def __init__(self, *_):
@@ -73,7 +73,7 @@ def test_the_others_are_as_they_are_without_it(file: str, target: str | None, op
 
 
 def test_baselines_are_left_out_with_the_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "PRESOLVE_SECONDS", 1e3)
+    monkeypatch.setattr(presolve, "PRESOLVE_SECONDS", 1e3)
     problem = stowplan.read(EXAMPLES / "resnet50.layers.json", target="nnp-i")
     result = stowplan.solve(problem, time_limit=400.0, candidates="exact")
     assert result.status == "optimal"

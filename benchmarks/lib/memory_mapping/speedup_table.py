@@ -24,7 +24,7 @@ from stowplan.errors import InputError, UsageError
 from stowplan.portfolio.batch.records import CANCELLED, Record, Settings, read_records
 from stowplan.portfolio.batch.run import run_batch
 from stowplan.portfolio.batch.task import find_inputs
-from stowplan.result import format_percent
+from stowplan.result_text import format_percent
 
 #: The family of candidates that have learned from other programs.
 LEARNED = "learned"

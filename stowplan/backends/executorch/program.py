@@ -22,7 +22,7 @@ from stowplan.backends.executorch.reorder import ReorderPass
 from stowplan.backends.fallback import require
 from stowplan.backends.search import OrderReport, SearchOptions
 from stowplan.errors import UsageError
-from stowplan.models.document import Arena, OffsetRow, OffsetTable
+from stowplan.models.offset_table import Arena, OffsetRow, OffsetTable
 
 
 def memory_planning_pass(

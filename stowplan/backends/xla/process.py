@@ -15,7 +15,7 @@ import msgspec
 from stowplan.backends.xla.child import Answer, Done, Request
 from stowplan.deadline import Deadline
 from stowplan.errors import StowplanError, TimeLimitError, brief
-from stowplan.portfolio.run.process_memory import resident
+from stowplan.process_memory import resident
 
 _POLL = 0.25
 

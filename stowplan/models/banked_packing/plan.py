@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import OffsetRow, OffsetTable, PlanDocument, make_table
+from stowplan.models.document import PlanDocument
+from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):

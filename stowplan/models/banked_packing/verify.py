@@ -10,6 +10,7 @@ from typing import Literal
 from stowplan.models import verification
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.overlaps import MOST_OVERLAPS, Box, overlaps
 
 Code = Literal[
     "wrong_problem",
@@ -50,7 +51,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         message = f"buffer {problem.buffers[strays[0]].id} is in bank {plan.banks[strays[0]]} of {len(problem.banks)}"
         return Verification((*violations, Violation("no_such_bank", message, {"buffers": tuple(strays)})), None)
     cost = 0
-    boxes: list[list[verification.Box]] = [[] for _ in problem.banks]
+    boxes: list[list[Box]] = [[] for _ in problem.banks]
     for number, buffer in enumerate(problem.buffers):
         bank, offset = problem.banks[plan.banks[number]], plan.offsets[number]
         units = (buffer.size + bank.alignment - 1) // bank.alignment
@@ -72,9 +73,9 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         boxes[plan.banks[number]].append((buffer.lower, buffer.upper, offset, end, number))
     if cost != plan.objective:
         violations.append(Violation("wrong_objective", f"the plan says {plan.objective}, its cost is {cost}"))
-    left = verification.MOST_OVERLAPS
+    left = MOST_OVERLAPS
     for inside in boxes:
-        pairs = verification.overlaps(inside, left)
+        pairs = overlaps(inside, left)
         left -= len(pairs)
         for pair, moment in pairs.items():
             one, two = (problem.buffers[number].id for number in pair)

@@ -10,8 +10,9 @@ from typing import Literal, TypeVar
 import msgspec
 
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import OffsetRow, OffsetTable, PlanDocument, make_table
+from stowplan.models.document import PlanDocument
 from stowplan.models.memory_mapping.problem import Problem, Use
+from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 
 
 class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):

@@ -11,6 +11,7 @@ from typing import Literal
 from stowplan.models import verification
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
+from stowplan.models.overlaps import overlaps
 
 Code = Literal[
     "wrong_problem",
@@ -172,7 +173,7 @@ def _run(problem: Problem, plan: Plan, violations: list[Violation], has_offsets:
             )
             for tensor, end in last.items()
         )
-        for pair in verification.overlaps(boxes):
+        for pair in overlaps(boxes):
             one, two = sorted(tensors[number].id for number in pair)
             violations.append(Violation("overlap", f"tensors {one} and {two} share bytes while both are live"))
     return peak

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from stowplan.models import verification
+from stowplan.models.overlaps import MOST_OVERLAPS, overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 
@@ -62,7 +63,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         for start, end in (buffer.pieces if buffer.gaps else ((buffer.lower, buffer.upper),))
     )
     allowed = _allowed(problem, plan)
-    for pair, moment in verification.overlaps(boxes, verification.MOST_OVERLAPS + len(allowed)).items():
+    for pair, moment in overlaps(boxes, MOST_OVERLAPS + len(allowed)).items():
         if pair in allowed:
             continue
         one, two = (problem.buffers[number].id for number in pair)

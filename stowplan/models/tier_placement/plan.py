@@ -8,7 +8,8 @@ import msgspec
 
 from stowplan.errors import UsageError
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import OffsetRow, OffsetTable, PlanDocument, make_table
+from stowplan.models.document import PlanDocument
+from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 from stowplan.models.tier_placement.problem import Problem
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from stowplan.models import verification
+from stowplan.models.overlaps import MOST_OVERLAPS, overlaps
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -160,7 +161,7 @@ def _offsets(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
             for at, stay in enumerate(stays)
             if stay.tier == number
         )
-        for pair in verification.overlaps(boxes, verification.MOST_OVERLAPS - len(found)):
+        for pair in overlaps(boxes, MOST_OVERLAPS - len(found)):
             one, two = (stays[each] for each in pair)
             message = f"{one.name} and {two.name} share bytes of {memory.name}"
             found.append(Violation("overlap", message, {"layers": (one.layer, two.layer)}))

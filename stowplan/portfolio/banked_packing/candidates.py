@@ -15,8 +15,9 @@ from stowplan.models.packing import problem as packing
 from stowplan.models.packing.bounds import find_overload as find_bank_overload
 from stowplan.models.packing.plan import Plan as Packing
 from stowplan.portfolio.banked_packing import greedy
-from stowplan.portfolio.context import Context, asks_for_heuristics, presolve_seconds
+from stowplan.portfolio.context import Context
 from stowplan.portfolio.packing.quick import quick_plan
+from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds
 
 if TYPE_CHECKING:
     from stowplan.models.banked_packing.cpsat import Cut

@@ -11,7 +11,8 @@ from stowplan.models.banked_packing.problem import Problem, find_overload, floor
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
+from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.units import Unit
 
 #: The model with offsets is built for so many buffers at most.

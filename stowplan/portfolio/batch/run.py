@@ -30,7 +30,7 @@ from stowplan.portfolio.batch.records import (
 )
 from stowplan.portfolio.batch.task import Finished, Item, Outcome, Task, failure, solve_task
 from stowplan.portfolio.batch.workers import LocalWorkers, Workers
-from stowplan.portfolio.run.process_memory import as_mebibytes
+from stowplan.process_memory import as_mebibytes
 
 #: Name of the journal in the output folder.
 JOURNAL = "results.jsonl"

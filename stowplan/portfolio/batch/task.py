@@ -21,8 +21,8 @@ from stowplan.frontends.format import Opened
 from stowplan.frontends.formats import is_input, target_for
 from stowplan.frontends.read import open_with
 from stowplan.portfolio.batch.records import Record, Settings, describe_failure
+from stowplan.portfolio.given import XLA
 from stowplan.portfolio.kind import kind_of
-from stowplan.portfolio.run.call import XLA
 from stowplan.portfolio.solve import solve
 
 _OWN_SUFFIXES = (".plan.json", ".proof.json", ".result.json")

@@ -36,7 +36,7 @@ from stowplan.errors import InputError, MissingDependencyError, UsageError, to_i
 from stowplan.models.light_imports import light_imports
 from stowplan.portfolio.batch.records import describe_failure
 from stowplan.portfolio.batch.task import Outcome, Task, solve_task
-from stowplan.portfolio.run.process_memory import prefer_to_end, resident
+from stowplan.process_memory import prefer_to_end, resident
 
 #: What is done with a task, and an event that is set where it is to end soon.
 Work = Callable[[Task, threading.Event], Outcome]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.context import Context, asks_for_heuristics, presolve_seconds
+from stowplan.portfolio.context import Context
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
 from stowplan.portfolio.memory_mapping.guided import (
@@ -18,6 +18,7 @@ from stowplan.portfolio.memory_mapping.guided import (
 from stowplan.portfolio.memory_mapping.pace import Stagnation, ends_on_stagnation, report_every
 from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
 from stowplan.portfolio.memory_mapping.state import State
+from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds
 
 #: Rounds of ruin and recreate that a deterministic run does for each second of its limit, times uses. A run at full speed does
 #: about three times as many.

@@ -12,10 +12,11 @@ from stowplan.models.memory_mapping.plan import DECISIONS, Plan, offset_table
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.pace import COMPLETE_MODEL_USES, is_large
 from stowplan.portfolio.memory_mapping.priced import first_bounds
+from stowplan.portfolio.presolve import PRESOLVER, in_caller
 
 #: Up to so many uses the complete model is tried for a moment before all else.
 SMALL_USES = 128

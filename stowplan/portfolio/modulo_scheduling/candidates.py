@@ -10,9 +10,10 @@ from collections.abc import Callable
 from stowplan.models.modulo_scheduling.bounds import find_obstacle
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, describe_objective
 from stowplan.models.modulo_scheduling.problem import Problem
-from stowplan.portfolio.context import Context, asks_for_heuristics
+from stowplan.portfolio.context import Context
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, begin, follow, list_scheduling
+from stowplan.portfolio.presolve import asks_for_heuristics
 
 #: Placements of deterministic runs, for each second of the limit.
 PLACEMENTS = 2_500

@@ -13,8 +13,9 @@ from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.assumptions import assumptions
 from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify, in_caller
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
 from stowplan.portfolio.modulo_scheduling import learned
+from stowplan.portfolio.presolve import in_caller
 from stowplan.units import Pair, Unit
 
 #: Up to so many instructions the exact model is not worth a process of its own.

@@ -17,7 +17,7 @@ from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, stable_order
 from stowplan.models.packing import problem as packing_problem
 from stowplan.models.packing.bounds import load_bound
-from stowplan.portfolio.context import Context, presolve_seconds
+from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.graph import make
@@ -26,6 +26,7 @@ from stowplan.portfolio.operator_order.orders import BASELINES, best_order, is_i
 from stowplan.portfolio.operator_order.set_search import EXHAUSTED, FOUND, FULL, SetSearch
 from stowplan.portfolio.packing import candidates as packing
 from stowplan.portfolio.packing.candidates import InnerRun
+from stowplan.portfolio.presolve import presolve_seconds
 
 #: Work of deterministic runs for each second of the limit: operators times sets of a search, and times rounds of local search.
 SETS, ROUNDS = 4_000_000, 1000

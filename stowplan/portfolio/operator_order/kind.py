@@ -13,9 +13,10 @@ from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import verify
 from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.orders import BASELINES, alone
+from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.units import BYTES
 
 #: Operators of a graph whose baselines are made in the calling process.

@@ -19,10 +19,11 @@ from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.context import Context, asks_for_heuristics, is_overloaded, presolve_seconds
+from stowplan.portfolio.context import Context
 from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import HeuristicSearch
+from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds
 
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, nodes times buffers of the exact search,
 #: and buffers placed from the bottom up.

@@ -13,7 +13,8 @@ from stowplan.models.packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
+from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.units import BYTES
 
 #: The exact searches keep all pairs of buffers; beyond this many they prove nothing in minutes anyway.

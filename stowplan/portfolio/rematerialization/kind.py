@@ -11,7 +11,8 @@ from stowplan.models.rematerialization.problem import Problem, amended
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate, Kind, identify, in_caller
+from stowplan.portfolio.kind import Candidate, Kind, identify
+from stowplan.portfolio.presolve import in_caller
 from stowplan.portfolio.rematerialization.greedy import simulate
 from stowplan.units import Unit
 

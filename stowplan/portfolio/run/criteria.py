@@ -1,4 +1,4 @@
-"""When a run ends: criteria, each a function of the run at a moment, which says why to stop, or None.
+"""When a run ends: criteria, each a function of its candidates at a moment, which says why to stop, or None.
 
 The caller's own (:mod:`stowplan.stop`) is one of them (:func:`asked`). The first that holds ends the run (:func:`first_of`).
 """
@@ -6,44 +6,15 @@ The caller's own (:mod:`stowplan.stop`) is one of them (:func:`asked`). The firs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from stowplan import stop
 from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.run.clock import Clock, proves_only
+from stowplan.portfolio.run.clock import proves_only
 from stowplan.portfolio.run.state import RunState
+from stowplan.portfolio.run.worker_pool import WorkerPool
 from stowplan.result import StopReason
 
-
-class Moment(Protocol):
-    """A run at a moment."""
-
-    @property
-    def state(self) -> RunState:
-        """What is known."""
-
-    @property
-    def clock(self) -> Clock:
-        """Its time."""
-
-    @property
-    def at_work(self) -> list[Candidate]:
-        """Candidates that are running or wait for their turn."""
-
-    @property
-    def unfinished(self) -> list[Candidate]:
-        """Candidates that have not come to the end of their work: those at work, and those that were stopped."""
-
-    @property
-    def ahead(self) -> list[Candidate]:
-        """Those of them that were started before the one that made the best plan: theirs go first where they are as good."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no candidate runs and none may start."""
-
-
-Criterion = Callable[[Moment], StopReason | None]
+Criterion = Callable[[WorkerPool], StopReason | None]
 
 #: Reasons that say that time is up, or that nothing runs: what came at the last moment may still be a proof.
 OPEN: tuple[StopReason | None, ...] = ("time_limit", "work_limit", "candidates_done", "cancelled")
@@ -51,67 +22,52 @@ OPEN: tuple[StopReason | None, ...] = ("time_limit", "work_limit", "candidates_d
 
 def first_of(*criteria: Criterion) -> Criterion:
     """The first of them that holds."""
-    return lambda moment: next((reason for criterion in criteria if (reason := criterion(moment)) is not None), None)
+    return lambda pool: next((reason for criterion in criteria if (reason := criterion(pool)) is not None), None)
 
 
-def proven(moment: Moment) -> StopReason | None:
+def proven(pool: WorkerPool) -> StopReason | None:
     """Nothing is left to gain, and nobody is waited for."""
-    return _unless_awaited(moment, moment.state.closed())
+    return _unless_awaited(pool, pool.state.closed())
 
 
 def asked(criterion: stop.Criterion | None) -> Criterion:
     """The caller's criterion holds, and nobody is waited for."""
 
-    def holds(moment: Moment) -> StopReason | None:
-        is_held = criterion is not None and criterion(moment.state.progress)
-        return _unless_awaited(moment, "criterion") if is_held else None
+    def holds(pool: WorkerPool) -> StopReason | None:
+        is_held = criterion is not None and criterion(pool.state.progress)
+        return _unless_awaited(pool, "criterion") if is_held else None
 
     return holds
 
 
-def out_of_time(moment: Moment) -> StopReason | None:
+def out_of_time(pool: WorkerPool) -> StopReason | None:
     """The limit is reached, or somebody has cancelled the run."""
-    return None if moment.clock.time_left(moment.at_work) > 0 else _limit(moment)
+    return None if pool.clock.time_left(pool.at_work) > 0 else _limit(pool)
 
 
-def idle(moment: Moment) -> StopReason | None:
+def idle(pool: WorkerPool) -> StopReason | None:
     """No candidate runs, and none may start."""
-    if not moment.is_idle:
+    if not pool.is_idle:
         return None
-    if moment.unfinished:
+    if pool.unfinished:
         # There is no time for them.
-        return _limit(moment)
-    return "work_limit" if moment.state.options.deterministic else "candidates_done"
+        return _limit(pool)
+    return "work_limit" if pool.state.options.deterministic else "candidates_done"
 
 
-def _limit(moment: Moment) -> StopReason:
+def _limit(pool: WorkerPool) -> StopReason:
     """What stops those who are not done: the limit is of work where the plan does not depend on them."""
-    if moment.clock.was_cancelled:
+    if pool.clock.was_cancelled:
         return "cancelled"
-    return "work_limit" if moment.state.options.deterministic and proves_only(moment.unfinished) else "time_limit"
+    return "work_limit" if pool.state.options.deterministic and proves_only(pool.unfinished) else "time_limit"
 
 
-def _unless_awaited(moment: Moment, reason: StopReason | None) -> StopReason | None:
+def _unless_awaited(pool: WorkerPool, reason: StopReason | None) -> StopReason | None:
     if reason is None or reason == "infeasible":
         return reason
-    if moment.state.options.deterministic and not is_decided(moment.state, moment.at_work, moment.ahead):
+    if pool.state.options.deterministic and not is_decided(pool.state, pool.at_work, pool.ahead):
         return None
-    return None if any(is_awaited(moment.state, candidate) for candidate in moment.at_work) else reason
-
-
-def is_awaited(state: RunState, candidate: Candidate) -> bool:
-    """Whether a run with nothing left to gain waits for a candidate."""
-    # A result is no worse than the baseline that was named only where that has been seen.
-    if candidate.makes_baseline:
-        return True
-    # A proof may come before the baselines: speedups are over something, so wait for those that heuristics will bring.
-    awaited = {*state.kind.awaited_baselines(state.problem)}
-    return candidate.family == "heuristic" and not awaited <= {*state.sources} | state.without_plan
-
-
-def is_needless(state: RunState, candidate: Candidate) -> bool:
-    """Whether nothing that a candidate may still find would count, while the run waits for others."""
-    return not state.options.deterministic and state.closed() is not None and not is_awaited(state, candidate)
+    return None if any(pool.state.is_awaited(candidate) for candidate in pool.at_work) else reason
 
 
 def is_decided(state: RunState, unfinished: Sequence[Candidate], ahead: Sequence[Candidate]) -> bool:
@@ -126,7 +82,7 @@ def is_decided(state: RunState, unfinished: Sequence[Candidate], ahead: Sequence
     state
         What is known.
     unfinished, ahead
-        As in :class:`Moment`.
+        As in :class:`stowplan.portfolio.run.worker_pool.WorkerPool`.
     """
     if state.infeasible:
         return True

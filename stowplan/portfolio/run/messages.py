@@ -17,7 +17,7 @@ import msgspec
 from stowplan import kinds
 from stowplan.child_process import write_encoded
 from stowplan.models.hint import Hint
-from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.context import Context, Options, Report
 from stowplan.portfolio.kind import kind
 
 #: Worker messages that wait at most. A candidate that reports faster than plans are verified waits itself.
@@ -78,24 +78,6 @@ class Load(msgspec.Struct, tag="load"):
 
 
 ToWorker = Job | Incumbent | Stop | Load
-
-
-class Report(msgspec.Struct):
-    """Worker to parent."""
-
-    what: str
-    """First ``started``, when the candidate is loaded; then ``plan``, ``no_plan``, ``bound``, ``evidence``, ``infeasible``,
-    ``hint``, ``follows``, ``note``; the last one: ``done``, ``stopped`` (by time) or ``failed``."""
-    source: str = ""
-    plan: bytes | None = None
-    bound: int | None = None
-    text: str = ""
-    why: dict[str, Any] | None = None
-    """With ``infeasible``: details for the result."""
-    hint: bytes | None = None
-    evidence: bytes | None = None
-    waits: bool = False
-    """With the last one: the worker is as it was before the job, and takes another."""
 
 
 class WorkerMessage(NamedTuple):
@@ -170,41 +152,9 @@ class WorkerContext(Context):
         super().__init__(job.options, None if job.start_plan is None else self._kind.plan.decode(job.start_plan))
         self._end = job.end
         self._is_closed = job.closed
-        self._send = send
+        self.send = send
         self._incumbent: tuple[Any, int | None] = (self.start_plan, job.start_bound)
         self._hints = tuple(map(Hint.decode, job.hints))
-
-    def plan(self, plan: Any, source: str) -> None:
-        """Report a plan."""
-        self._send(Report("plan", source, plan=msgspec.json.encode(plan)))
-
-    def no_plan(self, source: str) -> None:
-        """Report a baseline without a plan."""
-        self._send(Report("no_plan", source))
-
-    def bound(self, bound: int, source: str) -> None:
-        """Report a bound."""
-        self._send(Report("bound", source, bound=bound))
-
-    def evidence(self, data: bytes) -> None:
-        """Report what a bound rests on."""
-        self._send(Report("evidence", evidence=data))
-
-    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
-        """Report a proof that there is no plan."""
-        self._send(Report("infeasible", source, why=why))
-
-    def hint(self, hint: Hint) -> None:
-        """Hand a hint on to the other candidates."""
-        self._send(Report("hint", hint.source, hint=msgspec.json.encode(hint)))
-
-    def follows(self, guide: str) -> None:
-        """Report a learned guide."""
-        self._send(Report("follows", text=guide))
-
-    def note(self, text: str) -> None:
-        """Report a remark."""
-        self._send(Report("note", text=text))
 
     def incumbent(self) -> tuple[Any, int | None]:
         """Best plan and bound of all candidates."""

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from functools import cache as cached
-from importlib import metadata
 
 from stowplan.compiled.library import trouble
 from stowplan.log import bounded, cut
 from stowplan.models.hint import Hint
+from stowplan.portfolio.given import left_out
 from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.run.call import Call, left_out
+from stowplan.portfolio.run.call import Call
 from stowplan.portfolio.run.run import Run
 from stowplan.portfolio.run.state import RunState
 from stowplan.result import CandidateReport, Provenance, Result, Status, StopReason
-from stowplan.version import VERSION
-
-_VERSIONED = ("ortools", "highspy", "numpy")
-_VERSIONED_WITH_POLICY = (*_VERSIONED, "torch")
+from stowplan.version import versions
 
 
 def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
@@ -49,7 +43,8 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         | kind.facts(problem, state.plan)
         | ({} if state.infeasible else kind.proven(problem, state.objective, state.bound))
         | {"sources": dict(state.sources)},
-        warnings=(*bounded(kind.notes(problem)), *dict.fromkeys(state.warnings)),
+        # What the problem's front end could not take literally.
+        warnings=(*bounded(getattr(problem, "notes", ())), *dict.fromkeys(state.warnings)),
         cut_short=run.was_cut or state.cut_short,
     )
 
@@ -131,17 +126,3 @@ def _checkpoint(run: Run, chosen: Iterable[Candidate]) -> tuple[str | None, str]
     ran = {report.name for report in run.reports if report.outcome != "skipped"}
     took_part = (candidate for candidate in chosen if candidate.checkpoint and candidate.name in ran)
     return next(((candidate.checkpoint, candidate.training) for candidate in took_part), (None, ""))
-
-
-def versions(*, with_policy: bool) -> dict[str, str]:
-    """Versions that plans depend on, by package; with a policy, torch's too. What is not installed is left out."""
-    return dict(_versions(_VERSIONED_WITH_POLICY if with_policy else _VERSIONED))
-
-
-@cached
-def _versions(packages: tuple[str, ...]) -> dict[str, str]:
-    known = {"python": platform.python_version(), "stowplan": VERSION}
-    for name in packages:
-        with suppress(metadata.PackageNotFoundError):
-            known[name] = metadata.version(name)
-    return known

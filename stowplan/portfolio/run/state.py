@@ -17,8 +17,9 @@ from stowplan.log import LOGGER, cut
 from stowplan.models.hint import Hint
 from stowplan.models.verification import Verification
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Kind, check
+from stowplan.portfolio.kind import Candidate, Kind, check
 from stowplan.result import HistoryEntry, Progress, StopReason
+from stowplan.stop import is_within
 
 
 class Start(NamedTuple):
@@ -118,10 +119,21 @@ class RunState:
             return "optimal"
         if self.kind.asks_for_any(self.problem):
             return "fits"
-        if self.bound is None or is_at_bound:
-            return None
-        is_close = self.best.objective - self.bound <= self.options.gap * self.best.objective
+        is_close = not is_at_bound and is_within(self.options.gap, self.best.objective, self.bound)
         return "gap_reached" if is_close else None
+
+    def is_awaited(self, candidate: Candidate) -> bool:
+        """Whether a run with nothing left to gain waits for a candidate."""
+        # A result is no worse than the baseline that was named only where that has been seen.
+        if candidate.makes_baseline:
+            return True
+        # A proof may come before the baselines: speedups are over something, so wait for those that heuristics will bring.
+        awaited = {*self.kind.awaited_baselines(self.problem)}
+        return candidate.family == "heuristic" and not awaited <= {*self.sources} | self.without_plan
+
+    def is_needless(self, candidate: Candidate) -> bool:
+        """Whether nothing that a candidate may still find would count, while the run waits for others."""
+        return not self.options.deterministic and self.closed() is not None and not self.is_awaited(candidate)
 
     # ------------------------------------------------------------------------------------------------------------ plans
 

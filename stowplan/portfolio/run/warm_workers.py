@@ -16,13 +16,12 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import NamedTuple
 
 from stowplan.child_process import child_environment
 from stowplan.portfolio.run.messages import CandidateId
-from stowplan.portfolio.run.process_memory import resident
 from stowplan.portfolio.run.worker_process import Assignment, WorkerProcess
+from stowplan.process_memory import resident
 
 #: Set to 0 to start every worker anew, and keep none.
 KEEP = "STOWPLAN_KEEP_WORKERS"
@@ -153,17 +152,6 @@ class WarmWorkers:
             self._drop(process)
         if closes == self._closes:
             self._replace(gone)
-
-    def processor_seconds(self) -> float:
-        """Processor time of the workers that are there, which the system does not count as this process's children yet."""
-        seconds = 0.0
-        with self._lock:
-            every = list(self._made)
-        for process in every:
-            with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-                seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return seconds
 
     def close(self) -> None:
         """End all workers that wait; those of later runs are new."""

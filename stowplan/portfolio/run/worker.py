@@ -22,8 +22,9 @@ import msgspec
 from stowplan import kinds
 from stowplan.child_process import MOST_KEPT_MEMORY, begin, collect_seldom, read_message
 from stowplan.models.light_imports import light_imports
-from stowplan.portfolio.run.messages import Incumbent, Job, Load, Report, Stop, ToWorker, WorkerContext, write_message
-from stowplan.portfolio.run.process_memory import prefer_to_end, resident
+from stowplan.portfolio.context import Report
+from stowplan.portfolio.run.messages import Incumbent, Job, Load, Stop, ToWorker, WorkerContext, write_message
+from stowplan.process_memory import prefer_to_end, resident
 
 #: Seconds that a worker waits for a job before it ends.
 IDLE_SECONDS = 600.0

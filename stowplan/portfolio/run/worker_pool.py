@@ -15,12 +15,11 @@ import msgspec
 from stowplan.errors import StowplanError
 from stowplan.log import LOGGER, cut
 from stowplan.models import hint as hints
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Options, Report
 from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.run import criteria
 from stowplan.portfolio.run.clock import Clock
-from stowplan.portfolio.run.messages import QUEUE_SIZE, CandidateId, Incumbent, Job, MessageQueue, Report, WorkerMessage
-from stowplan.portfolio.run.process_memory import watch
+from stowplan.portfolio.run.memory_watch import watch
+from stowplan.portfolio.run.messages import QUEUE_SIZE, CandidateId, Incumbent, Job, MessageQueue, WorkerMessage
 from stowplan.portfolio.run.start_rule import StartRule
 from stowplan.portfolio.run.started import Outcome, Started
 from stowplan.portfolio.run.state import RunState
@@ -34,7 +33,7 @@ _TICK = 0.2
 
 
 class WorkerPool:
-    """The candidates of a run, or of a stage of it, and their workers: a :class:`stowplan.portfolio.run.criteria.Moment`.
+    """The candidates of a run, or of a stage of it, and their workers.
 
     Parameters
     ----------
@@ -135,7 +134,7 @@ class WorkerPool:
             start_plan=start_plan,
             start_bound=None if is_deterministic else self.state.bound,
             hints=self._hints,
-            closed=criteria.is_needless(self.state, candidate),
+            closed=self.state.is_needless(candidate),
         )
         now = self.clock.elapsed
         worker = Started(self.started, candidate, now, now + seconds)
@@ -181,15 +180,12 @@ class WorkerPool:
 
     # ---------------------------------------------------------------------------------------------------------- report
 
-    def tell_plan(self, finder: Started | None = None) -> None:
-        """Tell workers of the incumbent, but not the one that found it."""
-        self._tell_others(finder, Incumbent(plan=self._best_plan()))
-
-    def _tell_others(self, finder: Started | None, message: Incumbent) -> None:
+    def _tell_others(self, finder: Started, message: Incumbent) -> None:
+        """Tell workers of what one has found, but not that one."""
         if not self.options.deterministic:
             for worker in self._busy():
                 if worker is not finder and worker.process is not None:
-                    is_needless = criteria.is_needless(self.state, worker.candidate)
+                    is_needless = self.state.is_needless(worker.candidate)
                     worker.process.tell(msgspec.structs.replace(message, closed=is_needless))
 
     def take_messages(self, wait: bool = True) -> None:
@@ -266,7 +262,7 @@ class WorkerPool:
         if worker.objective is None or self.state.sources[source] < worker.objective:
             worker.objective = self.state.sources[source]
         if self.state.best is not before:
-            self.tell_plan(worker)
+            self._tell_others(worker, Incumbent(plan=self._best_plan()))
 
     def _take_report(self, worker: Started, report: Report) -> None:
         # Solvers may work to the end and find nothing better; a heuristic that found nothing has not come to its first plan.

@@ -11,13 +11,13 @@ from collections.abc import Callable
 import msgspec
 
 from stowplan.child_process import ChildProcess, describe_end
+from stowplan.portfolio.context import Report
 from stowplan.portfolio.run.messages import (
     CandidateId,
     Incumbent,
     Job,
     Load,
     MessageQueue,
-    Report,
     Stop,
     ToWorker,
     Turn,
@@ -54,14 +54,16 @@ class Assignment(Turn):
         """The job, of a process that ended while it waited, before it began: another may do it."""
         return self._job if self.process.was_kept else None
 
-    def tell(self, incumbent: Incumbent) -> None:
-        """Let the candidate know what others have found; returns at once."""
-        self.process.tell(self, incumbent)
+    def tell(self, message: Incumbent | Stop) -> None:
+        """Tell the candidate what others have found, if it is still its turn; returns at once."""
+        with self.process.lock:
+            if self.is_current:
+                self.process.put(message)
 
     def stop(self) -> None:
         """Ask the candidate to return; what it still reports goes nowhere. ``is_over`` says when it has."""
         self._is_unwanted.set()
-        self.process.tell(self, Stop())
+        self.tell(Stop())
 
     def kill(self) -> None:
         """End the candidate and whatever it has started, whatever it is doing."""
@@ -70,11 +72,14 @@ class Assignment(Turn):
 
     def end_for(self, why: str) -> None:
         """Kill it, if it is still at work, and let this be the cause of its death."""
-        self.process.kill_for(self, why)
+        with self.process.lock:
+            if self.is_current:
+                self.killed_for = why
+                self.process.kill()
 
     def cause_of_death(self) -> str:
-        """See :meth:`WorkerProcess.cause_of_death`."""
-        return self.killed_for or self.process.cause_of_death()
+        """How a process ended that has closed its end of the pipe without a last report."""
+        return self.killed_for or describe_end(self.process.end())
 
     def post(self, report: Report | None) -> None:
         """Hand a report on, but that the candidate has begun: then its job is not lost with the process."""
@@ -110,7 +115,8 @@ class WorkerProcess(ChildProcess):
         """Whether it has come to the end of a job."""
         self.candidates: set[CandidateId] = set()
         """Those that it has run, or made ready for: what they need is loaded."""
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Held where it matters whose turn it is."""
         self._unsent: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
         for thread in self._threads:
@@ -126,29 +132,20 @@ class WorkerProcess(ChildProcess):
         messages
             Where its reports go; when the process ends, a message comes that has none.
         """
-        with self._lock:
+        with self.lock:
             assignment = self.assignment = Assignment(self, number, job, messages)
             self.candidates.add(job.candidate)
-            self._unsent.put(job)
+            self.put(job)
         return assignment
 
     def load(self, candidate: CandidateId) -> None:
         """Have it import what a candidate needs while it waits."""
         self.candidates.add(candidate)
-        self._unsent.put(Load(candidate))
+        self.put(Load(candidate))
 
-    def tell(self, assignment: Assignment, message: Incumbent | Stop) -> None:
-        """Tell the candidate whose turn this was something, if it still is; returns at once."""
-        with self._lock:
-            if self.assignment is assignment:
-                self._unsent.put(message)
-
-    def kill_for(self, assignment: Assignment, why: str) -> None:
-        """End the process as :meth:`kill` does if it is still at work on this, and note why."""
-        with self._lock:
-            if self.assignment is assignment:
-                assignment.killed_for = why
-                self.kill()
+    def put(self, message: ToWorker) -> None:
+        """Send something; returns at once."""
+        self._unsent.put(message)
 
     def close(self) -> None:
         """Kill the process, wait for its end, and free what it took here."""
@@ -161,10 +158,6 @@ class WorkerProcess(ChildProcess):
                 thread.join(_JOIN)
         if not any(thread.is_alive() for thread in self._threads):
             super().close()
-
-    def cause_of_death(self) -> str:
-        """How a process ended that has closed its end of the pipe without a last report."""
-        return describe_end(self.end())
 
     def _write(self) -> None:
         """Send what is told: a worker deep in a solver may be slow to read."""
@@ -188,7 +181,7 @@ class WorkerProcess(ChildProcess):
         assignment = self.assignment
         if report.waits:
             # Before the last report is heard, so that whoever is started next can have this process.
-            with self._lock:
+            with self.lock:
                 self.assignment, self.was_kept, self.has_run = None, True, True
             self._on_waiting(self)
         if assignment is not None:

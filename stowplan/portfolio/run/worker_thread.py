@@ -16,7 +16,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from stowplan.portfolio.run.messages import Incumbent, Job, MessageQueue, Report, Turn, WorkerContext
+from stowplan.portfolio.context import Report
+from stowplan.portfolio.run.messages import Incumbent, Job, MessageQueue, Turn, WorkerContext
 
 #: Seconds that a process waits for these threads when it ends: solvers do not bear the end of the interpreter.
 JOIN_SECONDS = 2.0

@@ -11,7 +11,8 @@ from stowplan.models.hint import Hint
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
-from stowplan.portfolio.context import Context, asks_for_heuristics, is_overloaded, presolve_seconds
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds
 from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk

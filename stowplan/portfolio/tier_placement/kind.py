@@ -12,7 +12,8 @@ from stowplan.models.tier_placement.problem import Problem, amended
 from stowplan.models.tier_placement.structure import counted_sizes, find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import PRESOLVER, Candidate, Extras, Kind, identify, in_caller
+from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
+from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.portfolio.tier_placement import learned
 
 #: Beyond this many layers CP-SAT finds nothing that the others lack; the linear relaxation proves sooner than the MILP.

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from stowplan.errors import InputError
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
-from stowplan.portfolio.context import Context, Options, is_overloaded
+from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource
+from stowplan.portfolio.presolve import is_overloaded
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.policy import Policy

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stowplan.models.overlaps import MOST_OVERLAPS
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
-from stowplan.models.verification import MOST_OVERLAPS
 from stowplan.portfolio.packing.quick import quick_plan
 from tests.models.packing.cases import moments, random_problem
 

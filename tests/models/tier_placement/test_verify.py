@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stowplan.models.overlaps import MOST_OVERLAPS
 from stowplan.models.tier_placement import cpsat
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.verify import verify
-from stowplan.models.verification import MOST_OVERLAPS
 from tests.models.tier_placement import brute_force
 from tests.models.tier_placement.cases import chain, random_problem
 

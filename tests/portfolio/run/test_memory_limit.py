@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import stowplan
+from stowplan import process_memory
 from stowplan.errors import UsageError
-from stowplan.portfolio.run import process_memory
-from stowplan.portfolio.run.process_memory import resident
 from stowplan.portfolio.run.warm_workers import workers
+from stowplan.process_memory import resident
 from stowplan.result import Result
 from tests.paths import EXAMPLES
 from tests.patience import wait_until

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowplan.child_process import read_message
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.run.messages import CandidateId, Incumbent, Job, Report, WorkerContext, write_message
+from stowplan.portfolio.context import Options, Report
+from stowplan.portfolio.run.messages import CandidateId, Incumbent, Job, WorkerContext, write_message
 from stowplan.portfolio.run.worker import Worker
 from tests.paths import ROOT
 from tests.patience import HANG, wait_until

@@ -1,0 +1,51 @@
+"""What candidates in threads of the calling process share: the presolver of small problems, and heuristics up to the limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.kind import Candidate
+
+#: The candidate of small problems that comes before all others, as the pre-solvers of algorithm portfolios do (Xu et al. 2008,
+#: SATzilla), in a thread of the calling process. Where it proves its plan the others are not started: a process takes longer to
+#: start than the work takes. What it leaves open the others do as if it had not been there. Deterministic runs go without it.
+PRESOLVER = Candidate("presolve", "exact", share=0.25, in_thread=True, is_presolver=True)
+
+#: A presolver takes no longer than so many seconds.
+PRESOLVE_SECONDS = 1.5
+
+
+def in_caller(candidate: Candidate, options: Options) -> Candidate:
+    """The candidate in a thread of the calling process, to the limit: its loops are machine code, which others run beside.
+
+    Where memory is limited it has a process, for the limit is of processes.
+    """
+    return replace(candidate, in_thread=options.memory_limit is None, is_long=True)
+
+
+class Overload(Protocol):
+    """Why nothing fits, as the bounds of a kind find it."""
+
+    @property
+    def reason(self) -> str:
+        """One sentence for people."""
+
+
+def presolve_seconds(context: Context) -> float:
+    """Seconds that a presolver may take."""
+    return min(PRESOLVE_SECONDS, context.remaining())
+
+
+def is_overloaded(context: Context, overload: Overload | None) -> bool:
+    """Report an infeasibility that shows at once, where there is one."""
+    if overload is not None:
+        context.note(overload.reason)
+        context.proven_infeasible("load")
+    return overload is not None
+
+
+def asks_for_heuristics(context: Context) -> bool:
+    """Whether heuristics are among what is asked for, so that a presolver makes the kind's baseline."""
+    return "heuristic" in context.options.candidates
