@@ -1,17 +1,22 @@
 """Packing: forms ``load``, bytes that live at one moment, and ``search``, all ways to lie above each other.
 
-A buffer has the bytes ``[offset, offset + size)`` while it lives. Two buffers that live at one moment share no byte. Rules are
-those of docs/reference/packing.md.
+A buffer has the bytes ``[offset, offset + size)`` while it lives. Two buffers that live at one moment share no byte, unless one
+of them, the result, names the other as an operand in its ``overlaps``, and lies so far below its end:
+
+    offset[result] + distance <= offset[operand] + size[operand]
+
+Rules are those of docs/reference/packing.md.
 """
 
 from __future__ import annotations
 
 from itertools import combinations
+from math import gcd
 
 from stowplan.certificates.checker.reading import LARGEST, LOOKS, Fields, need, walk, whole
 
-#: Two buffers by their numbers.
-Pair = tuple[int, int]
+#: (lower, upper, bytes): of two buffers by their numbers one lies below the other, ``offset[lower] + bytes <= offset[upper]``.
+Way = tuple[int, int, int]
 
 
 def lives(buffer: Fields, moment: int) -> bool:
@@ -23,22 +28,49 @@ def lives(buffer: Fields, moment: int) -> bool:
 def load(problem: Fields, proof: Fields) -> int | None:
     """Least height in bytes, or None where that is more than the capacity.
 
-    Buffers that live at ``moment`` share no byte, so that
+    Buffers that live at ``moment`` share no byte but what :func:`shared` says, so that
 
-        height >= sum of the sizes of all buffers that live at ``moment``
+        height >= sum of the sizes of all buffers that live at ``moment`` - bytes that they share
     """
     moment, capacity = whole(proof, "moment", -LARGEST), problem["capacity"]
-    height = int(sum(buffer["size"] for buffer in problem["buffers"] if lives(buffer, moment)))
+    live = [buffer for buffer in problem["buffers"] if lives(buffer, moment)]
+    height = int(sum(buffer["size"] for buffer in live) - shared(live))
     return None if capacity is not None and height > capacity else height
+
+
+def shared(live: list[Fields]) -> int:
+    """Bytes that buffers of one moment can share, or more: sum of sizes - bytes that are taken <= this.
+
+    Of any two buffers that have a byte one is a result of the other, so that of k of them k - 1 at least are results of others.
+    A result shares with all of its operands no more than its size, and with one of them
+
+        min(size of either, size of the result - bytes from its offset to the operand's where it lies below)
+
+    Likewise k - 1 are operands. The smaller sum holds.
+    """
+    results = [buffer for buffer in live if "overlaps" in buffer]
+    most = [[max(0, min(other["size"], own["size"], own["size"] - apart(own, other))) for other in live] for own in results]
+    of_results = sum(min(result["size"], sum(row)) for result, row in zip(results, most, strict=True))
+    of_operands = sum(min(operand["size"], sum(column)) for operand, column in zip(live, zip(*most, strict=True), strict=False))
+    return int(min(of_results, of_operands))
+
+
+def apart(lower: Fields, upper: Fields) -> int:
+    """Bytes from an offset to that of a buffer above, at least: ``size[lower]``, or ``distance - size[upper]`` of an overlap.
+
+    Offsets differ by a multiple of what divides both alignments.
+    """
+    free = [each["distance"] - upper["size"] for each in lower.get("overlaps", []) if each["operand"] == upper["id"]]
+    return aligned(min([lower["size"], *free]), gcd(lower["alignment"], upper["alignment"]))
 
 
 def search(problem: Fields, proof: Fields) -> int | None:
     """Height ``below`` which nothing packs, or None where that is not named, and nothing packs at all.
 
-    A state has the lowest offset that each buffer may have. Where two buffers overlap at these, every packing has one above
-    the other:
+    A state has the lowest offset that each buffer may have. Where two buffers share bytes at these and must not, every packing
+    has one above the other:
 
-        offset[upper] >= offset[lower] + size[lower]
+        offset[upper] >= offset[lower] + bytes that they are :func:`apart`
 
     Both ways are looked at. The search has shown its claim when each way ends with a buffer that is too high.
     """
@@ -49,40 +81,33 @@ def search(problem: Fields, proof: Fields) -> int | None:
     pairs = _that_meet(buffers)
     highest = [_highest_offset(buffer, top) for buffer in buffers]
     lowest = [buffer["offset"] or 0 for buffer in buffers]
-    waiting = [(lowest, frozenset[Pair]())]
+    waiting = [(lowest, frozenset[tuple[int, int]]())]
     for lowest, ordered in walk(waiting, lambda _: len(pairs) + 1):
         if any(offset > most for offset, most in zip(lowest, highest, strict=True)):
             continue
-        overlap = _first_overlap(lowest, buffers, pairs)
-        need(overlap is not None, "proof", "there is a packing")
-        for lower, upper in (overlap, overlap[::-1]) if overlap else ():
+        # Of the first pair that lies neither way.
+        ways = next((both for both in pairs if all(lowest[lower] + size > lowest[upper] for lower, upper, size in both)), [])
+        need(bool(ways), "proof", "there is a packing")
+        for lower, upper, size in ways:
             # The other way round was taken before: both at once is no packing.
             if (upper, lower) not in ordered:
-                end = lowest[lower] + buffers[lower]["size"]
                 raised = [*lowest]
-                raised[upper] = aligned(end, buffers[upper]["alignment"])
+                raised[upper] = aligned(lowest[lower] + size, buffers[upper]["alignment"])
                 waiting.append((raised, ordered | {(lower, upper)}))
     return below
 
 
-def _that_meet(buffers: list[Fields]) -> list[Pair]:
-    """Pairs of buffers that live at one moment. Where any two do, they do at a moment when one begins to live."""
+def _that_meet(buffers: list[Fields]) -> list[list[Way]]:
+    """Both ways of pairs that live at one moment. Where any two do, they do at a moment when one begins to live."""
     begins = {moment for buffer in buffers for moment in (buffer["lower"], *(end for _, end in buffer["gaps"]))}
     moments = [{moment for moment in begins if lives(buffer, moment)} for buffer in buffers]
-    return [(one, other) for one, other in combinations(range(len(buffers)), 2) if moments[one] & moments[other]]
+    pairs = (pair for pair in combinations(range(len(buffers)), 2) if moments[pair[0]] & moments[pair[1]])
+    return [[(lower, upper, apart(buffers[lower], buffers[upper])) for lower, upper in (pair, pair[::-1])] for pair in pairs]
 
 
 def _highest_offset(buffer: Fields, top: int) -> int:
     """``offset + size <= top``, and a buffer that has its place stays there."""
-    by_height = top - buffer["size"]
-    return int(by_height if buffer["offset"] is None else min(by_height, buffer["offset"], top))
-
-
-def _first_overlap(lowest: list[int], buffers: list[Fields], pairs: list[Pair]) -> Pair | None:
-    """The first pair that shares a byte at these offsets; None where they are a packing."""
-    ends = [offset + buffer["size"] for offset, buffer in zip(lowest, buffers, strict=True)]
-    overlaps = ((one, other) for one, other in pairs if lowest[one] < ends[other] and lowest[other] < ends[one])
-    return next(overlaps, None)
+    return int(min(top - buffer["size"], top if buffer["offset"] is None else buffer["offset"]))
 
 
 def aligned(size: int, alignment: int) -> int:

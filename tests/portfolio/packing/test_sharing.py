@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-import pytest
 
 import stowplan
-from stowplan.certificates.checker.problems import KNOWN, check_known
-from stowplan.certificates.checker.reading import MalformedError
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.csv_files import parse
 from stowplan.models.packing.overlaps import without_overlaps
@@ -107,7 +104,8 @@ def test_ejections_keep_what_may_overlap() -> None:
     assert ejected(problem, (20, 0, 0), lambda: False) == (20, 0, 0)
 
 
-def test_no_certificate_is_made_and_the_checker_refuses_the_problem() -> None:
+def test_bounds_have_certificates() -> None:
     problem = parse(CHAIN)
-    with pytest.raises(MalformedError, match="overlaps"):
-        check_known(msgspec.json.decode(msgspec.json.encode(problem)), KNOWN["packing"], "problem")
+    certificate = stowplan.solve(problem, time_limit=20, certify=True).certificate
+    assert (certificate.form, certificate.bound) == ("load", 120)
+    certificate.check(problem)
