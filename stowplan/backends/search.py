@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import msgspec
@@ -24,7 +26,9 @@ class SearchOptions(TypedDict, total=False):
     workers: int
 
 
-def solve_with(options: Options, problem: Any, plans: Mapping[str, Any] | None = None) -> Result:
+def solve_with(
+    options: Options, problem: Any, plans: Mapping[str, Any] | None = None, cancel: threading.Event | None = None
+) -> Result:
     """:func:`stowplan.solve` under checked options, with the plans at hand."""
     return solve(
         problem,
@@ -33,7 +37,21 @@ def solve_with(options: Options, problem: Any, plans: Mapping[str, Any] | None =
         seed=options.seed,
         workers=options.workers,
         plans=plans,
+        cancel=cancel,
     )
+
+
+@dataclass(frozen=True)
+class Search:
+    """How a back end looks for several plans, one after the other."""
+
+    options: Options
+    cancel: threading.Event | None = None
+    """Ends all of them once it is set, each with the best plan so far."""
+
+    def solve(self, problem: Any) -> Result:
+        """One of them."""
+        return solve_with(self.options, problem, cancel=self.cancel)
 
 
 class OrderReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,11 +9,13 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli.options import Picture, Quiet, Report, Seed, option, with_options
+from stowplan.cli import INTERRUPTED, stopping
+from stowplan.cli.options import Picture, Quiet, Report, option, with_options
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
+from stowplan.portfolio.context import Options
 
 if TYPE_CHECKING:
     from stowplan.backends.tflm.planning import Planned, Summary
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 _ENDINGS = (".tflite", ".cc", ".h", ".json")
 
 
-@with_options(inputs=("replace_offline_plan",))
+@with_options(inputs=("replace_offline_plan",), search=("deterministic", "seed", "workers"))
 def tflm_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="TensorFlow Lite model.")],
     options: ReadOptions,
@@ -50,11 +52,12 @@ def tflm_command(
     keep_order: Annotated[bool, option("--keep-order", "", "Operators stay in the order of the file.")] = False,
     no_run: Annotated[bool, option("--no-run", "", "Do not run the models, whether the runtime is installed or not.")] = False,
     time_limit: Annotated[float, option("--time-limit", "SECONDS", "For the order and for the offsets, each.")] = 10.0,
-    seed: Seed = 0,
     report: Report = None,
     png: Picture = None,
     as_json: Annotated[bool, option("--json", "", "Print the result as JSON.")] = False,
     quiet: Quiet = False,
+    *,
+    search: Options,
 ) -> None:
     """Plan the arena of a TensorFlow Lite Micro model.
 
@@ -68,16 +71,16 @@ def tflm_command(
     check_outputs((*written, report, png), inputs=(model,))
     from stowplan.backends.tflm.planning import plan_and_run
     from stowplan.log import collecting_unmodelled, unmodelled_lines
-    from stowplan.portfolio.context import Options
 
-    with collecting_unmodelled() as unmodelled:
+    with collecting_unmodelled() as unmodelled, stopping() as cancel:
         planned, run, why = plan_and_run(
             model,
             scratch=scratch or (),
             replace_offline_plan=options.replace_offline_plan,
             reorder=not keep_order,
             kernels=kernels,
-            options=Options(time_limit=time_limit, seed=seed),
+            options=msgspec.structs.replace(search, time_limit=time_limit),
+            cancel=cancel,
             run=not no_run,
             on_progress=(lambda text: None) if quiet else note,
         )
@@ -91,6 +94,8 @@ def tflm_command(
         say("\n".join((*_lines(planned.summary, run, why), *(f"  warning    {line}" for line in warnings))))
     if png is not None or report is not None:
         _draw(planned, png, report)
+    if cancel.is_set():
+        raise typer.Exit(INTERRUPTED)
     raise typer.Exit(4 if run is not None and run.differs is not None else 0)
 
 
@@ -163,5 +168,6 @@ def _draw(planned: Planned, png: Path | None, report: Path | None) -> None:
         from stowplan.portfolio.solve import solve
         from stowplan.report.html import write_report
 
-        result = solve(planned.problem, time_limit=2.0, plans={"plan": planned.plan})
+        # The plan is there: nothing more is looked for than what the report has beside it.
+        result = solve(planned.problem, time_limit=0.1, candidates="search", plans={"plan": planned.plan})
         write_report(planned.problem, result, report, compare=beside[0] if beside else None)

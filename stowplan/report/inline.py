@@ -108,9 +108,12 @@ def _across(axis: Axis) -> str:
 def _panel(panel: Panel, across: Axis, details: Details, letters: int) -> str:
     lines: list[Mark] = [Line([(across.low, value), (across.high, value)], GRID) for value, _ in panel.up.ticks]
     marks = [*(lines if panel.is_framed else []), *panel.marks]
-    drawn = [mark for mark in marks if not isinstance(mark, (Boxes, Text))]
-    content = _svg(_marks(drawn, across, panel.up), panel.spoken)
+    # Marks that come later lie above boxes.
+    end = max((at + 1 for at, mark in enumerate(marks) if isinstance(mark, Boxes)), default=len(marks))
+    below, above = ([mark for mark in part if not isinstance(mark, (Boxes, Text))] for part in (marks[:end], marks[end:]))
+    content = _svg(_marks(below, across, panel.up), panel.spoken)
     content += "".join(_boxes(mark, across, panel.up, details, letters) for mark in marks if isinstance(mark, Boxes))
+    content += _svg(_marks(above, across, panel.up), "Marks above the boxes", ' class="above"') if above else ""
     content += "".join(_words(mark, across, panel.up) for mark in marks if isinstance(mark, Text))
     frame = ' class="frame"' if panel.is_framed else ""
     return f'{_heading(panel, panel.title)}<div{frame} style="height:{panel.height:g}px">{content}</div>'

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
-from stowplan.models.packing.overlaps import shared_bytes
+from stowplan.models.packing.overlaps import shared_bytes, shared_spans
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.report import scene, snapshot
@@ -30,6 +30,9 @@ TOP, LINES = 40, 40
 
 #: Points of a layout's width and height, and of the height of the panel below it.
 WIDE, HIGH, LOW = 640.0, 310.0, 62.0
+
+#: Points between lines of a hatching, across and up.
+_HATCH = 7.0
 
 #: Above this multiple of the height, the capacity is said in words instead of drawn.
 _FAR = 1.6
@@ -64,9 +67,7 @@ class PackingPresenter(DrawingPresenter):
         lines += [plan_line(name, f"{build_layout(problem, other).height:,} bytes high") for name, other in others]
         shared = shared_bytes(problem, plan.offsets)
         if problem.overlaps:
-            lines.append(
-                f"  shared        {sum(shared.values()):,} bytes by {len(shared):,} of {len(problem.overlaps):,} overlaps"
-            )
+            lines.append(f"  shared        {_shared(problem, plan)}")
         order = sorted(range(len(problem.buffers)), key=lambda number: (plan.offsets[number], problem.buffers[number].lower))
         rows = []
         for number in order if everything else order[:LINES]:
@@ -90,7 +91,10 @@ class PackingPresenter(DrawingPresenter):
         capacity = "least height" if problem.capacity is None else f"{problem.capacity:,} bytes"
         fixed = sum(buffer.offset is not None for buffer in problem.buffers)
         facts = [("Capacity", capacity), ("Buffers", f"{len(problem.buffers):,}, {format_bytes(total)} in all")]
-        return Overview(facts=[*facts, *([("At fixed offsets", f"{fixed:,}")] if fixed else [])])
+        facts += [("At fixed offsets", f"{fixed:,}")] if fixed else []
+        if problem.overlaps and result.plan is not None:
+            facts.append(("Shared bytes", _shared(problem, result.plan)))
+        return Overview(facts=facts)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """The layout, and the largest buffers."""
@@ -112,6 +116,8 @@ def layouts_section(layouts: Sequence[Layout], plots: Sequence[scene.Plot], deta
         "takes space, with a dark edge where its offset is fixed. Point at one to see its name, click to keep it. Below: bytes "
         "that live at once."
     )
+    if any(map(_hatched, layouts)):
+        intro += " Hatched: bytes of a dying buffer that a newer one takes."
     captions = [f"{format_bytes(layout.peak, 6)} live at once at most" for layout in layouts]
     return Section(title, layouts_html(intro, list(zip(plots, captions, strict=True)), details))
 
@@ -131,12 +137,22 @@ def _buffers(problem: Problem, plan: Plan, colours: dict[int, int]) -> Section:
     return Section("Largest buffers", table(caption, head, rows, marks=marks), follows_search=True)
 
 
+def _shared(problem: Problem, plan: Plan) -> str:
+    shared = shared_bytes(problem, plan.offsets)
+    return f"{sum(shared.values()):,} bytes by {len(shared):,} of {len(problem.overlaps):,} overlaps"
+
+
 def _notes(problem: Problem, number: int, shared: Mapping[tuple[int, int], int]) -> list[str]:
     """What is special about a buffer."""
-    buffer = problem.buffers[number]
-    notes = [*([f"{len(buffer.gaps)} gaps"] if buffer.gaps else []), *(["fixed"] if buffer.offset is not None else [])]
+    gaps = problem.buffers[number].gaps
+    return [*([f"{len(gaps)} gaps"] if gaps else []), *_standing(problem, number, shared)]
+
+
+def _standing(problem: Problem, number: int, shared: Mapping[tuple[int, int], int]) -> list[str]:
+    """What is special about where a buffer stands."""
     taken = [(size, problem.buffers[operand].id) for (result, operand), size in shared.items() if result == number]
-    return [*notes, *(f"shares {size:,} bytes with {name_of(operand)}" for size, operand in taken)]
+    fixed = ["fixed"] if problem.buffers[number].offset is not None else []
+    return [*fixed, *(f"shares {size:,} bytes with {name_of(operand)}" for size, operand in taken)]
 
 
 @dataclass(frozen=True)
@@ -209,13 +225,22 @@ def heading(problem: Problem, layouts: Sequence[Layout]) -> str:
 
 def boxes_of(layout: Layout, colours: dict[int, int]) -> Boxes:
     """The mark for the boxes of a layout whose owners are the problem's buffers."""
-    buffers = layout.problem.buffers
+    buffers, shared = layout.problem.buffers, shared_bytes(layout.problem, layout.plan.offsets)
     return Boxes(
         layout.boxes,
         colours,
         lambda owner: (buffers[owner].id, buffers[owner].size),
-        lambda index: "fixed" if layout.boxes[index].fixed else "",
+        lambda index: ", ".join(_standing(layout.problem, layout.boxes[index].owner, shared)),
     )
+
+
+def _hatched(layout: Layout) -> list[scene.Line]:
+    """Lines over bytes that two buffers share, while both live."""
+    problem, lines = layout.problem, list[scene.Line]()
+    step = (layout.end - layout.start) / WIDE * _HATCH, max(1, layout.height) / HIGH * _HATCH
+    for (result, operand), (low, high) in shared_spans(problem, layout.plan.offsets).items():
+        lines += scene.hatch(problem.buffers[result].lower, problem.buffers[operand].upper, low, high, step)
+    return lines
 
 
 def layout_panel(layout: Layout, top: int, boxes: Boxes, *, title: str = "", height: float = HIGH) -> scene.Panel:
@@ -226,6 +251,7 @@ def layout_panel(layout: Layout, top: int, boxes: Boxes, *, title: str = "", hei
     if capacity is not None and capacity <= top:
         marks.append(scene.level(across, capacity, scene.RULE))
     marks.append(scene.level(across, layout.height, scene.DASHED))
+    marks += _hatched(layout)
     spoken = f"Memory layout: {len(layout.problem.buffers)} buffers"
     return scene.Panel(scene.byte_axis(top, f"offset ({byte_unit(top)[0]})"), marks, height, spoken, title)
 
@@ -241,7 +267,8 @@ def plot(label: str, layout: Layout, top: int, boxes: Boxes) -> scene.Plot:
         layout_panel(layout, top, boxes),
         scene.Panel(scene.byte_axis(top, "live", most=3), load, LOW, "Bytes that live at once"),
     ]
-    return scene.Plot(across, panels, f"{label}: {format_bytes(layout.height, 6)} high")
+    legend = [scene.Key("shared bytes", scene.Style(fill="usage"), "hatch")] if _hatched(layout) else []
+    return scene.Plot(across, panels, f"{label}: {format_bytes(layout.height, 6)} high", legend)
 
 
 def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> list[scene.Plot]:

@@ -218,6 +218,11 @@ def _key(key: scene.Key, left: float, y: float) -> list[Form]:
     style = replace(key.style, name="")
     if key.shape == "patch":
         return [Form("MLLLZ", _corners(left + 2, left + 12, y - 5, y + 5), style)]
+    if key.shape == "hatch":
+        lines = list(scene.hatch(left + 1, left + 13, y - 5, y + 5, (4, -4)))
+        return [Form("MLLLZ", _corners(left + 1, left + 13, y - 5, y + 5), style)] + [
+            Form("ML", line.points, line.style) for line in lines
+        ]
     if key.shape == "line":
         return [Form("ML", [(left, y), (left + 15, y)], style)]
     return [_dot(scene.Dot(0, 0, style, _DOT, key.shape), (left + 7, y))]

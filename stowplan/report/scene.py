@@ -7,9 +7,10 @@ and rows of plots make a picture. :mod:`~stowplan.report.inline` writes plots in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 from typing import Literal
 
 from stowplan.report.boxes import Boxes
@@ -40,6 +41,8 @@ GRID = Style(stroke="grid", width=0.7, name="grid")
 RULE = Style(stroke="ink", width=0.9, name="rule")
 DASHED = Style(stroke="ink", width=0.9, dash=(4, 2.5), name="rule")
 USAGE = Style(fill="usage", name="usage")
+#: Boxes have the same colours on light and dark paper.
+HATCH = Style(stroke="#111111", width=0.7)
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ class Key:
 
     text: str
     style: Style
-    shape: Literal["patch", "line"] | Shape = "patch"
+    shape: Literal["patch", "line", "hatch"] | Shape = "patch"
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,20 @@ def area(points: Sequence[Point], style: Style, base: float = 0.0) -> Line:
 def level(across: Axis, value: float, style: Style) -> Line:
     """A line at one height, all across."""
     return Line([(across.low, value), (across.high, value)], style)
+
+
+def hatch(left: float, right: float, bottom: float, top: float, step: tuple[float, float]) -> Iterator[Line]:
+    """Slanting lines in a rectangle, ``step`` apart across and up; one at least."""
+
+    def number(x: float, y: float) -> float:
+        # Of the line through a point: all rectangles have parts of the same lines.
+        return x / step[0] - y / step[1]
+
+    first, last = ceil(number(left, top)), ceil(number(right, bottom))
+    middle = number((left + right) / 2, (bottom + top) / 2)
+    for line in range(first, last) if first < last else [middle]:
+        begin, end = max(left, (line + bottom / step[1]) * step[0]), min(right, (line + top / step[1]) * step[0])
+        yield Line([(x, (x / step[0] - line) * step[1]) for x in (begin, end)], HATCH)
 
 
 def patches(entries: Iterable[tuple[str, str]]) -> list[Key]:

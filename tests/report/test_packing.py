@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import stowplan
 from stowplan.errors import InputError, UsageError
+from stowplan.models.packing.csv_files import parse
+from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.portfolio.kind import kind_of
@@ -21,6 +23,7 @@ from stowplan.report.boxes import assign_colours
 from stowplan.report.packing import axis_top, build_layout, heading, layouts_section, plots
 from stowplan.report.page import Details
 from stowplan.report.presenter import Labelled, draw, presenter_for
+from stowplan.report.scene import HATCH, Line, hatch
 from tests.models.packing.cases import random_problem
 from tests.paths import EXAMPLES
 from tests.test_result import result as made_up
@@ -145,3 +148,28 @@ def test_a_bank_with_nothing_in_it_has_no_layout() -> None:
     headings = [section.heading for section in found]
     assert headings == ["Banks", *(f"Layout of {bank.name}" for bank in problem.banks if bank.name in used)]
     assert len(used) < len(problem.banks)
+
+
+def test_shared_bytes_are_hatched(tmp_path: Path) -> None:
+    problem = parse("id,lower,upper,size,overlaps\na,0,2,100,\nb,1,3,80,a:120\nc,2,4,100,b:80\n")
+    plans = [("plan", Plan(problem=problem.digest, objective=120, offsets=(20, 0, 0)))]
+    draw(problem, plans, tmp_path / "shared.svg")
+    svg = (tmp_path / "shared.svg").read_text()
+    assert "shared bytes" in svg
+    draw(without_overlaps(problem), [("plan", stacked(without_overlaps(problem)))], tmp_path / "apart.svg")
+    assert "shared bytes" not in (tmp_path / "apart.svg").read_text()
+    # b and a share the bytes from 20 to 80 while time goes from 1 to 2.
+    (panel, _) = plots([("plan", build_layout(problem, plans[0][1]))], {0: 0, 1: 1, 2: 2})[0].panels
+    lines = [mark.points for mark in panel.marks if isinstance(mark, Line) and mark.style == HATCH]
+    inside = [points for points in lines if points[0][0] < 2]
+    assert len(inside) > 20
+    for points in inside:
+        assert all(1 <= x <= 2 and 20 - 1e-6 <= y <= 80 + 1e-6 for x, y in points), points
+        assert points[0][0] < points[1][0]
+        assert points[0][1] < points[1][1]
+
+
+def test_a_hatching_has_a_line_however_small_the_rectangle_is() -> None:
+    ((begin, end),) = [line.points for line in hatch(1.0, 1.01, 3.0, 3.01, (7, 7))]
+    assert 1.0 <= begin[0] < end[0] <= 1.01
+    assert 3.0 - 1e-9 <= begin[1] < end[1] <= 3.01 + 1e-9

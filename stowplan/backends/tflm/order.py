@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from stowplan.backends.search import solve_with
+from stowplan.backends.search import Search
 from stowplan.backends.tflm.scratch import Scratch, rounded
 from stowplan.errors import InputError
 from stowplan.frontends.arena.tflite_file import CALL_ONCE, Operator, Subgraph, TfliteModel
 from stowplan.models.operator_order.bounds import forced_loads
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build
-from stowplan.portfolio.context import Options
 
 #: Builtin operators that keep their sequence: CALL_ONCE, READ_VARIABLE, ASSIGN_VARIABLE, and those that draw random numbers.
 _EFFECTS = frozenset({CALL_ONCE, 143, 144, 146, 148, 149})
@@ -42,15 +41,15 @@ class Ordered:
         return found
 
 
-def ordered(model: TfliteModel, scratch: Scratch, options: Options | None) -> Ordered:
+def ordered(model: TfliteModel, scratch: Scratch, search: Search | None) -> Ordered:
     """The order of least peak; of graphs in which nothing lower is possible, or was found, that of the file.
 
     Parameters
     ----------
-    options
-        How long to look for each graph; None keeps the order of the file, and gives the bound alone.
+    search
+        How to look for that of each graph; None keeps the order of the file, and gives the bound alone.
     """
-    return _Orders(model, scratch, options).run()
+    return _Orders(model, scratch, search).run()
 
 
 class _Graph(NamedTuple):
@@ -62,8 +61,8 @@ class _Graph(NamedTuple):
 
 
 class _Orders:
-    def __init__(self, model: TfliteModel, scratch: Scratch, options: Options | None):
-        self._model, self._scratch, self._options = model, scratch, options
+    def __init__(self, model: TfliteModel, scratch: Scratch, search: Search | None):
+        self._model, self._scratch, self._search = model, scratch, search
         self._found: dict[int, _Graph] = {}
         self._has_effects: dict[int, bool] = {}
 
@@ -93,8 +92,8 @@ class _Orders:
         start = sum(self._model.tensors[number].size for number in {*self._model.subgraphs[graph].inputs})
         bound = max(start, int(forced_loads(build(floor)).max(initial=0)))
         order, peak = given, max(start, build(problem).peak(given))
-        if peak > bound and self._options is not None:
-            result = solve_with(self._options, problem)
+        if peak > bound and self._search is not None:
+            result = self._search.solve(problem)
             if result.plan is not None and result.plan.objective < peak:
                 order, peak = result.plan.order, result.plan.objective
             if found == least:

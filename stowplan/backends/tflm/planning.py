@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from stowplan.backends.fallback import UnsupportedError
-from stowplan.backends.search import solve_with
+from stowplan.backends.search import Search
 from stowplan.backends.tflm import greedy, runtime
 from stowplan.backends.tflm import scratch as scratch_memory
 from stowplan.backends.tflm.check import faults
@@ -29,7 +30,6 @@ from stowplan.frontends.arena.tflite_file import (
     read_tflite,
     scopes,
 )
-from stowplan.log import collecting_unmodelled
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.overlaps import shared_bytes
 from stowplan.models.packing.plan import Plan
@@ -106,6 +106,7 @@ def plan_model(
     reorder: bool = True,
     kernels: str = "none",
     options: Options | None = None,
+    cancel: threading.Event | None = None,
 ) -> Planned:
     """Plan a TensorFlow Lite model for the arena of TensorFlow Lite Micro.
 
@@ -124,7 +125,9 @@ def plan_model(
     kernels
         Kernels whose accesses say which tensors may share bytes (:mod:`stowplan.backends.tflm.overlap`).
     options
-        Of the searches; 10 seconds for each by default.
+        Of the searches; 10 seconds for each by default. Deterministic ones find the same plan whatever the load.
+    cancel
+        Ends the searches once it is set: the best plan so far is taken.
 
     Raises
     ------
@@ -135,13 +138,27 @@ def plan_model(
     VerificationError
         The planned model does not hold; this is an error of this package.
     """
-    began = time.monotonic()
     model = _read(path, replace_offline_plan)
+    return _planned(model, path, scratch, measured, reorder, kernels, options or Options(time_limit=10.0), cancel)
+
+
+def _planned(
+    model: TfliteModel,
+    path: str | Path,
+    scratch: Sequence[str],
+    measured: scratch_memory.Scratch | None,
+    reorder: bool,
+    kernels: str,
+    options: Options,
+    cancel: threading.Event | None,
+) -> Planned:
+    """:func:`plan_model` of what was read from a path."""
+    began = time.monotonic()
+    search = Search(options, cancel)
     lives = scopes(len(model.tensors), model.subgraphs)
     sizes = _scratch(model, lives, scratch, measured, path)
     with naming(path):
         pairs = overlaps(model, kernels)
-    search = options or Options(time_limit=10.0)
     may_move = reorder and not model.fixed
     order = ordered(model, sizes, search if may_move else None)
     as_given = Ordered({}, order.bound)
@@ -209,7 +226,10 @@ def plan_and_run(
     on_progress: Callable[[str], None] = lambda text: None,
     scratch: Sequence[str] = (),
     replace_offline_plan: bool = False,
-    **others: Any,
+    reorder: bool = True,
+    kernels: str = "none",
+    options: Options | None = None,
+    cancel: threading.Event | None = None,
 ) -> tuple[Planned, runtime.Run | None, str]:
     """:func:`plan_model` with scratch memory measured by the runtime, then run both models there, where it is installed.
 
@@ -219,46 +239,51 @@ def plan_and_run(
         Whether to; else nothing is measured.
     seeds, inferences
         As :func:`stowplan.backends.tflm.runtime.run` takes them.
-    others
-        As :func:`plan_model` takes them.
+    cancel
+        Ends the searches, and nothing more is run.
+
+    All others are as :func:`plan_model` takes them.
 
     Returns
     -------
     tuple
         The plan; what the runtime made of it, None where it was not run; and why it was not.
     """
-    keywords = {"scratch": scratch, "replace_offline_plan": replace_offline_plan, **others}
+    model = _read(path, replace_offline_plan)
+    measured: scratch_memory.Scratch | None = None
+
+    def plan(reorder: bool = reorder) -> Planned:
+        return _planned(model, path, scratch, measured, reorder, kernels, options or Options(time_limit=10.0), cancel)
+
+    def is_cancelled() -> bool:
+        return cancel is not None and cancel.is_set()
+
+    def tried(reorder: bool = reorder) -> tuple[Planned, runtime.Run | None]:
+        planned = plan(reorder)
+        return planned, None if is_cancelled() else runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
+
     why = "" if run else "as asked for"
     if run and runtime.version() is None:
         why = f"{runtime.WHEEL} is not installed ({to_install('tflm')})"
     if why:
-        return plan_model(path, **keywords), None, why
-    with collecting_unmodelled():
-        # Planning tells of it.
-        model = _read(path, replace_offline_plan)
-    measured = None
+        return plan(), None, why
     on_progress("tflm: measures scratch memory")
     with contextlib.suppress(UnsupportedError):
         # An operator may not run alone; then what the reference kernels ask for is taken.
         measured = None if scratch else runtime.measured(model)
-
-    def tried(**more: Any) -> tuple[Planned, runtime.Run]:
-        planned = plan_model(path, measured=measured, **keywords | more)
-        return planned, runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
-
     on_progress("tflm: runs the models")
     try:
         planned, done = tried()
-        if done.head != planned.summary.head and not scratch:
+        if done is not None and done.head != planned.summary.head and not scratch:
             # Some kernel asks for more than is known of it.
             measured = runtime.measured(model, every=True)
             planned, done = tried()
-        if done.arena > done.greedy_arena and planned.summary.moved:
+        if done is not None and done.arena > done.greedy_arena and planned.summary.moved:
             # What is persistent stands in the order of preparation, and may leave other gaps.
             planned, done = tried(reorder=False)
     except UnsupportedError as error:
-        return plan_model(path, measured=measured, **keywords), None, str(error)
-    return planned, done, ""
+        return plan(), None, str(error)
+    return planned, done, "interrupted" if done is None else ""
 
 
 def _read(path: str | Path, replace_offline_plan: bool) -> TfliteModel:
@@ -393,16 +418,16 @@ class _Arena:
         plan = Plan(problem=self.problem.digest, objective=height, offsets=tuple(of_buffers))
         return _Placed(greedy.head(requests, places), offsets, scratch, self.problem, plan, self._pairs)
 
-    def best(self, options: Options, bound: int) -> _Placed:
+    def best(self, search: Search, bound: int) -> _Placed:
         """The best that is found. An operator's scratch memory is kept free in one piece: the runtime finds room in it."""
         problem = self._problem(lambda sizes: (sum(sizes),))
         load = load_bound(problem)
-        offsets, proven = _packed(problem, options, max(bound, load))
+        offsets, proven = _packed(problem, search, max(bound, load))
         is_whole = all(len(sizes) == 1 for sizes, _ in self._scratch.values())
         return self.placed(offsets)._replace(bound=max(load, proven if is_whole else 0))
 
 
-def _packed(problem: Problem, options: Options, target: int) -> tuple[Sequence[int], int]:
+def _packed(problem: Problem, search: Search, target: int) -> tuple[Sequence[int], int]:
     """Offsets of the lowest height that is found, in a moment or by all candidates of packing; and what no height is below."""
     data = arrays.build(problem)
     best: list[Plan] = []
@@ -412,10 +437,10 @@ def _packed(problem: Problem, options: Options, target: int) -> tuple[Sequence[i
         def keep(_: int, offsets: arrays.Ints, __: str) -> None:
             best.append(arrays.export_plan(problem, data, offsets))
 
-        search = HeuristicSearch(data, target // data.unit, 0, keep, lambda: False)
-        search.climb_orders(range(orders.PEAK + 1), "orders", _CLIMBS)
+        climbing = HeuristicSearch(data, target // data.unit, 0, keep, lambda: False)
+        climbing.climb_orders(range(orders.PEAK + 1), "orders", _CLIMBS)
     if not best or min(plan.objective for plan in best) > target:
-        result = solve_with(options, problem)
+        result = search.solve(problem)
         bound = result.bound or 0
         if result.plan is not None:
             best.append(result.plan)

@@ -47,15 +47,20 @@ def allows(least: Mapping[tuple[int, int], int], one: int, other: int, at_one: i
     )
 
 
-def shared_bytes(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Bytes that results share with their operands in a plan, where they share any."""
+def shared_spans(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, int], tuple[int, int]]:
+    """Bytes ``[low, high)`` that results share with their operands in a plan, where they share any."""
     found = {}
     for result, operand, _ in problem.overlaps:
         low = max(offsets[result], offsets[operand])
         high = min(offsets[each] + problem.buffers[each].size for each in (result, operand))
         if low < high:
-            found[result, operand] = high - low
+            found[result, operand] = low, high
     return found
+
+
+def shared_bytes(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, int], int]:
+    """How many they are."""
+    return {pair: high - low for pair, (low, high) in shared_spans(problem, offsets).items()}
 
 
 def loads(problem: Problem, chosen: Sequence[int] | None = None) -> dict[int, int]:

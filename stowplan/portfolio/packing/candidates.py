@@ -48,7 +48,7 @@ MANY_BUFFERS = 200_000
 _FEW_ORDERS = (0, 2)
 
 #: Part of the time in which plans without overlaps are looked for, where there may be some.
-APART_SHARE = 0.1
+APART_SHARE = 0.4
 
 #: Seconds that explaining an infeasibility may take at least.
 EXPLAIN_SECONDS = 3.0
@@ -57,21 +57,25 @@ EXPLAIN_SECONDS = 3.0
 def search(problem: Problem, context: Context) -> None:
     """Greedy by simple orders, then beams; with gaps or fixed offsets, orders in which what stood too high comes sooner.
 
-    Large problems from the bottom up. With overlaps there are plans without as well, so that none is ever lower.
+    Large problems from the bottom up.
     """
-    if problem.overlaps and not is_overloaded(context, find_overload(problem)):
-        _search_apart(problem, context)
     _search(problem, context, range(orders.PEAK + 1), "orders", 0)
 
 
-def _search_apart(problem: Problem, context: Context) -> None:
-    """As if nothing could overlap, for a small part of the time."""
+def apart(problem: Problem, context: Context) -> None:
+    """As if nothing could overlap: what that finds is a plan, so that none is ever lower. Then climbs from it with overlaps."""
+    if is_overloaded(context, find_overload(problem)):
+        return
     plain = without_overlaps(problem)
-    seconds = APART_SHARE * context.seconds()
-    run = InnerRun(context, seconds, bound=load_bound(plain))
+    run = InnerRun(context, APART_SHARE * context.seconds(), bound=load_bound(plain))
     search(plain, run)
-    if run.best is not None:
-        context.plan(msgspec.structs.replace(run.best, problem=problem.digest), "apart")
+    if run.best is None or (problem.capacity is not None and run.best.objective > problem.capacity):
+        return
+    context.plan(msgspec.structs.replace(run.best, problem=problem.digest), "apart")
+    data = arrays.build(problem)
+    tell = functools.partial(_tell, problem, context, data)
+    climbing = HeuristicSearch(data, _target(problem, data), context.seed(), tell, context.closed)
+    climbing.climb_from(_in_units(run.best, data), "apart", context.work(PAIRS, len(data.size) ** 2 + 20_000, least=20))
 
 
 def climb(problem: Problem, context: Context) -> None:

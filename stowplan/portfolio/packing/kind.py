@@ -59,6 +59,8 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     fit = problem.capacity is not None
     share = 0.6 if not small or (is_plain and fit) else 1.0 if is_plain else 0.1 if fit else 0.25
     candidates = [in_caller(Candidate("search", "heuristic", share=share), options)]
+    if problem.overlaps:
+        candidates.append(in_caller(Candidate("apart", "heuristic"), options))
     if small and problem.overlaps:
         # Beams and canonical plans know of none: what they prove would not hold.
         candidates.append(Candidate("cpsat", "exact"))
@@ -89,6 +91,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     return {
         "presolve": candidates.presolve,
         "search": candidates.search,
+        "apart": candidates.apart,
         "canonical": candidates.exact,
         "canonical2": candidates.canonical2,
         "beam2": candidates.beam2,

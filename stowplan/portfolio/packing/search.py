@@ -65,7 +65,7 @@ class Placements:
 
     def _in_order(self, key: orders.Floats, best_fit: bool) -> tuple[int, Ints] | None:
         data, n = self._data, len(self._data.size)
-        order, offsets, table = orders.by_key(data, key), np.zeros(n, np.int64), np.empty((5, n), np.int64)
+        order, offsets, table = orders.by_key(data, key), np.zeros(n, np.int64), np.empty((6, n), np.int64)
         height = since = 0
         while since < n:
             if since and self._should_stop():
@@ -234,6 +234,22 @@ class HeuristicSearch:
             if self._done or done == rounds:
                 return
             self._go_on(chosen[done % len(chosen)], source)
+
+    def climb_from(self, offsets: Ints, source: str, rounds: int | None) -> None:
+        """Climb from a plan: first fit by ascending offsets puts no buffer higher than it stands in a plan without overlaps.
+
+        Parameters
+        ----------
+        offsets
+            [n] units.
+        rounds
+            At most so many; None sets no limit.
+        """
+        climb = self._start(-offsets / max(1, (offsets + self._data.size).max()), self._placements.first_fit, source)
+        for _ in itertools.count() if rounds is None else range(rounds):
+            if climb is None or self._done:
+                return
+            self._go_on(climb, source)
 
     def climb_skylines(self, source: str, rounds: int | None, *, flip: bool, baseline: bool) -> None:
         """From the bottom up by many keys, and climbs from the best of them; for data that :func:`skyline.takes`.

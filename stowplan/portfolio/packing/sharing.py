@@ -46,24 +46,32 @@ def greedy_with_overlaps(
     """Compiled: as :func:`stowplan.portfolio.packing.search.greedy`; the last two are of :func:`partners`.
 
     A buffer that is placed already keeps another from the offsets between two: those from which on it is too high to lie below,
-    and up to which it is too low to lie above. ``table`` [5, n] is for work.
+    and up to which it is too low to lie above. ``table`` [6, n] is what is kept from one call to the next, by ascending offset,
+    and two rows for work.
     """
-    low, high = table[0], table[1]
+    begin, end, bottom, who, low, high = table[0], table[1], table[2], table[3], table[4], table[5]
     height = 0
     for placed in range(since, until):
         i = order[placed]
         at = fixed[i]
+        start_section, end_section = first[piece[i]], last[piece[i + 1] - 1]
         if at < 0:
             count = 0
             for k in range(placed):
-                j = order[k]
-                if not meet(i, j, piece, first, last):
+                if begin[k] >= end_section or start_section >= end[k]:
+                    continue
+                j = who[k]
+                # Lives with gaps are compared piece by piece.
+                has_gaps = piece[i + 1] - piece[i] > 1 or piece[j + 1] - piece[j] > 1
+                if has_gaps and not meet(i, j, piece, first, last):
                     continue
                 below, above = size[i], size[j]
                 for p in range(partner_start[i], partner_start[i + 1]):
                     if partner[p, 0] == j:
                         below, above = partner[p, 1], partner[p, 2]
-                # Ascending by the first offset that is too high.
+                if below + above <= 0:
+                    continue
+                # Ascending by the first offset that is too high, as they mostly come.
                 m = count
                 while m > 0 and low[m - 1] > offsets[j] - below:
                     low[m], high[m] = low[m - 1], high[m - 1]
@@ -84,6 +92,11 @@ def greedy_with_overlaps(
                 at = start
         offsets[i] = at
         height = max(height, at + size[i])
+        k = placed
+        while k > 0 and bottom[k - 1] > at:
+            begin[k], end[k], bottom[k], who[k] = begin[k - 1], end[k - 1], bottom[k - 1], who[k - 1]
+            k -= 1
+        begin[k], end[k], bottom[k], who[k] = start_section, end_section, at, i
     return height
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stowplan.cli import main
+from stowplan.cli import INTERRUPTED, main
+from stowplan.cli import tflm as command
 from stowplan.frontends.arena.tflite_file import read_tflite
 from tests.backends.tflm.models import NEG, Graph, Step, chain, real, save, wide
 
@@ -63,6 +67,34 @@ def test_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (result["head"], result["kernels"], result["shared"], result["any_order"]) == (256, "reference", 768, False)
     assert tflm(path, "--kernels", "fast", "--no-run") == 2
     assert "--kernels" in capsys.readouterr().err
+
+
+def test_deterministic_runs_write_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = wide(tmp_path / "wide.tflite")
+    found = []
+    for number, seed in enumerate((0, 0, 3)):
+        output = tmp_path / f"planned{number}.tflite"
+        arguments = ("--deterministic", "--seed", seed, "--time-limit", 0.3, "--kernels", "reference")
+        assert tflm(path, *arguments, "--no-run", "-o", output) == 0
+        found.append(output.read_bytes())
+    assert found[0] == found[1]
+    assert tflm(path, "--time-limit", 0, "--no-run") == 2
+    assert "time limit" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_the_best_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.contextmanager
+    def stopped() -> Iterator[threading.Event]:
+        event = threading.Event()
+        event.set()
+        yield event
+
+    monkeypatch.setattr(command, "stopping", stopped)
+    output = tmp_path / "planned.json"
+    assert tflm(wide(tmp_path / "wide.tflite"), "-o", output) == INTERRUPTED
+    result = json.loads(output.read_text(encoding="utf-8"))
+    assert result["runtime"] is None
+    assert result["head"] <= result["greedy"]
 
 
 def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

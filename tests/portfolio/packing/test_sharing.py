@@ -54,6 +54,7 @@ def test_search_is_near_the_least_height_and_proves_nothing() -> None:
         context = Recorder(problem, time_limit=0.02, deterministic=True)
         candidates.search(problem, context)
         if problem.overlaps:
+            candidates.apart(problem, context)
             candidates.exact(problem, context)
         assert not context.bounds
         assert context.infeasible == (optimum is None), seed
@@ -61,6 +62,21 @@ def test_search_is_near_the_least_height_and_proves_nothing() -> None:
             total += 1
             met += context.best.objective == optimum
     assert met > 0.9 * total > 90
+
+
+def test_no_plan_is_higher_than_without_overlaps() -> None:
+    lower = 0
+    for seed in range(60):
+        problem = random_overlaps(seed, most=9)
+        plain = Recorder(without_overlaps(problem), time_limit=0.02, deterministic=True)
+        candidates.search(plain.problem, plain)
+        context = Recorder(problem, time_limit=0.05, deterministic=True)
+        candidates.apart(problem, context)
+        assert (plain.best is None) == (context.best is None), seed
+        if plain.best is not None and context.best is not None:
+            assert context.best.objective <= plain.best.objective, seed
+            lower += context.best.objective < plain.best.objective
+    assert lower > 3
 
 
 def test_runs_find_and_prove_the_least_height() -> None:
