@@ -52,6 +52,22 @@ def ordered(model: TfliteModel, scratch: Scratch, search: Search | None) -> Orde
     return _Orders(model, scratch, search).run()
 
 
+def predecessors(model: TfliteModel, graph: int) -> list[set[int]]:
+    """For each operator of a subgraph, by its place in the file, those that must run before it, directly.
+
+    Raises
+    ------
+    InputError
+        A tensor that several operators write: their order says what it holds.
+    """
+    problem = _Orders(model, {}, None).problem(graph)
+    writers = {tensor: number for number, op in enumerate(problem.ops) for tensor in op.writes}
+    before = [{writers[tensor] for tensor in op.reads if tensor in writers} for op in problem.ops]
+    for first, second in problem.precedences:
+        before[second].add(first)
+    return before
+
+
 class _Graph(NamedTuple):
     """A subgraph in the best order that was found."""
 
@@ -84,7 +100,7 @@ class _Orders:
         inside = [self._inside(graph, at, operator) for at, operator in enumerate(operators)]
         found, least = [each for each, _ in inside], [each for _, each in inside]
         try:
-            problem, floor = self._problem(graph, found), self._problem(graph, least)
+            problem, floor = self.problem(graph, found), self.problem(graph, least)
         except InputError:
             # Tensors that several operators write: their order says what they hold.
             return _Graph(given, sum(found), 0)
@@ -106,7 +122,8 @@ class _Orders:
         called = [self._order(each) for each in operator.calls]
         return own + max((each.peak for each in called), default=0), own + max((each.bound for each in called), default=0)
 
-    def _problem(self, graph: int, inside: Sequence[int]) -> Problem:
+    def problem(self, graph: int, inside: Sequence[int] = ()) -> Problem:
+        """That of a subgraph, with bytes inside its operators where they matter."""
         subgraph, tensors = self._model.subgraphs[graph], self._model.tensors
         touched = [number for operator in subgraph.operators for number in (*operator.reads, *operator.writes)]
         numbers = sorted({*subgraph.inputs, *subgraph.outputs, *touched})
@@ -116,7 +133,7 @@ class _Orders:
         ops = []
         for position, operator in enumerate(subgraph.operators):
             writes = [index[number] for number in dict.fromkeys(operator.writes)]
-            if inside[position]:
+            if inside and inside[position]:
                 writes.append(len(every))
                 every.append(Tensor(id=f"inside {position}", size=inside[position]))
             reads = [at for number in dict.fromkeys(operator.reads) if (at := index[number]) not in writes]

@@ -19,6 +19,7 @@ from stowplan.backends.tflm import scratch as scratch_memory
 from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.order import Ordered, ordered
 from stowplan.backends.tflm.overlap import Pair, overlaps, unmodelled
+from stowplan.backends.tflm.overlapped_order import floor, improved
 from stowplan.backends.tflm.write import with_offsets, with_orders
 from stowplan.errors import InputError, VerificationError, naming, to_install
 from stowplan.frontends.arena.tflite_file import (
@@ -31,11 +32,12 @@ from stowplan.frontends.arena.tflite_file import (
     scopes,
 )
 from stowplan.models.packing.bounds import load_bound
-from stowplan.models.packing.overlaps import shared_bytes
+from stowplan.models.packing.overlaps import loads, shared_bytes
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Overlap, Problem
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.packing import arrays, orders
+from stowplan.portfolio.packing import arrays
+from stowplan.portfolio.packing.orders import PEAK
 from stowplan.portfolio.packing.search import HeuristicSearch
 
 #: Climbs by simple orders before a search with all candidates.
@@ -165,24 +167,41 @@ def _planned(
     given = _Arena(model, lives, sizes)
     runtimes = given.placed(())
     tried = [(given.best(search, order.bound), as_given), (runtimes, as_given)]
-    names = {(graph, to): (graph, at) for graph, steps in order.orders.items() for to, at in enumerate(steps)}
-    moved_lives = scopes(len(model.tensors), order.subgraphs(model)) if order.orders else lives
+
+    def arena(its_order: Ordered, its_pairs: Sequence[Pair] = ()) -> _Arena:
+        names = {(graph, to): (graph, at) for graph, steps in its_order.orders.items() for to, at in enumerate(steps)}
+        return _Arena(model, scopes(len(model.tensors), its_order.subgraphs(model)), sizes, names, its_pairs)
+
     if order.orders and tried[0][0].head > order.bound:
-        moved = _Arena(model, moved_lives, sizes, names)
-        tried.append((moved.best(search, order.bound), order))
-    shared = []
+        tried.append((arena(order).best(search, order.bound), order))
+    shared, least = [], 0
     if pairs:
-        shared.append((_Arena(model, lives, sizes, pairs=pairs).best(search, 0), as_given))
-        if order.orders:
-            shared.append((_Arena(model, moved_lives, sizes, names, pairs).best(search, 0), order))
+        orders = [as_given, *([order] if order.orders else [])]
+        least = max(given.floor, floor(model, lives, sizes, pairs))
+        if may_move:
+            end = time.monotonic() + search.options.time_limit / 2
+
+            def loads_of(its_order: Ordered) -> list[int]:
+                return [*loads(arena(its_order, pairs).problem).values()]
+
+            def is_over() -> bool:
+                late = not search.options.deterministic and time.monotonic() > end
+                return late or (cancel is not None and cancel.is_set())
+
+            start = min(orders, key=lambda each: max(loads_of(each), default=0))
+            better = improved(model, start, loads_of, least, search.options.seed, is_over)
+            orders += [better] if better is not start else []
+        shared = [(arena(each, pairs).best(search, least), each) for each in orders]
     # After those without overlaps, which are taken where they are as low.
     tried += shared
     # The runtime's own is last of those that are equal: offsets that are written hold on other devices, too.
     best, taken = min(tried, key=lambda each: (each[0].head, each[0] is runtimes))
-    any_order = may_move and not pairs
-    if pairs:
+    any_order = may_move and (not pairs or best.head <= least)
+    if pairs and not any_order:
         # What is known of all orders, and of searches without overlaps, is of plans that share nothing.
-        bound = max(each.bound for each, its_order in shared if its_order is taken)
+        bound = max(least, *(each.bound for each, its_order in shared if its_order is taken))
+    elif pairs:
+        bound = least
     else:
         bound = order.bound if may_move else load_bound(given.problem)
     bound = max(bound, given.floor)
@@ -438,7 +457,7 @@ def _packed(problem: Problem, search: Search, target: int) -> tuple[Sequence[int
             best.append(arrays.export_plan(problem, data, offsets))
 
         climbing = HeuristicSearch(data, target // data.unit, 0, keep, lambda: False)
-        climbing.climb_orders(range(orders.PEAK + 1), "orders", _CLIMBS)
+        climbing.climb_orders(range(PEAK + 1), "orders", _CLIMBS)
     if not best or min(plan.objective for plan in best) > target:
         result = search.solve(problem)
         bound = result.bound or 0

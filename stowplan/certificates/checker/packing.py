@@ -64,7 +64,7 @@ def apart(lower: Fields, upper: Fields) -> int:
     return aligned(min([lower["size"], *free]), gcd(lower["alignment"], upper["alignment"]))
 
 
-def search(problem: Fields, proof: Fields) -> int | None:
+def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
     """Height ``below`` which nothing packs, or None where that is not named, and nothing packs at all.
 
     A state has the lowest offset that each buffer may have. Where two buffers share bytes at these and must not, every packing
@@ -82,7 +82,7 @@ def search(problem: Fields, proof: Fields) -> int | None:
     highest = [_highest_offset(buffer, top) for buffer in buffers]
     lowest = [buffer["offset"] or 0 for buffer in buffers]
     waiting = [(lowest, frozenset[tuple[int, int]]())]
-    for lowest, ordered in walk(waiting, lambda _: len(pairs) + 1):
+    for lowest, ordered in walk(waiting, lambda _: len(pairs) + 1, looks):
         if any(offset > most for offset, most in zip(lowest, highest, strict=True)):
             continue
         # Of the first pair that lies neither way.

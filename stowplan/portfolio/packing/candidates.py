@@ -6,6 +6,7 @@ their own (:class:`InnerRun`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import time
@@ -15,6 +16,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from stowplan.certificates.checker.packing import search as prove
+from stowplan.certificates.checker.reading import LOOKS, UnprovenError
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.plan import Plan
@@ -50,6 +53,12 @@ _FEW_ORDERS = (0, 2)
 #: Part of the time in which plans without overlaps are looked for, where there may be some.
 APART_SHARE = 0.4
 
+#: Buffers that are placed before a proof is looked for, with overlaps: some tenths of a second.
+QUICK_PLACED = 40_000
+
+#: Looks of a search for a proof: some tenths of a second; buffers of which it is tried at most.
+QUICK_LOOKS, MOST_PROVEN = LOOKS // 4, 300
+
 #: Seconds that explaining an infeasibility may take at least.
 EXPLAIN_SECONDS = 3.0
 
@@ -73,9 +82,16 @@ def apart(problem: Problem, context: Context) -> None:
         return
     context.plan(msgspec.structs.replace(run.best, problem=problem.digest), "apart")
     data = arrays.build(problem)
+    if len(data.size) <= MOST_PROVEN:
+        _climb_apart(problem, context, data, _in_units(run.best, data), QUICK_PLACED // max(1, len(data.size)))
+        _prove_least(problem, context, "apart")
+    _climb_apart(problem, context, data, _in_units(run.best, data), context.work(PAIRS, len(data.size) ** 2 + 20_000, least=20))
+
+
+def _climb_apart(problem: Problem, context: Context, data: Data, offsets: Ints, rounds: int | None) -> None:
+    """With overlaps, from a plan without."""
     tell = functools.partial(_tell, problem, context, data)
-    climbing = HeuristicSearch(data, _target(problem, data), context.seed(), tell, context.closed)
-    climbing.climb_from(_in_units(run.best, data), "apart", context.work(PAIRS, len(data.size) ** 2 + 20_000, least=20))
+    HeuristicSearch(data, _target(problem, data), context.seed(), tell, context.closed).climb_from(offsets, "apart", rounds)
 
 
 def climb(problem: Problem, context: Context) -> None:
@@ -229,8 +245,23 @@ def presolve(problem: Problem, context: Context) -> None:
             data, _target(problem, data), context.seed(), functools.partial(_tell, problem, context, data), context.closed
         )
         run.climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
+        plain, best = arrays.build(without_overlaps(problem)), list[Ints]()
+        quick = HeuristicSearch(plain, 0, context.seed(), lambda _, offsets, __: best.append(offsets), context.closed)
+        quick.climb_orders(range(orders.PEAK + 1), "apart", 0)
+        if best:
+            _climb_apart(problem, context, data, best[-1] * plain.unit // data.unit, QUICK_PLACED // len(data.size))
+    _prove_least(problem, context, "presolve")
     if not context.closed():
         _solve_model(problem, context, presolve_seconds(context))
+
+
+def _prove_least(problem: Problem, context: Context, source: str) -> None:
+    """Tell of it where the search of the checker of certificates shows at once that nothing is lower than the plan known."""
+    known = _known(context)
+    if known is not None and problem.capacity is None and not context.closed():
+        with contextlib.suppress(UnprovenError):
+            prove(msgspec.to_builtins(problem), {"below": known.objective}, QUICK_LOOKS)
+            context.bound(known.objective, source)
 
 
 def cpsat(problem: Problem, context: Context) -> None:

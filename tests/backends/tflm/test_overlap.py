@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from stowplan.backends.search import Search
 from stowplan.backends.tflm import planning
 from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.kernels import distance
+from stowplan.backends.tflm.order import Ordered, predecessors
 from stowplan.backends.tflm.overlap import overlaps
+from stowplan.backends.tflm.overlapped_order import floor, improved
 from stowplan.backends.tflm.planning import plan_model
 from stowplan.backends.tflm.write import with_offsets
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
-from stowplan.frontends.arena.tflite_file import read_tflite
-from stowplan.models.packing.overlaps import without_overlaps
+from stowplan.frontends.arena.tflite_file import read_tflite, scopes
+from stowplan.models.packing.overlaps import loads, without_overlaps
 from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Options
 from tests.backends.tflm.models import (
@@ -71,7 +74,41 @@ def depthwise(path: Path) -> Path:
 @pytest.mark.parametrize("name", HEADS)
 def test_models_of_others_are_proven(name: str) -> None:
     summary = plan_model(SHARED / f"{name}.tflite", kernels="reference").summary
-    assert (summary.head, summary.is_proven, summary.any_order) == (HEADS[name], True, False)
+    assert (summary.head, summary.is_proven, summary.any_order) == (HEADS[name], True, name != "mlperf_resnet8_int8")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/tflm")
+def test_orders_know_of_overlaps() -> None:
+    planned = plan_model(SHARED / "sl_kws_on_off_v3.tflite", kernels="reference", options=Options(deterministic=True))
+    kept = plan_model(SHARED / "sl_kws_on_off_v3.tflite", kernels="reference", reorder=False)
+    assert planned.summary.head < 15_728 < kept.summary.head
+    assert planned.summary.moved
+    assert not kept.summary.moved
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_order_takes_the_floor(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    path = drawn(tmp_path / "drawn.tflite", chance, steps=chance.randrange(2, 14))
+    model = read_tflite(path)
+    pairs, before = overlaps(model, "reference"), predecessors(model, 0)
+    least = floor(model, scopes(len(model.tensors), model.subgraphs), {}, pairs)
+
+    def loads_of(order: Ordered) -> list[int]:
+        names = {(0, to): (0, at) for to, at in enumerate(order.orders.get(0, ()))}
+        lives = scopes(len(model.tensors), order.subgraphs(model))
+        return [*loads(planning._Arena(model, lives, {}, names, pairs).problem).values()]
+
+    for _ in range(10):
+        order: list[int] = []
+        while len(order) < len(before):
+            order.append(chance.choice([at for at in range(len(before)) if at not in order and before[at] <= {*order}]))
+        start = Ordered({0: tuple(order)}, 0)
+        assert max(loads_of(start)) >= least
+        better = improved(model, start, loads_of, least, seed, lambda: False)
+        assert least <= max(loads_of(better)) <= max(loads_of(start))
+        places = {at: to for to, at in enumerate(better.orders[0])}
+        assert all(places[first] < places[at] for at, needed in enumerate(before) for first in needed)
 
 
 def test_plans_are_lower_and_the_default_is_as_before(tmp_path: Path) -> None:
@@ -93,8 +130,8 @@ def test_what_plans_without_overlaps_need_is_no_bound_with_them(tmp_path: Path, 
     """A search that finds no plan with overlaps, and proves nothing, leaves their load as the bound."""
     packed = planning._packed
 
-    def blind(problem: Problem, options: Options, target: int) -> tuple[Sequence[int], int]:
-        offsets, bound = packed(without_overlaps(problem), options, target)
+    def blind(problem: Problem, search: Search, target: int) -> tuple[Sequence[int], int]:
+        offsets, bound = packed(without_overlaps(problem), search, target)
         return offsets, 0 if problem.overlaps else bound
 
     monkeypatch.setattr(planning, "_packed", blind)
