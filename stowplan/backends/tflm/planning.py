@@ -274,12 +274,9 @@ def plan_and_run(
     def plan(reorder: bool = reorder) -> Planned:
         return _planned(model, path, scratch, measured, reorder, kernels, options or Options(time_limit=10.0), cancel)
 
-    def is_cancelled() -> bool:
-        return cancel is not None and cancel.is_set()
-
-    def tried(reorder: bool = reorder) -> tuple[Planned, runtime.Run | None]:
-        planned = plan(reorder)
-        return planned, None if is_cancelled() else runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
+    def ran(planned: Planned) -> runtime.Run | None:
+        is_cancelled = cancel is not None and cancel.is_set()
+        return None if is_cancelled else runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
 
     why = "" if run else "as asked for"
     if run and runtime.version() is None:
@@ -290,18 +287,22 @@ def plan_and_run(
     with contextlib.suppress(UnsupportedError):
         # An operator may not run alone; then what the reference kernels ask for is taken.
         measured = None if scratch else runtime.measured(model)
+    planned = plan()
     on_progress("tflm: runs the models")
     try:
-        planned, done = tried()
+        done = ran(planned)
         if done is not None and done.head != planned.summary.head and not scratch:
             # Some kernel asks for more than is known of it.
             measured = runtime.measured(model, every=True)
-            planned, done = tried()
+            planned = plan()
+            done = ran(planned)
         if done is not None and done.arena > done.greedy_arena and planned.summary.moved:
             # What is persistent stands in the order of preparation, and may leave other gaps.
-            planned, done = tried(reorder=False)
+            planned = plan(reorder=False)
+            done = ran(planned)
     except UnsupportedError as error:
-        return plan(), None, str(error)
+        # Ctrl-C ends the runtime's process, too.
+        return planned, None, "interrupted" if cancel is not None and cancel.is_set() else str(error)
     return planned, done, "interrupted" if done is None else ""
 
 
