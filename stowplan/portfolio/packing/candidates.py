@@ -50,8 +50,8 @@ MANY_BUFFERS = 200_000
 #: Orders to climb from where there is no time for more: by size, and by size and sections lived through.
 _FEW_ORDERS = (0, 2)
 
-#: Part of the time in which plans without overlaps are looked for, where there may be some.
-APART_SHARE = 0.4
+#: Part of the time in which each search looks for plans without overlaps, where there may be some.
+APART_SHARE = 0.2
 
 #: Buffers that are placed before a proof is looked for, with overlaps: some tenths of a second.
 QUICK_PLACED = 40_000
@@ -75,17 +75,23 @@ def apart(problem: Problem, context: Context) -> None:
     """As if nothing could overlap: what that finds is a plan, so that none is ever lower. Then climbs from it with overlaps."""
     if is_overloaded(context, find_overload(problem)):
         return
-    plain = without_overlaps(problem)
-    run = InnerRun(context, APART_SHARE * context.seconds(), bound=load_bound(plain))
-    search(plain, run)
-    if run.best is None or (problem.capacity is not None and run.best.objective > problem.capacity):
+    plain, best = without_overlaps(problem), None
+    for find in (exact, search) if len(problem.buffers) <= FEW_BUFFERS else (search,):
+        bound = load_bound(plain) if problem.capacity is None else None
+        run = InnerRun(context, APART_SHARE * context.seconds(), bound=bound)
+        run.best = best
+        find(plain, run)
+        best = run.best
+        if run.is_settled:
+            break
+    if best is None or (problem.capacity is not None and best.objective > problem.capacity):
         return
-    context.plan(msgspec.structs.replace(run.best, problem=problem.digest), "apart")
+    context.plan(msgspec.structs.replace(best, problem=problem.digest), "apart")
     data = arrays.build(problem)
     if len(data.size) <= MOST_PROVEN:
-        _climb_apart(problem, context, data, _in_units(run.best, data), QUICK_PLACED // max(1, len(data.size)))
+        _climb_apart(problem, context, data, _in_units(best, data), QUICK_PLACED // max(1, len(data.size)))
         _prove_least(problem, context, "apart")
-    _climb_apart(problem, context, data, _in_units(run.best, data), context.work(PAIRS, len(data.size) ** 2 + 20_000, least=20))
+    _climb_apart(problem, context, data, _in_units(best, data), context.work(PAIRS, len(data.size) ** 2 + 20_000, least=20))
 
 
 def _climb_apart(problem: Problem, context: Context, data: Data, offsets: Ints, rounds: int | None) -> None:
