@@ -25,6 +25,7 @@ SEARCH = "The search"
 ALL_INPUTS = "All inputs"
 PROGRAMS = "Compiled programs (memory mapping)"
 NETWORKS = "Networks (tier placement, bank mapping)"
+GRAPHS = "Graphs (packing, operator order; --dim and --shape wherever ONNX models are read)"
 LOOP_BODIES = "Data-flow graphs (modulo scheduling)"
 
 

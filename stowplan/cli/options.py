@@ -144,9 +144,10 @@ def with_parameters(command: Callable[..., None], parameters: Collection[inspect
 
 def _parameter(declared: Option) -> inspect.Parameter:
     """An option with a flag as a parameter of a command."""
-    default = ",".join(declared.default) if declared.has_commas else declared.default
+    default = ",".join(declared.default) if declared.has_commas else None if declared.is_several else declared.default
     kind: Any = str if declared.has_commas else next((scalar for scalar in (bool, int, float) if scalar in declared.types), str)
     told = option(declared.flag, declared.metavar, declared.help, parser=size if declared.metavar == "SIZE" else None)
+    kind = list[str] if declared.is_several else kind
     wanted: Any = kind if default is not None else kind | None
     annotation = Annotated[wanted, told]
     return inspect.Parameter(declared.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 from stowplan import files
 from stowplan.errors import InputError, MissingDependencyError, first_line, naming, to_install
 from stowplan.frontends import shape_inference
-from stowplan.frontends.shape_folding import is_fixed
+from stowplan.frontends.onnx_sizes import fix_sizes, graphs_of, is_fixed
+from stowplan.frontends.told_sizes import NONE, ToldSizes, as_typed
 from stowplan.log import warn_unmodelled
 
 #: Nodes at most, once functions of the model stand in line: a few that call each other twice are any number of nodes.
@@ -32,7 +34,7 @@ _STANDARD = ("", "ai.onnx")
 
 
 class OnnxFile:
-    """A model that was read: a graph without control flow, and what is known of its values.
+    """A model that was read, or a graph that a node of it runs, and what is known of its values.
 
     Parameters
     ----------
@@ -47,17 +49,19 @@ class OnnxFile:
         The file's, without what it ends in.
     missing
         Lists of numbers that stand in another file which could not be read: name to reason.
+    outer
+        What the graph around it knows, which this graph may use.
     """
 
-    def __init__(self, onnx: Any, graph: Any, opset: int, name: str, missing: dict[str, str]):
+    def __init__(self, onnx: Any, graph: Any, opset: int, name: str, missing: dict[str, str], outer: OnnxFile | None = None):
         self.onnx, self.graph, self.opset, self.name, self.missing = onnx, graph, opset, name, missing
-        self.shapes: dict[str, tuple[int, ...] | None] = {}
+        self.shapes: dict[str, tuple[int, ...] | None] = {} if outer is None else dict(outer.shapes)
         """Of each value; None where it is not fixed."""
-        self.types: dict[str, int] = {}
+        self.types: dict[str, int] = {} if outer is None else dict(outer.types)
         """Element type of each value, by its number in ONNX."""
-        self.stored: dict[str, Any] = {}
+        self.stored: dict[str, Any] = {} if outer is None else dict(outer.stored)
         """Tensors that the file has, weights and constants, as protocol buffers."""
-        for value in (*graph.input, *graph.value_info, *graph.output):
+        for value in (*graph.output, *graph.value_info, *graph.input):
             kind = value.type.tensor_type
             self.shapes[value.name] = tuple(size.dim_value for size in kind.shape.dim) if is_fixed(value.type) else None
             self.types[value.name] = kind.elem_type
@@ -67,6 +71,10 @@ class OnnxFile:
     def store(self, name: str, tensor: Any) -> None:
         """Take over a tensor that the file has, or that a node of it is."""
         self.shapes[name], self.types[name], self.stored[name] = tuple(tensor.dims), tensor.data_type, tensor
+
+    def inside(self, graph: Any) -> OnnxFile:
+        """What is known in a graph that a node runs."""
+        return OnnxFile(self.onnx, graph, self.opset, self.name, self.missing, self)
 
     @property
     def inputs(self) -> list[str]:
@@ -102,10 +110,13 @@ class OnnxFile:
         while name in makers:
             # No maker is asked twice.
             node = makers.pop(name)
-            name = next((operand for operand in node.input if operand and self.shapes.get(operand) is None), "")
-            if not name:
+            operand = next((operand for operand in node.input if operand and self.shapes.get(operand) is None), None)
+            if operand is None:
                 why = "takes it from values" if self.is_known(node.op_type) else "is not known to onnx"
-                return f"the operator {node.op_type} that makes {node.output[0]!r} {why}"
+                if any(attribute.HasField("g") for attribute in node.attribute):
+                    why = "runs graphs that do not say it alike, or times that are not known"
+                return f"the operator {node.op_type} that makes {name!r} {why} (--shape {shlex.quote(name)}=SIZES tells it)"
+            name = operand
         return "export the model with fixed input shapes"
 
     def attributes(self, node: Any) -> dict[str, Any]:
@@ -116,15 +127,22 @@ class OnnxFile:
             raise InputError(f"found an attribute without a value: {error}", place=f"operator {node.output[0]}") from error
 
 
-def read_onnx_file(path: str | Path) -> OnnxFile:
+def read_onnx_file(path: str | Path, told: ToldSizes = NONE, *, with_bodies: bool = False) -> OnnxFile:
     """Read an ONNX model; whoever goes on with it does so :func:`~stowplan.errors.naming` the path, too.
+
+    Parameters
+    ----------
+    told
+        Sizes that the model leaves open.
+    with_bodies
+        Whether control flow is taken; choices whose condition is constant are none.
 
     Raises
     ------
     MissingDependencyError
         There is no onnx.
     InputError
-        Not an ONNX model, one without nodes, or one with control flow.
+        Not an ONNX model, one without nodes, with open sizes, or with control flow that is not taken.
     """
     if importlib.util.find_spec("onnx"):
         # It imports onnx while this process does.
@@ -135,12 +153,19 @@ def read_onnx_file(path: str | Path) -> OnnxFile:
     except ImportError as error:
         raise MissingDependencyError(f"reading an ONNX model needs onnx: {to_install('frontends')}") from error
     with naming(path):
-        graph, opset, missing = _read_graph(path, onnx, inliner)
+        graph, opset, missing = _read_graph(path, onnx, inliner, told, with_bodies)
     name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")
-    return OnnxFile(onnx, graph, opset, name, missing)
+    file = OnnxFile(onnx, graph, opset, name, missing)
+    for value, shape in told.shapes.items():
+        if (inferred := file.shapes.get(value)) not in (None, shape):
+            message = f"found --shape {as_typed(shape)}, expected {as_typed(inferred)}, by what else is told"
+            raise InputError(message, source=path, place=value)
+    return file
 
 
-def _read_graph(path: str | Path, onnx: Any, inliner: Any) -> tuple[Any, int, dict[str, str]]:
+def _read_graph(
+    path: str | Path, onnx: Any, inliner: Any, told: ToldSizes, with_bodies: bool
+) -> tuple[Any, int, dict[str, str]]:
     """The graph of a file with its shapes, the version of its operators, and which numbers could not be fetched."""
     data = files.read_bytes(path)
     try:
@@ -150,16 +175,20 @@ def _read_graph(path: str | Path, onnx: Any, inliner: Any) -> tuple[Any, int, di
         if model.functions:
             _check_functions(model)
             model = inliner.inline_local_functions(model)
-        _check_splits(model.graph)
-        _check_sizes(model.graph)
-        missing = _fetch_numbers(model.graph, Path(path).parent, onnx)
-        model = shape_inference.infer(model)
+        fix_sizes(model, told)
+        graphs = list(graphs_of(model.graph))
+        missing: dict[str, str] = {}
+        for graph in graphs:
+            _check_splits(graph)
+            missing |= _fetch_numbers(graph, Path(path).parent, onnx)
+        model = shape_inference.infer(model, forget=told != NONE)
     except InputError:
         raise
     except Exception as error:
         # protobuf and onnx raise errors of many types, over several lines.
         raise InputError(f"not an ONNX model: {first_line(error)}") from error
-    _check_nodes(model.graph)
+    for graph in graphs_of(model.graph):
+        _check_nodes(graph, with_bodies)
     if model.ir_version >= 11 and model.configuration:
         warn_unmodelled("it is laid out for several devices, which is not modelled: planned as for one", "configuration")
     return model.graph, max((opset.version for opset in model.opset_import if opset.domain in _STANDARD), default=1), missing
@@ -174,17 +203,8 @@ def _check_splits(graph: Any) -> None:
                 raise InputError(message, place=f"operator {next(iter(node.output), node.name)}")
 
 
-def _check_sizes(graph: Any) -> None:
-    """Refuse sizes below 0: onnx's shape inference ends the process over a slice of them."""
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        for size in value.type.tensor_type.shape.dim:
-            if size.dim_value < 0:
-                message = f"found a size of {size.dim_value}, expected a number above 0: export the model with fixed shapes"
-                raise InputError(message, place=f"value {value.name}")
-
-
-def _check_nodes(graph: Any) -> None:
-    """Refuse control flow, values that are no tensors, nodes without results, and names that are not UTF-8.
+def _check_nodes(graph: Any, with_bodies: bool) -> None:
+    """Refuse control flow that is not taken, values that are no tensors, nodes without results, and names that are not UTF-8.
 
     These come as bytes. Operators of other domains get names that nothing takes for ONNX's own.
     """
@@ -193,7 +213,8 @@ def _check_nodes(graph: Any) -> None:
             raise InputError("found a name that is not UTF-8 text", place=f"node {node.output!r}")
         if not any(node.output):
             raise InputError(f"found a {node.op_type} without a result, expected one or more")
-        if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        is_taken = with_bodies and node.domain in _STANDARD and node.op_type in ("If", "Loop", "Scan")
+        if not is_taken and any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             raise InputError(
                 f"found a {node.op_type}, expected a graph without control flow",
                 place=f"operator {next(filter(None, node.output))}",

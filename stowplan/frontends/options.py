@@ -6,7 +6,7 @@ problems by their kind (:attr:`~stowplan.kinds.BaseKind.amends`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,10 +14,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from stowplan.arguments import flag, show, whole
-from stowplan.errors import UsageError
-from stowplan.options import ALL_INPUTS, LOOP_BODIES, NETWORKS, PROGRAMS, Option, declared, fields_of
+from stowplan.errors import InputError, UsageError
+from stowplan.frontends.told_sizes import ToldSizes, as_texts, told_sizes
+from stowplan.options import ALL_INPUTS, GRAPHS, LOOP_BODIES, NETWORKS, PROGRAMS, Option, declared, fields_of
 
 _program, _network, _loop_body = partial(Option, PROGRAMS), partial(Option, NETWORKS), partial(Option, LOOP_BODIES)
+_graph = partial(Option, GRAPHS, has_flag=True, is_shared=False)
 
 
 class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +76,25 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         int | None,
         Option(ALL_INPUTS, "N", "Of a memory snapshot; the device with the most events if left out.", True, is_shared=False),
     ] = None
+    dim: Annotated[
+        tuple[str, ...],
+        _graph("NAME=SIZE", "A size that an ONNX model or .pt2 leaves open: batch=1; or an input of one number: rate=16000."),
+    ] = ()
+    shape: Annotated[
+        tuple[str, ...],
+        _graph("NAME=SIZES", "The shape of an ONNX model's input, or of another value: x=1x3x224x224."),
+    ] = ()
+    keep: Annotated[tuple[str, ...], _graph("NAME", "An input that must survive the run: it is there to the end.")] = ()
+    in_place: Annotated[
+        Literal["elementwise", "none"] | None,
+        Option(
+            GRAPHS,
+            "WHAT",
+            "Results that take an operand's bytes, where the runtime does so: elementwise (the default for the target order) "
+            "or none (for arena).",
+            is_shared=False,
+        ),
+    ] = None
     cycles: Annotated[
         tuple[str | Path, ...] | None,
         _program("FILE", "Again and again: what a cost model takes (docs/reference/costs.md).", is_shared=False),
@@ -95,9 +116,10 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         cycles: Any = self.cycles
         cycles = (cycles,) if isinstance(cycles, str | Path) else tuple(cycles or ()) or None
         msgspec.structs.force_setattr(self, "cycles", cycles)
-        if isinstance(self.rules, str) or not all(isinstance(rule, str) for rule in self.rules or ()):
-            raise UsageError(f"found rules {show(self.rules)}, expected a list of NAME=VALUE")
-        msgspec.structs.force_setattr(self, "rules", tuple(self.rules or ()))
+        msgspec.structs.force_setattr(self, "rules", _texts("rules", self.rules, "NAME=VALUE"))
+        for name in ("dim", "shape"):
+            msgspec.structs.force_setattr(self, name, as_texts(name, getattr(self, name)))
+        msgspec.structs.force_setattr(self, "keep", _texts("keep", self.keep, "names"))
         for name, option in OPTIONS.items():
             value = getattr(self, name)
             if option.type is bool:
@@ -117,6 +139,11 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         return ReadOptions(**{name: value for name, value in self.given().items() if name in names})
 
     @property
+    def told_sizes(self) -> ToldSizes:
+        """Sizes that the file leaves open."""
+        return told_sizes(self.dim, self.shape)
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """The files that they name, which no output may be written over; a target may be one."""
         paths: list[str | Path] = [] if self.target is None else [self.target]
@@ -124,6 +151,22 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
             if option.metavar == "FILE" and (value := getattr(self, name)) is not None:
                 paths += value if isinstance(value, tuple) else (value,)
         return tuple(map(Path, paths))
+
+
+def _texts(name: str, given: Any, expected: str) -> tuple[str, ...]:
+    """A list of texts; UsageError for anything else."""
+    if isinstance(given, str) or not all(isinstance(text, str) for text in given or ()):
+        raise UsageError(f"found {name} {show(given)}, expected a list of {expected}")
+    return tuple(given or ())
+
+
+def named_inputs(names: Iterable[str], inputs: Mapping[str, int]) -> list[int]:
+    """Numbers of inputs that must survive; raises InputError for a name that is none of theirs."""
+    for name in names:
+        if name not in inputs:
+            expected = f"an input: {', '.join(list(inputs)[:20])}" if inputs else "none: there are no inputs"
+            raise InputError(f"found --keep {name}, expected {expected}")
+    return [inputs[name] for name in names]
 
 
 #: All options by their names, in the order that help and messages have them in: those that suites share come first.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,10 @@ def read(
     precision: str | None = None,
     granularity: str | None = None,
     address_spaces: bool = False,
+    dim: Mapping[str, int] | Iterable[str] = (),
+    shape: Mapping[str, Sequence[int]] | Iterable[str] = (),
+    keep: Iterable[str] = (),
+    in_place: str | None = None,
     replace_offline_plan: bool = False,
     rules: Iterable[str] = (),
     fixed: str | Path | None = None,
@@ -63,6 +67,14 @@ def read(
     precision, granularity, address_spaces
         For networks; graphs for a target with banks take the precision, too. See
         :class:`stowplan.frontends.options.ReadOptions`.
+    dim, shape
+        Sizes that an ONNX model leaves open (``dim`` those of a program of ``torch.export``, too): ``{"batch": 1}``, and
+        shapes of values, ``{"x": (1, 3, 224, 224)}``; or texts as the command line has them.
+    keep
+        Inputs that must survive the run, of graphs for the targets ``order`` and ``arena``.
+    in_place
+        ``"elementwise"`` where the runtime has results of element-wise operators take the bytes of an operand, else
+        ``"none"``; None: the first for the target ``order``, the second for ``arena``.
     replace_offline_plan
         For TensorFlow Lite models: plan tensors anew for which the model has offsets, but for those of custom operators.
     rules, fixed, op_table

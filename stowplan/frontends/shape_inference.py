@@ -22,6 +22,8 @@ from stowplan.frontends import shape_folding
 _MAX_SENT = 1 << 15
 #: Fields of a tensor that hold its numbers.
 _NUMBERS = ("raw_data", "float_data", "int32_data", "string_data", "double_data", "uint64_data")
+#: What a request begins with: whether shapes that the model declares are trusted.
+_TRUST, _FORGET = b"+", b"-"
 #: What an answer begins with.
 _DONE, _FAILED = b"+", b"-"
 
@@ -78,8 +80,13 @@ def start() -> None:
         _ready()
 
 
-def infer(model: Any) -> Any:
+def infer(model: Any, *, forget: bool = False) -> Any:
     """A copy of a model, with all shapes that can be inferred; the model itself loses its large weights to it.
+
+    Parameters
+    ----------
+    forget
+        Whether shapes that the model declares count only where none can be inferred: they may be those of other inputs.
 
     Raises
     ------
@@ -95,7 +102,7 @@ def infer(model: Any) -> Any:
             for field in _NUMBERS:
                 tensor.ClearField(field)
     with _lock:
-        answer = _ready().ask(model.SerializeToString())
+        answer = _ready().ask((_FORGET if forget else _TRUST) + model.SerializeToString())
     inferred = type(model).FromString(answer)
     for number, weight in weights.items():
         inferred.graph.initializer[number].ParseFromString(weight)
@@ -119,14 +126,13 @@ def _end() -> None:
 
 def _serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
     """Answer requests until there are no more."""
-    from onnx import shape_inference
+    import onnx
 
     warnings.simplefilter("ignore")
     with contextlib.suppress(BrokenPipeError):
         while (data := read_message(incoming)) is not None:
             try:
-                model = shape_inference.infer_shapes(data, data_prop=True)
-                shape_folding.complete(model)
+                model = shape_folding.inferred(onnx.ModelProto.FromString(data[1:]), forget=data[:1] == _FORGET)
                 answer = _DONE + model.SerializeToString()
             except Exception as error:
                 # protobuf and onnx raise errors of many types, over several lines.

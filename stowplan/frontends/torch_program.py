@@ -5,8 +5,9 @@ Torch is imported when a model or program is read, never before.
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from stowplan.errors import InputError, MissingDependencyError, first_line, to_install
@@ -72,6 +73,71 @@ def static_shape(tensor: Any, place: str) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
 
+class UpperBounds:
+    """Of sizes that a program leaves open: it is planned for the largest, as ExecuTorch does.
+
+    Parameters
+    ----------
+    program
+        A ``torch.export.ExportedProgram``.
+    dims
+        Bounds by the names of such sizes, in place of the program's own; none is larger.
+
+    Raises
+    ------
+    InputError
+        A name that the program has not, or a bound that it forbids.
+    """
+
+    def __init__(self, program: Any, dims: Mapping[str, int] | None = None):
+        ranges = dict(program.range_constraints)
+        names = {str(symbol): symbol for symbol in ranges}
+        for name, bound in (dims or {}).items():
+            if name not in names:
+                expected = f"an open size of the program: {', '.join(sorted(names))}" if names else "none: no size is open"
+                raise InputError(f"found --dim {name}, expected {expected}")
+            own = ranges[names[name]]
+            if not own.lower <= bound <= own.upper:
+                raise InputError(f"found --dim {name}={bound}, expected {own.lower} to {own.upper}, as in the program")
+            ranges[names[name]] = type(own)(own.lower, bound)
+        self._ranges, self._told = ranges, set(dims or ())
+
+    def of(self, extent: Any, place: str) -> int:
+        """The largest that a size can be; raises InputError where it has no bound, with what may be typed."""
+        if type(extent) is int:
+            return extent
+        expression = getattr(getattr(extent, "node", None), "expr", None)
+        names = {str(symbol) for symbol in getattr(expression, "free_symbols", ())}
+        if expression is None or not names <= {str(symbol) for symbol in self._ranges}:
+            raise InputError(f"found the size {extent}, expected one whose bounds the program has", place=place)
+        if (bound := self._upper(expression)) is None:
+            # Those of inputs at once; those that depend on values where they turn up.
+            missing = {str(symbol) for symbol in self._ranges if self._upper(symbol) is None}
+            typed = " ".join(f"--dim {name}=128" for name in sorted(missing) if name in names or name.startswith("s"))
+            raise InputError(f"found no upper bound of the size {extent}, expected one, for example: {typed}", place=place)
+        for name in sorted(names - self._told):
+            (upper,) = (self._upper(symbol) for symbol in self._ranges if str(symbol) == name)
+            warn_unmodelled(f"planned for the largest size {name}, {upper} (--dim {name}=SIZE tells a smaller bound)", "sizes")
+        return bound
+
+    def number(self, number: Any, place: str) -> Any:
+        """The largest that a whole number of the program can be; the number itself where it has no bound."""
+        try:
+            return self.of(number, place)
+        except InputError:
+            return number
+
+    def bytes(self, tensor: Any, place: str) -> int:
+        """The most bytes that a tensor's elements take."""
+        return math.prod(self.of(extent, place) for extent in tensor.shape) * int(tensor.element_size())
+
+    def _upper(self, expression: Any) -> int | None:
+        from torch.utils._sympy.value_ranges import bound_sympy
+
+        upper = bound_sympy(expression, self._ranges).upper
+        return int(upper) if upper.is_Integer else None
+
+
 def arguments(node: Any) -> Iterator[tuple[Any, Any]]:
     """(argument, what it is given) of an operator, in the order of its schema; nothing of what has none."""
     for at, argument in enumerate(getattr(schema_of(node), "arguments", ())):
@@ -103,14 +169,16 @@ class FakeRun:
         With ``graph``, and the submodules and constants that its nodes name.
     mode
         Of the tensors; a new one where None.
+    bounds
+        Of sizes that the program leaves open, for a run with the largest; None where none is.
     """
 
-    def __init__(self, module: Any, mode: Any = None):
+    def __init__(self, module: Any, mode: Any = None, bounds: UpperBounds | None = None):
         import torch
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-        self._torch, self._module = torch, module
+        self._torch, self._module, self.bounds = torch, module, bounds
         self.mode = mode or FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
         self.values: dict[Any, Any] = {}
         """Of the nodes that ran. While they are held, no two storages have one key."""
@@ -129,6 +197,10 @@ class FakeRun:
             value = self.mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
         elif node.op == "call_function" and not is_higher_order(node):
             value = self._call(node)
+            sizes = (size for leaf in leaves(value) for size in getattr(leaf, "shape", [leaf]))
+            if self.bounds is not None and any(isinstance(size, torch.SymInt) for size in sizes):
+                # It depends on values.
+                value = self._fresh(node)
         else:
             value = self._fresh(node)
         for tensor in tensors_of(value):
@@ -161,11 +233,19 @@ class FakeRun:
         def like(tensor: Any) -> Any:
             if tensor.layout is not torch.strided:
                 return tensor
-            static_shape(tensor, f"operator {node.name}")
-            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            shape, stride = tensor.shape, tensor.stride()
+            if self.bounds is None:
+                static_shape(tensor, place)
+            else:
+                shape, stride = ([self.bounds.of(size, place) for size in sizes] for sizes in (shape, stride))
+            return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
 
+        bounds, place = self.bounds, f"operator {node.name}"
+        value = node.meta.get("val")
+        if bounds is not None:
+            value = torch.utils._pytree.tree_map_only(torch.SymInt, lambda number: bounds.number(number, place), value)
         with self.mode:
-            return torch.utils._pytree.tree_map_only(torch.Tensor, like, node.meta.get("val"))
+            return torch.utils._pytree.tree_map_only(torch.Tensor, like, value)
 
 
 def is_higher_order(node: Any) -> bool:

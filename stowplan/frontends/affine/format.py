@@ -9,6 +9,7 @@ from stowplan.errors import UsageError
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network.onnx_model import is_onnx
 from stowplan.frontends.options import ReadOptions
+from stowplan.frontends.told_sizes import NONE, ToldSizes
 from stowplan.hardware.inferentia.target import is_bank_target, load_target, target_names
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 PRECISIONS = {"fp16": 2, "bf16": 2, "int8": 1}
 
 
-def read_graph(path: str | Path, precision: str | None = None) -> Program:
+def read_graph(path: str | Path, precision: str | None = None, told: ToldSizes = NONE) -> Program:
     """Affine program of an HLO or ONNX file, its data movement still in place.
 
     Parameters
@@ -27,6 +28,8 @@ def read_graph(path: str | Path, precision: str | None = None) -> Program:
         Plain or gzip.
     precision
         Of all floating-point tensors, weights and activations alike; None for the file's own.
+    told
+        Sizes that an ONNX model leaves open.
 
     Raises
     ------
@@ -41,7 +44,7 @@ def read_graph(path: str | Path, precision: str | None = None) -> Program:
     if is_onnx(path):
         from stowplan.frontends.affine.onnx_graph import read_affine_onnx
 
-        return read_affine_onnx(path, float_bytes)
+        return read_affine_onnx(path, float_bytes, told)
     from stowplan.frontends.affine.hlo import read_affine_hlo
 
     return read_affine_hlo(path, float_bytes)
@@ -53,7 +56,7 @@ def _open(source: Source, options: ReadOptions) -> Opened:
     from stowplan.transforms.eliminate import eliminate
 
     machine = load_target(str(options.target))
-    program, _ = eliminate(read_graph(source.path, options.precision))
+    program, _ = eliminate(read_graph(source.path, options.precision, options.told_sizes))
     return Opened(build_problem(program, machine, capacity=options.capacity).problem)
 
 
@@ -68,7 +71,7 @@ def _claims(source: Source) -> bool | None:
 FORMAT = InputFormat(
     what="a graph for a target with banks",
     suffixes=(".onnx", ".hlo", ".hlo.txt"),
-    accepts=lambda source: frozenset({"target", "capacity", "precision"}),
+    accepts=lambda source: frozenset({"target", "capacity", "precision", *(("dim", "shape") if is_onnx(source.path) else ())}),
     # The target decides: compiled programs and networks are in the same files.
     matches=lambda source: source.data is None and source.target is not None and is_bank_target(source.target),
     open=_open,

@@ -15,6 +15,7 @@ from stowplan.errors import naming
 from stowplan.frontends.affine.access import Variable
 from stowplan.frontends.affine.onnx_walk import Handler, Walk
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
+from stowplan.frontends.told_sizes import NONE, ToldSizes
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.expression import constant, index
@@ -328,7 +329,7 @@ OPERATORS: dict[str, Handler] = {
 _HANDLERS = MOVEMENT | OPERATORS
 
 
-def read_affine_onnx(path: str | Path, float_bytes: int | None = None) -> Program:
+def read_affine_onnx(path: str | Path, float_bytes: int | None = None, told: ToldSizes = NONE) -> Program:
     """Checked program of an ONNX file.
 
     Parameters
@@ -337,6 +338,8 @@ def read_affine_onnx(path: str | Path, float_bytes: int | None = None) -> Progra
         Plain or gzip.
     float_bytes
         Size of all floating-point numbers, bytes; None for their own.
+    told
+        Sizes that the model leaves open.
 
     Raises
     ------
@@ -346,7 +349,7 @@ def read_affine_onnx(path: str | Path, float_bytes: int | None = None) -> Progra
         Not an ONNX model, shapes that are not fixed, or a slice or pad whose numbers are not in the file; names the operator.
     """
     with naming(path):
-        return _program(read_onnx_file(path), float_bytes)
+        return _program(read_onnx_file(path, told), float_bytes)
 
 
 def _program(file: OnnxFile, float_bytes: int | None) -> Program:

@@ -7,9 +7,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import msgspec
-
-from stowplan.errors import InputError
 from stowplan.frontends.arena.tflite_file import ALIGNMENT, is_tflite, read_tflite
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.options import ReadOptions
@@ -32,10 +29,10 @@ _TARGETS = TargetFamily.of_one(
 )
 
 
-def arena_problem(graph: OrderProblem, capacity: int | None = None, alignment: int = ALIGNMENT) -> Problem:
+def arena_problem(
+    graph: OrderProblem, capacity: int | None = None, alignment: int = ALIGNMENT, *, in_place: bool = False
+) -> Problem:
     """Packing problem of a graph: one buffer for each tensor with bytes of its own, views are parts of theirs.
-
-    No result takes the place of an operand while that is read: runtimes promise that for none.
 
     Parameters
     ----------
@@ -43,13 +40,20 @@ def arena_problem(graph: OrderProblem, capacity: int | None = None, alignment: i
         Bytes of the arena; None asks for the least.
     alignment
         Bytes that all offsets are multiples of, at least.
+    in_place
+        Whether results take the bytes of operands that are free then, which the runtime must do: they are one buffer. Few
+        runtimes promise it.
     """
+    from stowplan.frontends.operator_order.format import without_pairs
     from stowplan.models.operator_order.structure import build, stable_order
 
-    plain = msgspec.structs.replace(graph, ops=tuple(msgspec.structs.replace(op, in_place=()) for op in graph.ops))
-    structure = build(plain)
-    begin, end = (moments.tolist() for moments in structure.lives(stable_order(structure)))
-    tensors = [plain.tensors[number] for number in structure.tensor.tolist()]
+    structure = build(graph if in_place else without_pairs(graph))
+    order = stable_order(structure)
+    begin, end = (moments.tolist() for moments in structure.lives(order))
+    for operand, result in sorted(structure.taken_places(order), key=lambda pair: begin[pair[1]], reverse=True):
+        # The last first, so that chains end up in their first.
+        end[operand], end[result] = end[result], begin[result]
+    tensors = [graph.tensors[number] for number in structure.tensor.tolist()]
     buffers = tuple(
         Buffer(id=tensor.id, lower=low, upper=high, size=tensor.size, alignment=math.lcm(tensor.alignment, alignment))
         for tensor, low, high in zip(tensors, begin, end, strict=True)
@@ -61,20 +65,23 @@ def arena_problem(graph: OrderProblem, capacity: int | None = None, alignment: i
 def _open(source: Source, options: ReadOptions) -> Opened:
     _TARGETS.load(str(options.target))
     if is_tflite(source.path):
-        model = read_tflite(source.path, options.capacity, options.replace_offline_plan)
+        model = read_tflite(source.path, options.capacity, options.replace_offline_plan, options.keep)
         for position, operator in enumerate(model.subgraphs[0].operators):
             if operator.code in _WITH_SCRATCH:
                 text = "its kernel asks for scratch memory that is not planned: the arena may have to be larger"
                 warn_unmodelled(f"{text} ('stowplan tflm' plans it)", f"operator {position}")
         return Opened(model.problem)
-    from stowplan.frontends.formats import format_of
-    from stowplan.frontends.operator_order.format import TARGET as ORDER
+    from stowplan.frontends.operator_order.format import read_graph
 
-    as_graph = Source(source.path, source.data, ORDER)
-    graph = format_of(as_graph).open(as_graph, ReadOptions(target=ORDER)).problem
-    if not isinstance(graph, OrderProblem):
-        raise InputError("found no graph of operators, expected an ONNX model, an exported program or HLO", source=source.path)
-    return Opened(arena_problem(graph, options.capacity))
+    in_place = options.in_place == "elementwise"
+    return Opened(arena_problem(read_graph(source.path, options, flat=True), options.capacity, in_place=in_place))
+
+
+def _options(source: Source) -> frozenset[str]:
+    from stowplan.frontends.operator_order.format import graph_options
+
+    own = {"keep", "replace_offline_plan"} if is_tflite(source.path) else graph_options(source.path)
+    return frozenset({"target", "capacity", *own})
 
 
 def _claims(source: Source) -> bool | None:
@@ -84,7 +91,7 @@ def _claims(source: Source) -> bool | None:
 FORMAT = InputFormat(
     what="a graph for an arena",
     suffixes=(".tflite",),
-    accepts=lambda source: frozenset({"target", "capacity"} | ({"replace_offline_plan"} if is_tflite(source.path) else set())),
+    accepts=_options,
     matches=lambda source: source.data is None and (source.target == TARGET or is_tflite(source.path)),
     open=_open,
     targets=_TARGETS,

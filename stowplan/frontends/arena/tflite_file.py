@@ -8,6 +8,7 @@ from the start of their subgraph, outputs to its end.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import struct
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
+from stowplan.frontends.options import named_inputs
 from stowplan.log import warn_unmodelled
 from stowplan.models.packing.problem import Buffer, Problem
 
@@ -98,6 +100,11 @@ class TfliteTensor:
     is_planned: bool
     """Whether the runtime's planner places it: not what the file stores, nor variables and handles, which stay."""
     is_variable: bool
+
+    @property
+    def own_name(self) -> str:
+        """Its name in the model; its number where that has none."""
+        return self.name.partition(" ")[2] or self.name
 
     @property
     def content(self) -> int:
@@ -180,7 +187,9 @@ def is_tflite(path: str | Path) -> bool:
     return Path(path).name.lower().endswith(".tflite")
 
 
-def read_tflite(path: str | Path, capacity: int | None = None, replace_offline_plan: bool = False) -> TfliteModel:
+def read_tflite(
+    path: str | Path, capacity: int | None = None, replace_offline_plan: bool = False, keep: Sequence[str] = ()
+) -> TfliteModel:
     """A model, and its tensors that need memory as a packing problem.
 
     Parameters
@@ -191,6 +200,8 @@ def read_tflite(path: str | Path, capacity: int | None = None, replace_offline_p
         Bytes of the arena; None asks for the least.
     replace_offline_plan
         Tensors for which the file has an offset are planned, too, but for those of custom operators: these may know the offset.
+    keep
+        Inputs that live to the end, by their names in the model.
 
     Raises
     ------
@@ -203,7 +214,7 @@ def read_tflite(path: str | Path, capacity: int | None = None, replace_offline_p
         raise InputError(f"found {data[4:8]!r} as its identifier, expected {IDENTIFIER.decode()}", source=path)
     try:
         with naming(path):
-            return _Reader(data, Path(path).name.partition(".")[0]).read(capacity, replace_offline_plan)
+            return _Reader(data, Path(path).name.partition(".")[0]).read(capacity, replace_offline_plan, keep)
     except (struct.error, OverflowError, MemoryError) as error:
         raise InputError(f"not a whole TensorFlow Lite model: {error}", source=path) from error
 
@@ -264,7 +275,7 @@ class _Reader:
         self._touched: dict[int, str] = {}
         """Where a tensor is used first, by its number."""
 
-    def read(self, capacity: int | None, replace_offline_plan: bool) -> TfliteModel:
+    def read(self, capacity: int | None, replace_offline_plan: bool, keep: Sequence[str]) -> TfliteModel:
         if not self._graphs:
             raise InputError("found none, expected one or more", place="subgraphs")
         subgraphs = []
@@ -287,6 +298,11 @@ class _Reader:
         if fixed:
             stay = f"{len(fixed)} tensors stay where the file has them, unchecked for what they share"
             warn_unmodelled(f"{stay}; --set replace_offline_plan=yes frees those of no custom operator", OFFLINE_PLAN)
+        if keep:
+            kept = named_inputs(keep, {tensors[number].own_name: number for number in subgraphs[0].inputs})
+            end = max(found.last)
+            last = tuple(end if number in kept else moment for number, moment in enumerate(found.last))
+            found = dataclasses.replace(found, last=last)
         planned, buffers = _buffers(tensors, found, offsets, fixed)
         problem = Problem(name=self._name, buffers=buffers, capacity=capacity)
         return TfliteModel(self._name, tensors, tuple(subgraphs), offsets, fixed, self._buffer.data, problem, planned)

@@ -21,7 +21,7 @@ def _open(source: Source, options: ReadOptions) -> Opened:
     granularity = _choice("granularity", options.granularity or "auto", get_args(Granularity))
     machine = load_target(str(options.target))
     if is_onnx(source.path):
-        network: Network = read_onnx(source.path, granularity=cast(Granularity, granularity))
+        network: Network = read_onnx(source.path, options.told_sizes, granularity=cast(Granularity, granularity))
     elif options.granularity is not None:
         raise UsageError(f"{source.path} has its layers already: a granularity is for ONNX models")
     else:
@@ -36,13 +36,13 @@ def _choice(what: str, given: str, expected: tuple[Any, ...]) -> str:
     return given
 
 
-_OPTIONS = frozenset({"target", "capacity", "precision", "granularity", "address_spaces"})
+_OPTIONS = frozenset({"target", "capacity", "precision", "address_spaces"})
 
 FORMAT = InputFormat(
     what="a network",
     suffixes=(".json", ".onnx"),
     # A layer file has its layers already.
-    accepts=lambda source: _OPTIONS if source.data is None else _OPTIONS - {"granularity"},
+    accepts=lambda source: _OPTIONS | {"granularity", "dim", "shape"} if source.data is None else _OPTIONS,
     matches=lambda source: is_layer_file(source.data) if source.data is not None else is_onnx(source.path),
     open=_open,
     targets=TargetFamily(

@@ -12,6 +12,7 @@ from typing import Any
 from stowplan.errors import InputError, naming
 from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
+from stowplan.frontends.told_sizes import NONE, ToldSizes
 from stowplan.hardware.network import Network
 
 _OPS = {
@@ -70,13 +71,15 @@ def is_onnx(path: str | Path) -> bool:
         return False
 
 
-def read_onnx(path: str | Path, *, granularity: Granularity = "auto") -> Network:
+def read_onnx(path: str | Path, told: ToldSizes = NONE, *, granularity: Granularity = "auto") -> Network:
     """Network of an ONNX file.
 
     Parameters
     ----------
     path
         Plain or gzip; weights beside it are not looked at.
+    told
+        Sizes that the model leaves open.
     granularity
         ``layer``: an operation takes up what follows it; ``fine``: each stands alone; ``auto``: layer where there is a
         convolution, else fine.
@@ -89,7 +92,7 @@ def read_onnx(path: str | Path, *, granularity: Granularity = "auto") -> Network
         Not an ONNX model, control flow, or shapes that are not fixed.
     """
     with naming(path):
-        return coarsen(_Tracer(read_onnx_file(path)).trace(), granularity)
+        return coarsen(_Tracer(read_onnx_file(path, told)).trace(), granularity)
 
 
 def _operands(node: Any) -> list[str]:

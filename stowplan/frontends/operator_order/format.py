@@ -7,21 +7,48 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
+from stowplan.errors import naming
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network.onnx_model import is_onnx
 from stowplan.frontends.operator_order.torch_export import is_exported, read_exported
-from stowplan.frontends.options import ReadOptions
+from stowplan.frontends.options import ReadOptions, named_inputs
+from stowplan.models.operator_order.problem import Problem
 
 TARGET = "order"
 
 
-def _open(source: Source, options: ReadOptions) -> Opened:
+def read_graph(path: Path, options: ReadOptions, *, flat: bool = False) -> Problem:
+    """Problem of a file; ``flat`` for plans that keep the order (:func:`~.onnx_graph.read_onnx_order`)."""
     from stowplan.frontends.operator_order.hlo_graph import read_hlo_order
     from stowplan.frontends.operator_order.onnx_graph import read_onnx_order
 
-    if is_exported(source.path):
-        return Opened(read_exported(source.path))
-    return Opened(read_onnx_order(source.path) if is_onnx(source.path) else read_hlo_order(source.path))
+    in_place = options.in_place != "none"
+    if is_exported(path):
+        problem = read_exported(path, options.told_sizes.dims)
+        problem = problem if in_place else without_pairs(problem)
+    elif is_onnx(path):
+        problem = read_onnx_order(path, options.told_sizes, flat=flat, in_place=in_place)
+    else:
+        problem = read_hlo_order(path)
+    if options.keep:
+        with naming(path):
+            numbers = named_inputs(options.keep, {problem.tensors[number].id: number for number in problem.inputs})
+        problem = msgspec.structs.replace(problem, outputs=tuple(dict.fromkeys((*problem.outputs, *numbers))))
+    return problem
+
+
+def without_pairs(problem: Problem) -> Problem:
+    """The problem in which no result takes the bytes of an operand."""
+    return msgspec.structs.replace(problem, ops=tuple(msgspec.structs.replace(op, in_place=()) for op in problem.ops))
+
+
+def graph_options(path: Path) -> frozenset[str]:
+    """Names of the options that say how a graph is read."""
+    if is_onnx(path):
+        return frozenset({"dim", "shape", "keep", "in_place"})
+    return frozenset({"dim", "keep", "in_place"} if is_exported(path) else ())
 
 
 def _claims(source: Source) -> bool | None:
@@ -31,9 +58,9 @@ def _claims(source: Source) -> bool | None:
 FORMAT = InputFormat(
     what="a graph to order",
     suffixes=(".onnx", ".pt2", ".hlo", ".hlo.txt"),
-    accepts=lambda source: frozenset({"target"}),
+    accepts=lambda source: graph_options(source.path) | {"target"},
     matches=lambda source: source.data is None and (source.target == TARGET or is_exported(source.path)),
-    open=_open,
+    open=lambda source, options: Opened(read_graph(source.path, options)),
     targets=TargetFamily.of_one(
         "graphs to order",
         "operator order",

@@ -1,6 +1,10 @@
 """ONNX models as graphs of operators and the tensors between them. Weights are no tensors here: they stand elsewhere.
 
 What is computed from weights and constants alone is stored, too, and so is what depends on shapes alone, which are fixed.
+
+Graphs that a node runs (``If``, ``Loop``, ``Scan``) count as in TensorFlow Lite Micro: the node's results live from its start,
+its operands and what the graphs use from around it to its end; each graph has tensors of its own for what it is given, runs
+once, and what it returns lives to its end, where it is copied.
 """
 
 from __future__ import annotations
@@ -10,11 +14,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
+
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
+from stowplan.frontends.onnx_bodies import bodies_of, captured
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
+from stowplan.frontends.told_sizes import NONE, ToldSizes
 from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
+from stowplan.models.operator_order.structure import build
 
 #: The first result is the first operand, looked at in another way.
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
@@ -29,67 +39,112 @@ _IN_PLACE = frozenset(_IN_PLACE_WORDS.split())
 _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
-def read_onnx_order(path: str | Path) -> Problem:
+def read_onnx_order(path: str | Path, told: ToldSizes = NONE, *, flat: bool = False, in_place: bool = True) -> Problem:
     """Problem of an ONNX file: its nodes in their order, and what they hand on.
 
     Parameters
     ----------
     path
         Plain or gzip; weights need not be there.
+    told
+        Sizes that the model leaves open.
+    flat
+        Whether the nodes of graphs that a node runs are operators, too, for plans that keep the order; else that node is one
+        operator, with as many bytes beside its results as its graphs need at once.
+    in_place
+        Whether a result of an element-wise operator may take the bytes of an operand.
 
     Raises
     ------
     MissingDependencyError
         There is no onnx.
     InputError
-        Not an ONNX model, control flow, or shapes that are not fixed.
+        Not an ONNX model, or shapes that are not fixed.
     """
     with naming(path):
-        return _Reader(read_onnx_file(path)).problem()
+        reader = _Reader(read_onnx_file(path, told, with_bodies=True), in_place)
+        problem = reader.problem()
+        return problem if flat or not reader.spans else _collapsed(problem, reader.spans)
 
 
 class _Reader:
-    """Walks a graph whose shapes have been inferred."""
+    """Walks a graph whose shapes have been inferred; with ``outer``, one that a node runs which that reader is at."""
 
-    def __init__(self, file: OnnxFile):
-        self._graph, self._file = file.graph, file
-        self._stored = set(file.stored)
-        self._tensors: list[Tensor] = []
+    def __init__(self, file: OnnxFile, in_place: bool, outer: _Reader | None = None):
+        self._graph, self._file, self._in_place = file.graph, file, in_place
+        self._stored = set(file.stored) - {value.name for value in file.graph.input if outer is not None}
         self._number: dict[str, int] = {}
-        self._readers = Counter(name for node in file.graph.node for name in set(node.input))
+        self._tensors: list[Tensor] = []
+        self._ops: list[Op] = []
+        self._names: set[str] = set()
+        self._ids: set[str] = set()
+        self._own: set[str] = set()
+        """Names of this graph; those around it may be the same."""
+        self.spans: list[tuple[range, list[int]]] = []
+        """Of each node that runs graphs its operators, and its results, by their numbers."""
+        if outer is not None:
+            self._stored |= outer._stored
+            self._number = dict(outer._number)
+            self._tensors, self._ops, self._names, self._ids = outer._tensors, outer._ops, outer._names, outer._ids
+        self._readers = Counter(name for node in file.graph.node for name in _uses(node))
         self._readers.update(output.name for output in file.graph.output)
 
     def problem(self) -> Problem:
         """The problem."""
         inputs = tuple(self._add(name) for name in self._file.inputs)
-        ops: list[Op] = []
-        names: set[str] = set()
-        for node in self._graph.node:
-            check_reading()
-            op = self._op(node, names)
-            if op is not None:
-                ops.append(op)
-        outputs = dict.fromkeys(self._number[output.name] for output in self._graph.output if output.name in self._number)
+        self._walk()
         return Problem(
             name=self._file.name,
             tensors=tuple(self._tensors),
-            ops=tuple(ops),
+            ops=tuple(self._ops),
             inputs=inputs,
-            outputs=tuple(outputs),
+            outputs=tuple(self._results()),
         )
 
-    def _op(self, node: Any, names: set[str]) -> Op | None:
-        """An operator; None where what it computes is stored."""
+    def _walk(self) -> None:
+        for node in self._graph.node:
+            check_reading()
+            op = self._op(node)
+            if op is not None:
+                self._ops.append(op)
+
+    def _results(self) -> list[int]:
+        """Tensors that the graph returns."""
+        named = (output.name for output in self._graph.output)
+        return list(dict.fromkeys(self._number[name] for name in named if name in self._number))
+
+    def _run(self, node: Any, name: str, reads: list[int]) -> None:
+        """Take a node that runs graphs."""
+        begin, bodies = len(self._ops), bodies_of(node)
+        results = [self._add(result) for result in node.output if result and self._is_wanted(result)]
+        inner = [_Reader(self._file.inside(attribute.g), self._in_place, self) for attribute in bodies]
+        given = [reader._add(value.name) for reader in inner for value in reader._graph.input]
+        self._ops.append(Op(id=name, reads=tuple(reads), writes=(*results, *given), kind=node.op_type))
+        if len(node.output) > len(inner[0]._graph.input) - 2 and node.op_type == "Loop":
+            warn_unmodelled("what its iterations return is counted for as many as there can be", f"operator {name}")
+        for attribute, reader in zip(bodies, inner, strict=True):
+            reader._walk()
+            used = [*reader._results(), *((*reads, *results) if attribute is bodies[-1] else ())]
+            end = _unique(f"{name}.{attribute.name}", self._names)
+            self._ops.append(Op(id=end, reads=tuple(dict.fromkeys(used)), kind=f"end of {node.op_type}"))
+        self.spans.append((range(begin, len(self._ops)), results))
+
+    def _op(self, node: Any) -> Op | None:
+        """An operator; None where what it computes is stored, or its operators are there already."""
         kind = node.op_type
         if not self._file.is_known(kind):
             warn_unmodelled(
                 f"nothing is known of a {kind}: memory of its own is not planned, nor results in place", node.output[0]
             )
         results = [name for name in node.output if name]
-        for name in node.input:
-            if name and name not in self._number and name not in self._stored:
+        uses = _uses(node)
+        for name in uses:
+            if name not in self._number and name not in self._stored:
                 raise InputError(f"found {name!r} read before anything writes it, expected nodes in order", place=results[0])
-        reads = [self._number[name] for name in dict.fromkeys(node.input) if name in self._number]
+        reads = [self._number[name] for name in uses if name in self._number]
+        if bodies_of(node):
+            self._run(node, _unique(node.name or results[0], self._names), reads)
+            return None
         if not reads and node.input and kind not in ("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"):
             self._stored |= set(results)
             return None
@@ -107,12 +162,9 @@ class _Reader:
             view = self._number[node.input[0]]
             # The shape it is looked at in, where that is computed, is read all the same.
         writes = tuple(self._add(name, view if at == 0 else None) for at, name in enumerate(results) if self._is_wanted(name))
-        name = node.name or results[0]
-        while name in names:
-            name += "'"
-        names.add(name)
+        name = _unique(node.name or results[0], self._names)
         pairs: tuple[tuple[int, int], ...] = ()
-        if kind in _IN_PLACE and writes and view is None:
+        if self._in_place and kind in _IN_PLACE and writes and view is None:
             same = [tensor for tensor in reads if self._size_of(tensor) == self._tensors[writes[0]].size]
             # The one that fewest others read.
             pairs = tuple((operand, writes[0]) for operand in sorted(same, key=self._readers_of)[:1])
@@ -141,9 +193,68 @@ class _Reader:
         return -(-math.prod(shape) * self._file.bits(name) // 8)
 
     def _add(self, name: str, view: int | None = None) -> int:
-        if name in self._number:
+        if name in self._own:
             raise InputError(f"found {name!r} written twice, expected one writer", place=name)
+        self._own.add(name)
         self._number[name] = len(self._tensors)
         size = self._bytes(name)
-        self._tensors.append(Tensor(id=name, size=size, alignment=max(1, self._file.bits(name) // 8), alias_of=view))
+        self._tensors.append(
+            Tensor(id=_unique(name, self._ids), size=size, alignment=max(1, self._file.bits(name) // 8), alias_of=view)
+        )
         return len(self._tensors) - 1
+
+
+def _uses(node: Any) -> list[str]:
+    """Values that a node reads, those that its graphs use of what stands around them with them."""
+    inside = [name for attribute in bodies_of(node) for name in captured(attribute.g)]
+    return [name for name in dict.fromkeys((*node.input, *inside)) if name]
+
+
+def _unique(name: str, names: set[str]) -> str:
+    """A name that is none of these, and joins them."""
+    while name in names:
+        name += "'"
+    names.add(name)
+    return name
+
+
+def _collapsed(problem: Problem, spans: list[tuple[range, list[int]]]) -> Problem:
+    """The problem in which nodes that run graphs are one operator each, with the bytes that these need at once."""
+    structure = build(problem)
+    lives = list(zip(structure.tensor.tolist(), *structure.lives(range(structure.ops)), strict=True))
+    tensors, ops, at = [*problem.tensors], [], 0
+    inside: set[int] = set()
+    for span, results in spans:
+        ops += problem.ops[at : span.start]
+        at = span.stop
+        run = [problem.ops[number] for number in span]
+        own = {tensor for op in run for tensor in op.writes} - {*results}
+        inside |= own
+        change = np.zeros(len(problem.ops) + 1, np.int64)
+        for tensor, begin, end in lives:
+            if tensor in own:
+                change[begin] += tensors[tensor].size
+                change[end] -= tensors[tensor].size
+        reads = dict.fromkeys(tensor for op in run for tensor in op.reads if tensor not in own and tensor not in results)
+        scratch = Tensor(id=f"{run[0].id}.scratch", size=int(np.cumsum(change).max()))
+        ops.append(Op(id=run[0].id, reads=tuple(reads), writes=(*results, len(tensors)), kind=run[0].kind))
+        tensors.append(scratch)
+    ops += problem.ops[at:]
+    number = {old: new for new, old in enumerate(old for old in range(len(tensors)) if old not in inside)}
+
+    def those(numbers: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(number[old] for old in numbers)
+
+    replace = msgspec.structs.replace
+    return replace(
+        problem,
+        tensors=tuple(
+            tensors[old] if (base := tensors[old].alias_of) is None else replace(tensors[old], alias_of=number[base])
+            for old in number
+        ),
+        ops=tuple(
+            replace(op, reads=those(op.reads), writes=those(op.writes), in_place=tuple(map(those, op.in_place))) for op in ops
+        ),
+        inputs=those(problem.inputs),
+        outputs=those(problem.outputs),
+    )

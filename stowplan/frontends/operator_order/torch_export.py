@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from stowplan.frontends.torch_program import (
     RANDOM,
     EffectOrder,
     FakeRun,
+    UpperBounds,
     arguments,
     import_torch,
     is_higher_order,
@@ -46,8 +47,13 @@ def is_exported(path: str | Path) -> bool:
     return Path(path).name.lower().endswith(".pt2")
 
 
-def read_exported(path: str | Path) -> Problem:
+def read_exported(path: str | Path, dims: Mapping[str, int] | None = None) -> Problem:
     """Problem of a file that ``torch.export.save`` wrote.
+
+    Parameters
+    ----------
+    dims
+        Bounds of sizes that it leaves open (:class:`~stowplan.frontends.torch_program.UpperBounds`).
 
     Raises
     ------
@@ -63,11 +69,11 @@ def read_exported(path: str | Path) -> Problem:
         # What torch raises here has no common type.
         raise InputError(f"not a program that torch.export.save wrote: {first_line(error)}", source=path) from error
     with naming(path):
-        return problem_of_exported(program, name=Path(path).name.removesuffix(".pt2"))
+        return problem_of_exported(program, name=Path(path).name.removesuffix(".pt2"), dims=dims)
 
 
-def problem_of_exported(program: Any, *, name: str = "program") -> Problem:
-    """Problem of a ``torch.export.ExportedProgram`` with static shapes.
+def problem_of_exported(program: Any, *, name: str = "program", dims: Mapping[str, int] | None = None) -> Problem:
+    """Problem of a ``torch.export.ExportedProgram``. Sizes that it leaves open are the largest they may be.
 
     What operators write over has the bytes that it had, and those that touch these bytes keep their order. Warns of operators
     that may allocate what nothing is known of.
@@ -75,10 +81,11 @@ def problem_of_exported(program: Any, *, name: str = "program") -> Problem:
     Raises
     ------
     InputError
-        A shape is not static, or an operator is not modelled; names the operator.
+        A size has no bound, or an operator is not modelled; names the operator.
     """
     changed = set(getattr(program.graph_signature, "user_inputs_to_mutate", {}).values())
-    return _Reader(program.graph_module, stored_inputs(program), changed).problem(name)
+    bounds = UpperBounds(program, dims)
+    return _Reader(program.graph_module, stored_inputs(program), changed, bounds=bounds).problem(name)
 
 
 #: Stands among the keys of storages for none.
@@ -98,11 +105,20 @@ class _Reader:
         Names of inputs that the program writes over at its end.
     mode
         Of the tensors without data that the graph is run on; a new one where None.
+    bounds
+        Of sizes that the program leaves open.
     """
 
-    def __init__(self, module: Any, stored: Collection[str] | None, changed: Collection[str] = (), mode: Any = None):
+    def __init__(
+        self,
+        module: Any,
+        stored: Collection[str] | None,
+        changed: Collection[str] = (),
+        mode: Any = None,
+        bounds: UpperBounds | None = None,
+    ):
         self._graph, self._stored, self._changed = module.graph, stored, changed
-        self._run = FakeRun(module, mode)
+        self._run = FakeRun(module, mode, bounds)
         self._held: list[FakeRun] = []
         self._tensors: list[Tensor] = []
         self._ops: list[Op] = []
@@ -134,7 +150,7 @@ class _Reader:
 
     def _inside(self, module: Any, place: str) -> Inside:
         """What a graph needs beside what it is given."""
-        inner = _Reader(module, None, mode=self._run.mode)
+        inner = _Reader(module, None, mode=self._run.mode, bounds=self._run.bounds)
         structure = build(inner.problem(""))
         if any(node.op == "placeholder" and inner._is_overwritten(node) for node in module.graph.nodes):
             raise InputError("found a graph that writes over what it is given, expected none", place=place)
@@ -171,7 +187,7 @@ class _Reader:
     def _inline(self, node: Any, run: FakeRun, name: str, inlined: Inlined) -> None:
         """Take the operators of a graph that an operator runs once, as if they stood in its place."""
         module = run.values[node.args[inlined.graph]]
-        inner = FakeRun(module, run.mode)
+        inner = FakeRun(module, run.mode, run.bounds)
         given = [node for node in module.graph.nodes if node.op == "placeholder"]
         for inside, used in zip(given, node.args[inlined.operands :], strict=True):
             inner.values[inside] = run.taken(used)
@@ -246,6 +262,7 @@ class _Reader:
             self._base.update((storage_key(tensor), None) for tensor in tensors_of(value))
         numbers = self._numbers[node] = []
         new: dict[int, int] = {}
+        place, told = f"operator {name}", leaves(node.meta.get("val"))
         for at, tensor in enumerate(leaves(value)):
             key = storage_key(tensor) if tensors_of(tensor) else _NO_TENSOR
             base = self._base.get(key, -1)
@@ -253,12 +270,17 @@ class _Reader:
                 numbers.append(new.get(key))  # A second view of what the operator makes is the first.
                 continue
             alignment = max(1, int(tensor.element_size()))
-            size = math.prod(static_shape(tensor, f"operator {name}")) * alignment
+            size = math.prod(static_shape(tensor, place)) * alignment
+            least_bytes = [every[at] for every in least if at < len(every)]
+            if self._run.bounds is not None and at < len(told) and tensors_of(told[at]):
+                # Where one size grows others may shrink: the run has the largest of those that are given.
+                most = self._run.bounds.bytes(told[at], place)
+                least_bytes += [most] if most > size else []
             if base >= 0:
                 # Expanded views are larger than what they are views of.
                 size = min(size, self._tensors[base].size)
             else:
-                size = max(_storage_bytes(tensor), *(every[at] for every in least if at < len(every)), 0)
+                size = max(_storage_bytes(tensor), *least_bytes, 0)
                 self._base[key] = new[key] = len(self._tensors)
             numbers.append(len(self._tensors))
             own = name if at == 0 else f"{name}#{at}"

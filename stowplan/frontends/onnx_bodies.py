@@ -1,0 +1,186 @@
+"""Graphs that nodes of an ONNX graph run: those of ``If``, ``Loop`` and ``Scan``.
+
+They are inferred with what is known where they run. A loop's values have the shapes that they begin with, which must be those
+that an iteration gives them; what its iterations give one after the other is as long as there are iterations, at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from stowplan.frontends.onnx_sizes import is_fixed
+
+#: What is known of values: types, or numbers, by name.
+_Known: TypeAlias = Mapping[str, Any]
+
+#: Iterations of a loop whose results are stacked, at most.
+_MOST_ITERATIONS = 1 << 31
+
+
+def bodies_of(node: Any) -> list[Any]:
+    """The attributes of a node that are graphs."""
+    return [attribute for attribute in node.attribute if attribute.HasField("g")]
+
+
+def captured(graph: Any) -> dict[str, None]:
+    """Names that a graph, or one inside it, uses of what stands around it."""
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    own |= {tensor.values.name for tensor in graph.sparse_initializer}
+    used: dict[str, None] = {}
+    for node in graph.node:
+        inner = [name for attribute in bodies_of(node) for name in captured(attribute.g)]
+        used |= dict.fromkeys(name for name in (*node.input, *inner) if name and name not in own)
+        own |= {*node.output}
+    return used | dict.fromkeys(value.name for value in graph.output if value.name not in own)
+
+
+def chosen(node: Any, numbers: _Known) -> Any:
+    """The graph that a choice takes, where its condition is known; None elsewhere."""
+    if node.op_type != "If" or node.domain not in ("", "ai.onnx") or not node.input or node.input[0] not in numbers:
+        return None
+    wanted = "then_branch" if bool(numbers[node.input[0]].reshape(-1)[0]) else "else_branch"
+    return next((attribute.g for attribute in bodies_of(node) if attribute.name == wanted), None)
+
+
+def inlined(node: Any, branch: Any) -> Any:
+    """A graph that makes the results of a node that runs it, under names that nothing around it has."""
+    from onnx import compose, helper
+
+    graph = type(branch).FromString(branch.SerializeToString())
+    prefix = f"{next(filter(None, node.output), node.name)}/"
+    made = {name for inner in graph.node for name in inner.output}
+    renamed: dict[str, str] = {}
+    for value, result in zip(graph.output, node.output, strict=True):
+        if value.name not in made or value.name in renamed:
+            # A weight, something from around, or one result twice.
+            source, value.name = value.name, f"{value.name}/{result}"
+            graph.node.append(helper.make_node("Identity", [source], [value.name]))
+        renamed[value.name] = result or f"{prefix}unused"
+    compose.add_prefix_graph(graph, prefix, rename_outputs=False, rename_value_infos=False, inplace=True, name_map=renamed)
+    return graph
+
+
+def infer(node: Any, model: Any, types: dict[str, Any], numbers: _Known, inferred: Callable[..., Any]) -> None:
+    """Infer the graphs of a node, and its results of them, given what is known around it; results join ``types``.
+
+    ``inferred`` gives a model its shapes (:func:`stowplan.frontends.shape_folding.inferred`).
+    """
+    given = _given(node, types)
+    for attribute in bodies_of(node):
+        body = _as_model(attribute.g, model, given, types, numbers)
+        _take_back(attribute.g, inferred(body, forget=True).graph)
+    results = {"If": _of_choice, "Loop": _of_loop, "Scan": _of_scan}.get(node.op_type)
+    if node.domain in ("", "ai.onnx") and results is not None:
+        found = results(node, types, numbers)
+        types |= {name: kind for name, kind in zip(node.output, found, strict=False) if name and is_fixed(kind)}
+
+
+def _given(node: Any, types: _Known) -> list[Any]:
+    """Types of what a node gives to its graph, None where nothing is known."""
+    from onnx import TensorProto, helper
+
+    if node.op_type == "Loop":
+        begin = [helper.make_tensor_type_proto(kind, []) for kind in (TensorProto.INT64, TensorProto.BOOL)]
+        return [*begin, *(types.get(name) for name in node.input[2:])]
+    if node.op_type == "Scan":
+        states, axes = _scanned(node)
+        parts = zip(node.input[states:], axes["scan_input_axes"], strict=False)
+        return [*(types.get(name) for name in node.input[:states]), *(_part(types.get(name), axis) for name, axis in parts)]
+    return []
+
+
+def _as_model(graph: Any, model: Any, given: list[Any], types: _Known, numbers: _Known) -> Any:
+    """A graph as a model of its own: what it uses from around is an input, or stored where its numbers are known."""
+    from onnx import helper, numpy_helper
+
+    whole = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    whole.graph.CopyFrom(graph)
+    for value, kind in zip(whole.graph.input, given, strict=False):
+        if is_fixed(kind):
+            value.type.CopyFrom(kind)
+    for name in captured(graph):
+        if name in numbers:
+            whole.graph.initializer.append(numpy_helper.from_array(numbers[name], name))
+        elif name in types:
+            whole.graph.input.append(helper.make_value_info(name, types[name]))
+    return whole
+
+
+def _take_back(graph: Any, found: Any) -> None:
+    """Put what has been inferred into a graph, but for what stands around it."""
+    outside = captured(graph)
+    for values in (found.input, found.initializer, found.value_info):
+        for value in [value for value in values if value.name in outside]:
+            values.remove(value)
+    graph.CopyFrom(found)
+
+
+def _results(attribute: Any) -> list[Any]:
+    return [value.type for value in attribute.g.output]
+
+
+def _of_choice(node: Any, types: _Known, numbers: _Known) -> list[Any]:
+    first, *others = (_results(attribute) for attribute in bodies_of(node))
+    return [kinds[0] if all(kind == kinds[0] for kind in kinds) else None for kinds in zip(first, *others, strict=False)]
+
+
+def _of_loop(node: Any, types: _Known, numbers: _Known) -> list[Any]:
+    (attribute,) = bodies_of(node)
+    carried = len(attribute.g.input) - 2
+    kinds = _settled(attribute.g, 2, _results(attribute)[1:], carried)
+    times = int(numbers[node.input[0]].reshape(-1)[0]) if node.input[0] in numbers else -1
+    known = times if 0 <= times <= _MOST_ITERATIONS else None
+    return [*kinds[:carried], *(_stacked(kind, known, 0) for kind in kinds[carried:])]
+
+
+def _of_scan(node: Any, types: _Known, numbers: _Known) -> list[Any]:
+    (attribute,) = bodies_of(node)
+    states, axes = _scanned(node)
+    kinds = _settled(attribute.g, 0, _results(attribute), states)
+    first = types.get(node.input[states])
+    axis = axes["scan_input_axes"][0]
+    shape = [] if first is None else first.tensor_type.shape.dim
+    times = shape[axis].dim_value if -len(shape) <= axis < len(shape) and shape[axis].HasField("dim_value") else None
+    stacked = zip(kinds[states:], axes["scan_output_axes"], strict=False)
+    return [*kinds[:states], *(_stacked(kind, times, axis) for kind, axis in stacked)]
+
+
+def _settled(graph: Any, begin: int, kinds: list[Any], carried: int) -> list[Any]:
+    """Types of a loop's results. Values with another shape after an iteration have none, before it and after."""
+    settled = list(kinds)
+    for at in range(min(carried, len(kinds))):
+        given = graph.input[begin + at].type
+        if given.tensor_type.shape != kinds[at].tensor_type.shape:
+            given.tensor_type.ClearField("shape")
+            settled[at] = None
+    return settled
+
+
+def _scanned(node: Any) -> tuple[int, dict[str, list[int]]]:
+    """How many values a Scan carries along, and the axes of what it takes apart and puts together."""
+    options = {attribute.name: attribute for attribute in node.attribute}
+    count = options["num_scan_inputs"].i if "num_scan_inputs" in options else len(node.input)
+    axes = {"scan_input_axes": [0] * len(node.input), "scan_output_axes": [0] * len(node.output)}
+    axes |= {name: list(options[name].ints) for name in axes if name in options}
+    return len(node.input) - count, axes
+
+
+def _part(kind: Any, axis: int) -> Any:
+    """Type of a tensor's part along an axis."""
+    if kind is None or not -len(kind.tensor_type.shape.dim) <= axis < len(kind.tensor_type.shape.dim):
+        return None
+    part = type(kind).FromString(kind.SerializeToString())
+    del part.tensor_type.shape.dim[axis]
+    return part
+
+
+def _stacked(kind: Any, times: int | None, axis: int) -> Any:
+    """Type of so many tensors, put together along a new axis; None where it is not known."""
+    from onnx import helper
+
+    if times is None or kind is None or not kind.tensor_type.HasField("shape"):
+        return None
+    shape = [size.dim_value if size.HasField("dim_value") else None for size in kind.tensor_type.shape.dim]
+    shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, times)
+    return helper.make_tensor_type_proto(kind.tensor_type.elem_type, shape)

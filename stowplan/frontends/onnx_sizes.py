@@ -1,0 +1,203 @@
+"""Sizes that the inputs of an ONNX model leave open, and what is told of them.
+
+A dimension without a number has a name, which says that it is as large as all of this name, or none. Names may be sums and
+products of others: ``past + 1``.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stowplan.errors import InputError
+from stowplan.frontends.told_sizes import ToldSizes, as_typed, likely
+
+#: Types of whole numbers, and the fields of tensors that hold them: INT32, INT64, BOOL.
+_WHOLE = {6: "int32_data", 7: "int64_data", 9: "int32_data"}
+_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+
+
+def graphs_of(graph: Any) -> Iterator[Any]:
+    """A graph, and those that its nodes run."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                yield from graphs_of(body)
+
+
+def is_fixed(kind: Any) -> bool:
+    """Whether a type is that of a tensor with a fixed shape."""
+    shape = None if kind is None or not kind.tensor_type.HasField("shape") else kind.tensor_type.shape
+    return shape is not None and all(size.HasField("dim_value") for size in shape.dim)
+
+
+def fix_sizes(model: Any, told: ToldSizes) -> None:
+    """Fill in what is told; values that are none of the graph's inputs are among those that it declares, afterwards.
+
+    Raises
+    ------
+    InputError
+        A name that the model has not, sizes that contradict it or each other, or inputs that are open still: with what to type.
+    """
+    graph = model.graph
+    for inner in graphs_of(graph):
+        for value in (*inner.input, *inner.output, *inner.value_info):
+            for size in value.type.tensor_type.shape.dim:
+                # Marks of what is open, not sizes and names.
+                if size.dim_value < 0 or size.dim_param == "?":
+                    size.Clear()
+    dims = _told_dims(graph, told, _store_numbers(graph, told))
+    for inner in graphs_of(graph):
+        for value in (*inner.input, *inner.output, *inner.value_info):
+            for size in value.type.tensor_type.shape.dim:
+                if _is_open(size) and (number := _number(size.dim_param, dims)) is not None:
+                    if number < 1:
+                        message = f"found the size {number} for {size.dim_param!r}, expected at least 1"
+                        raise InputError(message, place=f"value {value.name}")
+                    size.dim_value = number
+    _check_inputs(graph)
+
+
+def _store_numbers(graph: Any, told: ToldSizes) -> set[str]:
+    """Make inputs that are one whole number, and told, constants of the graph; their names."""
+    names = set()
+    for value in [value for value in graph.input if value.name in told.dims]:
+        kind = value.type.tensor_type
+        shape = [size.dim_value for size in kind.shape.dim]
+        if kind.HasField("shape") and kind.elem_type in _WHOLE and all(size == 1 for size in shape):
+            field, number = _WHOLE[kind.elem_type], told.dims[value.name]
+            graph.initializer.add(name=value.name, data_type=kind.elem_type, dims=shape, **{field: [number]})
+            graph.input.remove(value)
+            names.add(value.name)
+    return names
+
+
+def _told_dims(graph: Any, told: ToldSizes, numbers: set[str]) -> dict[str, int]:
+    """Sizes of all named dimensions that are told, by their names or by shapes; shapes are written into the graph."""
+    declared = {value.name: value for value in (*graph.input, *graph.output, *graph.value_info)}
+    made = {name for node in graph.node for name in node.output}
+    values = (value for inner in graphs_of(graph) for value in (*inner.input, *inner.output, *inner.value_info))
+    open_sizes = (size.dim_param for value in values for size in value.type.tensor_type.shape.dim if _is_open(size))
+    names = {part for name in set(open_sizes) if name for part in (name, *_parts(name))}
+    for name in told.dims:
+        if name not in names | numbers:
+            raise InputError(f"found --dim {name}, expected {_one_of(names, 'an open size')}")
+    dims = dict(told.dims)
+    for name, shape in told.shapes.items():
+        if name not in declared and name not in made:
+            raise InputError(f"found --shape {name}, expected {_one_of([value.name for value in graph.input], 'a value')}")
+        value = declared.get(name)
+        if value is None:
+            value = graph.value_info.add(name=name)
+        _unify(value, shape, dims)
+    for name, size in dims.items():
+        computed = _number(name, {other: dims[other] for other in dims if other != name})
+        if computed not in (None, size):
+            raise InputError(f"found the size {size} for {name!r}, expected {computed}, by what else is told")
+    return dims
+
+
+def _unify(value: Any, shape: tuple[int, ...], dims: dict[str, int]) -> None:
+    """Give a value a shape, and the named dimensions in it their sizes."""
+    kind, typed = value.type.tensor_type, as_typed(shape)
+    place = f"value {value.name}"
+    sizes = list(kind.shape.dim) if kind.HasField("shape") else None
+    if sizes is not None and len(sizes) != len(shape):
+        raise InputError(f"found --shape {typed}, expected {len(sizes)} sizes, as in the model", place=place)
+    for size, number in zip(sizes or (), shape, strict=sizes is not None):
+        known = None if _is_open(size) else size.dim_value
+        if known is None and size.dim_param:
+            known = dims.setdefault(size.dim_param, number)
+        if known is not None and known != number:
+            what = f" for {size.dim_param!r}" if _is_open(size) else ", as in the model"
+            raise InputError(f"found --shape {typed}, expected {known}{what} in place of {number}", place=place)
+    kind.shape.ClearField("dim")
+    for number in shape:
+        kind.shape.dim.add(dim_value=number)
+    kind.shape.SetInParent()
+
+
+def _check_inputs(graph: Any) -> None:
+    """Raise InputError where inputs are open, with what may be typed for them."""
+    stored = {tensor.name for tensor in graph.initializer}
+    typed: dict[str, None] = {}
+    first = ""
+    for value in graph.input:
+        kind = value.type.tensor_type
+        if value.name in stored or value.type.WhichOneof("value") not in (None, "tensor_type"):
+            continue
+        sizes = list(kind.shape.dim)
+        if kind.HasField("shape") and not any(map(_is_open, sizes)):
+            continue
+        names = [size.dim_param for size in sizes if _is_open(size)]
+        if sizes and all(names):
+            for place, size in enumerate(sizes):
+                for part in _parts(size.dim_param) or [size.dim_param] if _is_open(size) else ():
+                    typed.setdefault("--dim " + shlex.quote(f"{part}={_likely(sizes, place, part)}"))
+        else:
+            guessed = [_likely(sizes, place) for place in range(len(sizes))] or [1, 3, 224, 224]
+            typed["--shape " + shlex.quote(f"{value.name}={as_typed(guessed)}")] = None
+        first = first or value.name
+    if typed:
+        raise InputError(
+            f"found open sizes of inputs, expected them told, for example: {' '.join(typed)}", place=f"input {first}"
+        )
+
+
+def _likely(sizes: list[Any], place: int, name: str = "") -> int:
+    """Size of a dimension, or one that it may well have."""
+    if not _is_open(sizes[place]):
+        return int(sizes[place].dim_value)
+    is_image = len(sizes) == 4
+    channels = 3 if is_image and not _is_open(sizes[3]) and sizes[3].dim_value <= 4 else 1
+    return likely(name or sizes[place].dim_param, place, channels if is_image else None)
+
+
+def _is_open(size: Any) -> bool:
+    """Whether a dimension has no size."""
+    return not size.HasField("dim_value")
+
+
+def _one_of(names: Any, what: str) -> str:
+    shown = ", ".join(sorted(names)[:20])
+    return f"{what} of the model: {shown}" if shown else f"none: the model has not {what}"
+
+
+def _parts(name: str) -> list[str]:
+    """Names that a sum or product is made of; none where it is a plain name."""
+    tree = _tree(name)
+    return [] if tree is None else sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)})
+
+
+def _tree(name: str) -> ast.expr | None:
+    """A name that is a sum or product of others; None where it is none."""
+    try:
+        tree = ast.parse(name, mode="eval").body if len(name) < 200 else None
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+    return tree if isinstance(tree, ast.BinOp) else None
+
+
+def _number(name: str, dims: Mapping[str, int]) -> int | None:
+    """Size of a named dimension, None where it is not told."""
+    tree = _tree(name)
+    if name in dims or tree is None:
+        return dims.get(name)
+
+    def value(tree: ast.expr) -> int:
+        if isinstance(tree, ast.Name):
+            return dims[tree.id]
+        if isinstance(tree, ast.Constant) and type(tree.value) is int:
+            return tree.value
+        if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATIONS:
+            return int(_OPERATIONS[type(tree.op)](value(tree.left), value(tree.right)))
+        raise KeyError(name)
+
+    try:
+        return value(tree)
+    except (KeyError, ZeroDivisionError):
+        return None
