@@ -25,7 +25,7 @@ SEARCH = "The search"
 ALL_INPUTS = "All inputs"
 PROGRAMS = "Compiled programs (memory mapping)"
 NETWORKS = "Networks (tier placement, bank mapping)"
-GRAPHS = "Graphs (packing, operator order; --dim and --shape wherever ONNX models are read)"
+GRAPHS = "Graphs (ONNX, .pt2, TensorFlow Lite)"
 LOOP_BODIES = "Data-flow graphs (modulo scheduling)"
 
 

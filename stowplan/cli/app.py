@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from stowplan import __version__, kinds
 from stowplan.frontends.options import OPTIONS
-from stowplan.options import ALL_INPUTS, SEARCH
+from stowplan.options import ALL_INPUTS, GRAPHS, SEARCH
 from stowplan.portfolio.context import SEARCH_OPTIONS
 
 
@@ -62,6 +62,7 @@ _HEADINGS: dict[str, tuple[str, ...]] = {
     SEARCH: ("time_limit", "seed", "cache"),
     "Plans at hand": ("at_hand", "hint", "hint_program", "keep_close"),
     ALL_INPUTS: ("targets", "target"),
+    GRAPHS: (),
 }
 _FEW = 12
 

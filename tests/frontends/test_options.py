@@ -37,10 +37,8 @@ def test_the_command_line_takes_each_of_them(capsys: pytest.CaptureFixture[str])
         with pytest.raises(SystemExit):
             main(arguments)
         printed[arguments[0]] = " ".join(capsys.readouterr().out.split())
-    commands = {
-        "solve": (solve_command, OPTIONS),
-        "batch": (batch_command, {*OPTIONS} - {"target", "device", "cycles", "fixed"}),
-    }
+    alone = {"target", "device", "cycles", "fixed", "dim", "shape", "keep", "in_place"}
+    commands = {"solve": (solve_command, OPTIONS), "batch": (batch_command, {*OPTIONS} - alone)}
     for command, (function, names) in commands.items():
         for name in names:
             option = OPTIONS[name]
@@ -57,7 +55,7 @@ def test_formats_and_kinds_name_no_others() -> None:
     targets = [each.targets.example for each in formats() if each.targets is not None]
     sources = [look(path, target) for path in EXAMPLES.iterdir() for target in targets]
     taken = {name for source in sources for name in format_of(source).accepts(source)}
-    assert taken == {*OPTIONS} - {"granularity"}
+    assert taken == {*OPTIONS} - {"granularity", "dim", "shape", "in_place"}
     assert {name for kind in kinds.registered() for name in kind.amends} <= {*OPTIONS}
 
 

@@ -12,6 +12,7 @@ import pytest
 import stowplan
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.operator_order.torch_export import problem_of_exported
+from stowplan.log import UnmodelledWarning
 from stowplan.models.operator_order.problem import Problem
 
 
@@ -106,7 +107,7 @@ def test_onnx(tmp_path: Path) -> None:
 
 
 def test_onnx_without_fixed_shapes(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no fixed shape"):
+    with pytest.raises(InputError, match=r"found open sizes of inputs, .* --dim n=1$"):
         stowplan.read(save_onnx(tmp_path / "net.onnx", shape=["n", 3, 4, 4]), target="order")
 
 
@@ -299,12 +300,67 @@ def test_programs_that_write_over_what_they_read() -> None:
     assert problem.tensors[relu.alias_of].id == "linear"
 
 
-def test_shapes_that_are_not_static() -> None:
+class Sizes:
+    """What is exported with a size that is open."""
+
+    @staticmethod
+    def program(**bounds: int) -> Any:
+        torch = pytest.importorskip("torch")
+
+        class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
+            def forward(self, x: Any, y: Any) -> Any:
+                rows = x.shape[0]
+                return torch.cat([x, x.relu()]).reshape(-1).sin(), y[:rows].exp(), torch.zeros(20 - rows, 3).cos()
+
+        shapes = {"x": {0: torch.export.Dim("rows", min=2, **bounds)}, "y": None}
+        return torch.export.export(Module(), (torch.zeros(4, 3), torch.zeros(32)), dynamic_shapes=shapes)
+
+
+def test_open_sizes_are_the_largest_they_may_be(tmp_path: Path) -> None:
+    program = Sizes.program(max=16)
+    (name,) = map(str, program.range_constraints)
+    with pytest.warns(UnmodelledWarning, match=f"planned for the largest size {name}, 16"):
+        problem = problem_of_exported(program)
+    sizes = {tensor.id: tensor.size for tensor in problem.tensors}
+    # What shrinks as they grow is as large as it can be, too: 20 - 2 rows.
+    expected = {"x": 192, "relu": 192, "cat": 384, "reshape": 384, "sin": 384, "slice_1": 64, "exp": 64, "cos": 216}
+    assert {name: sizes[name] for name in expected} == expected
     torch = pytest.importorskip("torch")
-    shapes = ({0: torch.export.Dim("n", min=2, max=8)},)
+    torch.export.save(program, path := tmp_path / "bounded.pt2")
+    smaller = stowplan.read(path, "arena", dim={name: 8})
+    assert {each.id: each.size for each in smaller.buffers}["sin"] == 192
+    for dims, message in (
+        ({name: 17}, f"found --dim {name}=17, expected 2 to 16, as in the program"),
+        ({"rows": 4}, f"found --dim rows, expected an open size of the program: {name}$"),
+    ):
+        with pytest.raises(InputError, match=message):
+            stowplan.read(path, "order", dim=dims)
+    with pytest.raises(UsageError, match="but not --shape"):
+        stowplan.read(path, "order", shape={"x": (4, 3)})
+
+
+def test_open_sizes_without_a_bound_are_asked_for(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    shapes = ({0: torch.export.Dim("n")},)
     program = torch.export.export(torch.nn.Linear(4, 4), (torch.zeros(3, 4),), dynamic_shapes=shapes)
-    with pytest.raises(InputError, match="expected a static one"):
-        problem_of_exported(program)
+    (name,) = map(str, program.range_constraints)
+    torch.export.save(program, path := tmp_path / "open.pt2")
+    with pytest.raises(InputError, match=f"no upper bound of the size {name}, expected one, for example: --dim {name}=128$"):
+        stowplan.read(path, "arena")
+    problem = stowplan.read(path, "order", dim={name: 128})
+    assert [tensor.size for tensor in problem.tensors] == [128 * 16, 128 * 16]
+
+
+def test_sizes_that_depend_on_values_are_the_largest_they_may_be() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return torch.nonzero(x).float()
+
+    with pytest.warns(UnmodelledWarning, match="planned for the largest size u0, 12"):
+        problem = problem_of_exported(torch.export.export(Module(), (torch.zeros(4, 3),)))
+    assert [tensor.size for tensor in problem.tensors] == [48, 12 * 2 * 8, 12 * 2 * 4]
 
 
 def test_a_file_that_is_no_exported_program(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""Inputs that must survive the run, and results in the place of operands, as users ask for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stowplan
+from stowplan.errors import InputError, UsageError
+from tests.paths import EXAMPLES
+
+TFLITE = EXAMPLES / "branches.tflite"
+
+
+def save_onnx(path: Path) -> Path:
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
+    made = [onnx.helper.make_node("Relu", [one], [other]) for one, other in (("x", "a"), ("a", "b"), ("b", "c"))]
+    made.append(onnx.helper.make_node("Transpose", ["c"], ["y"]))
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4, 4]) for name in "xy"]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(made, "g", values[:1], values[1:])), path)
+    return path
+
+
+def save_exported(path: Path) -> Path:
+    torch = pytest.importorskip("torch")
+
+    class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return x.relu().exp().sin().softmax(0)
+
+    torch.export.save(torch.export.export(Module(), (torch.zeros(4, 4),)), path)
+    return path
+
+
+@pytest.fixture(params=["onnx", "pt2"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return {"onnx": save_onnx, "pt2": save_exported}[request.param](tmp_path / f"net.{request.param}")
+
+
+def test_an_input_that_is_kept_lives_to_the_end(model: Path) -> None:
+    for keep, moment in ((), 1), (["x"], 4):
+        arena = stowplan.read(model, "arena", keep=keep)
+        assert {buffer.id: buffer.upper for buffer in arena.buffers}["x"] == moment
+        order = stowplan.read(model, "order", keep=keep)
+        assert ("x" in {order.tensors[number].id for number in order.outputs}) == bool(keep)
+    for target in ("arena", "order"):
+        with pytest.raises(InputError, match=r"found --keep z, expected an input: x$"):
+            stowplan.read(model, target, keep=["z"])
+
+
+def test_results_take_places_where_the_runtime_is_said_to_do_so(model: Path) -> None:
+    sizes = [len(stowplan.read(model, "arena", in_place=way).buffers) for way in (None, "none", "elementwise")]
+    assert sizes == [5, 5, 2]
+    # What is kept is not written over.
+    kept = stowplan.read(model, "arena", in_place="elementwise", keep=["x"])
+    assert [(buffer.lower, buffer.upper) for buffer in kept.buffers] == [(0, 4), (0, 4), (3, 4)]
+    pairs = [sum(len(op.in_place) for op in stowplan.read(model, "order", in_place=way).ops) for way in (None, "none")]
+    assert pairs == [3, 0]
+    with pytest.raises(UsageError, match="found in_place 'all', expected elementwise or none"):
+        stowplan.read(model, "arena", in_place="all")
+
+
+def test_of_tensorflow_lite_models_too() -> None:
+    lives = {buffer.id: (buffer.lower, buffer.upper) for buffer in stowplan.read(TFLITE, keep=["x"], target="arena").buffers}
+    assert lives["0 x"] == (0, 10)
+    assert lives | {"0 x": (0, 2)} == {each.id: (each.lower, each.upper) for each in stowplan.read(TFLITE, "arena").buffers}
+    with pytest.raises(InputError, match=r"branches\.tflite: found --keep a, expected an input: x$"):
+        stowplan.read(TFLITE, "arena", keep=["a"])
+    with pytest.raises(UsageError, match="found keep 'x', expected a list of names"):
+        stowplan.read(TFLITE, "arena", keep="x")
