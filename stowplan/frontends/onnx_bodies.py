@@ -43,20 +43,22 @@ def chosen(node: Any, numbers: _Known) -> Any:
     return next((attribute.g for attribute in bodies_of(node) if attribute.name == wanted), None)
 
 
-def inlined(node: Any, branch: Any) -> Any:
-    """A graph that makes the results of a node that runs it, under names that nothing around it has."""
+def inlined(node: Any, branch: Any, taken: set[str]) -> Any:
+    """A graph that makes the results of a node that runs it, under names that are not taken; they are, afterwards."""
     from onnx import compose, helper
 
     graph = type(branch).FromString(branch.SerializeToString())
-    prefix = f"{next(filter(None, node.output), node.name)}/"
     made = {name for inner in graph.node for name in inner.output}
+    own = made | {tensor.name for tensor in graph.initializer}
+    prefix = f"{next(filter(None, node.output), node.name)}/" if own & taken else ""
+    taken |= {prefix + name for name in own}
     renamed: dict[str, str] = {}
     for value, result in zip(graph.output, node.output, strict=True):
         if value.name not in made or value.name in renamed:
             # A weight, something from around, or one result twice.
             source, value.name = value.name, f"{value.name}/{result}"
             graph.node.append(helper.make_node("Identity", [source], [value.name]))
-        renamed[value.name] = result or f"{prefix}unused"
+        renamed[value.name] = result or f"{prefix}{value.name}"
     compose.add_prefix_graph(graph, prefix, rename_outputs=False, rename_value_infos=False, inplace=True, name_map=renamed)
     return graph
 

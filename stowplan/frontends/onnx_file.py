@@ -17,8 +17,8 @@ from typing import Any
 from stowplan import files
 from stowplan.errors import InputError, MissingDependencyError, first_line, naming, to_install
 from stowplan.frontends import shape_inference
-from stowplan.frontends.onnx_sizes import fix_sizes, graphs_of, is_fixed
-from stowplan.frontends.told_sizes import NONE, ToldSizes, as_typed
+from stowplan.frontends.onnx_sizes import check_told, fix_sizes, graphs_of, is_fixed
+from stowplan.frontends.told_sizes import NONE, ToldSizes
 from stowplan.log import warn_unmodelled
 
 #: Nodes at most, once functions of the model stand in line: a few that call each other twice are any number of nodes.
@@ -155,12 +155,7 @@ def read_onnx_file(path: str | Path, told: ToldSizes = NONE, *, with_bodies: boo
     with naming(path):
         graph, opset, missing = _read_graph(path, onnx, inliner, told, with_bodies)
     name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")
-    file = OnnxFile(onnx, graph, opset, name, missing)
-    for value, shape in told.shapes.items():
-        if (inferred := file.shapes.get(value)) not in (None, shape):
-            message = f"found --shape {as_typed(shape)}, expected {as_typed(inferred)}, by what else is told"
-            raise InputError(message, source=path, place=value)
-    return file
+    return OnnxFile(onnx, graph, opset, name, missing)
 
 
 def _read_graph(
@@ -189,6 +184,7 @@ def _read_graph(
         raise InputError(f"not an ONNX model: {first_line(error)}") from error
     for graph in graphs_of(model.graph):
         _check_nodes(graph, with_bodies)
+        check_told(graph, told)
     if model.ir_version >= 11 and model.configuration:
         warn_unmodelled("it is laid out for several devices, which is not modelled: planned as for one", "configuration")
     return model.graph, max((opset.version for opset in model.opset_import if opset.domain in _STANDARD), default=1), missing

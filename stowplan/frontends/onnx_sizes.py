@@ -62,6 +62,16 @@ def fix_sizes(model: Any, told: ToldSizes) -> None:
     _check_inputs(graph)
 
 
+def check_told(graph: Any, told: ToldSizes) -> None:
+    """Raise InputError where a shape that is told is not what has been inferred."""
+    for value in (*graph.output, *graph.value_info):
+        shape = told.shapes.get(value.name)
+        inferred = tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
+        if shape is not None and is_fixed(value.type) and inferred != shape:
+            message = f"found --shape {as_typed(shape)}, expected {as_typed(inferred)}, by what else is told"
+            raise InputError(message, place=f"value {value.name}")
+
+
 def _store_numbers(graph: Any, told: ToldSizes) -> set[str]:
     """Make inputs that are one whole number, and told, constants of the graph; their names."""
     names = set()
@@ -78,9 +88,10 @@ def _store_numbers(graph: Any, told: ToldSizes) -> set[str]:
 
 def _told_dims(graph: Any, told: ToldSizes, numbers: set[str]) -> dict[str, int]:
     """Sizes of all named dimensions that are told, by their names or by shapes; shapes are written into the graph."""
-    declared = {value.name: value for value in (*graph.input, *graph.output, *graph.value_info)}
-    made = {name for node in graph.node for name in node.output}
-    values = (value for inner in graphs_of(graph) for value in (*inner.input, *inner.output, *inner.value_info))
+    graphs = list(graphs_of(graph))
+    values = [value for inner in graphs for value in (*inner.input, *inner.output, *inner.value_info)]
+    declared = {value.name: value for value in reversed(values)}
+    makers = {name: inner for inner in graphs for node in inner.node for name in node.output}
     open_sizes = (size.dim_param for value in values for size in value.type.tensor_type.shape.dim if _is_open(size))
     names = {part for name in set(open_sizes) if name for part in (name, *_parts(name))}
     for name in told.dims:
@@ -88,11 +99,11 @@ def _told_dims(graph: Any, told: ToldSizes, numbers: set[str]) -> dict[str, int]
             raise InputError(f"found --dim {name}, expected {_one_of(names, 'an open size')}")
     dims = dict(told.dims)
     for name, shape in told.shapes.items():
-        if name not in declared and name not in made:
+        if name not in declared and name not in makers:
             raise InputError(f"found --shape {name}, expected {_one_of([value.name for value in graph.input], 'a value')}")
         value = declared.get(name)
         if value is None:
-            value = graph.value_info.add(name=name)
+            value = makers[name].value_info.add(name=name)
         _unify(value, shape, dims)
     for name, size in dims.items():
         computed = _number(name, {other: dims[other] for other in dims if other != name})

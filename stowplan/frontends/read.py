@@ -145,24 +145,30 @@ def open_input(path: str | Path, options: ReadOptions) -> Opened:
     check_name(options.target)
     source = look(path, options.target)
     input_format = format_of(source)
+    _check_target(path, source, input_format, options)
     accepted = input_format.accepts(source)
     for name in options.given():
         if name not in accepted:
             raise UsageError(f"{path} is {input_format.what}: it takes {spelt_all(accepted)}, but not {spelt(name)}")
-    return _opened(path, source, input_format, options)
+    return _opened(source, input_format, options)
 
 
 def open_with(path: str | Path, options: ReadOptions) -> Opened:
     """As :func:`open_input`, without the options that a file of this format does not take: for suites of many formats."""
     source = look(path, options.target)
     input_format = format_of(source)
-    return _opened(path, source, input_format, options.only(input_format.accepts(source)))
+    _check_target(path, source, input_format, options)
+    return _opened(source, input_format, options.only(input_format.accepts(source)))
 
 
-def _opened(path: str | Path, source: Source, input_format: InputFormat, options: ReadOptions) -> Opened:
-    """The problem of a file that takes all of these options."""
+def _check_target(path: str | Path, source: Source, input_format: InputFormat, options: ReadOptions) -> None:
+    """Raise NoTargetError where a target is needed, and none is named. Which options a file takes may depend on it."""
     if input_format.targets is not None and options.target is None:
         raise NoTargetError(path, input_format.what, _fitting(source, input_format.targets))
+
+
+def _opened(source: Source, input_format: InputFormat, options: ReadOptions) -> Opened:
+    """The problem of a file that takes all of these options."""
     with collecting_unmodelled() as places:
         opened = input_format.open(source, options)
     return opened._replace(warnings=unmodelled_lines(places))

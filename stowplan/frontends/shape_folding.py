@@ -73,12 +73,13 @@ class _Walk:
         short = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MOST]
         for tensor in short:
             self._take(helper.make_node("Constant", [], [tensor.name], value=tensor))
+        taken = {*self.types, *(name for node in nodes for name in node.output)}
         pending, done = nodes[::-1], []
         while pending:
             node = pending.pop()
             branch = onnx_bodies.chosen(node, self.numbers)
             if branch is not None:
-                inlined = onnx_bodies.inlined(node, branch)
+                inlined = onnx_bodies.inlined(node, branch, taken)
                 graph.initializer.extend(inlined.initializer)
                 graph.sparse_initializer.extend(inlined.sparse_initializer)
                 self._declared |= {value.name: value.type for value in (*inlined.value_info, *inlined.output)}
