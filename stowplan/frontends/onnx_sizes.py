@@ -90,8 +90,6 @@ def _told_dims(graph: Any, told: ToldSizes, numbers: set[str]) -> dict[str, int]
     """Sizes of all named dimensions that are told, by their names or by shapes; shapes are written into the graph."""
     graphs = list(graphs_of(graph))
     values = [value for inner in graphs for value in (*inner.input, *inner.output, *inner.value_info)]
-    declared = {value.name: value for value in reversed(values)}
-    makers = {name: inner for inner in graphs for node in inner.node for name in node.output}
     open_sizes = (size.dim_param for value in values for size in value.type.tensor_type.shape.dim if _is_open(size))
     names = {part for name in set(open_sizes) if name for part in (name, *_parts(name))}
     for name in told.dims:
@@ -99,17 +97,24 @@ def _told_dims(graph: Any, told: ToldSizes, numbers: set[str]) -> dict[str, int]
             raise InputError(f"found --dim {name}, expected {_one_of(names, 'an open size')}")
     dims = dict(told.dims)
     for name, shape in told.shapes.items():
-        if name not in declared and name not in makers:
+        places = [value for inner in graphs for value in _values(inner, name)]
+        if not places:
             raise InputError(f"found --shape {name}, expected {_one_of([value.name for value in graph.input], 'a value')}")
-        value = declared.get(name)
-        if value is None:
-            value = makers[name].value_info.add(name=name)
-        _unify(value, shape, dims)
+        for value in places:
+            _unify(value, shape, dims)
     for name, size in dims.items():
         computed = _number(name, {other: dims[other] for other in dims if other != name})
         if computed not in (None, size):
             raise InputError(f"found the size {size} for {name!r}, expected {computed}, by what else is told")
     return dims
+
+
+def _values(graph: Any, name: str) -> list[Any]:
+    """What a graph declares of a value; a declaration that says nothing where only a node makes it."""
+    found = [value for value in (*graph.input, *graph.output, *graph.value_info) if value.name == name]
+    if not found and any(name in node.output for node in graph.node):
+        found = [graph.value_info.add(name=name)]
+    return found
 
 
 def _unify(value: Any, shape: tuple[int, ...], dims: dict[str, int]) -> None:

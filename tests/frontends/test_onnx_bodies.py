@@ -34,7 +34,8 @@ def body(nodes: list[Any], inputs: list[Any], outputs: list[Any]) -> Any:
 
 def save(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], stored: list[Any] | None = None) -> Path:
     graph = onnx.helper.make_graph(nodes, "g", inputs, outputs, stored or [])
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("mine", 1)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
     return path
 
 
@@ -196,6 +197,22 @@ def test_a_choice_that_is_known_is_no_choice(target: str, tmp_path: Path) -> Non
     for size, shape in ((1, (4,)), (3, (4, 3))):
         assert stowplan.read(path, target, dim={"n": size})
         assert read_onnx_file(path, stowplan.frontends.told_sizes.told_sizes((f"n={size}",), ())).shapes["y"] == shape
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_shapes_inside_graphs_may_be_told(is_known: bool, tmp_path: Path) -> None:
+    inner = body([node("Fused", "x", "f", domain="mine"), node("Relu", "f", "z")], [], [info("z")])
+    made = node("If", "c", "y", then_branch=inner, else_branch=inner)
+    cond = onnx.helper.make_tensor("c", BOOL, [], [True])
+    inputs = [info("x", [2, 3]), *([] if is_known else [info("c", [], BOOL)])]
+    path = save(tmp_path / "inside.onnx", [made], inputs, [info("y")], [cond] if is_known else [])
+    with pytest.raises(InputError, match=r"\(--shape [fyz]=SIZES tells it\)$"):
+        stowplan.read(path, "arena")
+    with pytest.warns(UnmodelledWarning, match="nothing is known of a mine::Fused"):
+        problem = stowplan.read(path, "arena", shape={"f": (2, 5)})
+    assert {buffer.size for buffer in problem.buffers if buffer.id not in "xc"} == {40}
+    with pytest.raises(InputError, match="found --shape 4, expected 2x5, by what else is told"):
+        stowplan.read(path, "arena", shape={"f": (2, 5), "z" if not is_known else "y": (4,)})
 
 
 def test_results_are_those_of_a_run(tmp_path: Path) -> None:
