@@ -48,7 +48,7 @@ DOORS = {
 }
 
 #: Tables of places, each with modules in it that import the table: commands, formats, environments, what builds kernels.
-TABLES = {"cli.app", "frontends.formats", "learned_guidance.environments", "compiled.library"}
+TABLES = {"cli.app", "learned_guidance.environments", "compiled.library"}
 
 
 def package_of(parts: tuple[str, ...]) -> str:

@@ -87,6 +87,9 @@ class OnnxFile:
         if shape is None:
             message = f"found no fixed shape, expected one: {self._why_open(name)}"
             raise InputError(message + missing_text(self.missing), place=place or name)
+        if any(size < 0 for size in shape):
+            message = f"found the shape {list(shape)}, expected no negative lengths: an input may be too small"
+            raise InputError(message, place=place or name)
         return shape
 
     def bits(self, name: str) -> int:

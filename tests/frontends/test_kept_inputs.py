@@ -9,6 +9,7 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError, UsageError
+from stowplan.frontends.read import NoTargetError
 from tests.paths import EXAMPLES
 
 TFLITE = EXAMPLES / "branches.tflite"
@@ -48,6 +49,11 @@ def test_an_input_that_is_kept_lives_to_the_end(model: Path) -> None:
     for target in ("arena", "order"):
         with pytest.raises(InputError, match=r"found --keep z, expected an input: x$"):
             stowplan.read(model, target, keep=["z"])
+
+
+def test_a_target_is_asked_for_before_options_are_refused(model: Path) -> None:
+    with pytest.raises(NoTargetError, match=r"name a target such as .*arena"):
+        stowplan.read(model, keep=["x"])
 
 
 def test_results_take_places_where_the_runtime_is_said_to_do_so(model: Path) -> None:

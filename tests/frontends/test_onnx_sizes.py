@@ -141,6 +141,15 @@ def test_a_contrib_operator_whose_result_is_told(tmp_path: Path) -> None:
     assert [tensor.size for tensor in problem.tensors] == [24, 40, 40]
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_input_that_is_too_small_is_named(target: str, tmp_path: Path) -> None:
+    weight = node("Constant", "", "w", value=onnx.helper.make_tensor("w", FLOAT, [1, 1, 9], [0] * 9))
+    path = save(tmp_path / "small.onnx", [weight, node("Conv", "x w", "y")], [info("x", [1, 1, "n"])])
+    with pytest.raises(InputError, match=r"y: found (the shape \[1, 1, -4\], expected no negative|no fixed shape)"):
+        stowplan.read(path, target, dim={"n": 4})
+    assert stowplan.read(path, target, dim={"n": 40})
+
+
 def test_an_input_of_one_number_may_be_told(tmp_path: Path) -> None:
     def branch(kind: str) -> Any:
         return onnx.helper.make_graph([node(kind, "x", f"{kind}z")], kind, [], [info(f"{kind}z", None)])

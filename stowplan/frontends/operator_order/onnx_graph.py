@@ -187,10 +187,7 @@ class _Reader:
         return name in self._readers or self._file.shapes.get(name) is not None
 
     def _bytes(self, name: str) -> int:
-        shape = self._file.shape(name)
-        if any(extent < 0 for extent in shape):
-            raise InputError(f"found the shape {list(shape)}, expected no negative lengths", place=name)
-        return -(-math.prod(shape) * self._file.bits(name) // 8)
+        return -(-math.prod(self._file.shape(name)) * self._file.bits(name) // 8)
 
     def _add(self, name: str, view: int | None = None) -> int:
         if name in self._own:
@@ -222,7 +219,8 @@ def _collapsed(problem: Problem, spans: list[tuple[range, list[int]]]) -> Proble
     """The problem in which nodes that run graphs are one operator each, with the bytes that these need at once."""
     structure = build(problem)
     lives = list(zip(structure.tensor.tolist(), *structure.lives(range(structure.ops)), strict=True))
-    tensors, ops, at = [*problem.tensors], [], 0
+    tensors, at = [*problem.tensors], 0
+    ops: list[Op] = []
     inside: set[int] = set()
     for span, results in spans:
         ops += problem.ops[at : span.start]
