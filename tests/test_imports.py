@@ -47,7 +47,7 @@ DOORS = {
     ("result", "report"),
 }
 
-#: Tables of places, each with modules in it that import the table: commands, formats, environments, what builds kernels.
+#: Tables of places, each with modules in it that import the table: commands, environments, what builds kernels.
 TABLES = {"cli.app", "learned_guidance.environments", "compiled.library"}
 
 

@@ -135,7 +135,8 @@ class UpperBounds:
         from torch.utils._sympy.value_ranges import bound_sympy
 
         upper = bound_sympy(expression, self._ranges).upper
-        return int(upper) if upper.is_Integer else None
+        # Older exports have the largest number there is for none.
+        return int(upper) if upper.is_Integer and upper < 1 << 60 else None
 
 
 def arguments(node: Any) -> Iterator[tuple[Any, Any]]:
