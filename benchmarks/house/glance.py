@@ -60,7 +60,7 @@ INSTANCES = (
 
 def solve(instance: Instance, seconds: float) -> Result:
     """Read and solve an instance."""
-    problem, program, _ = open_input(instance.path, ReadOptions(target=instance.target))
+    problem, program, *_ = open_input(instance.path, ReadOptions(target=instance.target))
     if instance.xla_plan is None:
         return stowplan.solve(problem, time_limit=seconds)
     assert program is not None

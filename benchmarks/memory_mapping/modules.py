@@ -31,7 +31,7 @@ def run_module(path: Path, plans: Path, options: argparse.Namespace) -> dict[str
     """Plan one module; plain values for the table."""
     time_limit, workers = options.time_limit, options.workers
     began = time.monotonic()
-    problem, program, _ = open_input(path, read_options(path, options))
+    problem, program, *_ = open_input(path, read_options(path, options))
     read_seconds = time.monotonic() - began
     given = {}
     if (plans / path.name).exists() and program is not None:

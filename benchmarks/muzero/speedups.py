@@ -53,7 +53,7 @@ def measure(path: Path, xla: Path, target: str, players: Mapping[str, Player], t
 
     ``trained_on`` has names of programs; those of windows and other variants begin with the program's own.
     """
-    problem, program, _ = open_input(path, ReadOptions(target=target))
+    problem, program, *_ = open_input(path, ReadOptions(target=target))
     plans: dict[str, Plan] = {}
     seconds: dict[str, float] = {}
     stronger, plans["greedy"] = stronger_greedy(problem)

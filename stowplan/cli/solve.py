@@ -40,7 +40,7 @@ def solve_command(
     ] = None,
     hint: Annotated[Path | None, option("--hint", "FILE", "What guides the search: a hint file, or a plan.")] = None,
     hint_program: Annotated[
-        Path | None, option("--hint-program", "FILE", "What --hint or --keep-close is for: an earlier version of INPUT.")
+        Path | None, setting("FILE", "What --hint or --keep-close is for: an earlier version of INPUT.")
     ] = None,
     keep_close: Annotated[
         Path | None, option("--keep-close", "PLAN", "An earlier plan: change as little of it as can be, and be never worse.")
@@ -140,7 +140,7 @@ class _Given:
         if self.within is not None and self.keep_close is None:
             raise UsageError("--set keep_close_within says what --keep-close PLAN may cost, and there is no --keep-close")
         if self.hint_program is not None and self.hint is None and self.keep_close is None:
-            raise UsageError("--hint-program says what --hint FILE or --keep-close PLAN is for, and there is neither")
+            raise UsageError("--set hint_program says what --hint FILE or --keep-close PLAN is for, and there is neither")
 
     @property
     def files(self) -> tuple[Path | None, ...]:

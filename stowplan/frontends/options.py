@@ -74,7 +74,7 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
     ] = None
     device: Annotated[
         int | None,
-        Option(ALL_INPUTS, "N", "Of a memory snapshot; the device with the most events if left out.", True, is_shared=False),
+        Option(ALL_INPUTS, "N", "Of a memory snapshot; the device with the most events if left out.", is_shared=False),
     ] = None
     dim: Annotated[
         tuple[str, ...],

@@ -59,7 +59,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     seed: Annotated[int, _flag("N", "Seed of everything random.")] = 0
     workers: Annotated[int, _flag("N", "Processes side by side, at most.")] = 2
     memory_limit: Annotated[
-        int | None, _flag("SIZE", "Memory for the process of each candidate, e.g. 2GB: one that takes more has failed.")
+        int | None,
+        Option(SEARCH, "SIZE", "Memory for each candidate's process, e.g. 2GB: one that takes more has failed."),
     ] = None
     """Bytes that the process of a candidate may hold, with what it has started; threads cannot be held to it."""
     certify: Annotated[bool, Option(SEARCH, "", "Also prove the bound in a way that is checked without solvers.")] = False

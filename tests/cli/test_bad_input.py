@@ -277,7 +277,7 @@ OPTIONS = {
     "--capacity -4096": "'--capacity': found '-4096', expected bytes, or a number with kB, MB, GB ",
     "--capacity 1XB": "'--capacity': found '1XB', expected bytes, or a number with kB, MB, GB ",
     "--capacity viel": "'--capacity': found 'viel', expected bytes",
-    "--memory-limit 1Mi": "'--memory-limit': found '1Mi', expected bytes",
+    "--set memory_limit=1Mi": "--set memory_limit: found '1Mi', expected bytes",
     "--set cache_bytes=0": "found a cache of 0 bytes, expected at least 1",
     "--workers 1.5": "'--workers': found '1.5', expected a whole number",
     "--workers 0x10": "'--workers': found '0x10', expected a whole number",

@@ -183,11 +183,11 @@ def test_a_journal_that_is_no_journal(cli: Cli, suite: Path, tmp_path: Path) -> 
 
 def test_sizes_have_units(cli: Cli, suite: Path, tmp_path: Path) -> None:
     buffers, out = suite / "buffers.csv", tmp_path / "out"
-    assert cli("batch", buffers, "-o", out, "--memory-limit", "1.5 GiB", *BRIEF).code == 0
+    assert cli("batch", buffers, "-o", out, "--set", "memory_limit=1.5 GiB", *BRIEF).code == 0
     assert record(out, "buffers")["settings"]["memory_limit"] == 3 << 29
     # Two workers, and the process that they belong to.
     assert cli("batch", buffers, "-o", out, "--set", "memory_budget=9000000000", *BRIEF).code == 0
     assert record(out, "buffers")["settings"]["memory_limit"] == 3_000_000_000
     for wrong in ("2", "GB", "2 XB", "-1GB", "0"):
-        refused = cli("batch", buffers, "-o", out, "--set", "memory_budget=1GB", "--memory-limit", wrong, *BRIEF)
+        refused = cli("batch", buffers, "-o", out, "--set", "memory_budget=1GB", "--set", f"memory_limit={wrong}", *BRIEF)
         assert (refused.code, len(refused.err.splitlines())) == (0 if wrong == "2" else 2, 0 if wrong == "2" else 1)

@@ -59,8 +59,8 @@ def test_with_the_earlier_program(cli: Cli, tmp_path: Path) -> None:
     kind_of(earlier).initial(earlier)["all_slow"].save(tmp_path / "plan.json")
     lstm = EXAMPLES / "lstm_scan_inf_b32.hlo.txt.gz"
     command = ("solve", lstm, "--target", "teaching", "-q", "--keep-close", tmp_path / "plan.json", *BRIEF)
-    assert "expected the earlier version with it (--hint-program)" in error_line(cli(*command))
-    done = cli(*command, "--hint-program", ALEXNET, "--json")
+    assert "expected the earlier version with it (--set hint_program=FILE)" in error_line(cli(*command))
+    done = cli(*command, "--set", f"hint_program={ALEXNET}", "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert found["details"]["keep_close"]["best_changed"] >= found["details"]["keep_close"]["changed"]
@@ -74,7 +74,7 @@ def test_what_cannot_be_is_said_in_a_line(cli: Cli, yesterday: Yesterday, tmp_pa
     for text in ("much", "-1%", "nan", "inf"):
         line = error_line(cli(*solve, "--keep-close", yesterday.json, "--set", f"keep_close_within={text}"))
         assert f"found '{text}', expected a part of the objective" in line
-    assert "and there is neither" in error_line(cli(*solve, "--hint-program", yesterday.source))
+    assert "and there is neither" in error_line(cli(*solve, "--set", f"hint_program={yesterday.source}"))
     broken = tmp_path / "broken.json"
     broken.write_bytes(
         yesterday.json.read_bytes().replace(b"[5,2,5,0]", b"[0,0,0,0]").replace(b'"objective":9', b'"objective":4')

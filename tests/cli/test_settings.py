@@ -17,7 +17,7 @@ from tests.paths import EXAMPLES
 MISTAKES = {
     "stalls": "--set: found 'stalls', expected NAME=VALUE",
     "stals=allowed": "--set: found 'stals', expected one of .*, stalls, .*; perhaps stalls",
-    "windows=all": "--set: found 'windows', expected one of keep_close_within, ",
+    "windows=all": "--set: found 'windows', expected one of hint_program, keep_close_within, ",
     "work_limit=much": "--set work_limit: found 'much', expected a number",
     "work_limit=-1": "found a work limit of -1.0, expected more than 0",
     "work_limit=3": "found a work limit, which is for deterministic runs: expected --deterministic with it",

@@ -275,14 +275,14 @@ def test_a_plan_of_an_earlier_version_guides(cli: Cli, tmp_path: Path) -> None:
     refused = cli("solve", later, *BRIEF, "--hint", plan)
     assert refused.code == 2
     assert "found a plan for the problem" in error_line(refused)
-    outcome = cli("solve", later, *BRIEF, "--hint", plan, "--hint-program", earlier, "-o", output, "--json")
+    outcome = cli("solve", later, *BRIEF, "--hint", plan, "--set", f"hint_program={earlier}", "-o", output, "--json")
     assert outcome.code == 0
     found = json.loads(outcome.out)
     assert found["provenance"]["options"]["hint"] == "plan"
     # The earlier plan itself comes along: nothing but the capacity has changed.
     assert found["baselines"]["hint"] == json.loads(plan.read_bytes())["objective_ps"]
     assert cli("verify", later, output).code == 0
-    alone = cli("solve", later, *BRIEF, "--hint-program", earlier)
+    alone = cli("solve", later, *BRIEF, "--set", f"hint_program={earlier}")
     assert "there is neither" in error_line(alone)
 
 

@@ -301,12 +301,17 @@ def test_numbers_of_other_libraries_are_numbers(solve_fakes: SolveFakes) -> None
 # ---------------------------------------------------------------------------------------------------------- notes
 
 
-def test_notes_of_the_front_end_are_warnings(solve_fakes: SolveFakes) -> None:
+def test_notes_of_the_front_end_are_warnings(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def solved(notes: tuple[str, ...]) -> Result:
+        problem = msgspec.structs.replace(ladder_problem(), notes=notes)
+        monkeypatch.setattr("tests.portfolio.conftest.ladder_problem", lambda: problem)
+        return solve_fakes("improves")
+
     told = ("trip count of while.1 unknown, taken as 1", "a branch")
-    result = solve_fakes("improves", kind={"notes": lambda problem: told})
+    result = solved(told)
     assert result.warnings == told
     assert all(f"warning    {note}" in result.summary() for note in told)
-    result = solve_fakes("improves", kind={"notes": lambda problem: [f"note {n // 2}" for n in range(100)]})
+    result = solved(tuple(f"note {n // 2}" for n in range(100)))
     assert len(result.warnings) == 20
     assert (result.warnings[0], result.warnings[-1]) == ("note 0", "and 31 more")
 

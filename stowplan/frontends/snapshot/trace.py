@@ -148,7 +148,7 @@ def read_trace(value: Any, device: int | None) -> Trace:
         raise InputError(f"found nothing of device {device}, expected one of {', '.join(map(str, filled))}")
     if device is None and len(filled) > 1:
         others = ", ".join(str(at) for at in filled if at != chosen)
-        warn_unmodelled(f"it has the most events; there are others: {others} (--device)", f"device {chosen}")
+        warn_unmodelled(f"it has the most events; there are others: {others} (--set device=N)", f"device {chosen}")
     events = traces.get(chosen, [])
     trace = Trace(chosen, len(events), snapshot.allocator_settings)
     _Reader(trace).read(events, held.get(chosen, []))

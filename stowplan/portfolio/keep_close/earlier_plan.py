@@ -196,7 +196,7 @@ def needs_program(kind: str) -> UsageError:
     """The error for a plan of a kind, by its title, that does not say what its decisions are of."""
     return UsageError(
         f"found an earlier plan of another problem: plans of {kind} do not name all that they decide, "
-        "expected the earlier version with it (--hint-program)"
+        "expected the earlier version with it (--set hint_program=FILE)"
     )
 
 

@@ -173,7 +173,7 @@ def test_devices(tmp_path: Path) -> None:
     assert [buffer.size for buffer in stowplan.read(path, device=0).buffers] == [1024]
     with pytest.raises(InputError, match="found nothing of device 2, expected one of 0, 1"):
         stowplan.read(path, device=2)
-    with pytest.raises(UsageError, match="--device"):
+    with pytest.raises(UsageError, match="--set device"):
         stowplan.read(ROOT / "examples" / "data" / "buffers.csv", device=0)
 
 
