@@ -202,8 +202,10 @@ def load_policy(path: str | Path, file_format: PolicyFormat[C, N]) -> tuple[Cont
     """
     content = load(path, file_format)
     try:
-        # Sizes that no memory holds are an error as the network is made.
         with torch.random.fork_rng(devices=[]):
+            # First without memory: what is stated in a damaged file may be more than there is.
+            with torch.device("meta"):
+                file_format.network(content).load_state_dict(content.values["weights"], assign=True)
             network = file_format.network(content)
         network.load_state_dict(content.values["weights"])
     except (*DAMAGE, LookupError, ArithmeticError, MemoryError, msgspec.MsgspecError) as error:

@@ -7,9 +7,11 @@ import json
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("torch")
@@ -21,7 +23,7 @@ from stowplan.learned_guidance.memory_mapping.muzero import checkpoint
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-from stowplan.learned_guidance.training.checkpoint import FILE_VERSION, load, save
+from stowplan.learned_guidance.training.checkpoint import FILE_VERSION, load, load_policy, save
 from stowplan.learned_guidance.training.run import run
 from tests.learned_guidance.memory_mapping.muzero.programs import SMALL_NETWORK, other_program, small_config, small_program
 
@@ -164,6 +166,22 @@ def test_weights_of_another_network_are_refused(trained: Path, tmp_path: Path) -
         save(tmp_path / name, POLICY, policy.config, policy.provenance, {"weights": weights})
         with pytest.raises(InputError, match="do not fit"):
             Policy.load(tmp_path / name)
+
+
+def test_no_memory_is_taken_for_sizes_that_the_weights_do_not_have(trained: Path, tmp_path: Path) -> None:
+    policy = load(trained / "policy.pt", POLICY)
+    network = msgspec.structs.replace(policy.config.network, id_embedding=10**7)
+    config = msgspec.structs.replace(policy.config, network=network)
+    save(tmp_path / "large.pt", POLICY, config, policy.provenance, policy.values)
+    devices = []
+
+    def made(content: Any) -> Any:
+        devices.append(torch.get_default_device().type)
+        return POLICY.network(content)
+
+    with pytest.raises(InputError, match="do not fit"):
+        load_policy(tmp_path / "large.pt", replace(POLICY, network=made))
+    assert devices == ["meta"]
 
 
 def test_games_survive_being_packed() -> None:
