@@ -62,7 +62,8 @@ def test_arguments_are_said_once() -> None:
 
 
 def test_a_function_at_hand() -> None:
-    pytest.importorskip("jax", reason="needs jax: pip install '.[xla]'")
+    for name in ("jax", "libtpu"):
+        pytest.importorskip(name, reason=f"needs {name}: pip install '.[xla]'")
     import numpy as np
 
     factor = 3
@@ -87,7 +88,8 @@ def test_without_what_sends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_function_that_cannot_be_sent() -> None:
-    pytest.importorskip("jax", reason="needs jax: pip install '.[xla]'")
+    for name in ("jax", "libtpu"):
+        pytest.importorskip(name, reason=f"needs {name}: pip install '.[xla]'")
     import threading
 
     import numpy as np
