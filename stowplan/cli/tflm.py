@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ENDINGS = (".tflite", ".cc", ".h", ".json")
 
 
-@with_options(inputs=("replace_offline_plan",), search=("deterministic", "seed", "workers"))
+@with_options(inputs=("keep", "replace_offline_plan"), search=("deterministic", "seed", "workers"))
 def tflm_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="TensorFlow Lite model.")],
     options: ReadOptions,
@@ -79,6 +79,7 @@ def tflm_command(
             replace_offline_plan=options.replace_offline_plan,
             reorder=not keep_order,
             kernels=kernels,
+            keep=options.keep,
             options=msgspec.structs.replace(search, time_limit=time_limit),
             cancel=cancel,
             run=not no_run,
@@ -135,6 +136,8 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         f"  remains    {summary.head - summary.bound:,} bytes above the bound",
         f"  order      {f'{summary.moved} operators moved' if summary.moved else 'as in the file'}",
     ]
+    if summary.kept:
+        lines.append(f"  kept       {summary.kept:,} bytes of inputs that survive the run; the runtime's own keeps none")
     if summary.kernels != "none":
         known = f"{summary.operators - summary.unmodelled} of {summary.operators} operators are modelled"
         lines.append(f"  shared     {summary.shared:,} bytes of dying operands ({summary.kernels} kernels; {known})")
@@ -154,7 +157,7 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
 
 
 def _less(gain: int, before: int) -> str:
-    return f"{gain:,} less than the {before:,}" if gain else f"as the {before:,}"
+    return f"{abs(gain):,} {'less' if gain > 0 else 'more'} than the {before:,}" if gain else f"as the {before:,}"
 
 
 def _draw(planned: Planned, png: Path | None, report: Path | None) -> None:

@@ -96,6 +96,8 @@ class _Run:
     shares
         Bytes from a result's begin up to an operand's end, at least, where the result may lie in its bytes: by operand and
         result.
+    kept
+        Tensors that are as they were at the end.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class _Run:
         unchecked: frozenset[int] = frozenset(),
         shift: int = 0,
         shares: Mapping[tuple[int, int], int] | None = None,
+        kept: Sequence[int] = (),
     ):
         self._shares = shares or {}
         self._model, self._offsets, self._scratch, self._unchecked = model, offsets, scratch, unchecked
@@ -122,6 +125,7 @@ class _Run:
         """Operators that work on each variable, and those with other effects, in their sequence."""
         self.wrong: list[str] = []
         self._graph(0, "the input")
+        self._expect(kept, "before the end of the run")
 
     def _span(self, number: int) -> slice | None:
         if not self._offsets or self._offsets[number] < 0 or not self._model.sizes[number]:
@@ -195,6 +199,7 @@ def faults(
     scratch: Mapping[tuple[int, int], Sequence[tuple[int, int]]],
     unchecked: frozenset[int] = frozenset(),
     shares: Mapping[tuple[int, int], int] | None = None,
+    kept: Sequence[int] = (),
 ) -> list[str]:
     """What is wrong, one line each; empty where nothing is.
 
@@ -211,6 +216,8 @@ def faults(
     shares
         Least bytes from the begin of an operator's result up to the end of its operand, for each (operand, result) that may
         share bytes while the operator runs; the end is that of the operand's elements. Others share none.
+    kept
+        Inputs that survive the run.
     """
     before, after = _Model(source), _Model(planned)
     words, counts = after.plan, [len(after.graphs), len(after.sizes)]
@@ -225,7 +232,8 @@ def faults(
             return [f"the operators of subgraph {number} are not those that were there"]
     tables = {(graph, at): each.table for graph, (_, _, every) in enumerate(before.graphs) for at, each in enumerate(every)}
     old_run = _Run(before, (), {})
-    new_run = _Run(after, words[3:], {tables[name]: pieces for name, pieces in scratch.items()}, unchecked, shift, shares)
+    its_scratch = {tables[name]: pieces for name, pieces in scratch.items()}
+    new_run = _Run(after, words[3:], its_scratch, unchecked, shift, shares, kept)
     wrong = list(dict.fromkeys(new_run.wrong))
     if new_run.read != old_run.read:
         wrong.append("an operator reads other values than before")

@@ -2,7 +2,7 @@
 
 The job is ``job.json``: ``models`` names files in the folder, ``plenty`` is an arena that is large enough, in bytes. The
 answer, JSON on standard output, is the head of each; or, with ``seeds`` and ``inferences``, what became of ``source`` and
-``planned``.
+``planned``. ``kept`` are numbers of inputs that survive a run of ``planned``.
 """
 
 from __future__ import annotations
@@ -74,14 +74,21 @@ def least(data: bytes, plenty: int) -> int:
     return high * _UNIT
 
 
-def outputs(data: bytes, arena: int, seed: int, inferences: int) -> list[bytes]:
-    """Bytes of all outputs, one inference after the other, on inputs drawn at random."""
+def outputs(data: bytes, arena: int, seed: int, inferences: int, kept: list[int], *, survives: bool) -> list[bytes]:
+    """Bytes of all outputs, one inference after the other, on inputs drawn at random.
+
+    Kept inputs are the same in all of them; where they survive a run, they are set but once.
+    """
     import numpy as np
 
     interpreter, chance = _interpreter(data, arena), np.random.default_rng(seed)
-    found = []
+    found, once = [], {}
     for _ in range(inferences):
         for number in _numbers(interpreter.get_input_details):
+            if number in once:
+                if not survives:
+                    interpreter.set_input(once[number], number)
+                continue
             details = interpreter.get_input_details(number)
             kind, shape = np.dtype(details["dtype"]), tuple(details["shape"])
             if kind.kind in "iu":
@@ -89,6 +96,8 @@ def outputs(data: bytes, arena: int, seed: int, inferences: int) -> list[bytes]:
             else:
                 values = chance.standard_normal(shape).astype(kind) if kind.kind == "f" else chance.random(shape) < 0.5
             interpreter.set_input(values, number)
+            if number in kept:
+                once[number] = values
         interpreter.invoke()
         found.append(b"".join(interpreter.get_output(number).tobytes() for number in _numbers(interpreter.get_output_details)))
     return found
@@ -113,7 +122,8 @@ def _run(source: bytes, planned: bytes, job: dict[str, Any]) -> dict[str, Any]:
     differs = None
     for seed in range(job["seeds"]):
         # The planned model in its least arena: what is written beyond its bytes shows.
-        pair = [outputs(data, size, seed, job["inferences"]) for data, size in ((source, plenty), (planned, arena))]
+        told = seed, job["inferences"], job["kept"]
+        pair = [outputs(source, plenty, *told, survives=False), outputs(planned, arena, *told, survives=True)]
         wrong = [at for at, (old, new) in enumerate(zip(*pair, strict=True)) if old != new]
         if wrong:
             differs = seed, wrong[0]

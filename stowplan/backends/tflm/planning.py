@@ -17,6 +17,7 @@ from stowplan.backends.search import Search
 from stowplan.backends.tflm import greedy, runtime
 from stowplan.backends.tflm import scratch as scratch_memory
 from stowplan.backends.tflm.check import faults
+from stowplan.backends.tflm.kept import kept_inputs, on_top, without
 from stowplan.backends.tflm.order import Ordered, ordered
 from stowplan.backends.tflm.overlap import Pair, overlaps, unmodelled
 from stowplan.backends.tflm.overlapped_order import floor, improved
@@ -58,6 +59,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """No offsets take less, in any order where :attr:`any_order`, else in the one that was taken."""
     any_order: bool
     """Whether the bound is of all orders."""
+    kept: int
+    """Of that inputs that survive the run take, which lie above all else."""
     kernels: str
     """Whose accesses say which tensors may share bytes."""
     shared: int
@@ -96,7 +99,7 @@ class Planned:
     """The buffers of the order that was taken, scratch memory among them."""
     plan: Plan
     runtime: Plan | None
-    """What the runtime's own planner does with :attr:`problem`; None where operators were moved."""
+    """What the runtime's own planner does with :attr:`problem`; None where operators were moved or inputs are kept."""
 
 
 def plan_model(
@@ -107,6 +110,7 @@ def plan_model(
     replace_offline_plan: bool = False,
     reorder: bool = True,
     kernels: str = "none",
+    keep: Sequence[str] = (),
     options: Options | None = None,
     cancel: threading.Event | None = None,
 ) -> Planned:
@@ -126,6 +130,8 @@ def plan_model(
         Whether operators may run in another order.
     kernels
         Kernels whose accesses say which tensors may share bytes (:mod:`stowplan.backends.tflm.overlap`).
+    keep
+        Inputs that survive the run, by their names: nothing is written to their bytes. The runtime's own planner keeps none.
     options
         Of the searches; 10 seconds for each by default. Deterministic ones find the same plan whatever the load.
     cancel
@@ -134,32 +140,35 @@ def plan_model(
     Raises
     ------
     InputError
-        The file cannot be read, has a plan, or asks for scratch memory of unknown size.
+        The file cannot be read, has a plan, asks for scratch memory of unknown size, or has no input of a name.
     UsageError
         Scratch memory of operators that are not there.
     VerificationError
         The planned model does not hold; this is an error of this package.
     """
     model = _read(path, replace_offline_plan)
-    return _planned(model, path, scratch, measured, reorder, kernels, options or Options(time_limit=10.0), cancel)
+    return _planned(model, path, scratch, measured, reorder, kernels, keep, options or Options(time_limit=10.0), cancel)
 
 
 def _planned(
-    model: TfliteModel,
+    source: TfliteModel,
     path: str | Path,
     scratch: Sequence[str],
     measured: scratch_memory.Scratch | None,
     reorder: bool,
     kernels: str,
+    keep: Sequence[str],
     options: Options,
     cancel: threading.Event | None,
 ) -> Planned:
     """:func:`plan_model` of what was read from a path."""
     began = time.monotonic()
     search = Search(options, cancel)
-    lives = scopes(len(model.tensors), model.subgraphs)
-    sizes = _scratch(model, lives, scratch, measured, path)
+    lives = scopes(len(source.tensors), source.subgraphs)
+    sizes = _scratch(source, lives, scratch, measured, path)
     with naming(path):
+        kept = kept_inputs(source, keep)
+        model = without(source, kept)
         pairs = overlaps(model, kernels)
     may_move = reorder and not model.fixed
     order = ordered(model, sizes, search if may_move else None)
@@ -204,27 +213,37 @@ def _planned(
         bound = least
     else:
         bound = order.bound if may_move else load_bound(given.problem)
-    bound = max(bound, given.floor)
+    bound, head, problem, plan = max(bound, given.floor), best.head, best.problem, best.plan
+    greedy_head = _Arena(source, lives, sizes).placed(()).head if kept else runtimes.head
+    taken_by_kept = sum(source.tensors[number].size for number in kept)
+    if kept:
+        problem, plan, places = on_top(source, kept, problem, plan, head)
+        for number, at in zip(kept, places, strict=True):
+            best.offsets[number] = at
+        head = places[-1] + source.tensors[kept[-1]].size
+        # Below tensors whose offsets are fixed there may be room.
+        bound += 0 if model.fixed else taken_by_kept
     try:
         data = with_offsets(with_orders(model, taken.orders), best.offsets)
     except InputError as error:
         raise error.within(path) from None
     shares = {(pair.operand, pair.result): pair.distance for pair in best.pairs}
-    wrong = faults(model.data, data, best.scratch, model.fixed, shares)
+    wrong = faults(model.data, data, best.scratch, model.fixed, shares, kept)
     if wrong:
         raise VerificationError(f"{path}: the planned model does not hold: {wrong[0]}")
     summary = Summary(
         model=model.name,
         subgraphs=len(model.subgraphs),
         operators=sum(len(graph.operators) for graph in model.subgraphs),
-        tensors=sum(tensor.is_planned for tensor in model.tensors),
-        head=best.head,
-        bound=min(bound, best.head),
+        tensors=sum(tensor.is_planned for tensor in source.tensors),
+        head=head,
+        bound=min(bound, head),
         any_order=any_order,
+        kept=taken_by_kept,
         kernels=kernels,
         shared=sum(shared_bytes(best.problem, best.plan.offsets).values()),
         unmodelled=unmodelled(model, kernels),
-        greedy=runtimes.head,
+        greedy=greedy_head,
         moved=sum(at != to for steps in taken.orders.values() for to, at in enumerate(steps)),
         scratch={f"{graph}:{position}": each for (graph, position), each in sorted(sizes.items()) if each},
         scratch_from="given" if scratch else "measured" if measured is not None else "reference kernels",
@@ -232,8 +251,8 @@ def _planned(
         orders=dict(taken.orders),
         seconds=round(time.monotonic() - began, 3),
     )
-    beside = None if taken.orders else msgspec.structs.replace(runtimes.plan, problem=best.problem.digest)
-    return Planned(model, summary, data, best.problem, best.plan, beside)
+    beside = None if taken.orders or kept else msgspec.structs.replace(runtimes.plan, problem=problem.digest)
+    return Planned(source, summary, data, problem, plan, beside)
 
 
 def plan_and_run(
@@ -247,6 +266,7 @@ def plan_and_run(
     replace_offline_plan: bool = False,
     reorder: bool = True,
     kernels: str = "none",
+    keep: Sequence[str] = (),
     options: Options | None = None,
     cancel: threading.Event | None = None,
 ) -> tuple[Planned, runtime.Run | None, str]:
@@ -272,11 +292,11 @@ def plan_and_run(
     measured: scratch_memory.Scratch | None = None
 
     def plan(reorder: bool = reorder) -> Planned:
-        return _planned(model, path, scratch, measured, reorder, kernels, options or Options(time_limit=10.0), cancel)
+        return _planned(model, path, scratch, measured, reorder, kernels, keep, options or Options(time_limit=10.0), cancel)
 
     def ran(planned: Planned) -> runtime.Run | None:
         is_cancelled = cancel is not None and cancel.is_set()
-        return None if is_cancelled else runtime.run(model, planned.data, seeds=seeds, inferences=inferences)
+        return None if is_cancelled else runtime.run(model, planned.data, keep=keep, seeds=seeds, inferences=inferences)
 
     why = "" if run else "as asked for"
     if run and runtime.version() is None:
@@ -296,7 +316,7 @@ def plan_and_run(
             measured = runtime.measured(model, every=True)
             planned = plan()
             done = ran(planned)
-        if done is not None and done.arena > done.greedy_arena and planned.summary.moved:
+        if done is not None and done.arena - planned.summary.kept > done.greedy_arena and planned.summary.moved:
             # What is persistent stands in the order of preparation, and may leave other gaps.
             planned = plan(reorder=False)
             done = ran(planned)

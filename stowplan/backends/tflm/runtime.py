@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +89,21 @@ def measured(model: TfliteModel, *, every: bool = False, timeout: float = 120.0)
     return found
 
 
-def run(model: TfliteModel, planned: bytes, *, seeds: int = 3, inferences: int = 5, timeout: float = 600.0) -> Run:
+def run(
+    model: TfliteModel,
+    planned: bytes,
+    *,
+    keep: Sequence[str] = (),
+    seeds: int = 3,
+    inferences: int = 5,
+    timeout: float = 600.0,
+) -> Run:
     """The least arenas of a model and of its plan, and whether outputs are equal.
 
     Parameters
     ----------
+    keep
+        Names of inputs that are set before the first inference, and with the plan not again.
     seeds
         Of inputs drawn at random, a new runtime for each.
     inferences
@@ -104,16 +114,23 @@ def run(model: TfliteModel, planned: bytes, *, seeds: int = 3, inferences: int =
     UnsupportedError
         The runtime does not take the model.
     """
-    done = _ask(model, {"source": model.data, "planned": planned}, timeout, seeds, inferences)
+    names = [model.tensors[number].own_name for number in model.subgraphs[0].inputs]
+    kept = [at for at, name in enumerate(names) if name in keep]
+    done = _ask(model, {"source": model.data, "planned": planned}, timeout, seeds, inferences, kept)
     return msgspec.convert({"version": version(), "seeds": seeds, "inferences": inferences, **done}, Run)
 
 
 def _ask(
-    model: TfliteModel, models: Mapping[str, bytes], timeout: float, seeds: int = 0, inferences: int = 0
+    model: TfliteModel,
+    models: Mapping[str, bytes],
+    timeout: float,
+    seeds: int = 0,
+    inferences: int = 0,
+    kept: Sequence[int] = (),
 ) -> dict[str, Any]:
     """What another process finds out about models that are made of one."""
     plenty = _BESIDE + 2 * len(model.data) + sum(tensor.size for tensor in model.tensors)
-    job = {"models": list(models), "plenty": plenty, "seeds": seeds, "inferences": inferences}
+    job = {"models": list(models), "plenty": plenty, "seeds": seeds, "inferences": inferences, "kept": kept}
     with tempfile.TemporaryDirectory(prefix="stowplan-tflm-") as folder:
         for name, data in models.items():
             (Path(folder) / name).write_bytes(data)

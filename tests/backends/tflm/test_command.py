@@ -71,6 +71,17 @@ def test_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--kernels" in capsys.readouterr().err
 
 
+def test_inputs_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = chain(tmp_path / "chain.tflite")
+    assert tflm(path, "--keep", "0", "--no-run") == 0
+    said = capsys.readouterr().out
+    assert "head       768 bytes, 256 more than the 512 of the runtime's own planner" in said
+    assert "kept       256 bytes of inputs that survive the run" in said
+    assert "proven: no order and no offsets take less" in said
+    assert tflm(path, "--keep", "1", "--no-run") == 2
+    assert "chain.tflite: found --keep 1, expected an input: 0" in capsys.readouterr().err
+
+
 def test_deterministic_runs_write_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = wide(tmp_path / "wide.tflite")
     found = []

@@ -126,6 +126,35 @@ def test_no_plan_is_above_greedy(seed: int, tmp_path: Path) -> None:
     assert planned.plan.objective == summary.head
 
 
+@pytest.mark.parametrize("kernels", ["none", "reference"])
+@pytest.mark.parametrize("seed", range(3))
+def test_inputs_that_survive_the_run_lie_above_all_else(seed: int, kernels: str, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    path = drawn(tmp_path / "drawn.tflite", chance, steps=chance.randrange(2, 20))
+    model = read_tflite(path)
+    given = [f"{at}={chance.randrange(1, 900)}" for at in range(len(model.subgraphs[0].operators))]
+    names = [model.tensors[number].own_name for number in model.subgraphs[0].inputs]
+    options = Options(time_limit=1.0)
+    plain = plan_model(path, scratch=given, kernels=kernels, options=options).summary
+    kept = plan_model(path, scratch=given, kernels=kernels, keep=names, options=options)
+    summary = kept.summary
+    assert summary.kept == sum(model.tensors[number].size for number in model.subgraphs[0].inputs) > 0
+    assert plain.head <= summary.head <= summary.greedy + summary.kept
+    assert summary.head == kept.plan.objective == summary.bound
+    rest = [at for number, at in enumerate(summary.offsets) if number not in model.subgraphs[0].inputs]
+    assert min(summary.offsets[number] for number in model.subgraphs[0].inputs) > max(rest)
+
+
+def test_the_check_sees_that_an_input_does_not_survive(tmp_path: Path) -> None:
+    graph = Graph([real(64)] * 4, [0], [3], [Step(NEG, [at], [at + 1]) for at in range(3)])
+    path = save(tmp_path / "named.tflite", graph._replace(tensors=[{**real(64), 3: f"x{at}"} for at in range(4)]))
+    planned = plan_model(path)
+    assert any("before the end of the run" in fault for fault in faults(planned.source.data, planned.data, {}, kept=[0]))
+    assert plan_model(path, keep=["x0"]).summary.head == planned.summary.head + 256
+    with pytest.raises(InputError, match="found --keep x1, expected an input: x0"):
+        plan_model(path, keep=["x1"])
+
+
 def test_the_check_sees_bytes_that_are_shared_and_values_that_are_not_there(tmp_path: Path) -> None:
     planned = plan_model(wide(tmp_path / "wide.tflite"), reorder=False)
     data, offsets = planned.source.data, list(planned.summary.offsets)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stowplan.backends.tflm import runtime, scratch
-from stowplan.backends.tflm.planning import plan_and_run
+from stowplan.backends.tflm.planning import plan_and_run, plan_model
 from stowplan.frontends.arena.tflite_file import read_tflite
 from stowplan.portfolio.context import Options
 from tests.backends.tflm.models import branch, chain, drawn, loop, state, wide
@@ -32,6 +32,18 @@ def test_models_that_are_drawn(seed: int, kernels: str, tmp_path: Path) -> None:
     planned, run, why = plan_and_run(path, seeds=1, kernels=kernels, options=Options(time_limit=1.0))
     assert run is not None, why
     assert (run.greedy_head, run.head, run.differs) == (planned.summary.greedy, planned.summary.head, None)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_kept_inputs_survive(seed: int, tmp_path: Path) -> None:
+    path = drawn(tmp_path / "drawn.tflite", random.Random(seed))
+    model = read_tflite(path)
+    names = [model.tensors[number].own_name for number in model.subgraphs[0].inputs]
+    planned, run, why = plan_and_run(path, seeds=1, kernels="reference", keep=names, options=Options(time_limit=1.0))
+    assert run is not None, why
+    assert (run.greedy_head, run.head, run.differs) == (planned.summary.greedy, planned.summary.head, None)
+    # Set but once, they are overwritten where nobody knows of them.
+    assert runtime.run(model, plan_model(path, kernels="reference").data, keep=names, seeds=1).differs is not None
 
 
 def test_scratch_memory_is_measured(tmp_path: Path) -> None:
