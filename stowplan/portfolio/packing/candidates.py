@@ -50,8 +50,8 @@ MANY_BUFFERS = 200_000
 #: Orders to climb from where there is no time for more: by size, and by size and sections lived through.
 _FEW_ORDERS = (0, 2)
 
-#: Part of the time in which each search looks for plans without overlaps, where there may be some.
-APART_SHARE = 0.2
+#: Part of its time in which a search looks for plans without overlaps, where there may be some.
+APART_SHARE = 0.7
 
 #: Buffers that are placed before a proof is looked for, with overlaps: some tenths of a second.
 QUICK_PLACED = 40_000
@@ -72,36 +72,47 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def apart(problem: Problem, context: Context) -> None:
-    """As if nothing could overlap: what that finds is a plan, so that none is ever lower. Then climbs from it with overlaps."""
+    """:func:`search` as if nothing could overlap."""
+    _search_apart(search, problem, context, "apart")
+
+
+def _search_apart(find: Callable[[Problem, Context], None], problem: Problem, context: Context, source: str) -> None:
+    """A candidate as if nothing could overlap: what it finds is a plan. Then climbs from the best plan with overlaps.
+
+    A deterministic run does all that one without overlaps does, so that its plan is never higher.
+    """
     if is_overloaded(context, find_overload(problem)):
         return
-    plain, best = without_overlaps(problem), None
-    for find in (exact, search) if len(problem.buffers) <= FEW_BUFFERS else (search,):
-        bound = load_bound(plain) if problem.capacity is None else None
-        run = InnerRun(context, APART_SHARE * context.seconds(), bound=bound)
-        run.best = best
-        find(plain, run)
-        best = run.best
-        if run.is_settled:
-            break
-    if best is None or (problem.capacity is not None and best.objective > problem.capacity):
+    plain = without_overlaps(problem)
+    bound = load_bound(plain) if problem.capacity is None else None
+    seconds = context.seconds() if context.options.deterministic else APART_SHARE * context.remaining()
+    run = _ApartRun(problem, source, context, seconds, bound=bound)
+    find(plain, run)
+    best = run.best
+    known = _known(context)
+    if known is not None and (best is None or known.objective < best.objective):
+        best = known
+    if best is None or context.closed() or problem.capacity is not None:
         return
-    context.plan(msgspec.structs.replace(best, problem=problem.digest), "apart")
     data = arrays.build(problem)
     if len(data.size) <= MOST_PROVEN:
-        _climb_apart(problem, context, data, _in_units(best, data), QUICK_PLACED // max(1, len(data.size)))
-        _prove_least(problem, context, "apart")
-    _climb_apart(problem, context, data, _in_units(best, data), context.work(PAIRS, len(data.size) ** 2 + 20_000, least=20))
+        _climb_apart(problem, context, data, _in_units(best, data), QUICK_PLACED // max(1, len(data.size)), source)
+        _prove_least(problem, context, source)
+    rounds = context.work(PAIRS, len(data.size) ** 2 + 20_000, least=20)
+    _climb_apart(problem, context, data, _in_units(best, data), rounds, source)
 
 
-def _climb_apart(problem: Problem, context: Context, data: Data, offsets: Ints, rounds: int | None) -> None:
-    """With overlaps, from a plan without."""
+def _climb_apart(problem: Problem, context: Context, data: Data, offsets: Ints, rounds: int | None, source: str) -> None:
+    """With overlaps, from a plan."""
     tell = functools.partial(_tell, problem, context, data)
-    HeuristicSearch(data, _target(problem, data), context.seed(), tell, context.closed).climb_from(offsets, "apart", rounds)
+    HeuristicSearch(data, _target(problem, data), context.seed(), tell, context.closed).climb_from(offsets, source, rounds)
 
 
 def climb(problem: Problem, context: Context) -> None:
     """Outward from the peaks; then placing from the bottom up with other keys, and from few orders, where all take long."""
+    if problem.overlaps:
+        _search_apart(climb, problem, context, "climb")
+        return
     _place_from_peaks(problem, context)
     _search(problem, context, _FEW_ORDERS, "climb", 1)
 
@@ -157,18 +168,24 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
 
 def exact(problem: Problem, context: Context) -> None:
     """Search over canonical plans."""
+    if problem.overlaps:
+        # What it proves is of plans that share nothing.
+        _search_apart(exact, problem, context, "canonical")
+        return
     _exact(problem, context, "canonical")
 
 
 def canonical2(problem: Problem, context: Context) -> None:
     """The same with other orders: how long it takes is a matter of luck, and the luckier of two is soon done."""
+    if problem.overlaps:
+        _search_apart(canonical2, problem, context, "canonical2")
+        return
     _exact(problem, context, "canonical2", 1, simple_orders=False)
 
 
 def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, simple_orders: bool = True) -> None:
     began = time.monotonic()
-    if problem.overlaps or is_overloaded(context, find_overload(problem)):
-        # It would prove bounds of plans without.
+    if is_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
     known = _known(context)
@@ -181,7 +198,9 @@ def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, 
 
 def beam2(problem: Problem, context: Context) -> None:
     """Beams of another seed: how long they take is a matter of luck."""
-    if not is_overloaded(context, find_overload(problem)):
+    if problem.overlaps:
+        _search_apart(beam2, problem, context, "beam2")
+    elif not is_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
         if len(data.size) > 0:
             _search_by_beams(problem, context, data, "beam2", 1)
@@ -255,7 +274,7 @@ def presolve(problem: Problem, context: Context) -> None:
         quick = HeuristicSearch(plain, 0, context.seed(), lambda _, offsets, __: best.append(offsets), context.closed)
         quick.climb_orders(range(orders.PEAK + 1), "apart", 0)
         if best:
-            _climb_apart(problem, context, data, best[-1] * plain.unit // data.unit, QUICK_PLACED // len(data.size))
+            _climb_apart(problem, context, data, best[-1] * plain.unit // data.unit, QUICK_PLACED // len(data.size), "apart")
     _prove_least(problem, context, "presolve")
     if not context.closed():
         _solve_model(problem, context, presolve_seconds(context))
@@ -384,3 +403,26 @@ class InnerRun(Context):
     def remaining(self) -> float:
         """Seconds left."""
         return max(0.0, self._end - time.monotonic())
+
+
+class _ApartRun(InnerRun):
+    """The same for a problem without its overlaps: plans are told of, bounds are not.
+
+    Parameters
+    ----------
+    problem
+        The one with overlaps.
+    source
+        What plans are found by.
+    """
+
+    def __init__(self, problem: Problem, source: str, outer: Context, seconds: float, *, bound: int | None):
+        super().__init__(outer, seconds, bound=bound)
+        self._problem, self._source = problem, source
+
+    def plan(self, plan: Plan, source: str) -> None:
+        """Keep the best, and tell of it."""
+        before = self.best
+        super().plan(plan, source)
+        if self.best is not before and (self._problem.capacity is None or plan.objective <= self._problem.capacity):
+            self._outer.plan(msgspec.structs.replace(plan, problem=self._problem.digest), self._source)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stowplan.kinds import Prover
@@ -59,14 +60,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     fit = problem.capacity is not None
     share = 0.6 if not small or (is_plain and fit) else 1.0 if is_plain else 0.1 if fit else 0.25
     candidates = [in_caller(Candidate("search", "heuristic", share=share), options)]
-    if problem.overlaps:
-        candidates.append(in_caller(Candidate("apart", "heuristic"), options))
-    if small and problem.overlaps:
-        # Beams and canonical plans know of none: what they prove would not hold.
-        candidates.append(Candidate("cpsat", "exact"))
-        if len(problem.buffers) <= FEW_BUFFERS and not options.deterministic:
-            candidates.insert(0, PRESOLVER)
-    elif small:
+    if small:
         canonical = Candidate("canonical", "exact", share=0.4 if is_plain and not fit else 0.6)
         candidates.append(in_caller(canonical, options))
         if is_plain and not fit:
@@ -76,7 +70,23 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         candidates.append(Candidate("cpsat", "exact", share=0.4))
     else:
         candidates.append(Candidate("climb", "heuristic", share=0.6))
-    return candidates
+    return _with_overlaps(problem, options, candidates) if problem.overlaps else candidates
+
+
+def _with_overlaps(problem: Problem, options: Options, plain: Sequence[Candidate]) -> list[Candidate]:
+    """A search and a model that know of overlaps, beside the candidates of a problem that has none.
+
+    These look for plans that share nothing, so that what they prove does not hold, and climb from the best.
+    """
+    is_few = len(problem.buffers) <= FEW_BUFFERS
+    search = in_caller(Candidate("search", "heuristic", share=0.4), options)
+    apart = in_caller(Candidate("apart", "heuristic", share=0.6), options)
+    others = [replace(other, family="heuristic") for other in plain[1:] if other.name != "cpsat"]
+    if len(problem.buffers) > EXACT_BUFFERS:
+        return [search, apart, *others]
+    cpsat = Candidate("cpsat", "exact", share=1.0 if is_few else 0.4)
+    first = [PRESOLVER] if is_few and not options.deterministic else []
+    return [*first, search, others[0], cpsat, apart, *others[1:]]
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:

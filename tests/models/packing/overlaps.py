@@ -45,6 +45,22 @@ def random_overlaps(seed: int, most: int = 5, capacity: int | None = None) -> Pr
     return Problem(name=f"overlaps {seed}", buffers=tuple(buffers), capacity=capacity)
 
 
+def random_graph(seed: int, count: int, longest: int) -> Problem:
+    """Results of operators that run one after the other; up to two operands that die at one may share bytes with its result."""
+    chance = random.Random(seed)
+    sizes = [16 * chance.randrange(1, 129) for _ in range(count)]
+    ends = [min(count, at + 1 + chance.randrange(1, longest)) for at in range(count)]
+    buffers: list[Buffer] = []
+    for at, (size, end) in enumerate(zip(sizes, ends, strict=True)):
+        dying = [other for other in range(at) if ends[other] == at + 1][:2]
+        overlaps = tuple(
+            Overlap(operand=f"b{other}", distance=16 * chance.randrange(sizes[other] // 16 + 1)) for other in dying
+        )
+        told = overlaps or msgspec.UNSET
+        buffers.append(Buffer(id=f"b{at}", lower=at, upper=end, size=size, alignment=16, overlaps=told))
+    return Problem(name=f"graph {seed}", buffers=tuple(buffers))
+
+
 def sharing(problem: Problem, offsets: Sequence[int]) -> set[tuple[int, int]]:
     """Pairs, smaller number first, that share a byte at a moment and must not, cell by cell."""
     number = {buffer.id: at for at, buffer in enumerate(problem.buffers)}

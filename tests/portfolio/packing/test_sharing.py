@@ -10,12 +10,14 @@ from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.csv_files import parse
 from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.verify import verify
+from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing import arrays, candidates
 from stowplan.portfolio.packing.keep_close import ejected
+from stowplan.portfolio.packing.kind import KIND
 from stowplan.portfolio.packing.search import Placements
 from stowplan.report.presenter import presenter_for
 from tests.models.packing.cases import Recorder
-from tests.models.packing.overlaps import least_height, random_overlaps
+from tests.models.packing.overlaps import least_height, random_graph, random_overlaps
 from tests.models.packing.test_overlaps import CHAIN
 
 
@@ -77,6 +79,30 @@ def test_no_plan_is_higher_than_without_overlaps() -> None:
             assert context.best.objective <= plain.best.objective, seed
             lower += context.best.objective < plain.best.objective
     assert lower > 3
+
+
+def test_no_candidate_finds_less_than_without_overlaps() -> None:
+    problem = random_graph(1, count=80, longest=30)
+    lower = 0
+    for with_overlaps, without in (
+        (candidates.apart, candidates.search),
+        (candidates.exact, candidates.exact),
+        (candidates.canonical2, candidates.canonical2),
+        (candidates.beam2, candidates.beam2),
+    ):
+        plain = Recorder(without_overlaps(problem), time_limit=0.002, deterministic=True)
+        without(plain.problem, plain)
+        context = Recorder(problem, time_limit=0.002, deterministic=True)
+        with_overlaps(problem, context)
+        assert plain.best is not None
+        assert context.best is not None
+        assert context.best.objective <= plain.best.objective
+        assert all(bound <= load_bound(problem) or bound == context.best.objective for bound in context.bounds)
+        lower += context.best.objective < plain.best.objective
+    assert lower
+    options = Options(deterministic=True)
+    names = [{candidate.name for candidate in KIND.candidates(each, options)} for each in (problem, plain.problem)]
+    assert names[0] == {*names[1], "apart"}
 
 
 def test_runs_find_and_prove_the_least_height() -> None:
