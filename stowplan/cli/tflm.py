@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,6 +21,7 @@ from stowplan.portfolio.context import Options
 if TYPE_CHECKING:
     from stowplan.backends.tflm.planning import Planned, Summary
     from stowplan.backends.tflm.runtime import Run
+    from stowplan.certificates.certificate import Certificate
 
 #: Endings of files that are written.
 _ENDINGS = (".tflite", ".cc", ".h", ".json")
@@ -52,6 +54,14 @@ def tflm_command(
     keep_order: Annotated[bool, option("--keep-order", "", "Operators stay in the order of the file.")] = False,
     no_run: Annotated[bool, option("--no-run", "", "Do not run the models, whether the runtime is installed or not.")] = False,
     time_limit: Annotated[float, option("--time-limit", "SECONDS", "For the order and for the offsets, each.")] = 10.0,
+    certificate: Annotated[
+        Path | None,
+        option(
+            "--certificate",
+            "FILE",
+            "Write a proof for this order here, and .problem.json and .plan.json beside it, for 'stowplan verify --bound'.",
+        ),
+    ] = None,
     report: Report = None,
     png: Picture = None,
     as_json: Annotated[bool, option("--json", "", "Print the result as JSON.")] = False,
@@ -61,17 +71,20 @@ def tflm_command(
 ) -> None:
     """Plan the arena of a TensorFlow Lite Micro model.
 
-    The order of its operators, and offsets for its tensors. Never above the runtime's own planner. With the extra 'tflm' the
-    model is run with the plan and without: the least arena is found, and outputs are compared.
+    An order of operators, and offsets, never above the runtime's own planner. With the extra 'tflm' the model is run with the
+    plan and without: the least arena is found, outputs are compared.
     """
     written = output or []
     for path in written:
         if path.suffix not in _ENDINGS:
             raise UsageError(f"-o: found {path.name!r}, expected a name that ends in {', '.join(_ENDINGS)}")
-    check_outputs((*written, report, png), inputs=(model,))
+    proofs = () if certificate is None else tuple(certificate.with_suffix(end) for end in (".problem.json", ".plan.json"))
+    check_outputs((*written, certificate, *proofs, report, png), inputs=(model,))
     from stowplan.backends.tflm.planning import plan_and_run
     from stowplan.log import collecting_unmodelled, unmodelled_lines
+    from stowplan.models.packing.problem import Problem
 
+    check_picture(Problem(name=model.stem, buffers=()), png)
     with collecting_unmodelled() as unmodelled, stopping() as cancel:
         planned, run, why = plan_and_run(
             model,
@@ -85,14 +98,19 @@ def tflm_command(
             run=not no_run,
             on_progress=(lambda text: None) if quiet else note,
         )
-    check_picture(planned.problem, png)
     for path in written:
         files.write_atomic(path, _content(path, planned, run))
+    lines = _lines(planned.summary, run, why)
+    if certificate is not None:
+        shown = _certified(planned, time_limit, cancel.is_set)
+        for path, document in zip((certificate, *proofs), (shown, planned.problem, planned.plan), strict=True):
+            document.save(path)
+        lines.append(f"  proof      {shown.form}: no offsets take less than {shown.bound:,} bytes in this order")
     warnings = unmodelled_lines(unmodelled)
     if as_json:
         say_json(_as_json(planned, run) | {"warnings": warnings, "not_run": why})
     else:
-        say("\n".join((*_lines(planned.summary, run, why), *(f"  warning    {line}" for line in warnings))))
+        say("\n".join((*lines, *(f"  warning    {line}" for line in warnings))))
     if png is not None or report is not None:
         _draw(planned, png, report)
     if cancel.is_set():
@@ -109,6 +127,13 @@ def _as_json(planned: Planned, run: Run | None) -> dict[str, object]:
         "proven": summary.is_proven,
         "runtime": None if run is None else msgspec.to_builtins(run),
     }
+
+
+def _certified(planned: Planned, seconds: float, should_stop: Callable[[], bool]) -> Certificate:
+    """A proof that nothing is lower than the plan in its order, or than as much as can be shown."""
+    from stowplan.certificates.maker import certify
+
+    return certify(planned.problem, bound=planned.plan.objective, plan=planned.plan, seconds=seconds, should_stop=should_stop)
 
 
 def _content(path: Path, planned: Planned, run: Run | None) -> bytes:

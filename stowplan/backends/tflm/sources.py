@@ -22,7 +22,7 @@ def source(stem: str, data: bytes) -> bytes:
 def header(stem: str, data: bytes, sizes: Mapping[str, int]) -> bytes:
     """The ``.h`` file: the array's size, and sizes of the arena by what they are of (``head``; the whole arena is ``""``)."""
     array, arena = names(stem)
-    lines = ["#include <cstdint>", "", f"constexpr unsigned int {array}_size = {len(data)};"]
+    lines = ["#pragma once", "", "#include <cstdint>", "", f"constexpr unsigned int {array}_size = {len(data)};"]
     for part, size in sizes.items():
         lines.append(f"constexpr unsigned int {arena}{f'_{part}' if part else ''}_size = {size};")
     return ("\n".join([*lines, f"extern const unsigned char {array}[];"]) + "\n").encode()

@@ -71,6 +71,21 @@ def test_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--kernels" in capsys.readouterr().err
 
 
+def test_the_head_has_a_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proof = tmp_path / "proof.json"
+    path = chain(tmp_path / "chain.tflite")
+    for kernels, head in (("none", 512), ("reference", 256)):
+        assert tflm(path, "--no-run", "--kernels", kernels, "--certificate", proof) == 0
+        assert f"proof      load: no offsets take less than {head} bytes in this order" in capsys.readouterr().out
+        checked = ["verify", tmp_path / "proof.problem.json", tmp_path / "proof.plan.json", "--bound", proof]
+        with pytest.raises(SystemExit) as done:
+            main([*map(str, checked)])
+        assert done.value.code in (0, None)
+        assert f"{head} bytes" in capsys.readouterr().out
+    assert tflm(path, "--no-run", "--certificate", path) == 2
+    assert "chain.tflite" in capsys.readouterr().err
+
+
 def test_inputs_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = chain(tmp_path / "chain.tflite")
     assert tflm(path, "--keep", "0", "--no-run") == 0
@@ -124,6 +139,7 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ([planned], "--set replace_offline_plan=yes plans anew"),
         ([whole, "-o", tmp_path / "model.bin"], "expected a name that ends in .tflite, .cc, .h, .json"),
         ([whole, "--scratch", tmp_path / "none.json"], "none.json"),
+        ([whole, "--png", tmp_path / "arena.jpg"], "expected .png, .svg or .pdf"),
     ):
         assert tflm(*arguments, "--no-run") == 2
         (line,) = capsys.readouterr().err.splitlines()
