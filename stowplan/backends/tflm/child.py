@@ -82,7 +82,8 @@ def outputs(data: bytes, arena: int, seed: int, inferences: int, kept: list[int]
     import numpy as np
 
     interpreter, chance = _interpreter(data, arena), np.random.default_rng(seed)
-    found, once = [], {}
+    found: list[bytes] = []
+    once: dict[int, Any] = {}
     for _ in range(inferences):
         for number in _numbers(interpreter.get_input_details):
             if number in once:
