@@ -27,7 +27,7 @@ from typing import IO, Any, NoReturn
 
 import msgspec
 
-from stowplan.backends.xla.dumps import DUMPED, is_assigned, write_assigned, write_compiled
+from stowplan.backends.xla.dumps import DUMPED, hbm_bytes, is_assigned, write_assigned, write_compiled
 from stowplan.backends.xla.sharding import Partition, build_mesh, loads
 from stowplan.backends.xla.workload import ArrayShape, Workload, shapes_of
 from stowplan.errors import UsageError
@@ -72,6 +72,8 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     seconds: float = 0.0
     resident_bytes: int = 0
     """Most memory that the process has had."""
+    hbm_bytes: int = 0
+    """What the program has in slow memory at most, where the compiler said it."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -109,8 +111,7 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
                 lowered, digest = _lower(request, stage)
                 answer = Done(digest)
             else:
-                _compile(lowered, request)
-                answer = Done()
+                answer = Done(hbm_bytes=_compile(lowered, request))
         except (Exception, SystemExit) as error:
             # A module may end its interpreter when it is imported; the answer says so.
             answer = _failed(error, stage)
@@ -170,6 +171,7 @@ def _kept(asked: Compile, answer: bytes) -> Done | Failed:
     try:
         if isinstance(result, Done):
             write_assigned(_dump_of(asked), Path(asked.folder))
+            result = msgspec.structs.replace(result, hbm_bytes=hbm_bytes(_dump_of(asked)))
     except Exception as error:
         result = Failed(_message(error, "compile"), "compile")
     shutil.rmtree(_dump_of(asked), ignore_errors=True)
@@ -316,12 +318,14 @@ def _options(request: Compile, dump: str) -> dict[str, Option]:
     return {**request.options, **dict(zip(DUMPED, (dump, True), strict=True))}
 
 
-def _compile(lowered: Any, request: Compile) -> None:
+def _compile(lowered: Any, request: Compile) -> int:
+    """Write the files; what the program has in slow memory, bytes."""
     folder = Path(request.folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix="dump.") as dump:
         compiled = lowered.compile(compiler_options=_options(request, dump))
         write_compiled(compiled.as_text(), folder)
         write_assigned(Path(dump), folder)
+        return hbm_bytes(Path(dump))
 
 
 def _end_with_parent() -> None:

@@ -171,6 +171,7 @@ class Compiler:
             workload=self._digest,
             processor_seconds=round(done.processor_seconds, 3),
             seconds=round(done.seconds, 3),
+            hbm_bytes=done.hbm_bytes,
             error=(answer.message or "no message") if isinstance(answer, Failed) else "",
         )
 

@@ -24,6 +24,7 @@ _BEFORE, _AFTER = "after_optimizations_before_buffer_assignment", "after_optimiz
 _METADATA = re.compile(r',? metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}')
 _ATTRIBUTES = re.compile(r', frontend_attributes=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
 _ALLOCATION = re.compile(r"(?m)^(?=allocation \d+:)")
+_HBM = re.compile(r"\(color=0\)\nTotal bytes: (\d+)")
 _FAST_ALLOCATION = re.compile(r"allocation \d+: size \d+, color [1-9]\d*,")
 
 
@@ -32,6 +33,13 @@ def write_assigned(dump: Path, folder: Path) -> None:
     _write(folder / PROGRAM, slim(_dumped(dump, _BEFORE)))
     _write(folder / ASSIGNED, slim(_dumped(dump, "after_optimizations")))
     _write(folder / OFFSETS, fast_allocations(_dumped(dump, "after_optimizations-buffer-assignment")))
+
+
+def hbm_bytes(dump: Path) -> int:
+    """What the program has in slow memory at most, arguments and results among it, as the compiler says; 0 where it does not."""
+    paths = sorted(dump.glob("*.after_optimizations-memory-usage-report.txt"), key=lambda path: path.stat().st_size)
+    total = _HBM.search(paths[-1].read_text()) if paths else None
+    return 0 if total is None else int(total[1])
 
 
 def write_compiled(text: str, folder: Path) -> None:

@@ -39,6 +39,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Digest of the lowered function."""
     processor_seconds: float
     seconds: float
+    hbm_bytes: int = 0
+    """What the program has in slow memory at most; 0 where it is not known."""
     error: str = ""
     """The compiler's message where it refused; there are no other files then."""
     format: str = FORMAT

@@ -1,0 +1,137 @@
+"""What the compiler says of a policy: bytes from a preview, cycles from a full compile, both in children and kept on disk."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stowplan import files
+from stowplan.backends.jax.policy import Policy
+from stowplan.backends.xla import compiler
+from stowplan.backends.xla.child import Compile, Done, Lower, Preview, Previewed
+from stowplan.backends.xla.compiler import Compiler
+from stowplan.backends.xla.process import CompileError, CompilingProcess
+from stowplan.backends.xla.score import Scorer, scored_program
+from stowplan.backends.xla.store import Compiled, Record, WorkloadStore, result_key
+from stowplan.backends.xla.workload import Workload
+from stowplan.deadline import Deadline
+from stowplan.errors import UsageError
+from stowplan.frontends.hlo import read_module
+from stowplan.hardware.targets import Target, xla_chip
+
+
+class Previews:
+    """Asks one child for previews of workloads; a context manager.
+
+    Parameters
+    ----------
+    target
+        What is compiled for.
+    name, identity
+        Of the program: results of equal identities and policies are the same.
+    folder
+        Where results are kept and looked for; a temporary one where None.
+    compile_limit
+        Seconds for one preview or compile.
+    deadline
+        Of all.
+    """
+
+    def __init__(
+        self, target: Target, name: str, identity: str, folder: str | Path | None, compile_limit: float, deadline: Deadline
+    ):
+        self._target, self._chip, self._name, self._identity = target, xla_chip(target), name, identity
+        self._temporary = tempfile.TemporaryDirectory(prefix="stowplan-jax-") if folder is None else None
+        self._folder = Path(self._temporary.name if self._temporary else folder or ".")
+        self._compile_limit, self._deadline = compile_limit, deadline
+        self._versions = compiler.versions()
+        self._process: CompilingProcess | None = None
+        self.made = 0
+        """Previews that were made, not found."""
+        self.compiles = 0
+        self.processor_seconds = 0.0
+
+    def __enter__(self) -> Previews:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process is not None:
+            self._process.end()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def of(self, policy: Policy, make: Callable[[], Workload]) -> Record:
+        """The preview of a policy, kept or made: with bytes of slow memory, or the compiler's message.
+
+        Raises
+        ------
+        CompileError
+            The function cannot be rebuilt there, or the child died.
+        UsageError
+            A topology that libtpu does not know, or a mesh that does not fit it.
+        TimeLimitError
+            It took too long.
+        """
+        digest = files.digest({"program": self._identity, "policy": policy})
+        store = WorkloadStore(self._folder, self._name, digest)
+        kept = store.find(result_key({}, self._versions, self._chip.machine), preview=True)
+        if kept is not None:
+            return kept.record
+        with store.scratch() as scratch:
+            answer = self._asked(Lower(make(), self._chip.topology, self._chip.config), Compile({}, str(scratch)))
+            self.made += 1
+            if not isinstance(answer, Done) and answer.stage == "place":
+                raise UsageError(f"{self._name} on {self._chip.machine}: {answer.message}")
+            if not isinstance(answer, Done) and answer.stage in ("import", "trace"):
+                raise CompileError(f"{self._name}: cannot {answer.stage} the function: {answer.message}")
+            done = answer if isinstance(answer, Done) else Done()
+            self.processor_seconds += done.processor_seconds
+            record = Record(
+                options={},
+                versions=self._versions,
+                topology=self._chip.machine,
+                workload=digest,
+                processor_seconds=round(done.processor_seconds, 3),
+                seconds=round(done.seconds, 3),
+                hbm_bytes=done.hbm_bytes,
+                error="" if isinstance(answer, Done) else answer.message or "no message",
+            )
+            # A process that died may not do so again.
+            if not isinstance(answer, Done) and answer.stage == "end":
+                return record
+            return store.keep(scratch, record, preview=True).record
+
+    def _asked(self, lower: Lower, asked: Compile) -> Any:
+        if self._process is None or not self._process.is_alive:
+            self._process = CompilingProcess(
+                compiler.CHILD_COMMAND, self._chip.accelerator, compiler.MEMORY_LIMIT, self._compile_limit, self._name
+            )
+        answer = self._process.ask(Preview(lower, [asked], 1), self._deadline)
+        if not isinstance(answer, Previewed):
+            raise CompileError(f"{self._name}: the compiling process ended")
+        return answer.answers[0]
+
+    def compiled(self, workload: Workload) -> tuple[int, int]:
+        """Cycles by the careful score, and bytes of slow memory, of a full compile.
+
+        Raises
+        ------
+        CompileError
+            XLA refused, or died.
+        TimeLimitError
+            It took too long.
+        """
+        with Compiler(workload, target=self._target.name, folder=self._folder, compile_limit=self._compile_limit) as compiling:
+            result = compiling.compile({}, self._deadline)
+            self.compiles += compiling.compiles
+            self.processor_seconds += compiling.processor_seconds
+        if result.error:
+            raise CompileError(f"{self._name}: {result.error}")
+        return _cycles(result, self._target), result.record.hbm_bytes
+
+
+def _cycles(result: Compiled, target: Target) -> int:
+    scorer = Scorer(scored_program(read_module(result.program_path)), target)
+    return scorer.score(scorer.read(result)).total

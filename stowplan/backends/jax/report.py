@@ -1,0 +1,116 @@
+"""What came of fitting: every policy that was tried, what the compiler said of it, and the one that was taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+from stowplan.backends.jax.policy import Policy
+from stowplan.errors import InputError, brief
+
+FORMAT = "stowplan.jax.fit"
+VERSION = 1
+
+_MIB = 1 << 20
+
+
+class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A policy, and what is known of it."""
+
+    policy: Policy
+    saved_bytes: int
+    """What its parts save, as the plan counts it; what is offloaded is not among it."""
+    recomputed_seconds: float
+    """Of what its parts make again, by the roofline of the target."""
+    predicted_bytes: int = 0
+    """Peak expected of it, from that of making everything again; 0 where nothing was expected."""
+    hbm_bytes: int = 0
+    """Peak as the compiler says, arguments and results among it; 0 where it was not asked."""
+    cycles: int = 0
+    """Cycles of a full compile, scored with care; 0 where there was none."""
+    host_bytes: int = 0
+    """What it offloads to the host, one way."""
+    error: str = ""
+    """The compiler's message where it refused."""
+
+
+class FitReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What came of it."""
+
+    name: str
+    target: str
+    limit: int
+    """Bytes."""
+    candidates: tuple[Candidate, ...]
+    best: int
+    """Position of the one that was taken."""
+    lines: tuple[str, ...] = ()
+    """Where each value that it saves is made: name, shape, operator, file and line."""
+    previews: int = 0
+    """Those that were made, not found."""
+    compiles: int = 0
+    seconds: float = 0.0
+    processor_seconds: float = 0.0
+    """Of previews and compiles."""
+    notes: tuple[str, ...] = ()
+    format: str = FORMAT
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.best < len(self.candidates):
+            raise InputError(f"found best candidate {self.best} of {len(self.candidates)}, expected one of them")
+
+    @property
+    def chosen(self) -> Candidate:
+        """The candidate that was taken."""
+        return self.candidates[self.best]
+
+    @property
+    def policy_text(self) -> str:
+        """Lines to paste: where values are made that are saved, and the policy for ``jax.checkpoint``; a plan with its names."""
+        policy = self.chosen.policy
+        lines = [*(f"# {line}" for line in self.lines), f"policy = {policy.text}"]
+        if policy.kind == "planned":
+            lines += [
+                "# or, with these names given by stowplan:",
+                "from stowplan.backends.jax import Policy, with_policy",
+                f"{self.name} = with_policy({self.name}, {policy!r})",
+            ]
+        return "\n".join(lines)
+
+    def summary(self) -> str:
+        """A few lines for people, and one for each candidate."""
+        work = f"{self.previews} previews, {self.compiles} compiles, {self.processor_seconds:.1f} processor seconds"
+        lines = [
+            f"{self.name} on {self.target}: {mib(self.chosen.hbm_bytes)} of {mib(self.limit)} by {self.chosen.policy.kind}",
+            f"  made in    {self.seconds:.1f} s ({work})",
+            "             policy                saves  makes again     predicted          peak        cycles",
+        ]
+        for number, candidate in enumerate(self.candidates):
+            cycles = f"{candidate.cycles:,}" if candidate.cycles else "-"
+            peak = mib(candidate.hbm_bytes) if candidate.hbm_bytes else "-"
+            lines.append(
+                f"          {'*' if number == self.best else ' '}  {candidate.policy.kind:<16}"
+                f"{mib(candidate.saved_bytes):>11}  {1e3 * candidate.recomputed_seconds:8.3f} ms  "
+                f"{mib(candidate.predicted_bytes):>12}  {peak:>12}  {cycles:>12}"
+            )
+            if candidate.error:
+                lines.append(f"             {brief(candidate.error, 100)}")
+        lines.extend(f"  note       {note}" for note in self.notes)
+        return "\n".join(lines)
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        files.write_atomic(path, files.encode(self))
+
+    @classmethod
+    def load(cls, path: str | Path) -> FitReport:
+        """Read a file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+        return files.decode(files.read_bytes(path), cls, format_name=FORMAT, version=VERSION, source=path)
+
+
+def mib(size: int) -> str:
+    """Bytes for people."""
+    return f"{size / _MIB:,.0f} MiB"
