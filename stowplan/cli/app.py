@@ -87,6 +87,7 @@ _COMMANDS = {
     "validate": "validate",
     "tflm": "tflm",
     "tune-xla": "tune_xla",
+    "fit-jax": "fit_jax",
     "show": "inspect",
     "targets": "inspect",
     "settings": "settings",

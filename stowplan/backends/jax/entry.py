@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,7 @@ def fit(
     time_limit: float | None = None,
     compile_limit: float = COMPILE_LIMIT,
     on_progress: Callable[[str], None] | None = None,
+    cancel: threading.Event | None = None,
 ) -> Fitted:
     """A policy of ``jax.checkpoint`` with which a training step is within so many bytes of a TPU's memory. No TPU is needed.
 
@@ -90,6 +92,8 @@ def fit(
         Seconds, of all and of one preview or compile.
     on_progress
         Called with a line after each of them.
+    cancel
+        Setting this event is as if the time were over.
 
     Raises
     ------
@@ -118,7 +122,7 @@ def fit(
     if fixed > limit:
         raise UsageError(f"{name}: found a limit of {mib(limit)}, expected more than the arguments alone have, {mib(fixed)}")
     program = _Program(function, tuple(arguments), argnums, tuple(donated), target, name)
-    deadline = Deadline(time_limit)
+    deadline = Deadline(time_limit, cancel)
     with Previews(target, name, program.identity, folder, compile_limit, deadline) as compiler:
         search = _Search(program, compiler, limit, previews, on_progress or (lambda line: None))
         search.run()
@@ -308,11 +312,7 @@ class _Search:
         if len(finalists) < 2:
             return
         if len(finalists) > compiles:
-            what = (
-                f"{compiles} of them were compiled"
-                if compiles
-                else "none was compiled: the one that makes least again is taken"
-            )
+            what = f"{compiles} of them were compiled" if compiles else "none was compiled: what makes least again is taken"
             self.notes.append(f"{len(finalists)} policies are within the limit, {what}")
         for candidate in finalists[:compiles]:
             try:

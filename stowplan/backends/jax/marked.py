@@ -1,4 +1,4 @@
-"""Functions under a policy, and losses that are marked within a step: what is planned is the loss, not what differentiates it."""
+"""Functions under a policy, and losses that are marked within a step: the loss is planned, not what differentiates it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class marked:  # noqa: N801
         self.loss = loss
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """The loss of these arguments."""
         instead = _INSTEAD.get()
         loss = partial(self.loss, **named) if named else self.loss
         return loss(*arguments) if instead is None else instead(loss, arguments)
@@ -41,6 +42,7 @@ class with_policy:  # noqa: N801
         self.__name__ = getattr(function, "__name__", "function")
 
     def __call__(self, *arguments: Any) -> Any:
+        """The function of these arguments."""
         if self.policy.kind == "as_it_is":
             return self.function(*arguments)
         if not _calls_marked(self.function, arguments):

@@ -1,4 +1,4 @@
-"""What a part of a program saves for its backward pass: jax's own policies, and lists of names. No jax until it is asked for."""
+"""What a part of a program saves for its backward pass: jax's own policies, and lists of names. No jax until asked for."""
 
 from __future__ import annotations
 

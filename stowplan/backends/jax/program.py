@@ -151,7 +151,7 @@ class Loss:
         values = _bound(self._traced, jax.tree.leaves(tuple(arguments)))
         for part in self.parts:
             _run(jaxpr.eqns[done : part.start], values)
-            results = part.run([values[var] if var in values else var.val for var in part.reads], policy)
+            results = part.run(_read(part.reads, values), policy)
             values.update(zip(part.writes, results, strict=True))
             done = part.stop
         _run(jaxpr.eqns[done:], values)

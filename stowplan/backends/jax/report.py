@@ -69,7 +69,7 @@ class FitReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def policy_text(self) -> str:
-        """Lines to paste: where values are made that are saved, and the policy for ``jax.checkpoint``; a plan with its names."""
+        """Lines to paste: where what is saved is made, and the policy for ``jax.checkpoint``; a plan with its names."""
         policy = self.chosen.policy
         lines = [*(f"# {line}" for line in self.lines), f"policy = {policy.text}"]
         if policy.kind == "planned":

@@ -133,7 +133,7 @@ def _lower(request: Lower, stage: _Stage) -> tuple[Any, str]:
     devices = _devices(request)
     mesh = request.workload.mesh and build_mesh(request.workload.mesh, devices)
     stage.name = "import"
-    loaded = _load(request.workload, devices, mesh)
+    loaded = load(request.workload, devices, mesh)
     stage.name = "trace"
     lowered = _lowered(*loaded, devices, mesh)
     stage.name = "compile"
@@ -260,7 +260,7 @@ def _devices(request: Lower) -> Any:
     return topologies.get_topology_desc(topology_name=request.topology, platform="tpu", **config).devices
 
 
-def _load(workload: Workload, devices: Any, mesh: Any) -> tuple[Any, Any, tuple[int, ...], Any]:
+def load(workload: Workload, devices: Any, mesh: Any) -> tuple[Any, Any, tuple[int, ...], Any]:
     """Function, arguments, donated positions, and shardings of the results."""
     sys.path[:0] = [path for path in workload.search_path if path not in sys.path]
     if workload.pickled:

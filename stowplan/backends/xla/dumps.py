@@ -36,7 +36,7 @@ def write_assigned(dump: Path, folder: Path) -> None:
 
 
 def hbm_bytes(dump: Path) -> int:
-    """What the program has in slow memory at most, arguments and results among it, as the compiler says; 0 where it does not."""
+    """What the program has in slow memory at most, arguments and results included, as the compiler says; else 0."""
     paths = sorted(dump.glob("*.after_optimizations-memory-usage-report.txt"), key=lambda path: path.stat().st_size)
     total = _HBM.search(paths[-1].read_text()) if paths else None
     return 0 if total is None else int(total[1])

@@ -1,0 +1,110 @@
+"""``stowplan fit-jax``."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from stowplan import files
+from stowplan.cli import INTERRUPTED, stopping
+from stowplan.cli.options import Quiet, option
+from stowplan.cli.output import LinePrinter, say, say_json
+from stowplan.cli.outputs import check_folder, check_outputs
+from stowplan.errors import TimeLimitError
+
+
+def fit_jax_command(
+    function: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FUNCTION",
+            help="JAX loss, or step with a marked loss, not jitted; the module is also looked for in this folder. A call, "
+            "'MODULE:MAKE(TEXT,...)', returns function, arguments and donated positions.",
+        ),
+    ],
+    hbm: Annotated[str, option("--hbm", "BYTES", "Most bytes that the program may have on a device, e.g. 14GiB.")],
+    shapes: Annotated[
+        list[str] | None, option("--shapes", "SHAPE", "Shapes of the arguments, e.g. 'f32[32,128] s32[]', or one by one.")
+    ] = None,
+    arguments: Annotated[
+        str, option("--arguments", "MODULE:NAME", "The arguments, as a tuple or a function that returns one.")
+    ] = "",
+    donate: Annotated[
+        list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; again and again.")
+    ] = None,
+    target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v5e",
+    previews: Annotated[int, option("--previews", "N", "Previews at most, those in --folder included.")] = 6,
+    compiles: Annotated[
+        int, option("--compiles", "N", "Policies within the limit that are compiled in full, and compared by cycles.")
+    ] = 4,
+    time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Time limit; none where it is not given.")] = None,
+    compile_limit: Annotated[float, option("--compile-limit", "SECONDS", "What one compile may take.")] = 900.0,
+    folder: Annotated[Path | None, option("--folder", "FOLDER", "Keep results here; a second run goes on from them.")] = None,
+    output: Annotated[
+        list[Path] | None,
+        option("-o --output", "FILE", "Write the report here, as JSON, or, to any other name, the policy; again and again."),
+    ] = None,
+    as_json: Annotated[bool, option("--json", "", "Print the whole report as JSON.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find a policy of jax.checkpoint for a training step within bytes of HBM.
+
+    What is saved for the backward pass is planned, and corrected by what XLA says of it in short compiles ahead of time. No
+    TPU is needed. jax's own policies are candidates. Needs jax and libtpu, the extra 'xla'.
+    """
+    check_outputs(tuple(output or ()))
+    if folder is not None:
+        check_folder(folder)
+    from stowplan.backends.fallback import require
+    from stowplan.backends.jax import fit
+    from stowplan.backends.xla import CompileError, by_name
+    from stowplan.backends.xla.child import load
+    from stowplan.backends.xla.workload import PACKAGES, ArrayShape
+
+    require("fitting a program of jax", (*PACKAGES, "cloudpickle"), "xla")
+    # It is traced here, on no accelerator.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax
+
+    given = [shape for text in shapes or () for shape in re.split(r"(?<=\])[\s;,]*(?=\w)", text.strip())]
+    workload = by_name(function, given, arguments=arguments, donated=donate or ())
+    try:
+        loaded, values, donated, _ = load(workload, None, None)
+    except (Exception, SystemExit) as error:
+        raise CompileError(f"{workload.name}: cannot import the function: {type(error).__name__}: {error}") from error
+    with stopping() as cancel:
+        try:
+            with LinePrinter(quiet, every=0.0) as progress:
+                fitted = fit(
+                    loaded,
+                    tuple(
+                        jax.ShapeDtypeStruct(value.dims, value.dtype) if isinstance(value, ArrayShape) else value
+                        for value in values
+                    ),
+                    hbm,
+                    target,
+                    donated=donated,
+                    previews=previews,
+                    compiles=compiles,
+                    folder=folder,
+                    time_limit=time_limit,
+                    compile_limit=compile_limit,
+                    on_progress=progress.show,
+                    cancel=cancel,
+                )
+        except TimeLimitError:
+            if cancel.is_set():
+                raise typer.Exit(INTERRUPTED) from None
+            raise
+    report = fitted.report
+    for path in output or ():
+        files.write_atomic(path, files.encode(report) if path.suffix == ".json" else f"{fitted.policy}\n".encode())
+    if as_json:
+        say_json(msgspec.to_builtins(report) | {"text": fitted.policy})
+    else:
+        say(f"{report.summary()}\n{fitted.policy}")
