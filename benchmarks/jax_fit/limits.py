@@ -3,8 +3,8 @@
     python -m benchmarks.jax_fit.limits tpu-v5e --folder DIR --results FILE [--compiles N] [--only PROGRAM ...]
     python -m benchmarks.jax_fit.limits --results FILE --print
 
-A limit is a multiple of the peak of making everything again. Previews are kept in ``--folder``, rows in ``--results``: a run that
-was interrupted goes on where it was. Needs jax and libtpu.
+A limit is a multiple of the peak of making everything again. Previews are kept in ``--folder``, rows in ``--results``: a run
+that was interrupted goes on where it was. Needs jax and libtpu.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ def show(rows: list[dict[str, Any]]) -> None:
 
     print(
         table(
-            ("program", "chip", "limit, MiB", "peak", "policy", "makes again, ms", "best of jax's", "ms", "candidates"),
             [
                 (
                     row["program"],
@@ -83,6 +82,7 @@ def show(rows: list[dict[str, Any]]) -> None:
                 )
                 for row in rows
             ],
+            ("program", "chip", "limit, MiB", "peak", "policy", "makes again, ms", "best of jax's", "ms", "candidates"),
         )
     )
     errors = [abs(predicted / peak - 1) for row in rows for _, _, predicted, peak in row.get("predicted", ())]

@@ -3,7 +3,7 @@
 Importing it does not import jax. Each file knows only those above it in this list:
 
 - ``policy``, ``graph``: what is saved; what that costs, and the plan
-- ``program``: a traced loss, its parts and their values. ``marked``: losses within steps
+- ``program``: a traced loss, its parts and their values. ``losses``: losses within steps
 - ``report``: what came of it
 - ``previews``: what the compiler says of a policy
 - ``entry``: what users call
@@ -19,14 +19,14 @@ from stowplan.lazy import lazy_names, listed
 if TYPE_CHECKING:
     from stowplan.backends.jax.entry import Fitted as Fitted
     from stowplan.backends.jax.entry import fit as fit
-    from stowplan.backends.jax.marked import marked as marked
-    from stowplan.backends.jax.marked import with_policy as with_policy
+    from stowplan.backends.jax.losses import marked as marked
+    from stowplan.backends.jax.losses import with_policy as with_policy
     from stowplan.backends.jax.policy import Policy as Policy
     from stowplan.backends.jax.report import FitReport as FitReport
 
 _PLACES = {
     "entry": ["Fitted", "fit"],
-    "marked": ["marked", "with_policy"],
+    "losses": ["marked", "with_policy"],
     "policy": ["Policy"],
     "report": ["FitReport"],
 }

@@ -14,7 +14,7 @@ import msgspec
 from stowplan.arguments import number, size, whole
 from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.jax.graph import Recomputation, plan, recomputed
-from stowplan.backends.jax.marked import losses_of, marked, with_policy
+from stowplan.backends.jax.losses import losses_of, marked, with_policy
 from stowplan.backends.jax.policy import STOCK, Policy
 from stowplan.backends.jax.previews import Previews
 from stowplan.backends.jax.report import Candidate, FitReport, mib
@@ -36,7 +36,7 @@ _SLACK = 0.02
 #: A policy of jax's is asked for where it is expected to be this much above the limit at most.
 _NEAR = 1.1
 #: Budgets that are tried where making everything again is above the limit: parts of what the backward pass needs.
-_SMALL = (0.03, 0.1)
+_SMALL = (0.01, 0.02, 0.04, 0.08)
 
 
 class Fitted(NamedTuple):

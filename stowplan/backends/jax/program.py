@@ -70,14 +70,19 @@ class Part:
     body: Callable[[Sequence[Any], Renaming | None], Values]
     scan: dict[str, Any] | None = None
 
-    def run(self, values: Values, policy: Policy) -> Values:
-        """All runs of it, under a policy."""
+    def once(self, policy: Policy) -> Callable[..., Values]:
+        """One run of it, under a policy."""
 
-        def once(*inputs: Any) -> Values:
+        def named(*inputs: Any) -> Values:
             return self.body(inputs, _naming(self.name) if policy.kind == "planned" else None)
 
         # Within a loop nothing can be merged across its backward pass.
-        under = jax.checkpoint(once, policy=policy.rule(), prevent_cse=self.scan is None)
+        under: Callable[..., Values] = jax.checkpoint(named, policy=policy.rule(), prevent_cse=self.scan is None)
+        return under
+
+    def run(self, values: Values, policy: Policy) -> Values:
+        """All runs of it, under a policy."""
+        under = self.once(policy)
         if self.scan is None:
             return list(under(*values))
         constants, carried = self.scan["num_consts"], self.scan["num_carry"]

@@ -1,0 +1,246 @@
+"""Losses under policies on a CPU, and the search with a compiler that takes no time; one preview of the real one."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowplan.backends import jax as fitting
+from stowplan.backends.fallback import MemoryLimitError
+from stowplan.errors import UsageError
+from stowplan.hardware.targets import load_target
+from tests.patience import HANG
+
+if importlib.util.find_spec("jax") is None:
+    pytest.skip("needs jax: pip install '.[xla]'", allow_module_level=True)
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+
+from stowplan.backends.jax import entry
+from stowplan.backends.jax.graph import plan, recomputed
+from stowplan.backends.jax.policy import Policy
+from stowplan.backends.jax.program import Loss, repeated
+from stowplan.backends.xla.store import Record
+
+ROOFLINE = load_target("tpu-v5e").roofline
+MIB = 1 << 20
+
+
+@jax.custom_vjp
+def doubled(x: Any) -> Any:
+    return 2 * x
+
+
+doubled.defvjp(lambda x: (2 * x, None), lambda _, slope: (2 * slope,))
+
+
+def layer(x: Any, p: Any) -> Any:
+    inside = jax.nn.relu(jax.nn.silu(checkpoint_name(x @ p["a"], "inside")))
+    kept = jax.random.bernoulli(jax.random.key(3), 0.8, inside.shape)
+    return x + doubled(jnp.where(kept, inside, 0) @ p["b"]).astype(x.dtype)
+
+
+def scanned(p: Any, x: Any) -> Any:
+    return (jax.lax.scan(lambda x, p: (layer(x, p), None), x, p)[0] ** 2).mean()
+
+
+def unrolled(p: Any, x: Any) -> Any:
+    for number in range(p["a"].shape[0]):
+        x = layer(x, {name: value[number] for name, value in p.items()})
+    return (x**2).mean()
+
+
+def nested(p: Any, x: Any) -> Any:
+    """A scan in a scan, with a checkpoint and a whole number along the way."""
+
+    def outer(carry: Any, p: Any) -> Any:
+        x, count = carry
+        x, _ = jax.lax.scan(lambda x, _: (jnp.sin(x @ p["a"]) @ p["b"], None), x, None, length=2)
+        return (jax.checkpoint(layer)(x, p), count + 1), count
+
+    (x, count), _ = jax.lax.scan(outer, (x, 0), p)
+    return (x**2).mean() + 0 * count
+
+
+LOSSES = (scanned, unrolled, nested)
+
+
+def arguments(dtype: str = "float32", width: int = 16) -> Any:
+    chance = np.random.default_rng(0)
+    p = {name: jnp.asarray(chance.normal(0, 0.3, (3, *dims)), dtype) for name, dims in (("a", (8, width)), ("b", (width, 8)))}
+    return p, jnp.asarray(chance.normal(0, 1, (4, 8)), dtype)
+
+
+def policies(loss: Callable[..., Any]) -> list[Policy]:
+    graphs = Loss(loss, arguments()).graphs(ROOFLINE)
+    needed = sum(graph.needed_bytes for graph in graphs)
+    plans = [plan(graphs, int(part * needed)) for part in (0.1, 0.3, 0.6, 1.0)]
+    planned = [Policy("planned", each.saved) for each in plans if each.saved]
+    assert planned
+    return [Policy("everything_again"), Policy("dots"), Policy("names", ("inside",)), *planned]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_are_equal_to_the_bit_operator_by_operator(loss: Callable[..., Any], dtype: str) -> None:
+    # Compiled, what is fused is rounded in other places, with jax's own policies as well.
+    given = arguments(dtype)
+    with jax.disable_jit():
+        expected = jax.value_and_grad(loss)(*given)
+        for policy in policies(loss):
+            found = jax.value_and_grad(fitting.with_policy(loss, policy))(*given)
+            for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+                np.testing.assert_array_equal(np.asarray(one, "float32"), np.asarray(other, "float32"), err_msg=str(policy))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_compiled_gradients_are_equal_but_for_rounding(loss: Callable[..., Any]) -> None:
+    given = arguments()
+    expected = jax.jit(jax.value_and_grad(loss))(*given)
+    for policy in policies(loss)[::2]:
+        found = jax.jit(jax.value_and_grad(fitting.with_policy(loss, policy)))(*given)
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_saved_bytes_are_those_that_jax_saves() -> None:
+    from jax._src.ad_checkpoint import saved_residuals
+
+    loss = Loss(scanned, arguments())
+    (part,), (graph,) = loss.parts, loss.graphs(ROOFLINE)
+    for budget in (200, 600, 2000):
+        planned = plan([graph], budget * part.times)
+        policy = Policy("planned", planned.saved)
+
+        def once(*inputs: Any, policy: Policy = policy) -> Any:
+            return part.once(policy)(*inputs)[0]
+
+        kept = [aval for aval, source in saved_residuals(once, *part.shapes) if "from the argument" not in source]
+        assert part.times * sum(aval.size * aval.dtype.itemsize for aval in kept) == planned.bytes
+
+
+def test_parts() -> None:
+    assert [part.name for part in Loss(scanned, arguments()).parts] == ["scan0"]
+    parts = Loss(unrolled, arguments()).parts
+    assert [part.name for part in parts] == ["block"] * 3
+    assert len(Loss(unrolled, arguments()).graphs(ROOFLINE)) == 1
+    assert repeated(list("xabcabcabcy")) == (1, 3, 3)
+    assert repeated(list("abc")) == (0, 3, 1)
+    assert repeated([])[1] == 0
+
+
+class Compiler:
+    """A compiler whose peaks are what is saved, something more, and something that it makes up."""
+
+    def __init__(self, *_: Any):
+        self.made = self.compiles = 0
+        self.processor_seconds = 0.0
+        self.asked: list[Policy] = []
+
+    def __enter__(self) -> Compiler:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def of(self, policy: Policy, make: Any) -> Record:
+        self.made += 1
+        self.asked.append(policy)
+        graphs = Loss(scanned, arguments(width=1 << 16)).graphs(ROOFLINE)
+        names = {name for graph in graphs for name in graph.named(policy.kind)} | {*policy.names}
+        size = recomputed(graphs, names).bytes if policy.kind != "as_it_is" else sum(graph.needed_bytes for graph in graphs)
+        peak = 64 * MIB + int(1.1 * size)
+        return Record(options={}, versions={}, topology="", workload="", processor_seconds=0, seconds=0, hbm_bytes=peak)
+
+    def compiled(self, workload: Any) -> tuple[int, int]:
+        self.compiles += 1
+        return 1000 - self.compiles, 0
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    made = Compiler()
+    monkeypatch.setattr(entry, "Previews", lambda *_: made)
+    monkeypatch.setattr(entry, "versions", dict)
+    monkeypatch.setattr(entry._Program, "workload", lambda self, policy: None)
+    return made
+
+
+@pytest.mark.parametrize("hbm", [65, 67, 69, 72, 200])
+def test_fits(compiler: Compiler, hbm: int, tmp_path: Path) -> None:
+    fitted = fitting.fit(scanned, arguments(width=1 << 16), f"{hbm} MiB", compiles=0)
+    report = fitted.report
+    assert 0 < report.chosen.hbm_bytes <= hbm * MIB
+    assert compiler.made <= 6
+    within = [each for each in report.candidates if each.hbm_bytes <= hbm * MIB]
+    assert report.chosen.recomputed_seconds == min(each.recomputed_seconds for each in within)
+    assert report.chosen.policy.kind in report.summary()
+    assert report.chosen.policy.text in fitted.policy
+    report.save(tmp_path / "report.json")
+    assert fitting.FitReport.load(tmp_path / "report.json") == report
+    assert fitted.function(*arguments()) == pytest.approx(scanned(*arguments()))
+
+
+def test_the_fewest_cycles_are_taken(compiler: Compiler) -> None:
+    report = fitting.fit(scanned, arguments(width=1 << 16), "72 MiB", compiles=2).report
+    assert compiler.compiles == 2
+    assert report.chosen.cycles == 998
+
+
+def test_a_limit_that_cannot_be_met_is_an_error_with_the_least_peak(compiler: Compiler) -> None:
+    with pytest.raises(MemoryLimitError, match=r"the least of \d has 64 MiB") as error:
+        fitting.fit(scanned, arguments(width=1 << 16), "50 MiB")
+    assert error.value.least == 64 * MIB
+
+
+def test_a_step_with_a_marked_loss(compiler: Compiler) -> None:
+    marked = fitting.marked(scanned)
+
+    def step(p: Any, x: Any) -> Any:
+        loss, slope = jax.value_and_grad(marked)(p, x)
+        return jax.tree.map(lambda old, new: old - 0.1 * new, p, slope), loss
+
+    expected = jax.tree.leaves(step(*arguments()))
+    fitted = fitting.fit(step, arguments(width=1 << 16), "67 MiB", compiles=0)
+    found = jax.tree.leaves(jax.jit(fitted.function)(*arguments()))
+    assert "remat" in str(jax.make_jaxpr(fitted.function)(*arguments()))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "hbm", "chip", "says"),
+    [
+        (scanned, "1 kB", "v5e", "more than the arguments alone"),
+        (scanned, "much", "v5e", "a limit of"),
+        (scanned, "1 GiB", "v9", "tpu-v9"),
+        (scanned, "1 GiB", "v4i", "expected one that XLA compiles for"),
+        (lambda p, x: x, "1 GiB", "v5e", "without a backward pass, which returns float32"),
+        (lambda p, x: x @ x, "1 GiB", "v5e", "cannot trace the function"),
+    ],
+)
+def test_bad_input(compiler: Compiler, function: Any, hbm: str, chip: str, says: str) -> None:
+    with pytest.raises(Exception, match=says) as error:
+        fitting.fit(function, arguments(), hbm, chip)
+    assert error.value.exit_code == 2  # type: ignore[attr-defined]
+    assert "\n" not in str(error.value)
+    assert not compiler.made
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu: pip install '.[xla]'")
+def test_a_preview_of_the_real_compiler(tmp_path: Path) -> None:
+    given = arguments(width=256)
+    first = fitting.fit(scanned, given, "1 GiB", folder=tmp_path, previews=1, compile_limit=HANG)
+    assert first.report.previews == 1
+    assert 0 < first.report.chosen.hbm_bytes < MIB
+    assert fitting.fit(scanned, given, "1 GiB", folder=tmp_path, previews=1).report.previews == 0
+    with pytest.raises(UsageError, match="without a backward pass"):
+        fitting.fit(lambda p, x: p, given, "1 GiB")
