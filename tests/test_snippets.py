@@ -27,7 +27,7 @@ BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: What a block with such a text in it needs beside the package.
 NEEDS = {
     r"executorch": ("executorch", "executorch"),
-    r"tune-xla|import jax|from jax": ("jax", "libtpu"),
+    r"tune-xla|fit-jax|import jax|from jax|fitting": ("jax", "libtpu"),
     r"\bmodel\.onnx": ("onnx",),
     r"stowplan (train|validate)|\btorch\b": ("torch",),
     r"--png \S+\.(png|pdf)": ("matplotlib",),
@@ -38,7 +38,7 @@ NEEDS = {
 #: Pages of more than some seconds.
 SLOW = {
     *("README.md", "batches.md", "compiled-programs.md", "gallery.md", "hints.md", "map-loop.md", "place-network.md"),
-    *("train-a-policy.md", "train-within-memory.md", "validate.md"),
+    *("fit-jax.md", "train-a-policy.md", "train-within-memory.md", "validate.md"),
 }
 
 #: Commands as the pages have them: this package's, whatever is installed; nothing is installed, and builds are only looked at.

@@ -35,8 +35,9 @@ _FOR_STOCK = 2
 _SLACK = 0.02
 #: A policy of jax's is asked for where it is expected to be this much above the limit at most.
 _NEAR = 1.1
-#: Budgets that are tried where making everything again is above the limit: parts of what the backward pass needs.
-_SMALL = (0.01, 0.02, 0.04, 0.08)
+#: Budgets that are tried where making everything again is above the limit: parts of its peak. A little that is saved, as what
+#: a softmax divides by, often lowers the peak.
+_SMALL = (0.02, 0.05, 0.1, 0.15)
 
 
 class Fitted(NamedTuple):
@@ -203,6 +204,9 @@ class _Search:
         self.candidates: list[Candidate] = []
         self.notes: list[str] = []
         self._base = 0
+        """Peak of making everything again."""
+        self._beside = 0
+        """What the last plan had beside saved bytes: the next is predicted by it."""
 
     def run(self) -> None:
         """Everything again, then plans and jax's own policies, until the previews are spent."""
@@ -211,8 +215,10 @@ class _Search:
             raise CompileError(f"{self._program.name}: {first.error}")
         if not first.hbm_bytes:
             raise CompileError(f"{self._program.name}: this libtpu wrote no report of memory, from which the peak is read")
-        self._base = first.hbm_bytes
-        stock = [candidate for kind in STOCK if (candidate := self._stock(kind)) is not None]
+        self._base = self._beside = first.hbm_bytes
+        every = [candidate for kind in STOCK if (candidate := self._stock(kind)) is not None]
+        # Two that save the same bytes and make the same again are one, as dots are where none has batch dimensions.
+        stock = [*{(each.saved_bytes, each.recomputed_seconds, each.host_bytes): each for each in reversed(every)}.values()]
         near = sorted((each for each in stock if each.predicted_bytes <= _NEAR * self._limit), key=_order)
         try:
             if self._base > self._limit:
@@ -233,7 +239,7 @@ class _Search:
 
     def _plans(self, kept_back: int) -> None:
         """Plans of a budget that follows from the peak of the one before."""
-        budget, low, high = self._limit - self._base, 0, math.inf
+        budget, low, high = self._limit - self._beside, 0, math.inf
         while self._left > kept_back:
             planned = plan(self._graphs, int(budget))
             policy = Policy("planned", planned.saved)
@@ -242,14 +248,15 @@ class _Search:
             peak = self._preview(self._candidate(policy, planned)).hbm_bytes
             if not peak:
                 return
+            self._beside = peak - planned.bytes
             if peak <= self._limit:
                 low = max(low, planned.bytes)
-                budget = planned.bytes + self._limit - peak
+                budget = self._limit - self._beside
                 if self._limit - peak < _SLACK * self._limit:
                     return
             else:
                 high = min(high, planned.bytes)
-                budget = planned.bytes - (peak - self._limit)
+                budget = self._limit - self._beside
             if not low < budget < high:
                 budget = (low + high) / 2 if high < math.inf else budget
 
@@ -259,8 +266,12 @@ class _Search:
             if candidate.host_bytes or self._program.has_own:
                 self._preview(candidate)
         for part in _SMALL:
-            planned = plan(self._graphs, int(part * sum(graph.needed_bytes for graph in self._graphs)))
-            self._preview(self._candidate(Policy("planned", planned.saved), planned))
+            planned = plan(self._graphs, int(part * self._base))
+            made = self._preview(self._candidate(Policy("planned", planned.saved), planned))
+            if 0 < made.hbm_bytes <= self._limit:
+                self._beside = made.hbm_bytes - planned.bytes
+                self._plans(0)
+                return
 
     def _stock(self, kind: Any) -> Candidate | None:
         """A policy of jax's; None where the program has nothing for it."""
@@ -285,7 +296,7 @@ class _Search:
             policy=policy,
             saved_bytes=made.bytes,
             recomputed_seconds=made.seconds,
-            predicted_bytes=self._base + made.bytes if self._base else 0,
+            predicted_bytes=(self._beside if policy.kind == "planned" else self._base) + made.bytes if self._base else 0,
         )
 
     def _preview(self, candidate: Candidate) -> Candidate:
