@@ -41,20 +41,26 @@ def step(weights: dict[str, Any], tokens: Any) -> Any:
     return jax.tree.map(lambda old, new: old - (1e-3 * new).astype(old.dtype), weights, slope), error
 
 
-def main() -> None:
-    try:
-        import jax
-    except ImportError:
-        sys.exit("this example needs JAX and libtpu: pip install '.[xla]'")
+def arguments() -> Any:
+    """Shapes of parameters and tokens."""
+    import jax
 
     def shape(*dims: int, dtype: str = "bfloat16") -> Any:
         return jax.ShapeDtypeStruct(dims, dtype)
 
     layers = {name: shape(LAYERS, WIDTH, WIDTH) for name in "qkv"}
     layers |= {"up": shape(LAYERS, WIDTH, HIDDEN), "down": shape(LAYERS, HIDDEN, WIDTH)}
+    return {"words": shape(WORDS, WIDTH), "layers": layers}, shape(BATCH, TOKENS, dtype="int32")
+
+
+def main() -> None:
+    try:
+        import jax  # noqa: F401
+    except ImportError:
+        sys.exit("this example needs JAX and libtpu: pip install '.[xla]'")
     fitted = fitting.fit(
         step,
-        ({"words": shape(WORDS, WIDTH), "layers": layers}, shape(BATCH, TOKENS, dtype="int32")),
+        arguments(),
         hbm="250 MiB",
         chip="v5e",
         donated=(0,),

@@ -27,7 +27,7 @@ BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: What a block with such a text in it needs beside the package.
 NEEDS = {
     r"executorch": ("executorch", "executorch"),
-    r"tune-xla|fit-jax|import jax|from jax|fitting": ("jax", "libtpu"),
+    r"tune-xla|fit-jax|import jax|from jax|fit_jax": ("jax", "libtpu"),
     r"\bmodel\.onnx": ("onnx",),
     r"stowplan (train|validate)|\btorch\b": ("torch",),
     r"--png \S+\.(png|pdf)": ("matplotlib",),

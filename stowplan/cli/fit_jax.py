@@ -23,11 +23,10 @@ def fit_jax_command(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="JAX loss, or step with a marked loss, not jitted; the module is also looked for in this folder. A call, "
-            "'MODULE:MAKE(TEXT,...)', returns function, arguments and donated positions.",
+            help="JAX loss, or step with a marked loss, not jitted; or a call that makes it, as tune-xla takes it.",
         ),
     ],
-    hbm: Annotated[str, option("--hbm", "BYTES", "Most bytes that the program may have on a device, e.g. 14GiB.")],
+    hbm: Annotated[str, option("--hbm", "BYTES", "Most bytes on a device, e.g. 14GiB.")],
     shapes: Annotated[
         list[str] | None, option("--shapes", "SHAPE", "Shapes of the arguments, e.g. 'f32[32,128] s32[]', or one by one.")
     ] = None,
@@ -38,24 +37,22 @@ def fit_jax_command(
         list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; again and again.")
     ] = None,
     target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v5e",
-    previews: Annotated[int, option("--previews", "N", "Previews at most, those in --folder included.")] = 6,
-    compiles: Annotated[
-        int, option("--compiles", "N", "Policies within the limit that are compiled in full, and compared by cycles.")
-    ] = 4,
+    previews: Annotated[int, option("--previews", "N", "Short compiles at most.")] = 6,
+    compiles: Annotated[int, option("--compiles", "N", "Full compiles at most, to compare cycles.")] = 4,
     time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Time limit; none where it is not given.")] = None,
     compile_limit: Annotated[float, option("--compile-limit", "SECONDS", "What one compile may take.")] = 900.0,
     folder: Annotated[Path | None, option("--folder", "FOLDER", "Keep results here; a second run goes on from them.")] = None,
     output: Annotated[
         list[Path] | None,
-        option("-o --output", "FILE", "Write the report here, as JSON, or, to any other name, the policy; again and again."),
+        option("-o --output", "FILE", "Write the report, as JSON, or, to any other name, the policy; again and again."),
     ] = None,
-    as_json: Annotated[bool, option("--json", "", "Print the whole report as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print the report as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Find a policy of jax.checkpoint for a training step within bytes of HBM.
 
-    What is saved for the backward pass is planned, and corrected by what XLA says of it in short compiles ahead of time. No
-    TPU is needed. jax's own policies are candidates. Needs jax and libtpu, the extra 'xla'.
+    What is saved for the backward pass is planned, and corrected by short compiles ahead of time. No TPU is needed. Needs the
+    extra 'xla'.
     """
     check_outputs(tuple(output or ()))
     if folder is not None:
