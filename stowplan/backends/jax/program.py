@@ -310,7 +310,7 @@ def _is_float(value: Any) -> bool:
 
 
 def _bytes(aval: Any) -> int:
-    return math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 0)
+    return int(math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 0))
 
 
 def _signature(equation: Any) -> str:
@@ -323,9 +323,9 @@ def _flops(equation: Any) -> int:
         sizes, output = [math.prod(var.aval.shape) for var in equation.invars], math.prod(equation.outvars[0].aval.shape)
         if equation.primitive.name == "dot_general":
             contracted = equation.params["dimension_numbers"][0][0]
-            return 2 * output * math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+            return int(2 * output * math.prod(equation.invars[0].aval.shape[axis] for axis in contracted))
         channels = equation.params["dimension_numbers"].rhs_spec[0]
-        return 2 * output * sizes[1] // equation.invars[1].aval.shape[channels]
+        return int(2 * output * sizes[1] // equation.invars[1].aval.shape[channels])
     inner = sum(
         _flops(each) for jaxpr in core.jaxprs_in_params(equation.params) for each in getattr(jaxpr, "jaxpr", jaxpr).eqns
     )
