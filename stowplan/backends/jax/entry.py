@@ -239,7 +239,8 @@ class _Search:
 
     def _plans(self, kept_back: int) -> None:
         """Plans of a budget that follows from the peak of the one before."""
-        budget, low, high = self._limit - self._beside, 0, math.inf
+        budget: float = self._limit - self._beside
+        low, high = 0, math.inf
         while self._left > kept_back:
             planned = plan(self._graphs, int(budget))
             policy = Policy("planned", planned.saved)

@@ -15,7 +15,7 @@ from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.process import CompileError, CompilingProcess
 from stowplan.backends.xla.score import Scorer, scored_program
 from stowplan.backends.xla.store import Compiled, Record, WorkloadStore, result_key
-from stowplan.backends.xla.workload import Workload
+from stowplan.backends.xla.workload import Workload, versions
 from stowplan.deadline import Deadline
 from stowplan.errors import UsageError
 from stowplan.frontends.hlo import read_module
@@ -46,7 +46,7 @@ class Previews:
         self._temporary = tempfile.TemporaryDirectory(prefix="stowplan-jax-") if folder is None else None
         self._folder = Path(self._temporary.name if self._temporary else folder or ".")
         self._compile_limit, self._deadline = compile_limit, deadline
-        self._versions = compiler.versions()
+        self._versions = versions()
         self._process: CompilingProcess | None = None
         self.made = 0
         """Previews that were made, not found."""
