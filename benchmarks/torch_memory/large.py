@@ -1,0 +1,207 @@
+"""Transformers of 4 to 80 layers, at the size that people train, planned on ``meta`` tensors: nothing runs.
+
+    pip install '.[learned]'
+    python -m benchmarks.torch_memory.large [--models llama16,llama32] [--time-limit 20] [-o FILE.jsonl]
+
+Attention is called as one operator (flash), since ``meta`` takes the path of plain matrix products. Parameters and gradients
+count. ``eager`` is the joint graph as traced, ``checkpoint`` a checkpoint a layer; limits are 0.8, 0.9, 1 and 1.25 times its
+peak, and half of eager's. ``greedy`` is one simulation. A line of JSON is written for each model and limit; those that are
+there are not run again. ``--table`` prints what the file has and runs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.lib.tables import table
+from benchmarks.torch_memory.limits import lines
+from benchmarks.torch_memory.models import Decoder, GptBlock, LlamaBlock, RmsNorm, Vit
+from stowplan.backends.torch.partition import prepared
+from stowplan.backends.torch.reader import Reading, read
+from stowplan.models.rematerialization.structure import Structure, build
+from stowplan.portfolio.rematerialization.greedy import simulate
+from stowplan.portfolio.solve import solve
+
+MODELS = "llama4,llama16,llama32,gpt24,gpt48,vit24,vit48,llama80"
+
+#: Limits: times the peak of a checkpoint a layer; and of eager's.
+CHECKPOINT, EAGER = (0.8, 0.9, 1.0, 1.25), (0.5,)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=MODELS, help="a family and its number of layers each, separated by commas")
+    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of planning for each limit")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("-o", "--output", type=Path, default=Path("out/torch_memory_large.jsonl"))
+    parser.add_argument("--table", action="store_true", help="print the table of what the file has, and run nothing")
+    options = parser.parse_args()
+    if not options.table:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        for name in options.models.split(","):
+            run(name, options)
+    print(shown(lines(options.output)))
+
+
+def run(name: str, options: argparse.Namespace) -> None:
+    """Append a line for each limit of a model that the file does not have."""
+    known = {(row["model"], row["of"]) for row in lines(options.output)}
+    ways = [*((f"{part} checkpoint", part) for part in CHECKPOINT), *((f"{part} eager", part) for part in EAGER)]
+    if all((name, of) in known for of, _ in ways):
+        return
+    reading, structure = joint(name)
+    eager = structure.ordering.peak(structure.order)
+    layered, layers = joint(name, is_checkpointed=True)
+    peak = layers.ordering.peak(layers.order)
+    once = sum(reading.flops)
+    for of, part in ways:
+        if (name, of) in known:
+            continue
+        limit = int(part * (peak if "checkpoint" in of else eager))
+        problem = msgspec.structs.replace(reading.problem, limit=limit)
+        began = time.monotonic()
+        greedy = simulate(structure, structure.order, limit)
+        greedy_seconds, began = time.monotonic() - began, time.monotonic()
+        result = solve(problem, time_limit=options.time_limit, workers=options.workers)
+        seconds, plan, bound = time.monotonic() - began, result.plan, int(result.bound or 0)
+        row = {
+            "model": name,
+            "operators": structure.ops,
+            "of": of,
+            "limit": limit,
+            "eager": eager,
+            "checkpoint": peak,
+            "checkpoint_flops": (sum(layered.flops) - once) / once,
+            "greedy_flops": None if greedy is None else reading.added_flops(greedy) / once,
+            "greedy_cost": None if greedy is None else structure.made(greedy).objective,
+            "greedy_seconds": round(greedy_seconds, 2),
+            "status": result.status,
+            "flops": None if plan is None else reading.added_flops(plan.sequence) / once,
+            "cost": None if plan is None else plan.objective,
+            "cost_once": sum(structure.cost),
+            "peak": None if plan is None else plan.peak,
+            "bound": bound,
+            "source": "" if plan is None else result.provenance.candidate,
+            "seconds": round(seconds, 1),
+            "time_limit": options.time_limit,
+        }
+        with options.output.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print("#", json.dumps(row), flush=True)
+
+
+def joint(name: str, is_checkpointed: bool = False) -> tuple[Reading, Structure]:
+    """The joint graph of a model on ``meta``, and its structure."""
+    model, inputs = made(name)
+    if is_checkpointed:
+        model.blocks = nn.ModuleList(Recomputed(block) for block in model.blocks)
+    with (
+        mock.patch.object(F, "scaled_dot_product_attention", flash),
+        mock.patch.object(F, "cross_entropy", cross_entropy),
+    ):
+        reading = traced(model, inputs)
+    return reading, build(reading.problem)
+
+
+def traced(model: Any, inputs: Any) -> Reading:
+    """The reading of a model; torch's own partitioner, which may not know the device, is never called."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    seen: list[Reading] = []
+
+    def partition(module: Any, _: Any, **kwargs: Any) -> Any:
+        seen.append(read(prepared(module).graph, kwargs["num_fwd_outputs"]))
+        raise InterruptedError
+
+    torch._dynamo.reset()
+    compiled = aot_autograd(fw_compiler=boxed_nop, partition_fn=partition, keep_inference_input_mutations=True)
+    try:
+        torch.compile(model, backend=compiled)(*inputs)
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        if not isinstance(error.inner_exception, InterruptedError):
+            raise
+    (only,) = seen
+    return only
+
+
+class Recomputed(nn.Module):
+    """A layer that is computed again in its backward pass."""
+
+    def __init__(self, block: nn.Module):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.block, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+
+
+def flash(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False) -> Tensor:
+    """Attention as one operator."""
+    return torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal)[0]
+
+
+def cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
+    """The loss spelled out: the joint graph of torch's on ``meta`` has no backward pass (torch 2.13)."""
+    return (logits.logsumexp(-1) - logits.gather(-1, classes[:, None])[:, 0]).mean()
+
+
+def made(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """A model of a family with a number of layers, and a batch: Llama 3 8B's layers, GPT-3 6.7B's, ViT-H's; in bfloat16."""
+    family = name.rstrip("0123456789")
+    layers = int(name.removeprefix(family))
+    width, heads = {"llama": (4096, 32), "gpt": (4096, 32), "vit": (1280, 16)}[family]
+    with torch.device("meta"):
+        model: nn.Module
+        if family == "vit":
+            model = Vit(layers, width, heads, 14, 224).bfloat16()
+            pictures = torch.empty(128, 3, 224, 224, dtype=torch.bfloat16)
+            return model, (pictures, torch.empty(128, dtype=torch.int64))
+        words = torch.empty(4, 4096, dtype=torch.int64)
+        if family == "llama":
+            blocks: list[nn.Module] = [LlamaBlock(width, 14336, heads) for _ in range(layers)]
+            model = Decoder(blocks, width, 128256, RmsNorm(width))
+        else:
+            blocks = [GptBlock(width, heads) for _ in range(layers)]
+            model = Decoder(blocks, width, 50257, nn.LayerNorm(width))
+        return model.bfloat16(), (words, words.clone())
+
+
+def shown(rows: list[dict[str, Any]]) -> str:
+    """The table in Markdown."""
+    gib = 1 << 30
+
+    def percent(part: float | None) -> str:
+        return "none" if part is None else f"{100 * part:+.1f}"
+
+    cells = []
+    for row in rows:
+        ratio = math.nan if row["cost"] is None or not row["bound"] else row["cost"] / row["bound"]
+        cells.append((
+            row["model"], row["operators"], f"{row['eager'] / gib:.2f}", f"{row['checkpoint'] / gib:.2f}",
+            percent(row["checkpoint_flops"]), row["of"], f"{row['limit'] / gib:.2f}", percent(row["greedy_flops"]),
+            percent(row["flops"]), row["source"],
+            "none" if row["cost"] is None else f"{100 * row['cost'] / row['cost_once']:.2f}",
+            f"{100 * row['bound'] / row['cost_once']:.2f}", "" if math.isnan(ratio) else f"{ratio:.3f}", row["seconds"],
+        ))  # fmt: skip
+    heads = ["model", "operators", "eager GiB", "checkpoint a layer", "FLOP %", "limit", "GiB", "greedy", "ours", "source"]
+    return table(cells, [*heads, "cost %", "bound %", "ratio", "s"])
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    main()
