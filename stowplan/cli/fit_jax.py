@@ -49,7 +49,7 @@ def fit_jax_command(
     as_json: Annotated[bool, option("--json", "", "Print the report as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find a policy of jax.checkpoint for a training step within bytes of HBM.
+    """Fit a JAX training step into so many bytes of HBM.
 
     What is saved for the backward pass is planned, and corrected by short compiles ahead of time. No TPU is needed. Needs the
     extra 'xla'.
