@@ -12,7 +12,7 @@ import typer
 
 from stowplan import files
 from stowplan.cli import INTERRUPTED, stopping
-from stowplan.cli.options import Quiet, option
+from stowplan.cli.options import Arguments, CompileFolder, CompileLimit, Donated, OpenTimeLimit, Quiet, Shapes, option
 from stowplan.cli.output import LinePrinter, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
 from stowplan.errors import TimeLimitError
@@ -27,21 +27,15 @@ def fit_jax_command(
         ),
     ],
     hbm: Annotated[str, option("--hbm", "BYTES", "Most bytes on a device, e.g. 14GiB.")],
-    shapes: Annotated[
-        list[str] | None, option("--shapes", "SHAPE", "Shapes of the arguments, e.g. 'f32[32,128] s32[]', or one by one.")
-    ] = None,
-    arguments: Annotated[
-        str, option("--arguments", "MODULE:NAME", "The arguments, as a tuple or a function that returns one.")
-    ] = "",
-    donate: Annotated[
-        list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; again and again.")
-    ] = None,
+    shapes: Shapes = None,
+    arguments: Arguments = "",
+    donate: Donated = None,
     target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v5e",
     previews: Annotated[int, option("--previews", "N", "Short compiles at most.")] = 6,
     compiles: Annotated[int, option("--compiles", "N", "Full compiles at most, to compare cycles.")] = 4,
-    time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Time limit; none where it is not given.")] = None,
-    compile_limit: Annotated[float, option("--compile-limit", "SECONDS", "What one compile may take.")] = 900.0,
-    folder: Annotated[Path | None, option("--folder", "FOLDER", "Keep results here; a second run goes on from them.")] = None,
+    time_limit: OpenTimeLimit = None,
+    compile_limit: CompileLimit = 900.0,
+    folder: CompileFolder = None,
     output: Annotated[
         list[Path] | None,
         option("-o --output", "FILE", "Write the report, as JSON, or, to any other name, the policy; again and again."),

@@ -78,6 +78,16 @@ CacheFolder = Annotated[
     ),
 ]
 
+# Of programs of jax that are compiled ahead of time.
+Shapes = Annotated[
+    list[str] | None, option("--shapes", "SHAPE", "Shapes of the arguments, e.g. 'f32[32,128] s32[]', or one by one.")
+]
+Arguments = Annotated[str, option("--arguments", "MODULE:NAME", "The arguments, as a tuple or a function that returns one.")]
+Donated = Annotated[list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; again and again.")]
+OpenTimeLimit = Annotated[float | None, option("--time-limit", "SECONDS", "Time limit; none where it is not given.")]
+CompileLimit = Annotated[float, option("--compile-limit", "SECONDS", "What one compile may take.")]
+CompileFolder = Annotated[Path | None, option("--folder", "FOLDER", "Keep results here; a second run goes on from them.")]
+
 #: Options of inputs that all inputs of a suite may share.
 SHARED = tuple(name for name, option in OPTIONS.items() if option.is_shared)
 

@@ -15,7 +15,18 @@ import typer
 
 from stowplan import files
 from stowplan.cli import INTERRUPTED, stopping
-from stowplan.cli.options import Quiet, Report, Seed, option
+from stowplan.cli.options import (
+    Arguments,
+    CompileFolder,
+    CompileLimit,
+    Donated,
+    OpenTimeLimit,
+    Quiet,
+    Report,
+    Seed,
+    Shapes,
+    option,
+)
 from stowplan.cli.output import LinePrinter, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
 from stowplan.errors import TimeLimitError, UsageError
@@ -42,15 +53,9 @@ def tune_xla_command(
             "returns function, arguments and donated positions.",
         ),
     ],
-    shapes: Annotated[
-        list[str] | None, option("--shapes", "SHAPE", "Shapes of the arguments, e.g. 'f32[32,128] s32[]', or one by one.")
-    ] = None,
-    arguments: Annotated[
-        str, option("--arguments", "MODULE:NAME", "The arguments, as a tuple or a function that returns one.")
-    ] = "",
-    donate: Annotated[
-        list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; again and again.")
-    ] = None,
+    shapes: Shapes = None,
+    arguments: Arguments = "",
+    donate: Donated = None,
     mesh: Annotated[
         str, option("--mesh", "AXES", "Devices to compile for, e.g. data=2,model=2; what makes the function gets the mesh.")
     ] = "",
@@ -62,12 +67,12 @@ def tune_xla_command(
         int,
         option("--compiles", "N", "Compiles at most, XLA's default and those in --folder included; 20 previews count as one."),
     ] = 10,
-    time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Time limit; none where it is not given.")] = None,
+    time_limit: OpenTimeLimit = None,
     jobs: Annotated[
         int, option("-j --jobs", "N", "Compiles side by side; 0 for as many as cores and memory allow. Trials depend on it.")
     ] = 1,
-    compile_limit: Annotated[float, option("--compile-limit", "SECONDS", "What one compile may take.")] = 900.0,
-    folder: Annotated[Path | None, option("--folder", "FOLDER", "Keep results here; a second run goes on from them.")] = None,
+    compile_limit: CompileLimit = 900.0,
+    folder: CompileFolder = None,
     seed: Seed = 0,
     table: Annotated[Path | None, option("--table", "FILE", "Latency table with cycles known from other programs.")] = None,
     options: Annotated[
