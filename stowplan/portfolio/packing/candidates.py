@@ -28,6 +28,8 @@ from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import HeuristicSearch
 from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds
 
+Search = Callable[[Problem, Context], None]
+
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, nodes times buffers of the exact search,
 #: and buffers placed from the bottom up.
 PAIRS, NODES, PLACED = 60_000_000, 80_000_000, 130_000
@@ -76,7 +78,7 @@ def apart(problem: Problem, context: Context) -> None:
     _search_apart(search, problem, context, "apart")
 
 
-def _search_apart(find: Callable[[Problem, Context], None], problem: Problem, context: Context, source: str) -> None:
+def _search_apart(find: Search, problem: Problem, context: Context, source: str) -> None:
     """A candidate as if nothing could overlap: what it finds is a plan. Then climbs from the best plan with overlaps.
 
     A deterministic run does all that one without overlaps does, so that its plan is never higher.
@@ -108,11 +110,28 @@ def _climb_apart(problem: Problem, context: Context, data: Data, offsets: Ints, 
     HeuristicSearch(data, _target(problem, data), context.seed(), tell, context.closed).climb_from(offsets, source, rounds)
 
 
+def _knows_no_overlaps(source: str) -> Callable[[Search], Search]:
+    """A candidate that knows of none: where there are some it is run as if there were not (:func:`_search_apart`).
+
+    What it proves would be of plans that share nothing.
+    """
+
+    def decorate(find: Search) -> Search:
+        @functools.wraps(find)
+        def run(problem: Problem, context: Context) -> None:
+            if problem.overlaps:
+                _search_apart(find, problem, context, source)
+            else:
+                find(problem, context)
+
+        return run
+
+    return decorate
+
+
+@_knows_no_overlaps("climb")
 def climb(problem: Problem, context: Context) -> None:
     """Outward from the peaks; then placing from the bottom up with other keys, and from few orders, where all take long."""
-    if problem.overlaps:
-        _search_apart(climb, problem, context, "climb")
-        return
     _place_from_peaks(problem, context)
     _search(problem, context, _FEW_ORDERS, "climb", 1)
 
@@ -166,20 +185,15 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
         run.climb_orders(chosen_orders, source, context.work(PAIRS, n * n + 20_000, least=20))
 
 
+@_knows_no_overlaps("canonical")
 def exact(problem: Problem, context: Context) -> None:
     """Search over canonical plans."""
-    if problem.overlaps:
-        # What it proves is of plans that share nothing.
-        _search_apart(exact, problem, context, "canonical")
-        return
     _exact(problem, context, "canonical")
 
 
+@_knows_no_overlaps("canonical2")
 def canonical2(problem: Problem, context: Context) -> None:
     """The same with other orders: how long it takes is a matter of luck, and the luckier of two is soon done."""
-    if problem.overlaps:
-        _search_apart(canonical2, problem, context, "canonical2")
-        return
     _exact(problem, context, "canonical2", 1, simple_orders=False)
 
 
@@ -196,11 +210,10 @@ def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, 
         _explain(problem, context, source, began)
 
 
+@_knows_no_overlaps("beam2")
 def beam2(problem: Problem, context: Context) -> None:
     """Beams of another seed: how long they take is a matter of luck."""
-    if problem.overlaps:
-        _search_apart(beam2, problem, context, "beam2")
-    elif not is_overloaded(context, find_overload(problem)):
+    if not is_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
         if len(data.size) > 0:
             _search_by_beams(problem, context, data, "beam2", 1)
