@@ -11,13 +11,12 @@ from stowplan import files
 from stowplan.backends.jax.policy import Policy
 from stowplan.backends.xla import compiler
 from stowplan.backends.xla.child import Compile, Done, Lower, Preview, Previewed
-from stowplan.backends.xla.compiler import Compiler
+from stowplan.backends.xla.compiler import Compiler, not_lowered, record_of
 from stowplan.backends.xla.process import CompileError, CompilingProcess
 from stowplan.backends.xla.score import Scorer, scored_program
 from stowplan.backends.xla.store import Compiled, Record, WorkloadStore, result_key
 from stowplan.backends.xla.workload import Workload, versions
 from stowplan.deadline import Deadline
-from stowplan.errors import UsageError
 from stowplan.frontends.hlo import read_module
 from stowplan.hardware.targets import Target, xla_chip
 
@@ -82,22 +81,11 @@ class Previews:
         with store.scratch() as scratch:
             answer = self._asked(Lower(make(), self._chip.topology, self._chip.config), Compile({}, str(scratch)))
             self.made += 1
-            if not isinstance(answer, Done) and answer.stage == "place":
-                raise UsageError(f"{self._name} on {self._chip.machine}: {answer.message}")
-            if not isinstance(answer, Done) and answer.stage in ("import", "trace"):
-                raise CompileError(f"{self._name}: cannot {answer.stage} the function: {answer.message}")
-            done = answer if isinstance(answer, Done) else Done()
-            self.processor_seconds += done.processor_seconds
-            record = Record(
-                options={},
-                versions=self._versions,
-                topology=self._chip.machine,
-                workload=digest,
-                processor_seconds=round(done.processor_seconds, 3),
-                seconds=round(done.seconds, 3),
-                hbm_bytes=done.hbm_bytes,
-                error="" if isinstance(answer, Done) else answer.message or "no message",
-            )
+            if isinstance(answer, Done):
+                self.processor_seconds += answer.processor_seconds
+            elif answer.stage in ("place", "import", "trace"):
+                raise not_lowered(answer, self._name, self._chip.machine)
+            record = record_of(answer, {}, self._versions, self._chip.machine, digest)
             # A process that died may not do so again.
             if not isinstance(answer, Done) and answer.stage == "end":
                 return record

@@ -161,19 +161,10 @@ class Compiler:
 
     def _record(self, options: Mapping[str, Option], answer: Answer) -> Record:
         """How a result was made, by what was answered; its time is counted."""
-        done = answer if isinstance(answer, Done) else Done()
-        with self._lock:
-            self.processor_seconds += done.processor_seconds
-        return Record(
-            options=dict(sorted(options.items())),
-            versions=self.versions,
-            topology=self._chip.machine,
-            workload=self._digest,
-            processor_seconds=round(done.processor_seconds, 3),
-            seconds=round(done.seconds, 3),
-            hbm_bytes=done.hbm_bytes,
-            error=(answer.message or "no message") if isinstance(answer, Failed) else "",
-        )
+        if isinstance(answer, Done):
+            with self._lock:
+                self.processor_seconds += answer.processor_seconds
+        return record_of(answer, options, self.versions, self._chip.machine, self._digest)
 
     def compile_all(
         self, wanted: Sequence[Mapping[str, Option]], deadline: Deadline | None = None
@@ -260,9 +251,7 @@ class Compiler:
         answer = process.ask(self._lower, deadline)
         if isinstance(answer, Failed):
             process.end()
-            if answer.stage == "place":
-                raise UsageError(f"{self.workload.name} on {self._chip.machine}: {answer.message}")
-            raise CompileError(f"{self.workload.name}: cannot {answer.stage} the function: {answer.message}")
+            raise not_lowered(answer, self.workload.name, self._chip.machine)
         with self._lock:
             if isinstance(answer, Done) and self._digest not in ("", answer.digest):
                 process.end()
@@ -281,3 +270,27 @@ class Compiler:
 
     def _lowered_differently(self) -> str:
         return f"{self.workload.name}: lowered differently the second time; does it depend on chance or time?"
+
+
+def record_of(
+    answer: Answer, options: Mapping[str, Option], compiled_by: Mapping[str, str], machine: str, digest: str
+) -> Record:
+    """How a result was made, by what was answered."""
+    done = answer if isinstance(answer, Done) else Done()
+    return Record(
+        options=dict(sorted(options.items())),
+        versions=dict(compiled_by),
+        topology=machine,
+        workload=digest,
+        processor_seconds=round(done.processor_seconds, 3),
+        seconds=round(done.seconds, 3),
+        hbm_bytes=done.hbm_bytes,
+        error=(answer.message or "no message") if isinstance(answer, Failed) else "",
+    )
+
+
+def not_lowered(answer: Failed, name: str, machine: str) -> UsageError | CompileError:
+    """What to raise where a function did not come as far as its compile."""
+    if answer.stage == "place":
+        return UsageError(f"{name} on {machine}: {answer.message}")
+    return CompileError(f"{name}: cannot {answer.stage} the function: {answer.message}")
