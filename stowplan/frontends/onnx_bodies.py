@@ -74,8 +74,8 @@ def infer(node: Any, model: Any, types: dict[str, Any], numbers: _Known, inferre
         _take_back(attribute.g, inferred(body, forget=True).graph)
     results = {"If": _of_choice, "Loop": _of_loop, "Scan": _of_scan}.get(node.op_type)
     if node.domain in ("", "ai.onnx") and results is not None:
-        found = results(node, types, numbers)
-        types |= {name: kind for name, kind in zip(node.output, found, strict=False) if name and is_fixed(kind)}
+        kinds = results(node, types, numbers)
+        types |= {name: kind for name, kind in zip(node.output, kinds, strict=False) if name and is_fixed(kind)}
 
 
 def _given(node: Any, types: _Known) -> list[Any]:
@@ -109,13 +109,13 @@ def _as_model(graph: Any, model: Any, given: list[Any], types: _Known, numbers: 
     return whole
 
 
-def _take_back(graph: Any, found: Any) -> None:
+def _take_back(graph: Any, inferred: Any) -> None:
     """Put what has been inferred into a graph, but for what stands around it."""
     outside = captured(graph)
-    for values in (found.input, found.initializer, found.value_info):
+    for values in (inferred.input, inferred.initializer, inferred.value_info):
         for value in [value for value in values if value.name in outside]:
             values.remove(value)
-    graph.CopyFrom(found)
+    graph.CopyFrom(inferred)
 
 
 def _results(attribute: Any) -> list[Any]:

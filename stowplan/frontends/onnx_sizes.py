@@ -111,10 +111,10 @@ def _told_dims(graph: Any, told: ToldSizes, numbers: set[str]) -> dict[str, int]
 
 def _values(graph: Any, name: str) -> list[Any]:
     """What a graph declares of a value; a declaration that says nothing where only a node makes it."""
-    found = [value for value in (*graph.input, *graph.output, *graph.value_info) if value.name == name]
-    if not found and any(name in node.output for node in graph.node):
-        found = [graph.value_info.add(name=name)]
-    return found
+    values = [value for value in (*graph.input, *graph.output, *graph.value_info) if value.name == name]
+    if not values and any(name in node.output for node in graph.node):
+        values = [graph.value_info.add(name=name)]
+    return values
 
 
 def _unify(value: Any, shape: tuple[int, ...], dims: dict[str, int]) -> None:

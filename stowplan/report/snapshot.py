@@ -25,25 +25,25 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
     peaks, then, free = facts["peaks"], facts["then"], facts["free"]
     reserved, grown = peaks["reserved"], facts["grown_for"]
     where = "from the begin" if grown is None else f"first for {_exact(grown['bytes'])} of {printable(grown['buffer'])}"
-    found = [
+    figures = [
         ("reserved", f"{_exact(reserved)} at most, {where}"),
         ("", f"there {_exact(then['allocated'])} allocated, {format_bytes(free['bytes'])} free in {free['holes']:,} holes"),
         ("allocated", f"{_exact(peaks['allocated'])} at most; {_exact(peaks['requested'])} asked for at most"),
     ]
     if peaks["active"] != peaks["allocated"]:
-        found.append(("pending", f"{_exact(peaks['active'])} at most with frees that wait for a stream"))
+        figures.append(("pending", f"{_exact(peaks['active'])} at most with frees that wait for a stream"))
     if facts["arena"] is not None:
         is_proven = facts["arena"] == facts["arena_bound"]
         least = "proven" if is_proven else f"none is below {_exact(facts['arena_bound'])}"
-        found.append(("arena", f"{_exact(facts['arena'])} ({least})"))
+        figures.append(("arena", f"{_exact(facts['arena'])} ({least})"))
         lost, most = facts["fragmentation"], facts["fragmentation_at_most"]
         more = "" if lost == most else f", at most {_exact(most)}"
-        found.append(("fragmented", f"{_exact(lost)}{more}: {_part(lost, reserved)} of what is reserved"))
-    found.append(("rounding", f"{_exact(facts['rounding'])} of the blocks in use when most is reserved"))
+        figures.append(("fragmented", f"{_exact(lost)}{more}: {_part(lost, reserved)} of what is reserved"))
+    figures.append(("rounding", f"{_exact(facts['rounding'])} of the blocks in use when most is reserved"))
     if facts["streams"] > 1:
         apart = f"{_exact(facts['streams_apart_bound'])} at least if none of the {facts['streams']} streams uses another's"
-        found.append(("streams", apart))
-    found += [
+        figures.append(("streams", apart))
+    figures += [
         (
             "no memory",
             f"event {event['event']:,} asked for {_exact(event['asked'])}, with {format_bytes(event['reserved'])} reserved and "
@@ -51,7 +51,7 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
         )
         for event in facts["out_of_memory"]
     ]
-    return found
+    return figures
 
 
 def lines(facts: Facts) -> list[str]:
@@ -61,7 +61,9 @@ def lines(facts: Facts) -> list[str]:
         f"  {'hole':<10} {_exact(hole['bytes'])} of {format_bytes(hole['segment'])}, {_between(hole)}"
         for hole in facts["holes"][:LINES]
     ]
-    return shown + [f"  {'largest':<10} {_exact(each['bytes'])}, {_named(each)}" for each in facts["largest"][:LINES]]
+    return shown + [
+        f"  {'largest':<10} {_exact(allocation['bytes'])}, {_named(allocation)}" for allocation in facts["largest"][:LINES]
+    ]
 
 
 def section(facts: Facts) -> Section:
@@ -70,7 +72,7 @@ def section(facts: Facts) -> Section:
         (f"{hole['bytes']:,}", f"{hole['segment']:,}", str(hole["stream"]), *(_stack(hole[end]) for end in _ENDS))
         for hole in facts["holes"]
     ]
-    largest = [(each["buffer"], f"{each['bytes']:,}", _stack(each)) for each in facts["largest"]]
+    largest = [(allocation["buffer"], f"{allocation['bytes']:,}", _stack(allocation)) for allocation in facts["largest"]]
     body = facts_list((name or "then", value) for name, value in rows(facts))
     if holes:
         head = ("Free bytes:r", "Segment:r", "Stream:r", "Below it:o", "Above it:o", "Last in it:o")

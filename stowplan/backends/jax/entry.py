@@ -171,10 +171,10 @@ class _Program:
 
         leaves = jax.tree.leaves(result)
         if len(leaves) != 1 or leaves[0].shape or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
-            found = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves[:4]) or "nothing"
+            returned = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves[:4]) or "nothing"
             raise UsageError(
-                f"{self.name}: found a function without a backward pass, which returns {found}; expected a loss, one float, or "
-                "a step that calls its loss by stowplan.backends.jax.marked"
+                f"{self.name}: found a function without a backward pass, which returns {returned}; expected a loss, one float, "
+                "or a step that calls its loss by stowplan.backends.jax.marked"
             )
 
     def with_policy(self, policy: Policy) -> Callable[..., Any]:
@@ -218,16 +218,19 @@ class _Search:
         self._base = self._beside = first.hbm_bytes
         every = [candidate for kind in STOCK if (candidate := self._stock(kind)) is not None]
         # Two that save the same bytes and make the same again are one, as dots are where none has batch dimensions.
-        stock = [*{(each.saved_bytes, each.recomputed_seconds, each.host_bytes): each for each in reversed(every)}.values()]
-        near = sorted((each for each in stock if each.predicted_bytes <= _NEAR * self._limit), key=_order)
+        stock = {
+            (candidate.saved_bytes, candidate.recomputed_seconds, candidate.host_bytes): candidate
+            for candidate in reversed(every)
+        }.values()
+        near = sorted((candidate for candidate in stock if candidate.predicted_bytes <= _NEAR * self._limit), key=_order)
         try:
             if self._base > self._limit:
                 self._below(near)
             else:
-                whole_program = next((each for each in near if each.policy.kind == "as_it_is"), None)
+                whole_program = next((candidate for candidate in near if candidate.policy.kind == "as_it_is"), None)
                 fits = whole_program is not None and self._preview(whole_program).hbm_bytes <= self._limit
                 if not fits or self._program.has_own:
-                    self._plans(min(_FOR_STOCK, sum(not each.host_bytes for each in near)))
+                    self._plans(min(_FOR_STOCK, sum(not candidate.host_bytes for candidate in near)))
                 for candidate in near:
                     # The host's link is not in the compiler's estimates: what is offloaded is a last resort.
                     if not candidate.host_bytes and candidate is not whole_program:
@@ -244,20 +247,19 @@ class _Search:
         while self._left > kept_back:
             planned = plan(self._graphs, int(budget))
             policy = Policy("planned", planned.saved)
-            if not planned.saved or any(each.policy == policy for each in self.candidates):
+            if not planned.saved or any(candidate.policy == policy for candidate in self.candidates):
                 return
             peak = self._preview(self._candidate(policy, planned)).hbm_bytes
             if not peak:
                 return
             self._beside = peak - planned.bytes
-            if peak <= self._limit:
-                low = max(low, planned.bytes)
-                budget = self._limit - self._beside
-                if self._limit - peak < _SLACK * self._limit:
-                    return
-            else:
+            budget = self._limit - self._beside
+            if peak > self._limit:
                 high = min(high, planned.bytes)
-                budget = self._limit - self._beside
+            elif self._limit - peak < _SLACK * self._limit:
+                return
+            else:
+                low = max(low, planned.bytes)
             if not low < budget < high:
                 budget = (low + high) / 2 if high < math.inf else budget
 
@@ -302,7 +304,7 @@ class _Search:
 
     def _preview(self, candidate: Candidate) -> Candidate:
         """The candidate with its peak; without where no preview is left, or it is there already."""
-        if self._left <= 0 or any(each.policy == candidate.policy for each in self.candidates):
+        if self._left <= 0 or any(tried.policy == candidate.policy for tried in self.candidates):
             return candidate
         self._left -= 1
         made = self._compiler.of(candidate.policy, partial(self._program.workload, candidate.policy))
@@ -313,14 +315,17 @@ class _Search:
 
     def _within(self) -> list[Candidate]:
         """Those within the limit, least made again first; offloads only where there is no other."""
-        within = sorted((each for each in self.candidates if 0 < each.hbm_bytes <= self._limit and not each.error), key=_order)
-        return [each for each in within if not each.host_bytes] or within
+        within = sorted(
+            (candidate for candidate in self.candidates if 0 < candidate.hbm_bytes <= self._limit and not candidate.error),
+            key=_order,
+        )
+        return [candidate for candidate in within if not candidate.host_bytes] or within
 
     def judge(self, compiles: int) -> None:
         """Compile those within the limit in full: the best plan, then jax's own policies, then other plans."""
         within = self._within()
-        plans = [each for each in within if each.policy.kind == "planned"]
-        finalists = [*plans[:1], *(each for each in within if each.policy.kind != "planned"), *plans[1:]]
+        plans = [candidate for candidate in within if candidate.policy.kind == "planned"]
+        finalists = [*plans[:1], *(candidate for candidate in within if candidate.policy.kind != "planned"), *plans[1:]]
         if len(finalists) < 2:
             return
         if len(finalists) > compiles:
@@ -346,8 +351,8 @@ class _Search:
         """
         within = self._within()
         if not within:
-            seen = [each for each in self.candidates if each.hbm_bytes]
-            least = min(seen, key=lambda each: each.hbm_bytes)
+            seen = [candidate for candidate in self.candidates if candidate.hbm_bytes]
+            least = min(seen, key=lambda candidate: candidate.hbm_bytes)
             raise MemoryLimitError(
                 f"{self._program.name} on {self._program.target.name}: found no policy within {mib(self._limit)}; the least of "
                 f"{len(seen)} has {mib(least.hbm_bytes)} ({least.policy.kind})",
@@ -355,7 +360,7 @@ class _Search:
                 least.hbm_bytes,
                 0,
             )
-        best = min(within, key=lambda each: (not each.cycles, each.cycles, _order(each)))
+        best = min(within, key=lambda candidate: (not candidate.cycles, candidate.cycles, _order(candidate)))
         nodes = {node.name: node.line for graph in self._graphs for node in graph.nodes if node.name}
         report = FitReport(
             name=self._program.name,

@@ -327,7 +327,7 @@ def _flops(equation: Any) -> int:
         channels = equation.params["dimension_numbers"].rhs_spec[0]
         return int(2 * output * sizes[1] // equation.invars[1].aval.shape[channels])
     inner = sum(
-        _flops(each) for jaxpr in core.jaxprs_in_params(equation.params) for each in getattr(jaxpr, "jaxpr", jaxpr).eqns
+        _flops(inside) for jaxpr in core.jaxprs_in_params(equation.params) for inside in getattr(jaxpr, "jaxpr", jaxpr).eqns
     )
     return inner * int(equation.params.get("length", 1) if equation.primitive.name == "scan" else 1)
 

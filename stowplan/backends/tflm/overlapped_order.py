@@ -44,9 +44,9 @@ def improved(
     order, chance = list(start.orders.get(0, range(len(operators)))), random.Random(seed)
 
     def tried(moved: Sequence[int]) -> tuple[Ordered, tuple[int, int]]:
-        found = Ordered({**start.orders, 0: tuple(moved)}, start.bound)
-        taken = loads(found)
-        return found, (max(taken, default=0), sum(size * size for size in taken))
+        other = Ordered({**start.orders, 0: tuple(moved)}, start.bound)
+        taken = loads(other)
+        return other, (max(taken, default=0), sum(size * size for size in taken))
 
     best, worth = tried(order)
     first, stale = worth[0], 0
@@ -62,10 +62,10 @@ def improved(
             continue
         moved = [*order[:at], *order[at + 1 :]]
         moved.insert(to, order[at])
-        found, its_worth = tried(moved)
+        other, its_worth = tried(moved)
         if its_worth <= worth:
             stale = 0 if its_worth < worth else stale
-            best, worth, order = found, its_worth, moved
+            best, worth, order = other, its_worth, moved
     return best if worth[0] < first else start
 
 

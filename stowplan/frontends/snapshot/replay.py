@@ -99,7 +99,7 @@ class Replay:
         self.height = _lay_out(self._tenures)
         self.block, self.offsets = self._sweep()
         self._address, self._lower, self._upper = (
-            np.fromiter((getattr(each, name) for each in trace.allocations), np.int64, len(self.block))
+            np.fromiter((getattr(allocation, name) for allocation in trace.allocations), np.int64, len(self.block))
             for name in ("address", "lower", "upper")
         )
         self.amounts = self._amounts()
@@ -111,17 +111,17 @@ class Replay:
 
     def at(self, moment: int) -> Amounts[int]:
         """Bytes at a moment."""
-        return Amounts(*(int(each[moment]) for each in self.amounts))
+        return Amounts(*(int(amount[moment]) for amount in self.amounts))
 
     @property
     def peaks(self) -> Amounts[int]:
         """The highest of each, which need not be at one moment."""
-        return Amounts(*(int(each.max()) for each in self.amounts))
+        return Amounts(*(int(amount.max()) for amount in self.amounts))
 
     def _sweep(self) -> tuple[Ints, list[int] | None]:
         """Blocks and offsets, allocation by allocation."""
         trace, block, offsets = self._trace, [], []
-        moments = ((at, each.begin, each.end) for at, each in enumerate(self._tenures))
+        moments = ((at, tenure.begin, tenure.end) for at, tenure in enumerate(self._tenures))
         changes = sorted((change for at, *both in moments for change in zip(both, (1, 0), (at, at), strict=True)), reverse=True)
         starts: list[int] = []
         current: list[_Tenure] = []
@@ -165,8 +165,8 @@ class Replay:
 
     def _amounts(self) -> Amounts[Ints]:
         trace, count = self._trace, len(self.block)
-        size = np.fromiter((each.size for each in trace.allocations), np.int64, count)
-        asked = np.fromiter((each.requested for each in trace.allocations), np.int64, count)
+        size = np.fromiter((allocation.size for allocation in trace.allocations), np.int64, count)
+        asked = np.fromiter((allocation.requested for allocation in trace.allocations), np.int64, count)
         freed = np.where(asked >= 0, asked, self._upper)
         comes = np.zeros(trace.end + 1, np.int64)
         for event in trace.segment_events:
@@ -270,7 +270,7 @@ def _lay_out(tenures: list[_Tenure]) -> int | None:
             if other.offset - tenure.offset >= tenure.segment.size:
                 break
             tenure.offset = other.offset + other.segment.size
-        insort(standing, tenure, key=lambda each: each.offset)
+        insort(standing, tenure, key=lambda other: other.offset)
         height = max(height, tenure.offset + tenure.segment.size)
     return height
 
@@ -287,11 +287,11 @@ def _grown(trace: Trace, moment: int) -> list[Segment]:
             changes[segment.address] = changes.get(segment.address, 0) + sign
             changes[end] = changes.get(end, 0) - sign
             streams[segment.address] = streams[end] = segment.stream
-    held, begin, found = 0, 0, []
+    held, begin, grown = 0, 0, []
     for address, change in sorted(changes.items()):
         if held <= 0 < held + change:
             begin = address
         elif held > 0 >= held + change:
-            found.append(Segment(begin, address - begin, streams[begin], True))
+            grown.append(Segment(begin, address - begin, streams[begin], True))
         held += change
-    return found
+    return grown

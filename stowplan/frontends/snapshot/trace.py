@@ -152,8 +152,8 @@ def read_trace(value: Any, device: int | None) -> Trace:
     events = traces.get(chosen, [])
     trace = Trace(chosen, len(events), snapshot.allocator_settings)
     _Reader(trace).read(events, held.get(chosen, []))
-    sizes = (each.size + each.block for each in trace.allocations)
-    total = sum(sizes) + sum(each.size for each in (*trace.segments, *(event.segment for event in trace.segment_events)))
+    sizes = (allocation.size + allocation.block for allocation in trace.allocations)
+    total = sum(sizes) + sum(segment.size for segment in (*trace.segments, *(event.segment for event in trace.segment_events)))
     if total >= LIMIT:
         raise InputError(f"found sizes that add up to {total} bytes, expected less than {LIMIT}")
     return trace
@@ -165,9 +165,9 @@ def _convert(value: Any) -> _Snapshot:
         raise InputError(f"found a pickle of {found}, expected a memory snapshot with segments and device_traces")
     # What is no list is refused below.
     lists = [value["segments"], value["device_traces"]]
-    lists = [each for each in lists if isinstance(each, list)]
-    inner = [part.get("blocks") if isinstance(part, dict) else part for each in lists for part in each]
-    if sum(len(each) for each in (*lists, *inner) if isinstance(each, list)) > MOST_ENTRIES:
+    lists = [entries for entries in lists if isinstance(entries, list)]
+    inner = [part.get("blocks") if isinstance(part, dict) else part for entries in lists for part in entries]
+    if sum(len(entries) for entries in (*lists, *inner) if isinstance(entries, list)) > MOST_ENTRIES:
         raise InputError(f"found more than {MOST_ENTRIES} events and blocks, expected fewer")
     try:
         return msgspec.convert(value, _Snapshot)
