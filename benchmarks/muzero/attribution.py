@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -24,12 +24,18 @@ import stowplan
 from benchmarks.lib.memory_mapping.synthetic import synthetic
 from benchmarks.lib.places import SHARED
 from benchmarks.lib.tables import table
-from benchmarks.muzero.demonstrations import Elite, in_processes, take
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy
+from benchmarks.muzero.runs import in_processes, take
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.exploration import draw_bias, play_biased
+from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig
+from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.portfolio.memory_mapping.learned import POLICY
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 
 #: The four of table 2, then ten that the shipped policy has not learned from.
 TABLE_2 = ("alexnet_train_b32", "wavenet_inf_b32", "transformer_encdec_train_bf16_b16", "alphatensor_train_b4")
@@ -51,9 +57,12 @@ PIECE_MOVES, TURN = 200_000, 0.1
 
 NO_END = 1_000_000_000
 
-#: How the shipped policy is trained on for one program, where that is not as from scratch: few games side by side, which end
-#: soon, no more noise than it takes to differ from what the policy knows, and a warm start of a second or two.
+#: How the agent plays with the shipped policy, where that is not as from scratch: few games side by side, which end soon, no
+#: more noise than it takes to differ from what the policy knows, and a warm start of a second or two.
 TUNING = {"games": 16, "initial_temperature": 0.5, "warm_start_moves": 500_000}
+
+#: Best games of a program that are kept, and places at which the noise of a game may begin.
+KEPT, NOISES = 8, 4096
 
 clock = time.process_time
 
@@ -97,6 +106,60 @@ class Record:
     def at(self, seconds: float) -> int:
         """Best return by a moment."""
         return max((found for moment, found in self.points if moment <= seconds), default=0)
+
+
+class Elite:
+    """The best games of a program, by random exploration biases, half of them from the beginning of one of these."""
+
+    def __init__(self, game: CompiledGame, rng: np.random.Generator):
+        self.game, self._rng = game, rng
+        self.games: list[tuple[int, Any]] = []
+        """(return in ps, one action for each move), the best first."""
+        self.played = 0
+        self._scales = scales(game)
+        self._noise = rng.gumbel(size=(len(game.moves) + NOISES, 3)).astype(np.float32)
+
+    def offer(self, actions: Any) -> None:
+        """A whole game."""
+        state = self.game.reset()
+        state.play(actions)
+        self._keep(state)
+
+    def _keep(self, state: CompiledState) -> None:
+        return_ps = int(state.return_ps)
+        if any(return_ps == known for known, _ in self.games) or (len(self.games) == KEPT and return_ps < self.games[-1][0]):
+            return
+        self.games.append((return_ps, np.array(state.actions, np.int8)))
+        self.games.sort(key=lambda game: -game[0])
+        del self.games[KEPT:]
+
+    def play(self, seconds: float) -> None:
+        """Games for so many processor seconds."""
+        end, rng = time.process_time() + seconds, self._rng
+        while time.process_time() < end:
+            state = self.game.reset()
+            if self.games and rng.random() < 0.5:
+                begun = self.games[rng.integers(len(self.games))][1]
+                state.play(begun[: rng.integers(len(begun))])
+            self._finish(state)
+            self._keep(state)
+            self.played += 1
+
+    def biased(self) -> Any:
+        """One such game from the start; it is not kept."""
+        state = self.game.reset()
+        self._finish(state)
+        return np.array(state.actions, np.int8)
+
+    def _finish(self, state: CompiledState) -> None:
+        first = int(self._rng.integers(NOISES))
+        noise = self._noise[first : first + len(self.game.moves)]
+        play_biased(self.game.tables, state.data, draw_bias(self._rng), noise, *self._scales)
+
+
+def scales(game: CompiledGame) -> tuple[float, float]:
+    """What rewards are compared with."""
+    return Observer(game, ObservationConfig(map_rows=1, map_columns=1, profile_bins=1, supply_slots=1)).scales
 
 
 Method = Callable[[CompiledGame, int, Record], None]
@@ -158,32 +221,46 @@ def _take(record: Record, points: Sequence[Any]) -> None:
     record.points = [(min(point.seconds, record.seconds), point.return_ps) for point in points]
 
 
-def _trained(game: CompiledGame, seed: int, record: Record, *, weights: bool, learns: bool, play: bool = False) -> None:
-    """The agent, with the shipped weights or a network's first, learning or not."""
-    import torch
-
-    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+def _played(record: Record, trainer: Trainer) -> None:
+    """The agent for the time that is left."""
     from stowplan.learned_guidance.training.run import run
 
-    torch.set_num_threads(1)
-    changes: dict[str, Any] = {"training_steps": NO_END}
-    if not learns:
-        changes["updates_per_iteration"] = 0
-    if weights:
-        policy = _policy()
-        config, known = policy.config.changed(**{**TUNING, **changes}), policy.model.network.state_dict()
-        trainer = Trainer([game.problem], config, seed=seed, weights=known, clock=clock)
-    else:
-        trainer = Trainer([game.problem], TrainingConfig.cpu(**changes), seed=seed, clock=clock)
-    if play:
-        likeliest = _policy().rollout(game, should_stop=lambda: record.left <= 0)
-        if likeliest is not None:
-            record.offer(likeliest.return_ps, 1)
-            trainer.demonstrate(0, likeliest.actions)
     run(trainer, time_limit=max(0.0, record.left), clock=clock)
     began = record.seconds - trainer.seconds
     record.points += [(max(0.0, began) + point.seconds, point.return_ps) for point in trainer.best[0].points]
     record.games = trainer.best[0].games
+
+
+def _new(game: CompiledGame, config: TrainingConfig, seed: int, weights: Any = None) -> Trainer:
+    import torch
+
+    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+
+    torch.set_num_threads(1)
+    return Trainer([game.problem], config, seed=seed, weights=weights, clock=clock)
+
+
+def agent(game: CompiledGame, seed: int, record: Record) -> None:
+    """The agent from scratch."""
+    _played(record, _new(game, TrainingConfig.cpu(training_steps=NO_END), seed))
+
+
+def random_network(game: CompiledGame, seed: int, record: Record) -> None:
+    """The agent with a network's first weights, which learns nothing."""
+    config = TrainingConfig.cpu(training_steps=NO_END, updates_per_iteration=0)
+    _played(record, _new(game, config, seed))
+
+
+def trained_network(game: CompiledGame, seed: int, record: Record) -> None:
+    """The agent with the shipped weights and the likeliest game by them, which learns nothing."""
+    policy = _policy()
+    config = policy.config.changed(**TUNING, training_steps=NO_END, updates_per_iteration=0)
+    trainer = _new(game, config, seed, policy.model.network.state_dict())
+    likeliest = policy.rollout(game, should_stop=lambda: record.left <= 0)
+    if likeliest is not None:
+        record.offer(likeliest.return_ps, 1)
+        trainer.demonstrate(0, likeliest.actions)
+    _played(record, trainer)
 
 
 _POLICY: dict[str, Any] = {}
@@ -198,29 +275,14 @@ def _policy() -> Any:
     return _POLICY[path]
 
 
-def policy_games(game: CompiledGame, seed: int, record: Record) -> None:
-    """The shipped policy's likeliest game, then games drawn from it; no search, no bias, no local search."""
-    policy, stop = _policy(), lambda: record.left <= 0
-    first = policy.rollout(game, should_stop=stop)
-    record.offer(None if first is None else first.return_ps, 1)
-    number = 0
-    while record.left > 0:
-        games = policy.rollouts(game, 16, temperature=(0.3, 0.6, 1.0)[number % 3], seed=seed * 1000 + number, should_stop=stop)
-        for played in games:
-            record.offer(played.return_ps, record.games + 1)
-        number += 1
-
-
 METHODS: dict[str, Method] = {
     "bias": bias,
     "local search": local_search,
     "both": both,
-    "both, random network": lambda game, seed, record: _trained(game, seed, record, weights=False, learns=False),
-    "both, trained network": lambda game, seed, record: _trained(game, seed, record, weights=True, learns=False, play=True),
-    "agent": lambda game, seed, record: _trained(game, seed, record, weights=False, learns=True),
-    "fine-tuned": lambda game, seed, record: _trained(game, seed, record, weights=True, learns=True, play=True),
+    "both, random network": random_network,
+    "both, trained network": trained_network,
+    "agent": agent,
     "search": search,
-    "policy games": policy_games,
 }
 
 

@@ -1,8 +1,6 @@
 """MMap-MuZero against other players of MMapGame: the tables and figures of Wang et al. 2023 with our numbers.
 
-    python -m benchmarks.muzero.paper table2     # best reward at equal wall time, and its curves (table 2, figure 5)
-    python -m benchmarks.muzero.paper ablation   # search only against search and learning (figure 7)
-    python -m benchmarks.muzero.paper small      # the agent against the best game, where that is proven
+    python -m benchmarks.muzero.paper table2     # best reward at equal wall time, and its curves (table 2, figures 5 and 7)
     python -m benchmarks.muzero.paper table3     # a policy's plans against XLA's and the greedy's (table 3)
 
 Every run is a process on one core, and leaves a JSON file; started again, a command makes only the runs that are missing.
@@ -20,12 +18,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.lib.memory_mapping.players import ABLATION, METHODS, PLAYERS, Policies, settings_of
+from benchmarks.lib.memory_mapping.players import METHODS, policy_player, settings_of
 from benchmarks.lib.places import SHARED
 from benchmarks.lib.runs import save
 from benchmarks.lib.tables import table
 from benchmarks.muzero import charts, speedups
-from benchmarks.muzero import small as small_programs
 from benchmarks.muzero.runs import Record, Run, perform, run_all
 from stowplan.portfolio.memory_mapping.learned import POLICY
 
@@ -43,7 +40,7 @@ PAPER_METHODS = ("agent", "evolution", "random")
 MOMENTS = (1, 3, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 
 
-def compare(options: argparse.Namespace, figure: str) -> None:
+def table2(options: argparse.Namespace) -> None:
     """Run methods on programs, print what they reached, and draw their curves where a picture is asked for."""
     programs = options.programs or [CORPUS / f"{name}.hlo.txt.gz" for name in PAPER_TABLE_2]
     missing = [path for path in programs if not path.exists()]
@@ -61,15 +58,19 @@ def compare(options: argparse.Namespace, figure: str) -> None:
     print(_rewards(records, options.methods), end="\n\n")
     print(charts.over_time(records, [moment for moment in MOMENTS if moment <= options.seconds]), end="\n\n")
     if options.png:
-        charts.draw(records, options.png, figure)
+        seeds = "one seed" if len(options.seeds) == 1 else f"{len(options.seeds)} seeds"
+        charts.draw(records, options.png, f"Best reward over time, {seeds}, one core each")
 
 
 def _rewards(records: Sequence[Record], methods: Sequence[str]) -> str:
     """One row for each program: R by method, mean and range over seeds."""
     rows = []
-    for program in dict.fromkeys(each.program for each in records):
-        groups = {method: [r for r in records if (r.program, r.method) == (program, method)] for method in methods}
-        moves = next(each.moves for each in records if each.program == program)
+    for program in dict.fromkeys(record.program for record in records):
+        groups: dict[str, list[Record]] = {method: [] for method in methods}
+        for record in records:
+            if record.program == program:
+                groups[record.method].append(record)
+        moves = next(record.moves for record in records if record.program == program)
         rows.append([program, f"{moves:,}", *(_mean_and_range(groups[method]) for method in methods)])
         if program in PAPER_TABLE_2:
             name, size, *results = PAPER_TABLE_2[program]
@@ -80,10 +81,10 @@ def _rewards(records: Sequence[Record], methods: Sequence[str]) -> str:
 
 
 def _mean_and_range(group: Sequence[Record]) -> str:
-    found = [each.best for each in group]
-    if len(found) < 2:
-        return "".join(f"{best:.4f}" for best in found)
-    return f"{statistics.fmean(found):.4f} ({min(found):.4f} to {max(found):.4f})"
+    rewards = [record.best for record in group]
+    if len(rewards) < 2:
+        return "".join(f"{reward:.4f}" for reward in rewards)
+    return f"{statistics.fmean(rewards):.4f} ({min(rewards):.4f} to {max(rewards):.4f})"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -95,23 +96,6 @@ def run(options: argparse.Namespace) -> None:
     save(this.file(options.folder), perform(this, METHODS[this.method]))
 
 
-def _seeds(options: argparse.Namespace) -> str:
-    return "one seed" if len(options.seeds) == 1 else f"{len(options.seeds)} seeds"
-
-
-def table2(options: argparse.Namespace) -> None:
-    compare(options, f"Best reward over time, {_seeds(options)}, one core each")
-
-
-def ablation(options: argparse.Namespace) -> None:
-    compare(options, f"Search and learning, {_seeds(options)}, one core each")
-
-
-def small(options: argparse.Namespace) -> None:
-    runs = small_programs.Runs(options.methods, options.seeds, options.seconds, tuple(options.set), options.folder)
-    print(small_programs.compare(options.programs, options.count, options.target, runs))
-
-
 def table3(options: argparse.Namespace) -> None:
     paths = options.programs or sorted(CORPUS.glob("*.hlo.txt.gz"))
     if not paths:
@@ -121,12 +105,16 @@ def table3(options: argparse.Namespace) -> None:
         print(f"{plans}: no such folder, so that there is nothing to compare with XLA", file=sys.stderr)
     if not options.policy.is_file():
         sys.exit(f"{options.policy}: no such file; name a policy, as 'stowplan train muzero --policy' writes it")
-    policies = Policies(options.policy, options.seconds, options.players)
-    players = policies.players()
-    # Rows of another policy, or another limit, are not these.
-    folder = options.folder / f"{policies.policy.file.digest[:8]}-{options.seconds:g}s"
-    rows = speedups.measure_all(paths, plans, options.target, players, policies.trained_on, folder)
-    print(speedups.markdown(rows, list(players)))
+    import torch
+
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+    torch.set_num_threads(1)
+    policy = Policy.load(options.policy)
+    # Rows of another policy are not these.
+    folder, trained_on = options.folder / policy.file.digest[:8], policy.file.provenance.programs
+    rows = speedups.measure_all(paths, plans, options.target, policy_player(policy), trained_on, folder)
+    print(speedups.markdown(rows))
 
 
 def _cores(text: str) -> list[int]:
@@ -137,32 +125,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(function: object, name: str, seconds: float, folder: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name)
+    one, two = commands.add_parser("table2"), commands.add_parser("table3")
+    for made, function, folder in ((one, table2, "mmap_runs"), (two, table3, "mmap_table3")):
         made.set_defaults(function=function)
         made.add_argument("programs", nargs="*", type=Path, help="modules or converted problems (default: the shared corpus)")
         made.add_argument("--target", default="tpu-v4")
-        made.add_argument("--seconds", type=float, default=seconds, help="wall time of a run")
-        made.add_argument(
-            "--set", nargs="+", default=[], metavar="NAME=VALUE", help="hyperparameters of the agent; device=cuda"
-        )
-        made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
         made.add_argument("--folder", type=Path, default=Path("results") / folder, help="where records are kept")
-        return made
-
-    for function, name, methods in ((table2, "table2", list(METHODS)), (ablation, "ablation", list(ABLATION))):
-        # Both in one folder: a run that one of them made serves the other.
-        made = command(function, name, 600.0, "mmap_runs")
-        made.add_argument("--methods", nargs="+", default=methods, choices=METHODS)
-        made.add_argument("--cores", type=_cores, default=[0], help="cores to use, one run at a time on each: 0,1")
-        made.add_argument("--png", type=Path, help="draw the curves here")
-    made = command(small, "small", 10.0, "mmap_small")
-    made.add_argument("--count", type=int, default=48, help="made-up programs, and windows of each module that is named")
-    made.add_argument("--methods", nargs="+", default=["agent", "search", "evolution", "greedy"], choices=METHODS)
-    made = command(table3, "table3", 30.0, "mmap_table3")
-    made.add_argument("--policy", type=Path, default=POLICY.path, help="file of a policy (default: the one shipped)")
-    made.add_argument("--players", nargs="+", default=list(PLAYERS), choices=PLAYERS)
-    made.add_argument("--plans", type=Path, help="XLA's plans (default: the folder FOLDER_xla_plan)")
+    one.add_argument("--seconds", type=float, default=600.0, help="wall time of a run")
+    one.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="hyperparameters of the agent; device=cuda")
+    one.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    one.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    one.add_argument("--cores", type=_cores, default=[0], help="cores to use, one run at a time on each: 0,1")
+    one.add_argument("--png", type=Path, help="draw the curves here")
+    two.add_argument("--policy", type=Path, default=POLICY.path, help="file of a policy (default: the one shipped)")
+    two.add_argument("--plans", type=Path, help="XLA's plans (default: the folder FOLDER_xla_plan)")
     made = commands.add_parser("run", help="one run; what the other commands start")
     made.set_defaults(function=run)
     made.add_argument("run", help="fields of a run, as JSON")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import resource
 import subprocess
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import msgspec
 
@@ -178,3 +180,21 @@ def _in_a_process(run: Run, folder: Path, core: int) -> None:
 
 def _peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def in_processes(count: int, work: Any) -> None:
+    """Run ``work(number, counter)`` in so many forked processes, which share a counter."""
+    context = multiprocessing.get_context("fork")
+    counter = context.Value("q", 0)
+    processes = [context.Process(target=work, args=(number, counter)) for number in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+
+def take(counter: Any) -> int:
+    """The next number."""
+    with counter.get_lock():
+        counter.value += 1
+        return int(counter.value) - 1

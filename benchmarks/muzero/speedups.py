@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,39 +36,37 @@ class Row(msgspec.Struct, frozen=True):
     greedy: str
     """Which of the two greedies is the stronger, and stands for both."""
     objective_ps: dict[str, int]
-    """Of each plan by name, verified: ``all_slow``, ``greedy``, ``xla`` where there is one, and the players'."""
-    seconds: dict[str, float]
-    """That each player took."""
+    """Of each plan by name, verified: ``all_slow``, ``greedy``, ``xla`` where there is one, and ``policy``."""
+    seconds: float
+    """That the policy took."""
 
-    def speedup(self, player: str, baseline: str, *, prod: bool = False) -> float | None:
-        """Latency of the baseline over the player's; with ``prod`` over the better of the two."""
-        if baseline not in self.objective_ps or player not in self.objective_ps:
+    def speedup(self, baseline: str, *, prod: bool = False) -> float | None:
+        """Latency of the baseline over the policy's; with ``prod`` over the better of the two."""
+        if baseline not in self.objective_ps:
             return None
-        over = self.objective_ps[baseline] / self.objective_ps[player]
+        over = self.objective_ps[baseline] / self.objective_ps["policy"]
         return max(1.0, over) if prod else over
 
 
-def measure(path: Path, xla: Path, target: str, players: Mapping[str, Player], trained_on: Sequence[str]) -> Row:
-    """Plan one module with every player; AssertionError where a plan does not verify.
+def measure(path: Path, xla: Path, target: str, player: Player, trained_on: Sequence[str]) -> Row:
+    """Plan one module with the policy; AssertionError where a plan does not verify.
 
     ``trained_on`` has names of programs; those of windows and other variants begin with the program's own.
     """
     problem, program, *_ = open_input(path, ReadOptions(target=target))
     plans: dict[str, Plan] = {}
-    seconds: dict[str, float] = {}
     stronger, plans["greedy"] = stronger_greedy(problem)
     if xla.exists() and program is not None:
         plans["xla"] = import_xla_plan(problem, program, xla).plan
-    for name, player in players.items():
-        began = time.monotonic()
-        plans[name] = player(problem)
-        seconds[name] = time.monotonic() - began
+    began = time.monotonic()
+    plans["policy"] = player(problem)
+    seconds = time.monotonic() - began
     objective = {"all_slow": problem.all_slow_ps}
     for name, plan in plans.items():
-        found = verify(problem, plan)
-        assert found.ok, (path.name, name, found.violations)
-        assert found.objective is not None
-        objective[name] = found.objective
+        verified = verify(problem, plan)
+        assert verified.ok, (path.name, name, verified.violations)
+        assert verified.objective is not None
+        objective[name] = verified.objective
     return Row(
         module=path.name.removesuffix(".hlo.txt.gz"),
         digest=problem.digest,
@@ -83,7 +81,7 @@ def measure(path: Path, xla: Path, target: str, players: Mapping[str, Player], t
 
 
 def measure_all(
-    paths: Sequence[Path], plans: Path, target: str, players: Mapping[str, Player], trained_on: Sequence[str], folder: Path
+    paths: Sequence[Path], plans: Path, target: str, player: Player, trained_on: Sequence[str], folder: Path
 ) -> list[Row]:
     """Rows of all modules; those measured before are read from ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,56 +89,58 @@ def measure_all(
     for number, path in enumerate(paths, 1):
         kept = folder / f"{path.name.removesuffix('.hlo.txt.gz')}.json"
         row = msgspec.json.decode(kept.read_bytes(), type=Row) if kept.exists() else None
-        if row is None or not set(players) <= set(row.objective_ps):
-            row = measure(path, plans / path.name, target, players, trained_on)
+        if row is None:
+            row = measure(path, plans / path.name, target, player, trained_on)
             files.write_atomic(kept, msgspec.json.format(msgspec.json.encode(row), indent=1))
-            found = ", ".join(f"{name} {row.speedup(name, 'greedy'):.3f}" for name in players)
-            print(f"[{number}/{len(paths)}] {row.module}: over greedy: {found}", file=sys.stderr, flush=True)
+            print(f"[{number}/{len(paths)}] {row.module}: over greedy {row.speedup('greedy'):.3f}", file=sys.stderr, flush=True)
         rows.append(row)
     return rows
 
 
-def markdown(rows: Sequence[Row], players: Sequence[str]) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     """Table 3 in form, over XLA and over the greedy, and every module below it."""
     parts = []
     for baseline in ("xla", "greedy"):
         lines: list[list[object]] = []
         for prod in (False, True):
             suffix = "-prod" if prod else ""
-            lines += [[f"{name}{suffix}", *_aggregate(rows, name, baseline, prod)] for name in players]
+            lines.append([f"policy{suffix}", *_aggregate(rows, baseline, prod)])
             if baseline == "xla":
                 lines.append([f"paper: MMap-MuZero{suffix}", "", *PAPER["prod" if prod else "alone"]])
         head = [f"speedup over {baseline}", "modules", "mean", "max", "min", "improved"]
         parts.append(table(lines, head))
         fresh = [row for row in rows if not row.is_trained_on]
         if len(fresh) < len(rows):
-            lines = [[name, *_aggregate(fresh, name, baseline, False)] for name in players]
-            parts.append(table(lines, [f"over {baseline}, modules not trained on", *head[1:]]))
-    head = ["module", "uses", "trained on", "greedy ms", "no stalls", "XLA ms"]
-    for name in players:
-        head += [f"{name} ms", "s", "over XLA", "over greedy"]
+            not_trained_on: list[object] = ["policy", *_aggregate(fresh, baseline, False)]
+            parts.append(table([not_trained_on], [f"over {baseline}, modules not trained on", *head[1:]]))
+    head = ["module", "uses", "trained on", "greedy ms", "no stalls", "XLA ms", "policy ms", "s", "over XLA", "over greedy"]
     lines = []
     for row in rows:
-        line: list[object] = [row.module, f"{row.uses:,}", "yes" if row.is_trained_on else ""]
-        line += [
-            _ms(row.objective_ps["greedy"]),
-            "yes" if row.greedy == WITHOUT_STALLS else "",
-            _ms(row.objective_ps.get("xla")),
-        ]
-        for name in players:
-            line += [_ms(row.objective_ps.get(name)), f"{row.seconds.get(name, 0.0):.2f}"]
-            line += [_ratio(row.speedup(name, baseline)) for baseline in ("xla", "greedy")]
-        lines.append(line)
+        latencies = row.objective_ps
+        lines.append(
+            [
+                row.module,
+                f"{row.uses:,}",
+                "yes" if row.is_trained_on else "",
+                _ms(latencies["greedy"]),
+                "yes" if row.greedy == WITHOUT_STALLS else "",
+                _ms(latencies.get("xla")),
+                _ms(latencies["policy"]),
+                f"{row.seconds:.2f}",
+                _ratio(row.speedup("xla")),
+                _ratio(row.speedup("greedy")),
+            ]
+        )
     return "\n\n".join([*parts, table(lines, head)])
 
 
-def _aggregate(rows: Sequence[Row], player: str, baseline: str, prod: bool) -> tuple[str, ...]:
-    found = [each for row in rows if (each := row.speedup(player, baseline, prod=prod)) is not None]
-    if not found:
+def _aggregate(rows: Sequence[Row], baseline: str, prod: bool) -> tuple[str, ...]:
+    speedups = [speedup for row in rows if (speedup := row.speedup(baseline, prod=prod)) is not None]
+    if not speedups:
         return ("0", "", "", "", "")
-    improved = sum(each > 1 for each in found)
-    mean = statistics.fmean(found)
-    return (str(len(found)), f"{mean:.4f}", f"{max(found):.4f}", f"{min(found):.4f}", f"{improved}/{len(found)}")
+    improved = sum(speedup > 1 for speedup in speedups)
+    mean = statistics.fmean(speedups)
+    return (str(len(speedups)), f"{mean:.4f}", f"{max(speedups):.4f}", f"{min(speedups):.4f}", f"{improved}/{len(speedups)}")
 
 
 def _ms(objective_ps: int | None) -> str:

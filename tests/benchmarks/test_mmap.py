@@ -1,52 +1,25 @@
-"""Demonstrations, comparisons and tables of MMapGame's benchmarks, on programs of a few moves."""
+"""Comparisons and tables of MMapGame's benchmarks, on programs of a few moves."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import pytest
 
 import benchmarks.lib.memory_mapping.players
 import benchmarks.muzero.attribution
 import benchmarks.muzero.compare
-import benchmarks.muzero.demonstrations
-import benchmarks.muzero.own_games
-import benchmarks.muzero.policy
 from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
-from stowplan.models.memory_mapping import hint as hints
 
 
 def small(seed: int = 0) -> Any:
     return as_played(synthetic(np.random.default_rng(seed), moves=40))
 
 
-def test_a_demonstration_survives_being_packed() -> None:
-    module = benchmarks.muzero.demonstrations
-    values = np.round(np.random.default_rng(0).random((2, 9)) * 255).astype(np.float32) / 255
-    found = module.Demonstrated(("", 3, 1), 5, np.array([0, 1, 2, 2, 0], np.int8), values, {"game": 0.25})
-    again = module.Demonstrated.unpack(found.pack())
-    assert (again.spec, again.moves, again.rewards) == (found.spec, 5, {"game": 0.25})
-    assert again.actions.tolist() == found.actions.tolist()
-    assert again.hint == pytest.approx(values)
-    assert module.Demonstrated.unpack(module.Demonstrated(("", 3, 1), 1, found.actions[:1], None, {}).pack()).hint is None
-
-
-def test_a_program_is_made_anew_from_its_spec() -> None:
-    module = benchmarks.muzero.demonstrations
-    source = module.Source([])
-    one, other = source.make(("", 7, 1)), source.make(("", 7, 1))
-    assert one.digest == other.digest != source.make(("", 8, 1)).digest
-    program = module.Program.of(source, ("", 7, 1))
-    kept = module.values_of(program.hint)
-    assert module.Program.of(source, ("", 7, 1), kept).hint == program.hint
-    assert len(program.hint.values["fast"]) == hints.counts(program.problem)["fast"]
-
-
 def test_the_best_games_are_kept_each_once() -> None:
-    module = benchmarks.muzero.demonstrations
+    module = benchmarks.muzero.attribution
     game = CompiledGame(small())
     elite = module.Elite(game, np.random.default_rng(0))
     for _ in range(40):
@@ -58,19 +31,6 @@ def test_the_best_games_are_kept_each_once() -> None:
     state.play(elite.games[0][1])
     assert state.is_over
     assert state.return_ps == returns[0]
-
-
-def test_what_is_learned_from_a_program() -> None:
-    pytest.importorskip("torch")
-    module, own = benchmarks.muzero.demonstrations, benchmarks.muzero.own_games
-    program = module.Program.of(module.Source([]), ("", 7, 1))
-    actions = module.Elite(program.game, np.random.default_rng(0)).biased()
-    found = module.Demonstrated(program.spec, len(program.game.moves), actions, None, {}, [actions])
-    parts = own.positions(program, found, [], benchmarks.muzero.policy.network_config().observation)
-    assert [bool(part.policy.any()) for part in parts] == [True, False]
-    state = program.game.reset()
-    state.play(found.actions)
-    assert found.rewards["plain"] == pytest.approx(module.normalised(program.problem, state.return_ps))
 
 
 def test_a_module_is_judged_by_the_stronger_greedy() -> None:

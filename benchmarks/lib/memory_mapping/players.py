@@ -1,11 +1,9 @@
-"""Players of MMapGame as functions of (game, seed, seconds, settings), and players of whole modules for table 3."""
+"""Players of MMapGame as functions of (game, seed, seconds, settings), and a policy as a player of whole modules."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.lib.memory_mapping.evolution import evolve
@@ -13,19 +11,16 @@ from benchmarks.lib.memory_mapping.random_play import play_at_random
 from benchmarks.lib.memory_mapping.small_programs import small_program
 from benchmarks.lib.memory_mapping.tree_search import search_games
 from stowplan.learned_guidance.memory_mapping.game.best import Best
-from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.training.settings import with_settings
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.memory_mapping import arrays, heuristics
-from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.learned import DRAWN
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.memory_mapping.muzero.play import Played
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 
 Method = Callable[[CompiledGame, int, float, Sequence[str]], Best]
 """Game, seed, seconds, settings -> the best game and its curve."""
@@ -35,17 +30,11 @@ Player = Callable[[Problem], Plan]
 #: Seconds of a first, short run that compiles and loads code.
 WARM_UP_SECONDS = 3.0
 
-#: Games that a policy searches side by side.
-SIDE_BY_SIDE = 16
-
 #: More training steps than any time limit here allows.
 NO_END = 1_000_000_000
 
 #: A setting of a series that names the device of torch.
 DEVICE = "device="
-
-#: Part of an agent's time that may go into demonstrations.
-DEMONSTRATION_SHARE = 0.1
 
 
 def _random(game: CompiledGame, seed: int, seconds: float, _: Sequence[str]) -> Best:
@@ -108,11 +97,6 @@ def _warm_start(game: CompiledGame, seed: int, seconds: float, settings: Sequenc
     return _train(game, seed, seconds, settings, change=change, is_warm_start=True)
 
 
-def _demonstrated(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
-    """MMap-MuZero that begins with the plans of the constructive heuristics; making them is part of its time."""
-    return _train(game, seed, seconds, settings, demonstrate=True)
-
-
 def _search(game: CompiledGame, seed: int, seconds: float, _: Sequence[str]) -> Best:
     """Tree search on the true game, nothing learned (section 5.3, ablation)."""
     return search_games(game, seed=seed, time_limit=seconds)
@@ -124,7 +108,6 @@ def _train(
     seconds: float,
     settings: Sequence[str],
     *,
-    demonstrate: bool = False,
     is_warm_start: bool = False,
     preset: Callable[..., TrainingConfig] = TrainingConfig.cpu,
     change: Callable[[TrainingConfig], TrainingConfig] = lambda config: config,
@@ -137,12 +120,10 @@ def _train(
     torch.set_num_threads(1)
     began = time.monotonic()
     # Where the network is belongs to no configuration.
-    device = next((each.removeprefix(DEVICE) for each in settings if each.startswith(DEVICE)), "cpu")
-    config = change(with_settings(preset(training_steps=NO_END), [each for each in settings if not each.startswith(DEVICE)]))
+    device = next((setting.removeprefix(DEVICE) for setting in settings if setting.startswith(DEVICE)), "cpu")
+    hyperparameters = [setting for setting in settings if not setting.startswith(DEVICE)]
+    config = change(with_settings(preset(training_steps=NO_END), hyperparameters))
     trainer = Trainer([game.problem], config, seed=seed, device=device)
-    if demonstrate:
-        for plan in _constructed(game.problem, began + DEMONSTRATION_SHARE * seconds):
-            trainer.demonstrate(0, actions_of(game.problem, plan, game).actions)
     if is_warm_start:
         # A time limit would leave half of the time to learning.
         run(trainer, should_stop=lambda: time.monotonic() >= began + seconds)
@@ -151,23 +132,10 @@ def _train(
     return trainer.best[0]
 
 
-def _constructed(problem: Problem, until: float) -> list[Plan]:
-    """Plans of the heuristics that the portfolio begins with, as far as they are done by a moment."""
-    data = arrays.build(problem)
-    plans = []
-    for _, steps in heuristics.constructive(data):
-        state, is_complete = heuristics.run(steps, lambda: time.monotonic() > until)
-        if not is_complete:
-            break
-        plans.append(export_plan(problem, data, state))
-    return plans
-
-
 METHODS: dict[str, Method] = {
     "agent": _agent,
     "self-play": _self_play,
     "paper": _paper,
-    "agent-demonstrated": _demonstrated,
     "warm-start": _warm_start,
     "evolution": _evolution,
     "random": _random,
@@ -177,10 +145,7 @@ METHODS: dict[str, Method] = {
 }
 
 #: Methods that settings of the training configuration change.
-TRAINED = ("agent", "self-play", "paper", "agent-demonstrated", "warm-start")
-
-#: Both, search only.
-ABLATION = ("agent", "self-play", "search")
+TRAINED = ("agent", "self-play", "paper", "warm-start")
 
 
 def settings_of(method: str, settings: Sequence[str]) -> tuple[str, ...]:
@@ -188,58 +153,14 @@ def settings_of(method: str, settings: Sequence[str]) -> tuple[str, ...]:
     return tuple(settings) if method in TRAINED else ()
 
 
-#: Ways to plan a module with a policy.
-PLAYERS = ("policy", "policy+search")
+def policy_player(policy: Policy) -> Player:
+    """What the portfolio's candidate plays: with each rule of placing the likeliest actions, and some drawn near them."""
 
-
-class Policies:
-    """A policy's ways to plan a module, none worse than its likeliest game; each within ``seconds``, but for that one game."""
-
-    def __init__(self, path: Path, seconds: float, wanted: Sequence[str] = PLAYERS):
-        import torch
-
-        from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
-
-        torch.set_num_threads(1)
-        self.policy = Policy.load(path)
-        self._wanted = wanted
-        # Code is compiled and loaded before anything is measured.
-        self.seconds = WARM_UP_SECONDS
-        for player in self.players().values():
-            player(small_program("inference", 0))
-        self.seconds = seconds
-
-    @property
-    def trained_on(self) -> tuple[str, ...]:
-        """Names of the programs that it was trained on."""
-        return self.policy.file.provenance.programs
-
-    def players(self) -> dict[str, Player]:
-        """The ways that are wanted, by name."""
-        ways = dict(zip(PLAYERS, (self.rollout, self.searched), strict=True))
-        return {name: ways[name] for name in self._wanted}
-
-    def rollout(self, problem: Problem) -> Plan:
-        """What the portfolio's candidate plays: with each rule of placing the likeliest actions, and some drawn near them."""
-        played = self.policy.best_rollout(problem, drawn=DRAWN)
+    def plan(problem: Problem) -> Plan:
+        played = policy.best_rollout(problem, drawn=DRAWN)
         assert played is not None
         return played.plan
 
-    def searched(self, problem: Problem) -> Plan:
-        """Likeliest, then each move searched, then games that explore, until time is up; the best."""
-        end = time.monotonic() + self.seconds
-        game = CompiledGame(problem)
-        games = [self._likeliest(game)]
-        for seed in count():
-            found = self.policy.searched(
-                game, count=SIDE_BY_SIDE if seed else 1, explore=seed > 0, seed=seed, should_stop=lambda: time.monotonic() > end
-            )
-            if not found or not game.moves:
-                break
-            games += found
-        return max(games, key=lambda game: game.return_ps).plan
-
-    def _likeliest(self, game: CompiledGame) -> Played:
-        found = self.policy.rollout(game)
-        assert found is not None
-        return found
+    # Code is compiled and loaded before anything is measured.
+    plan(small_program("inference", 0))
+    return plan

@@ -1,25 +1,18 @@
 """Small programs whose best game can be proven: miniatures of training steps, inference and decoding, and windows of real ones.
 
-    python -m benchmarks.lib.memory_mapping.small_programs --count 12 --time-limit 10
-
-prints how large they are, and how long the proof takes.
-
 A program is drawn from a seed, the same on every machine. Costs are a roofline's, sizes are kibibytes to mebibytes, and fast
 memory holds a part of what the program would like to keep there, so that there is something to decide.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from benchmarks.lib.memory_mapping.optimum import GameOptimum, game_optimum
 from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
 from stowplan.learned_guidance.memory_mapping.game.programs import excerpt, peak_live_bytes, with_capacity
@@ -209,30 +202,3 @@ def small_windows(paths: Sequence[Path], count: int, target: str) -> Iterator[Pr
     for path in paths:
         problem = read(path, target=target)
         yield from (small_window(problem, seed) for seed in range(count))
-
-
-def prove(problem: Problem, time_limit: float) -> GameOptimum:
-    """The best game under the rules the agent plays by; a proof only where the limit allows."""
-    return game_optimum(problem, time_limit=time_limit)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("modules", nargs="*", type=Path, help="modules to take windows of, instead")
-    parser.add_argument("--count", type=int, default=12)
-    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each proof")
-    options = parser.parse_args()
-    print("| program | moves | R of the best game | proven | states | seconds |\n| --- | --- | --- | --- | --- | --- |")
-    programs = small_programs(options.count)
-    if options.modules:
-        programs = small_windows(options.modules, options.count, "tpu-v4")
-    for problem in programs:
-        began = time.monotonic()
-        best = prove(problem, options.time_limit)
-        gain = problem.normalised_return(problem.all_slow_ps - best.return_ps)
-        seconds = time.monotonic() - began
-        print(f"| {problem.name} | {len(moves_of(problem))} | {gain:.4f} | {best.is_proven} | {best.nodes:,} | {seconds:.2f} |")
-
-
-if __name__ == "__main__":
-    main()
