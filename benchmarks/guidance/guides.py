@@ -49,8 +49,7 @@ import stowplan
 from benchmarks.guidance.data import SHARED, family
 from benchmarks.guidance.tables import ends, summary, worth
 from benchmarks.lib.memory_mapping.guide_file import save
-from stowplan.learned_guidance.memory_mapping.guide.guide import Weights, filled_hint, learned_hint, load
-from stowplan.learned_guidance.memory_mapping.guide.network import shapes
+from stowplan.learned_guidance.memory_mapping.guide.guide import Weights, filled_hint, learned_hint, load, shapes
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.hint import PLACE, of_plan
 from stowplan.models.memory_mapping.milp.hint import relaxation_hint

@@ -17,8 +17,7 @@ from benchmarks.lib.modulo_scheduling.collection import read_collection
 from benchmarks.lib.modulo_scheduling.generated_graphs import generated
 from stowplan.frontends.dfg import lower
 from stowplan.learned_guidance.modulo_scheduling.body import Body, topological_order
-from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
-from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping, Uniform
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 

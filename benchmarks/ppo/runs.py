@@ -168,7 +168,7 @@ def player_of(method: str) -> Any:
     from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
     from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
     from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
-    from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
+    from stowplan.learned_guidance.modulo_scheduling.state import Uniform
     from stowplan.portfolio.modulo_scheduling.learned import POLICY
 
     torch.set_num_threads(1)

@@ -4,12 +4,20 @@ This is the machine of ``docs/reference/memory-mapping.md`` ("Copy engine"): ste
 them on a few channels, first come, first served, and a step waits for the copies that must be complete before it. Any plan can
 be played, also one that breaks the rule against stalls (a production compiler's, say); whether it is valid in every other
 respect is the verifier's business.
+
+The copy engine gives every copy the whole bandwidth, and the program's traffic costs it nothing. That suits exact models. In
+:func:`play_shared` copies share the bandwidth of slow memory with each other and with the program's own traffic: a step that
+reads slow memory leaves the copies beside it only what it does not draw. Some copies are under way at once, in the order in
+which they were queued, and have equal parts of what is left. No byte is moved for nothing: a program with its copies takes at
+least as long as all its traffic over the bandwidth.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -119,3 +127,124 @@ def play(problem: Problem, plan: Plan, durations_ps: list[int]) -> Timeline:
         if boundary < horizon:
             now += durations_ps[boundary]
     return Timeline(now, sum(waits), starts, waits, [transfer for transfer in transfers if transfer is not None])
+
+
+#: Bytes that are none: rounding leaves less than this.
+_NOTHING = 1e-6
+
+
+@dataclass(slots=True)
+class _Copy:
+    number: int
+    latency_ps: float
+    size: float
+
+
+class _Engines:
+    """Copies under way, and those that wait for an engine."""
+
+    def __init__(self, engines: int, latency_ps: int, copies: int):
+        self.now = 0.0
+        self.began = [0.0] * copies
+        self.ended: list[float | None] = [None] * copies
+        self._engines = engines
+        self._latency_ps = latency_ps
+        self._queue: deque[tuple[int, int]] = deque()
+        self._active: list[_Copy] = []
+
+    def submit(self, number: int, size: int) -> None:
+        self._queue.append((number, size))
+        self._fill()
+
+    def run(self, until: float, rate: float) -> None:
+        """Let time pass, with ``rate`` bytes a picosecond for all copies together."""
+        while self._active and self.now < until:
+            self._advance(until - self.now, rate)
+        self.now = max(self.now, until)
+
+    def wait(self, numbers: Collection[int], rate: float) -> None:
+        """Let time pass until these copies are complete."""
+        while any(self.ended[number] is None for number in numbers):
+            self._advance(float("inf"), rate)
+
+    def _fill(self) -> None:
+        while self._queue and len(self._active) < self._engines:
+            number, size = self._queue.popleft()
+            self.began[number] = self.now
+            self._active.append(_Copy(number, self._latency_ps, size))
+
+    def _advance(self, most: float, rate: float) -> None:
+        """Until the next copy ends or begins to move, at most so long."""
+        moving = [copy for copy in self._active if not copy.latency_ps]
+        share = rate / len(moving) if moving else 0.0
+        span = min(
+            most,
+            min((copy.latency_ps for copy in self._active if copy.latency_ps), default=most),
+            min((copy.size for copy in moving), default=0.0) / share if share else most,
+        )
+        self.now += span
+        for copy in self._active:
+            if copy.latency_ps:
+                copy.latency_ps = max(0.0, copy.latency_ps - span)
+            else:
+                copy.size -= span * share
+                if copy.size <= _NOTHING:
+                    self.ended[copy.number] = self.now
+        self._active = [copy for copy in self._active if self.ended[copy.number] is None]
+        self._fill()
+
+
+def play_shared(
+    problem: Problem,
+    plan: Plan,
+    durations_ps: Sequence[int],
+    slow_bytes: Sequence[int],
+    *,
+    bandwidth: int,
+    engines: int,
+    latency_ps: int,
+) -> Timeline:
+    """Play a plan's copies beside steps of given durations.
+
+    Parameters
+    ----------
+    problem, plan
+        As :func:`stowplan.hardware.simulator.play` takes them.
+    durations_ps, slow_bytes
+        Of each step, all its runs together: how long it lasts by itself, and what it moves from and to slow memory.
+    bandwidth
+        Bytes a second of slow memory, for all.
+    engines
+        Copies under way at once.
+    latency_ps
+        Fixed part of every copy; it needs an engine and no bandwidth.
+    """
+    queued_at: list[list[int]] = [[] for _ in range(problem.horizon + 1)]
+    due_at: list[list[int]] = [[] for _ in range(problem.horizon + 1)]
+    sizes = []
+    for number, copy in enumerate(plan.copies):
+        queued_at[copy.start].append(number)
+        due_at[copy.end].append(number)
+        sizes.append(problem.tensors[copy.tensor].size if copy.part is None else copy.part[1] - copy.part[0])
+    rate = bandwidth / 1e12
+    state = _Engines(engines, latency_ps, len(plan.copies))
+    starts, waits = [], []
+    for boundary in range(problem.horizon + 1):
+        arrival = state.now
+        # Copies queued earlier first; one whose window is empty is not yet under way here.
+        state.wait([number for number in due_at[boundary] if plan.copies[number].start < boundary], rate)
+        for number in queued_at[boundary]:
+            state.submit(number, sizes[number])
+        state.wait(due_at[boundary], rate)
+        starts.append(round(state.now))
+        waits.append(state.now - arrival)
+        if boundary < problem.horizon:
+            duration = durations_ps[boundary]
+            drawn = slow_bytes[boundary] / duration if duration else 0.0
+            state.run(state.now + duration, max(0.0, rate - drawn))
+    transfers = [
+        Transfer(number, copy.tensor, copy.direction, starts[copy.start], round(state.began[number]), round(end))
+        for number, (copy, end) in enumerate(zip(plan.copies, state.ended, strict=True))
+        if end is not None
+    ]
+    return Timeline(starts[-1], round(sum(waits)), starts, [round(wait) for wait in waits], transfers)

@@ -12,8 +12,7 @@ import pytest
 
 from stowplan import files, kinds
 from stowplan.certificates.checker import check_parsed
-from stowplan.certificates.checker.problems import KNOWN, NUMBERS, TYPES
-from stowplan.certificates.checker.reading import MalformedError, UnprovenError, digest
+from stowplan.certificates.checker.reading import KNOWN, NUMBERS, TYPES, MalformedError, UnprovenError, digest
 from stowplan.certificates.maker import certify
 from tests.certificates.cases import CASES
 

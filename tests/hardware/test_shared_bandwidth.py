@@ -7,8 +7,7 @@ import random
 import msgspec
 import pytest
 
-from stowplan.hardware.shared_bandwidth import play_shared
-from stowplan.hardware.simulator import play
+from stowplan.hardware.simulator import play, play_shared
 from stowplan.models.memory_mapping.plan import Copy, Plan
 from stowplan.models.memory_mapping.problem import Problem
 from tests.models.memory_mapping.cases import random_problem

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
 from stowplan.compiled import Ints2D, Singles2D, Singles3D, njit
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.game.best import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel.layout import POSITION, RETURN_PS
+from stowplan.learned_guidance.memory_mapping.game.game import Best
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, legal
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
@@ -220,7 +220,7 @@ def play_preferences(tables: Tables, data: Ints, preferences: Singles2D, actions
     those that Drop-backup took back: they lead to the same plan, without a reset. All are -1 in a game that is lost.
     """
     while not is_over(tables, data):
-        position = data[POSITION]
+        position = data[layout.POSITION]
         best = -1
         for action in range(3):
             if legal(tables, data, action) and (best < 0 or preferences[position, action] > preferences[position, best]):
@@ -228,4 +228,4 @@ def play_preferences(tables: Tables, data: Ints, preferences: Singles2D, actions
         step(tables, data, best)
     for position in range(len(actions_out)):
         actions_out[position] = action_of(tables, data, position)
-    return data[RETURN_PS]  # type: ignore[no-any-return]
+    return data[layout.RETURN_PS]  # type: ignore[no-any-return]

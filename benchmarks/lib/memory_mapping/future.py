@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from itertools import product
 
 from benchmarks.lib.memory_mapping.plain_game import PlainGame, State, TensorState
-from stowplan.learned_guidance.memory_mapping.game.moves import Move
+from stowplan.learned_guidance.memory_mapping.game.game import Move
 
 #: A step with more undecided tensors is bounded by its least latency, without a look at capacity.
 MAX_OPEN_TENSORS = 8

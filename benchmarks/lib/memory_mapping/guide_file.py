@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.learned_guidance.memory_mapping.guide.guide import FORMAT, VERSION
-from stowplan.learned_guidance.memory_mapping.guide.network import shapes
+from stowplan.learned_guidance.memory_mapping.guide.guide import FORMAT, VERSION, shapes
 
 
 def save(path: Path, weights: Mapping[str, NDArray[np.float32]]) -> None:

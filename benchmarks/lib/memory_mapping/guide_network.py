@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from stowplan.learned_guidance.memory_mapping.guide.network import NEVER, Graph, Numpy
+from stowplan.learned_guidance.memory_mapping.guide.guide import NEVER, Graph, Numpy
 
 
 class Torch(Numpy):
@@ -61,7 +61,7 @@ class Torch(Numpy):
 
 
 def scanned(fast: Any, keep: Any, graph: Graph) -> tuple[Any, Any]:
-    """The marginals of :mod:`~stowplan.learned_guidance.memory_mapping.guide.network`, for machines where steps are dear.
+    """The marginals of :mod:`~stowplan.learned_guidance.memory_mapping.guide.guide`, for machines where steps are dear.
 
     In as many steps as the logarithm of the longest chain.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.lib.memory_mapping.guide_network import Torch, merged, scanned
 from stowplan.learned_guidance.memory_mapping.guide.features import gains
-from stowplan.learned_guidance.memory_mapping.guide.network import Graph, graph, scores, shapes
+from stowplan.learned_guidance.memory_mapping.guide.guide import Graph, graph, scores, shapes
 from stowplan.learned_guidance.memory_mapping.guide.program import Program
 
 Floats = NDArray[np.float32]

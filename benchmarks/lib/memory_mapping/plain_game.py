@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.lib.memory_mapping.plain_channel import Channel, Window
-from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, plan_of
-from stowplan.learned_guidance.memory_mapping.game.moves import Move
+from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, Move, plan_of
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 

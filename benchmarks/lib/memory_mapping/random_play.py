@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
 from stowplan.compiled import njit, njit_inner
-from stowplan.learned_guidance.memory_mapping.game.best import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL, RETURN_PS
+from stowplan.learned_guidance.memory_mapping.game.game import Best
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import is_over
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
@@ -93,10 +93,10 @@ def play_random(tables: Tables, data: Ints, seed: int) -> int:
         if warming > 0:
             warming -= 1
             continue
-        mask = data[LEGAL]
+        mask = data[layout.LEGAL]
         count = (mask & 1) + ((mask >> 1) & 1) + (mask >> 2)
         step(tables, data, _nth(mask, (one + 2147483398 - two) % 2147483562 * count // 2147483562))
-    return data[RETURN_PS]  # type: ignore[no-any-return]
+    return data[layout.RETURN_PS]  # type: ignore[no-any-return]
 
 
 @njit_inner

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from stowplan.frontends.read import read
-from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
+from stowplan.learned_guidance.memory_mapping.game.game import moves_of
 from stowplan.learned_guidance.memory_mapping.game.programs import excerpt, peak_live_bytes, with_capacity
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Tensor, Use
 

@@ -20,8 +20,8 @@ from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
 from benchmarks.lib.memory_mapping.random_play import play_random
 from stowplan.compiled import Floats2D, Ints2D, njit, njit_inner, records
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.game.best import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL, RETURN_PS
+from stowplan.learned_guidance.memory_mapping.game.game import Best
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, used
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy
@@ -326,7 +326,7 @@ def _add_node(tables: Tables, data: Ints, tree: Tree) -> int:
     """A node for a state."""
     node = tree.state[0].nodes
     tree.state[0].nodes = node + 1
-    tree.legal[node] = data[LEGAL]
+    tree.legal[node] = data[layout.LEGAL]
     tree.is_done[node] = is_over(tables, data)
     for action in range(3):
         tree.visits[node, action] = 0
@@ -374,7 +374,7 @@ def _move_root(tree: Tree, root: int, best_share: float) -> None:
 def _make_forced_moves(tables: Tables, data: Ints) -> None:
     """Play up to the next choice, or the end."""
     while not is_over(tables, data):
-        legal = data[LEGAL]
+        legal = data[layout.LEGAL]
         if legal & (legal - 1):
             return
         step(tables, data, legal >> 1)
@@ -383,7 +383,7 @@ def _make_forced_moves(tables: Tables, data: Ints) -> None:
 @njit_inner
 def _offer(tables: Tables, data: Ints, tree: Tree) -> None:
     """Keep a finished game, if it is the best so far."""
-    if data[RETURN_PS] > tree.state[0].best_ps:
-        tree.state[0].best_ps = data[RETURN_PS]
+    if data[layout.RETURN_PS] > tree.state[0].best_ps:
+        tree.state[0].best_ps = data[layout.RETURN_PS]
         for position in range(len(tree.actions)):
             tree.actions[position] = action_of(tables, data, position)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from benchmarks.lib.modulo_scheduling.baselines import Evolution, random_play
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.modulo_scheduling.rollouts import Player
+from stowplan.learned_guidance.modulo_scheduling.state import Player
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts

@@ -34,8 +34,7 @@ from stowplan.hardware.costs.signatures import (
     shipped,
 )
 from stowplan.hardware.program import Program, ProgramStep
-from stowplan.hardware.shared_bandwidth import play_shared
-from stowplan.hardware.simulator import Timeline, durations_ps
+from stowplan.hardware.simulator import Timeline, durations_ps, play_shared
 from stowplan.hardware.targets import Target, load_target, xla_chip
 from stowplan.hardware.targets.toml_files import duration_ps
 from stowplan.log import collecting_unmodelled

@@ -8,12 +8,11 @@ It imports nothing of the package but its own files, and nothing but the standar
 To audit it, read docs/reference/certificates.md, which says by an example what each form of proof shows, and then, each file
 knowing only those before it:
 
-- ``reading``: files are refused unless they are what they should be
-- ``problems`` and its table ``problems.toml``: all that problems may say
+- ``reading`` and its table ``problems.toml``: files are refused unless they are what they should be; all that problems may say
 - ``packing``: forms ``load`` and ``search`` of packing
-- ``graphs``, ``cuts``, ``orders``: operators and storages; form ``cut``; form ``search`` of operator order
-- ``loops``, ``intervals``: loop bodies; forms ``recurrence``, ``resource`` and ``search`` of modulo scheduling
-- ``prices``, ``placement``, ``mapping_costs``, ``mapping``: forms ``prices`` and ``tree`` of all other kinds
+- ``graphs``, ``orders``: operators and storages, form ``cut``; form ``search`` of operator order
+- ``loops``: loop bodies; forms ``recurrence``, ``resource`` and ``search`` of modulo scheduling
+- ``prices``, ``placement``, ``mapping``: forms ``prices`` and ``tree`` of all other kinds
 - this file: which form belongs to which kind, and the order of checks
 
 A function of a form returns the largest bound that a proof shows, and its docstring has the inequality. Wherever a proof could
@@ -28,10 +27,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from stowplan.certificates.checker import cuts, intervals, mapping, orders, packing, placement
+from stowplan.certificates.checker import graphs, loops, mapping, orders, packing, placement
 from stowplan.certificates.checker.prices import Prices, Splits, tree
-from stowplan.certificates.checker.problems import KNOWN, check_known
-from stowplan.certificates.checker.reading import LARGEST, Fields, MalformedError, digest, expect, need, parse, whole
+from stowplan.certificates.checker.reading import (
+    KNOWN,
+    LARGEST,
+    Fields,
+    MalformedError,
+    check_known,
+    digest,
+    expect,
+    need,
+    parse,
+    whole,
+)
 
 FORMAT, VERSION = "stowplan.certificate", 1
 
@@ -53,9 +62,9 @@ def _priced(prices: Prices) -> dict[str, Form]:
 #: Forms of proof, by kind.
 FORMS: dict[str, dict[str, Form]] = {
     "packing": {"load": packing.load, "search": packing.search},
-    "operator_order": {"cut": cuts.cut, "search": orders.search},
-    "rematerialization": {"cut": cuts.cut},
-    "modulo_scheduling": dict.fromkeys(intervals.FORMS, intervals.schedule),
+    "operator_order": {"cut": graphs.cut, "search": orders.search},
+    "rematerialization": {"cut": graphs.cut},
+    "modulo_scheduling": dict.fromkeys(loops.FORMS, loops.schedule),
     "memory_mapping": _priced(mapping.prices),
     "tier_placement": _priced(partial(placement.prices, placement.tiers)),
     "banked_packing": _priced(partial(placement.prices, placement.banks)),

@@ -60,7 +60,7 @@ def apart(lower: Fields, upper: Fields) -> int:
 
     Offsets differ by a multiple of what divides both alignments.
     """
-    free = [each["distance"] - upper["size"] for each in lower.get("overlaps", []) if each["operand"] == upper["id"]]
+    free = [overlap["distance"] - upper["size"] for overlap in lower.get("overlaps", []) if overlap["operand"] == upper["id"]]
     return aligned(min([lower["size"], *free]), gcd(lower["alignment"], upper["alignment"]))
 
 

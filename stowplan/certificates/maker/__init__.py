@@ -85,10 +85,10 @@ def certify(
     identity = digest(rules)
     best: Certificate | None = None
     for proof in kind.certificate()(wish) if kind.certificate else ():
-        found = _shown(kind.name, identity, rules, proof, bound, infeasible)
-        if found is not None and (best is None or found.bound is None or found.bound > (best.bound or 0)):
-            best = found
-            if infeasible or (bound is not None and found.bound is not None and found.bound >= bound):
+        shown = _shown(kind.name, identity, rules, proof, bound, infeasible)
+        if shown is not None and (best is None or shown.bound is None or shown.bound > (best.bound or 0)):
+            best = shown
+            if infeasible or (bound is not None and shown.bound is not None and shown.bound >= bound):
                 break
         if wish.is_over():
             break

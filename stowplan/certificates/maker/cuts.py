@@ -32,11 +32,11 @@ def order(wish: Wish) -> Iterator[Proof]:
     for op in np.argsort(-ceilings, kind="stable").tolist():
         if ceilings[op] <= best or time.monotonic() >= half:
             break
-        found = cuts.least(op)
-        if found > best:
-            best = found
+        least = cuts.least(op)
+        if least > best:
+            best = least
             held, after = cuts.flow()
-            yield {"form": "cut", "at": op, "held": [[*each] for each in held], "after": [[*each] for each in after]}
+            yield {"form": "cut", "at": op, "held": [[*row] for row in held], "after": [[*row] for row in after]}
     # Where a search comes to an end, it mostly does so soon, and mostly from one end alone.
     for looks in (LOOKS // 40, LOOKS // 4) if wish.bound is not None and best < wish.bound else ():
         for side in ("end", "start"):
@@ -57,11 +57,11 @@ def rematerialization(wish: Wish) -> Iterator[Proof]:
     known = structure.build(problem)
     moments, best = bounds.Moments(known), 0
     for op in bounds.fullest_first(known):
-        found = moments.added_cost(op, problem.limit)
-        if (found is None) if wish.infeasible else (found is not None and found > best):
-            best = found or 0
+        added = moments.added_cost(op, problem.limit)
+        if (added is None) if wish.infeasible else (added is not None and added > best):
+            best = added or 0
             scale, price, held = moments.proof
-            rows = [[*each] for each in held]
+            rows = [[*row] for row in held]
             yield {"form": "cut", "at": op, "scale": scale, "price": price, "held": rows}
         if wish.is_over():
             return

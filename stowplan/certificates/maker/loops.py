@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import combinations
 
-from stowplan.certificates.checker.intervals import SCALE, resource, search
-from stowplan.certificates.checker.loops import Body
+from stowplan.certificates.checker.loops import SCALE, Body, resource, search
 from stowplan.certificates.checker.reading import UnprovenError
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.modulo_scheduling.bounds import recurrence_mii
@@ -16,7 +15,7 @@ from stowplan.models.modulo_scheduling.bounds import recurrence_mii
 def schedule(wish: Wish) -> Iterator[Proof]:
     """The best count, then the recurrence, then searches from the interval that is claimed on down."""
     body = Body(wish.rules)
-    best = max(_resources(body), key=lambda each: resource(body, each))
+    best = max(_resources(body), key=lambda tiles: resource(body, tiles))
     yield {"form": "resource"} | best
     ii, known = recurrence_mii(wish.problem), resource(body, best)
     while ii > known and body.times(ii - 1) is not None:
@@ -40,5 +39,5 @@ def _resources(body: Body) -> Iterator[Proof]:
         for chosen in combinations(interfaces, count):
             others = (served for at, (served, _) in enumerate(body.interfaces) if at not in chosen)
             tiles = body.tiles.difference(*others)
-            if any(body.interfaces[each][0] & tiles for each in chosen):
+            if any(body.interfaces[interface][0] & tiles for interface in chosen):
                 yield {"tiles": sorted(tiles), "requests": True}

@@ -34,18 +34,18 @@ MOST_USES = 400
 def mapping(wish: Wish) -> Iterator[Proof]:
     """The prices at hand, the latest first; without any the floor, then those of a relaxation of our own; then of splits."""
     problem: Problem = wish.problem
-    for each in reversed(wish.evidence):
-        yield proof_of(problem, Prices.decode(each))
+    for encoded in reversed(wish.evidence):
+        yield proof_of(problem, Prices.decode(encoded))
     if not wish.evidence:
         yield proof_of(problem, Prices.none(problem.horizon, problem.use_count))
     if problem.use_count <= MOST_USES:
         uses = Uses(wish)
         yield from Tree(uses, wish, Uses.proof).proofs(uses.base)
     elif not wish.evidence and not wish.is_over():
-        found: list[Prices] = []
-        SegmentBounds(problem, Effort(end=wish.end), on_prices=found.append).run(integer=False)
-        if found:
-            yield proof_of(problem, found[-1])
+        prices: list[Prices] = []
+        SegmentBounds(problem, Effort(end=wish.end), on_prices=prices.append).run(integer=False)
+        if prices:
+            yield proof_of(problem, prices[-1])
 
 
 class Uses(Branched):
@@ -70,20 +70,20 @@ class Uses(Branched):
         """Uses that are not decided, those farthest from whole numbers first, of these that which may save most."""
         point, model = self.point(), self._search.model
         decided = {decision for decisions, *_ in self._taken for decision in decisions}
-        found = list[tuple[float, float, int]]()
+        fractional = list[tuple[float, float, int]]()
         for use, columns in enumerate(model.fast):
             if columns and (use,) not in decided:
                 rest = float(point[[*columns]].sum())
-                found.append((-min(rest, 1 - rest), -model.problem.tensors[model.problem.tensor_of_use[use]].size, use))
-        return [(((use,),), 0) for *_, use in sorted(found)[:TRIED]]
+                fractional.append((-min(rest, 1 - rest), -model.problem.tensors[model.problem.tensor_of_use[use]].size, use))
+        return [(((use,),), 0) for *_, use in sorted(fractional)[:TRIED]]
 
     def proof(self, sides: tuple[Side, ...] = ()) -> Proof:
         """Prices of the last solution; beyond all bounds of what is decided."""
         duals = self._search.solver.duals()
-        found = proof_of(self._wish.problem, prices_of(self._search, np.zeros(0) if duals is None else duals))
+        proof = proof_of(self._wish.problem, prices_of(self._search, np.zeros(0) if duals is None else duals))
         for ((use,),), _, is_more in sides:
-            found["access"][use] = EARNED if is_more else -EARNED
-        return found | ({"splits": [DECIDED] * len(sides)} if sides else {})
+            proof["access"][use] = EARNED if is_more else -EARNED
+        return proof | ({"splits": [DECIDED] * len(sides)} if sides else {})
 
     def worth(self, cost: float, proof: Proof, sides: tuple[Side, ...]) -> float:
         """What the checker says."""
@@ -118,5 +118,5 @@ def proof_of(problem: Problem, prices: Prices) -> Proof:
 
 def _whole(prices: Floats, most: int | None = None) -> list[int]:
     scaled = np.where(np.isfinite(prices), prices, 0.0) * DENOMINATOR
-    found = [round(each) for each in scaled.tolist()]
-    return found if most is None else [min(most, each) for each in found]
+    whole = [round(price) for price in scaled.tolist()]
+    return whole if most is None else [min(most, price) for price in whole]

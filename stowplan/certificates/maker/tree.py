@@ -156,18 +156,18 @@ class Tree:
             leaf = heapq.heappop(leaves)
             split, place = self._best(leaf)
             made = [self._leaf((*leaf.sides, (*split, is_more)), place) for is_more in (False, True)]
-            if not all(math.isfinite(each.bound) for each in made):
+            if not all(math.isfinite(child.bound) for child in made):
                 leaves.append(leaf)
                 break
             self._children[leaf.number] = (split, made[0].number, made[1].number)
-            self._gains[split[0]] = self._gain(leaf, [each.bound for each in made])
-            for each in made:
-                if each.bound >= self._goal:
-                    closed[each.number] = each
+            self._gains[split[0]] = self._gain(leaf, [child.bound for child in made])
+            for child in made:
+                if child.bound >= self._goal:
+                    closed[child.number] = child
                 else:
-                    heapq.heappush(leaves, each)
+                    heapq.heappush(leaves, child)
         if self._children:
-            yield {"form": "tree", "nodes": self._nodes(closed | {each.number: each for each in leaves}, root.number)}
+            yield {"form": "tree", "nodes": self._nodes(closed | {leaf.number: leaf for leaf in leaves}, root.number)}
         yield root.proof
 
     def _left(self) -> float:
@@ -216,13 +216,13 @@ class Tree:
         return math.prod(max(1.0, min(bound, self._goal) - leaf.bound) for bound in bounds)
 
     def _nodes(self, leaves: dict[int, _Leaf], root: int) -> list[Proof]:
-        found, waiting = list[Proof](), [root]
+        nodes, waiting = list[Proof](), [root]
         while waiting:
             number = waiting.pop()
             if number in leaves:
-                found.append(leaves[number].proof)
+                nodes.append(leaves[number].proof)
                 continue
             (decisions, most), first, second = self._children[number]
-            found.append({"split": [[*each] for each in decisions], "most": most})
+            nodes.append({"split": [[*decision] for decision in decisions], "most": most})
             waiting += [second, first]
-        return found
+        return nodes

@@ -1,4 +1,7 @@
-"""Configurations of agents: msgspec structs whose values are checked, and changed by ``name=value`` texts."""
+"""Configurations of agents: msgspec structs whose values are checked, and changed by ``name=value`` texts.
+
+Presets are data: ``presets.toml``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
 import msgspec
@@ -14,6 +18,7 @@ from stowplan.arguments import show
 from stowplan.errors import UsageError
 
 C = TypeVar("C", bound=msgspec.Struct)
+H = TypeVar("H", bound="Hyperparameters")
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,24 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def changed(self, **changes: Any) -> Self:
         """The same with other values for some fields."""
         return msgspec.structs.replace(self, **changes)
+
+    @classmethod
+    def cpu(cls, **changes: Any) -> Self:
+        """The preset for processors, with some changes."""
+        return _preset(cls, "cpu").changed(**changes)
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The preset of the agent's paper, with some changes; KeyError where there is none."""
+        return _preset(cls, "paper").changed(**changes)
+
+
+@cache
+def _preset(kind: type[H], name: str) -> H:
+    """A configuration by a table of ``presets.toml``."""
+    tables = msgspec.toml.decode((resources.files(__package__) / "presets.toml").read_bytes())
+    values = {field: None if value == "none" else value for field, value in tables[kind.__name__][name].items()}
+    return msgspec.convert(values, kind)
 
 
 def check(config: msgspec.Struct) -> None:

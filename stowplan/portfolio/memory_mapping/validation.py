@@ -72,7 +72,7 @@ class FastOrSlow:
     rest = "windows, offsets and copies as the game chooses them"
 
     def __init__(self, problem: Problem, plan: Plan, actions: Sequence[int]):
-        from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
+        from stowplan.learned_guidance.memory_mapping.game.game import moves_of
 
         self.problem, self.plan = problem, plan
         self._moves = moves_of(problem)

@@ -10,8 +10,7 @@ import numpy as np
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.modulo_scheduling.body import Body
-from stowplan.learned_guidance.modulo_scheduling.rollouts import Player
-from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping, Player
 from stowplan.portfolio.modulo_scheduling.search import Tally
 
 #: Roll-outs of a batch: of the first, so that there is a plan soon, and at most.

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.lib.modulo_scheduling.equal_work import spend
 from benchmarks.lib.modulo_scheduling.generated_graphs import generated
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
+from stowplan.learned_guidance.modulo_scheduling.state import Uniform
 from stowplan.models.modulo_scheduling.bounds import find_obstacle, least_ii
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling.rollouts import FIRST_BATCH

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.lib.memory_mapping.synthetic import synthetic
-from stowplan.learned_guidance.memory_mapping.guide.guide import guided_values
-from stowplan.learned_guidance.memory_mapping.guide.network import Numpy, graph, scores, values
+from stowplan.learned_guidance.memory_mapping.guide.guide import Numpy, graph, guided_values, scores, values
 from stowplan.learned_guidance.memory_mapping.guide.program import program
 from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort

@@ -14,7 +14,7 @@ from benchmarks.lib.modulo_scheduling import kernels
 from benchmarks.lib.modulo_scheduling.baselines import Evolution, random_play
 from stowplan.frontends.dfg import lower
 from stowplan.hardware.se import compare, streaming_engine
-from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
+from stowplan.learned_guidance.modulo_scheduling.state import Uniform
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable

@@ -15,7 +15,7 @@ from benchmarks.lib.modulo_scheduling import kernels
 from benchmarks.lib.modulo_scheduling.generated_graphs import generated
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg import lower
-from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
+from stowplan.learned_guidance.modulo_scheduling.state import Uniform
 from stowplan.models.modulo_scheduling.machine import Link
 from stowplan.models.modulo_scheduling.plan import encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules

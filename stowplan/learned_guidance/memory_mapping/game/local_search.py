@@ -16,18 +16,9 @@ from numpy.typing import NDArray
 
 from stowplan.compiled import Ints2D, njit, njit_inner
 from stowplan.deadline import Deadline
-from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
-from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
-    ACTION,
-    COPY,
-    DROP,
-    LEGAL,
-    NOCOPY,
-    POSITION,
-    RETURN_PS,
-    ROW,
-)
+from stowplan.learned_guidance.memory_mapping.game.game import Best
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import is_over, used
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
@@ -171,8 +162,8 @@ def begin(tables: Tables, wanted: Ints, states: Ints2D, trial: Ints, best: Ints,
     _keep_states(tables, wanted, states, trial, 0)
     for position in range(len(wanted)):
         best[position] = wanted[position]
-    numbers[_CURRENT] = trial[RETURN_PS]
-    numbers[_BEST] = trial[RETURN_PS]
+    numbers[_CURRENT] = trial[layout.RETURN_PS]
+    numbers[_BEST] = trial[layout.RETURN_PS]
 
 
 @njit
@@ -203,12 +194,12 @@ def play_changed(
         kept = first * KEPT // moves
         _load(tables, states, kept, trial)
         play_on(tables, trial, wanted)
-        if trial[RETURN_PS] >= numbers[_CURRENT] - loss_ps:
-            numbers[_CURRENT] = trial[RETURN_PS]
+        if trial[layout.RETURN_PS] >= numbers[_CURRENT] - loss_ps:
+            numbers[_CURRENT] = trial[layout.RETURN_PS]
             # A reset may have gone back to before the first change.
             kept = min(first, adopt(tables, trial, wanted)) * KEPT // moves
-            if trial[RETURN_PS] > numbers[_BEST]:
-                numbers[_BEST] = trial[RETURN_PS]
+            if trial[layout.RETURN_PS] > numbers[_BEST]:
+                numbers[_BEST] = trial[layout.RETURN_PS]
                 for position in range(moves):
                     best[position] = wanted[position]
             _keep_states(tables, wanted, states, trial, kept)
@@ -225,18 +216,18 @@ def play_changed(
 def play_on(tables: Tables, data: Ints, wanted: Ints) -> None:
     """Play to the end, at each move what is wanted or else what is nearest to it: fast some other way before slow."""
     while not is_over(tables, data):
-        step(tables, data, _nearest(data[LEGAL], wanted[data[POSITION]]))
+        step(tables, data, _nearest(data[layout.LEGAL], wanted[data[layout.POSITION]]))
 
 
 @njit_inner
 def _nearest(legal: int, action: int) -> int:
     if legal >> action & 1:
         return action
-    if action != NOCOPY and legal >> NOCOPY & 1:
-        return NOCOPY
-    if action != COPY and legal >> COPY & 1:
-        return COPY
-    return DROP
+    if action != layout.NOCOPY and legal >> layout.NOCOPY & 1:
+        return layout.NOCOPY
+    if action != layout.COPY and legal >> layout.COPY & 1:
+        return layout.COPY
+    return layout.DROP
 
 
 @njit_inner
@@ -245,7 +236,7 @@ def adopt(tables: Tables, data: Ints, wanted: Ints) -> int:
     rows = tables.program[0].at_rows
     first = len(wanted)
     for position in range(len(wanted) - 1, -1, -1):
-        action = data[rows + ROW * position + ACTION]
+        action = data[rows + layout.ROW * position + layout.ACTION]
         if wanted[position] != action:
             wanted[position] = action
             first = position
@@ -255,7 +246,7 @@ def adopt(tables: Tables, data: Ints, wanted: Ints) -> int:
 @njit_inner
 def _load(tables: Tables, states: Ints, kept: int, data: Ints) -> None:
     # How much of a state is used depends on this alone.
-    data[POSITION] = states[kept, POSITION]
+    data[layout.POSITION] = states[kept, layout.POSITION]
     for cell in range(used(tables, data)):
         data[cell] = states[kept, cell]
 
@@ -267,12 +258,12 @@ def _keep_states(tables: Tables, wanted: Ints, states: Ints, trial: Ints, kept: 
     moves = len(wanted)
     for number in range(kept + 1, KEPT):
         # The first position whose changes are played from this state.
-        while trial[POSITION] < (number * moves + KEPT - 1) // KEPT:
-            step(tables, trial, wanted[trial[POSITION]])
+        while trial[layout.POSITION] < (number * moves + KEPT - 1) // KEPT:
+            step(tables, trial, wanted[trial[layout.POSITION]])
         for cell in range(used(tables, trial)):
             states[number, cell] = trial[cell]
     while not is_over(tables, trial):
-        step(tables, trial, wanted[trial[POSITION]])
+        step(tables, trial, wanted[trial[layout.POSITION]])
 
 
 # -------------------------------------------------------------------------------------------------------------- changes
@@ -317,20 +308,20 @@ def _change_some(tables: Tables, wanted: Ints, changed: Ints, numbers: Ints) -> 
             near = _near(numbers, position, reach, moves)
             _want(wanted, changed, numbers, near, (wanted[near] + 1 + _draw(numbers, 2)) % 3)
     elif way == 2:
-        _change_run(tables, wanted, changed, numbers, position, wanted[position] == DROP)
+        _change_run(tables, wanted, changed, numbers, position, wanted[position] == layout.DROP)
     else:
         for _ in range(8):
-            if wanted[position] == DROP:
+            if wanted[position] == layout.DROP:
                 break
             position = _draw(numbers, moves)
         for _ in range(1 + _draw(numbers, 3)):
             near = _near(numbers, position, reach, moves)
-            if wanted[near] != DROP and tables.moves[near].tensor != tables.moves[position].tensor:
+            if wanted[near] != layout.DROP and tables.moves[near].tensor != tables.moves[position].tensor:
                 _change_run(tables, wanted, changed, numbers, near, False)
         _change_run(tables, wanted, changed, numbers, position, True)
         for _ in range(_draw(numbers, 3)):
             near = _near(numbers, position, reach, moves)
-            if wanted[near] == DROP:
+            if wanted[near] == layout.DROP:
                 _change_run(tables, wanted, changed, numbers, near, True)
 
 
@@ -341,15 +332,15 @@ def _change_run(tables: Tables, wanted: Ints, changed: Ints, numbers: Ints, posi
     if _draw(numbers, 3) == 0:
         left = MOST_CHANGES
     is_first = True
-    while position >= 0 and left > 0 and (wanted[position] == DROP) == is_fast:
-        action = DROP
+    while position >= 0 and left > 0 and (wanted[position] == layout.DROP) == is_fast:
+        action = layout.DROP
         if is_fast:
-            action = NOCOPY
+            action = layout.NOCOPY
             # It comes in once; what is written is copied out or not.
             if (is_first and not tables.moves[position].is_output) or (
                 tables.moves[position].is_output and _draw(numbers, 2) == 0
             ):
-                action = COPY
+                action = layout.COPY
         _want(wanted, changed, numbers, position, action)
         is_first = False
         left -= 1

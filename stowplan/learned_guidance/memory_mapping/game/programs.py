@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
+from stowplan.learned_guidance.memory_mapping.game.game import moves_of
 from stowplan.models.memory_mapping.accesses import Boundaries, TensorAccesses, access_sequences
 from stowplan.models.memory_mapping.problem import (
     Loop,

@@ -1,14 +1,22 @@
 """The learned guide: what a trained network says of each access of a problem, as a hint; and one that learns nothing.
 
 Weights are in a file of plain arrays, read without torch, and without running anything in it.
+
+The network is a graph network over the accesses and steps of a program, in numpy or torch alike. A round lets accesses that
+meet in a step hear of each other. It lets the gaps say what they would occupy of memory and of the copy channel, step by step,
+and tells each gap what stands on average in the steps that it spans. That is a learned price of memory at every moment, found
+in so many rounds. Then each access hears of its tensor's previous and next one. What comes out are scores of being fast and of
+being kept, and from these the values of all accesses at once (:func:`marginals`).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +24,287 @@ from numpy.typing import NDArray
 from stowplan import files
 from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.guide.features import NAMES, features, gains
-from stowplan.learned_guidance.memory_mapping.guide.network import Numpy, graph, shapes, values
-from stowplan.learned_guidance.memory_mapping.guide.program import program
+from stowplan.learned_guidance.memory_mapping.guide.program import Program, program
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.hint import hint
 from stowplan.models.memory_mapping.problem import Problem
+
+#: A score that forbids.
+NEVER = -30.0
+
+
+def marginals(
+    fast: Any, keep: Any, glued: Any, positions: Sequence[Any], softplus: Callable[[Any], Any], sigmoid: Callable[[Any], Any]
+) -> tuple[Any, Any]:
+    """Probabilities that each access is fast, and that its gap is kept; numpy arrays or tensors, of shape ``[accesses]``.
+
+    Parameters
+    ----------
+    fast, keep : shape ``[accesses]``
+        Scores. ``keep`` is :data:`NEVER` for gaps that nothing may be kept over, those after last accesses among them.
+    glued : shape ``[accesses]``, of booleans
+        Gaps that are kept exactly if their accesses are fast, both or neither.
+    positions
+        The second accesses of all tensors that have so many, the third ones, and so on.
+    softplus, sigmoid
+        Of the same library as the arrays.
+    """
+    both = softplus(keep)
+    # Logarithms of the odds of being fast, by what comes before and the access itself, and by what comes after.
+    ahead, behind = fast + 0.0, fast * 0.0
+    for here in positions:
+        before = here - 1
+        odds = ahead[before]
+        free = softplus(odds + both[before]) - softplus(odds)
+        ahead[here] = fast[here] + _where(glued[before], odds + keep[before], free)
+    for here in reversed(positions):
+        before = here - 1
+        odds = fast[here] + behind[here]
+        free = softplus(odds + both[before]) - softplus(odds)
+        behind[before] = _where(glued[before], odds + keep[before], free)
+    served = sigmoid(ahead + behind)
+    after = fast * 0.0
+    after[:-1] = (fast + behind)[1:]
+    # Weights of (slow, slow), (fast, slow), (slow, fast), (fast, fast) without and with keeping.
+    total = softplus(ahead) + softplus(after + softplus(ahead + both) - softplus(ahead))
+    kept = _exp(ahead + after + keep - total)
+    return served, _where(glued, served, kept) * (keep > NEVER)
+
+
+def _where(condition: Any, yes: Any, no: Any) -> Any:
+    # Without a call of either library.
+    return yes * condition + no * ~condition
+
+
+def _exp(value: Any) -> Any:
+    return value.exp() if hasattr(value, "exp") else np.exp(value)
+
+
+#: Numbers kept of each access and step, within a round's layer, and of what gaps occupy of memory and channel.
+WIDTH, HIDDEN, MEMORY, CHANNEL, ROUNDS = 32, 64, 8, 4, 4
+
+
+#: Rows that NumPy computes together.
+ROWS = 1024
+
+#: Multiplications of a matrix product that OpenBLAS does in one thread. Its threads wait for each other by spinning, which on a
+#: busy machine takes twice the processor time.
+ONE_THREAD = 200_000
+
+
+class Graph(NamedTuple):
+    """Programs as the network sees them, of A accesses and T steps together; arrays of numpy or tensors."""
+
+    features: Any
+    """[A, F]"""
+    before: Any
+    """[A] the tensor's previous access, with any number where there is none."""
+    after: Any
+    """[A]"""
+    has_before: Any
+    """[A, 1] of 0 and 1."""
+    has_after: Any
+    """[A, 1]"""
+    place: Any
+    """[A] accesses of the tensor before this one."""
+    left: Any
+    """[A] accesses of the tensor after this one."""
+    step: Any
+    """[A]"""
+    begun: Any
+    """[A] step of the previous access; where there is none, the first of the program."""
+    end: Any
+    """[A] step of the next access; where there is none, of the access itself."""
+    occupies: Any
+    """[A, 1] part of the capacity that the gap would take, 0 where it cannot be kept."""
+    copies: Any
+    """[A, 1] copy time over the time of the gap before the access."""
+    per_step: Any
+    """[T, 1] one over the number of accesses."""
+    barred: Any
+    """[A] accesses of tensors that do not fit."""
+    never_kept: Any
+    """[A]"""
+    glued: Any
+    """[A]"""
+    positions: list[Any]
+    """See :func:`~stowplan.learned_guidance.memory_mapping.guide.guide.marginals`."""
+
+
+def graph(program: Program) -> Graph:
+    """A program as the network sees it, in numpy."""
+    of, total = program.tensor, len(program.tensor)
+    place = np.arange(total) - program.first[of]
+    last = place == np.diff(program.first)[of] - 1
+    after = np.minimum(np.arange(total) + 1, max(0, total - 1))
+    end = np.where(last, program.step, program.step[after] if total else 0)
+    size = program.size[of] / program.capacity
+    barred = size > 1
+    never_kept = program.dead | last | barred
+    # What a copy for the access would take of the time since the one before.
+    clock = np.concatenate([[0.0], np.cumsum(program.floor)])
+    begun = np.where(place > 0, program.step[np.maximum(0, np.arange(total) - 1)], 0)
+    time = clock[program.step] - clock[begun]
+    needed = program.reads & (gains(program) > 0) & ~barred & (program.is_input[of] | (place > 0))
+    copy = program.copy_in[of]
+    copies = np.where(needed, copy / np.maximum(time, copy + 1.0), 0.0)
+    counts = np.bincount(program.step, minlength=len(program.slow))
+    longest = int(np.diff(program.first).max(initial=0))
+    order = np.argsort(place, kind="stable")
+    borders = np.searchsorted(place[order], np.arange(1, longest + 1))
+    return Graph(
+        features=features(program),
+        before=np.maximum(0, np.arange(total) - 1),
+        after=after,
+        has_before=(place > 0).astype(np.float32)[:, None],
+        has_after=(~last).astype(np.float32)[:, None],
+        place=place,
+        left=np.diff(program.first)[of] - 1 - place,
+        step=program.step,
+        begun=begun,
+        end=end,
+        occupies=np.where(never_kept, 0.0, size).astype(np.float32)[:, None],
+        copies=copies.astype(np.float32)[:, None],
+        per_step=(1.0 / np.maximum(1, counts)).astype(np.float32)[:, None],
+        barred=barred,
+        never_kept=never_kept,
+        glued=program.glued & ~last & ~barred,
+        positions=np.split(order, borders)[1:-1] if longest > 1 else [],
+    )
+
+
+def shapes() -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all weights."""
+    of_name: dict[str, tuple[int, ...]] = {"mean": (len(NAMES),), "scale": (len(NAMES),)}
+
+    def layer(name: str, into: int, out: int) -> None:
+        of_name[f"{name}.weight"], of_name[f"{name}.bias"] = (into, out), (out,)
+
+    layer("begin", len(NAMES), HIDDEN)
+    layer("begun", HIDDEN, WIDTH)
+    for number in range(ROUNDS):
+        layer(f"{number}.meet", WIDTH, WIDTH)
+        layer(f"{number}.occupy", WIDTH, MEMORY + CHANNEL)
+        layer(f"{number}.step", 2 * WIDTH + MEMORY + CHANNEL, WIDTH)
+        layer(f"{number}.hear", 6 * WIDTH, HIDDEN)
+        layer(f"{number}.heard", HIDDEN, WIDTH)
+    layer("end", 3 * WIDTH, HIDDEN)
+    layer("scores", HIDDEN, 2)
+    return of_name
+
+
+def scores(weights: Mapping[str, Any], graph: Graph, library: Numpy) -> tuple[Any, Any]:
+    """Scores of being fast and being kept, each of shape ``[accesses]``."""
+    lib = library
+
+    def layer(name: str, x: Any) -> Any:
+        return lib.product(x, weights[f"{name}.weight"]) + weights[f"{name}.bias"]
+
+    def begin(rows: slice) -> Any:
+        return layer("begun", lib.relu(layer("begin", (graph.features[rows] - weights["mean"]) * weights["scale"])))
+
+    total, steps = len(graph.features), len(graph.per_step)
+    h = lib.by_rows(begin, total)
+    s: Any = None
+    length = lib.single(graph.end - graph.step + 1)[:, None]
+    for number in range(ROUNDS):
+        n = lib.normalised(h)
+        met = lib.sums(lib.relu(layer(f"{number}.meet", n)), graph.step, steps) * graph.per_step
+        shares = lib.sigmoid(layer(f"{number}.occupy", n))
+        memory = _spanned(lib, shares[:, :MEMORY] * graph.occupies, graph.step, graph.end, steps)
+        copies = shares[:, MEMORY:] * graph.copies
+        channel = _spanned(lib, copies, graph.begun, graph.step, steps)
+        s = lib.relu(layer(f"{number}.step", lib.joined([met if s is None else s, met, memory, channel])))
+        sums = lib.cumulated(s)
+        spanned = lib.single(sums[graph.end + 1] - sums[graph.step]) / length
+
+        def hear(rows: slice, number: int = number, n: Any = n, s: Any = s, spanned: Any = spanned) -> Any:
+            before, has_before = graph.before[rows], graph.has_before[rows]
+            previous, following = n[before] * has_before, n[graph.after[rows]] * graph.has_after[rows]
+            heard = lib.joined([n[rows], previous, following, s[graph.step[rows]], spanned[rows], spanned[before] * has_before])
+            return layer(f"{number}.heard", lib.relu(layer(f"{number}.hear", heard)))
+
+        h = h + lib.by_rows(hear, total)
+    n = lib.normalised(h)
+
+    def end(rows: slice) -> Any:
+        following = n[graph.after[rows]] * graph.has_after[rows]
+        return layer("scores", lib.relu(layer("end", lib.joined([n[rows], following, spanned[rows]]))))
+
+    both = lib.by_rows(end, total)
+    # Out of line with what is possible only by what the weights say.
+    bounded = 12.0 * (both / 12.0).clip(-1.0, 1.0)
+    fast = bounded[:, 0] * ~graph.barred + NEVER * graph.barred
+    keep = bounded[:, 1] * ~graph.never_kept + NEVER * graph.never_kept
+    return fast, keep
+
+
+def values(weights: Mapping[str, Any], graph: Graph, library: Numpy) -> tuple[Any, Any]:
+    """Probabilities of being fast and of being kept, each of shape ``[accesses]``."""
+    fast, keep = scores(weights, graph, library)
+    return marginals(fast, keep, graph.glued, graph.positions, library.softplus, library.sigmoid)
+
+
+def _spanned(library: Numpy, amounts: Any, start: Any, end: Any, steps: int) -> Any:
+    """Logarithms of what the amounts, each over the steps ``[start, end)``, come to at each step; shape ``[T, columns]``."""
+    change = library.sums(amounts, start, steps) - library.sums(amounts, end, steps)
+    total = library.single(library.cumulated(change)[1:])
+    return library.log1p(total.clip(0.0, None))
+
+
+class Numpy:
+    """What the network asks of a library of arrays, by NumPy; a subclass may do it by another."""
+
+    def relu(self, x: Any) -> Any:
+        """Of any shape."""
+        return np.maximum(x, 0)
+
+    def sigmoid(self, x: Any) -> Any:
+        """Of any shape."""
+        return 1 / (1 + np.exp(-x))
+
+    def softplus(self, x: Any) -> Any:
+        """Of any shape."""
+        return np.logaddexp(0, x)
+
+    def log1p(self, x: Any) -> Any:
+        """Of any shape."""
+        return np.log1p(x)
+
+    def normalised(self, x: Any) -> Any:
+        """Rows over the root of their mean square."""
+        return x / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + np.float32(1e-3))
+
+    def joined(self, parts: list[Any]) -> Any:
+        """Side by side."""
+        return np.concatenate(parts, axis=1)
+
+    def sums(self, values: Any, index: Any, size: int) -> Any:
+        """Sums of the rows of each index; shape ``[size, columns]``."""
+        columns = [np.bincount(index, column, size) for column in values.T]
+        return np.stack(columns, axis=1).astype(np.float32)
+
+    def cumulated(self, values: Any) -> Any:
+        """Sums of the rows before each, in double precision; one row more."""
+        first = np.zeros((1, values.shape[1]))
+        return np.concatenate([first, np.cumsum(values, axis=0, dtype=np.float64)])
+
+    def single(self, values: Any) -> Any:
+        """In single precision."""
+        return values.astype(np.float32)
+
+    def product(self, rows: Any, weight: Any) -> Any:
+        """Matrix product, some rows at a time (:data:`ONE_THREAD`)."""
+        product = np.empty((len(rows), weight.shape[1]), np.float32)
+        step = max(1, ONE_THREAD // weight.size)
+        for first in range(0, len(rows), step):
+            np.matmul(rows[first : first + step], weight, out=product[first : first + step])
+        return product
+
+    def by_rows(self, function: Callable[[slice], Any], total: int) -> Any:
+        """A function of rows, of some at a time: what it needs on the way stays in the processor's cache."""
+        return np.concatenate([function(slice(first, first + ROWS)) for first in range(0, max(1, total), ROWS)])
+
 
 FORMAT = "stowplan.memory_mapping.guide"
 VERSION = 1
@@ -40,10 +324,10 @@ def load(path: Path = SHIPPED) -> Weights:
         It is no such file, of another version, or damaged; one line that names file and place.
     """
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         raise InputError(f"cannot read: {error.strerror or error}", source=path) from error
-    return _load(path, (found.st_ino, found.st_size, found.st_mtime_ns))
+    return _load(path, (status.st_ino, status.st_size, status.st_mtime_ns))
 
 
 @lru_cache(maxsize=4)
@@ -52,8 +336,8 @@ def _load(path: Path, state: tuple[int, int, int]) -> Weights:
     for name, expected in (("format", FORMAT), ("version", VERSION)):
         value = given.get(name)
         if value is None or value.shape or value.item() != expected:
-            found_ = "nothing" if value is None else str(value)[:40]
-            raise InputError(f"found {found_}, expected {expected}", source=path, place=name)
+            given_value = "nothing" if value is None else str(value)[:40]
+            raise InputError(f"found {given_value}, expected {expected}", source=path, place=name)
     weights: Weights = {}
     for name, shape in shapes().items():
         value = given.get(name)
@@ -62,8 +346,8 @@ def _load(path: Path, state: tuple[int, int, int]) -> Weights:
             with np.errstate(over="ignore", invalid="ignore"):
                 weights[name] = value.astype(np.float32)
         if value is None or name not in weights or value.shape != shape or not np.isfinite(weights[name]).all():
-            found_ = "nothing" if value is None else f"{value.dtype} of shape {value.shape}"
-            raise InputError(f"found {found_}, expected finite floats of shape {shape}", source=path, place=name)
+            given_value = "nothing" if value is None else f"{value.dtype} of shape {value.shape}"
+            raise InputError(f"found {given_value}, expected finite floats of shape {shape}", source=path, place=name)
     return weights
 
 

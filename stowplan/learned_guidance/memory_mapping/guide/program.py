@@ -96,8 +96,8 @@ def program(problem: Problem) -> Program:
     access[order] = np.cumsum(new) - 1
     tensor, step = of[order][new], at[order][new]
     total = len(tensor)
-    reads, writes = (np.bincount(access, weights=each, minlength=total) > 0 for each in (~is_output, is_output))
-    weight = np.array([each.weight for each in steps], np.float64)
+    reads, writes = (np.bincount(access, weights=kind, minlength=total) > 0 for kind in (~is_output, is_output))
+    weight = np.array([step.weight for step in steps], np.float64)
     slow, floor, alone, final = _latencies(problem, access, total)
     first = np.searchsorted(tensor, np.arange(len(tensors) + 1))
     glued, dead, may_copy = _gaps(problem, tensor, reads, writes, first)
@@ -110,13 +110,13 @@ def program(problem: Problem) -> Program:
         weight=weight,
         slow=slow * weight,
         floor=floor * weight,
-        operation=np.array([_CLASS.get(each.opcode, len(OPERATIONS)) for each in steps], np.int64),
+        operation=np.array([_CLASS.get(step.opcode, len(OPERATIONS)) for step in steps], np.int64),
         in_loop=in_loop,
-        size=np.array([each.size for each in tensors], np.float64),
-        copy_in=np.array([each.copy_in_ps for each in tensors], np.float64),
-        copy_out=np.array([each.copy_out_ps for each in tensors], np.float64),
-        is_input=np.array([each.is_input for each in tensors], np.bool_),
-        is_output=np.array([each.is_output for each in tensors], np.bool_),
+        size=np.array([tensor.size for tensor in tensors], np.float64),
+        copy_in=np.array([tensor.copy_in_ps for tensor in tensors], np.float64),
+        copy_out=np.array([tensor.copy_out_ps for tensor in tensors], np.float64),
+        is_input=np.array([tensor.is_input for tensor in tensors], np.bool_),
+        is_output=np.array([tensor.is_output for tensor in tensors], np.bool_),
         may_copy=may_copy,
         first=first,
         tensor=tensor,

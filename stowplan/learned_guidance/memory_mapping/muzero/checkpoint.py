@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stowplan.learned_guidance.memory_mapping.game.best import Best, Point
+from stowplan.learned_guidance.memory_mapping.game.game import Best, Point
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Trajectory

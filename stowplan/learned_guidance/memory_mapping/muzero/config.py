@@ -1,4 +1,4 @@
-"""Everything that decides how MMap-MuZero is made and trained, with the paper's values and values for one processor core.
+"""Everything that decides how MMap-MuZero is made and trained; presets for one processor core (``cpu``), and the paper's.
 
 Table 6 of Wang et al. 2023 (appendix C) is :meth:`TrainingConfig.paper`. What the table leaves out is as in MuZero
 (Schrittwieser et al. 2020, appendices F to H) and MuZero Unplugged (Schrittwieser et al. 2021). The network's sizes are those
@@ -7,7 +7,7 @@ of section 4.3.1 and figure 4, where these state them. ``docs/reference/mmap-muz
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -90,38 +90,6 @@ class NetworkConfig(Hyperparameters, frozen=True, kw_only=True):
             size = getattr(seen, name)
             _require(size % patch == 0, f"observation.{name}", f"found {size}, expected a multiple of {patch}")
 
-    @classmethod
-    def cpu(cls) -> NetworkConfig:
-        """About a quarter of a million parameters; searched and trained on one core."""
-        return cls()
-
-    @classmethod
-    def paper(cls) -> NetworkConfig:
-        """Of the size that the paper's inputs ask for; for an accelerator."""
-        return cls(
-            observation=ObservationConfig.paper(),
-            hidden=512,
-            id_embedding=32,
-            buffer_features=128,
-            map_patch=2,
-            map_stages=((32, 2), (64, 2), (128, 2), (128, 2)),
-            map_bottleneck=32,
-            map_features=256,
-            profile_patch=64,
-            profile_channels=16,
-            profile_features=256,
-            supply_patch=4,
-            supply_channels=32,
-            supply_features=128,
-            summary_features=128,
-            encoder_layers=(1024,),
-            dynamics_blocks=4,
-            dynamics_width=512,
-            head_layers=(256, 256),
-            value_bins=301,
-            reward_bins=301,
-        )
-
 
 class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     """How to train. Times and returns are in moves and in units of ``CompiledGame.unit_ps``."""
@@ -199,38 +167,6 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
         super().__post_init__()
         if not 0.0 < self.discount <= 1.0:
             raise UsageError(f"training: discount is {self.discount}, expected more than 0 and at most 1")
-
-    @classmethod
-    def paper(cls, **changes: Any) -> TrainingConfig:
-        """Table 6 of the paper; hours on an accelerator."""
-        search = SearchConfig(method="puct", simulations=400, noise_alpha=0.03, noise_fraction=0.25)
-        return cls(**{"network": NetworkConfig.paper(), "search": search, **changes})
-
-    @classmethod
-    def cpu(cls, **changes: Any) -> TrainingConfig:
-        """Minutes on one core, for programs of a few hundred moves."""
-        preset: dict[str, Any] = {
-            "network": NetworkConfig.cpu(),
-            "search": SearchConfig(method="gumbel", simulations=16),
-            "games": 32,
-            "moves_per_iteration": 16,
-            "updates_per_iteration": 4,
-            "training_steps": 20_000,
-            "temperature_decay_steps": 500,
-            "replay_size": 1_000,
-            "elite_games": 8,
-            "kept_fraction": 0.5,
-            "restart_fraction": 0.5,
-            "exploration_bias_fraction": 0.1,
-            "warm_start_moves": 3_000_000,
-            "local_search_moves": 300_000,
-            "imitation": 1.0,
-            "td_steps": None,
-            "reanalyse_fraction": 0.1,
-            "batch_size": 128,
-            "learning_rate": 1e-3,
-        }
-        return cls(**{**preset, **changes})
 
     def temperature(self, step: int) -> float:
         """Temperature of self-play after so many training steps."""

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import Singles2D, njit
-from stowplan.learned_guidance.memory_mapping.game.best import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel.layout import COPY, DROP, LEGAL, POSITION, RETURN_PS
+from stowplan.learned_guidance.memory_mapping.game.game import Best
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit, is_over, placement
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledState
@@ -55,10 +55,10 @@ def draw_bias(rng: np.random.Generator) -> Bias:
 def bias_preferences(biases: Floats, actions: Floats) -> Floats:
     """What biases (B, 4) add to the log probabilities of actions, shape (B, 3), given the action features (B, 3, G)."""
     reward, density, threshold, copies = (biases[:, number, None] for number in range(4))
-    found = reward * actions[:, :, ActionFeature.REWARD] + density * actions[:, :, ActionFeature.DENSITY] - threshold
-    found[:, COPY] += copies[:, 0]
-    found[:, DROP] = 0.0
-    return np.asarray(found, np.float32)
+    preferences = reward * actions[:, :, ActionFeature.REWARD] + density * actions[:, :, ActionFeature.DENSITY] - threshold
+    preferences[:, layout.COPY] += copies[:, 0]
+    preferences[:, layout.DROP] = 0.0
+    return np.asarray(preferences, np.float32)
 
 
 @njit
@@ -68,24 +68,24 @@ def play_biased(tables: Tables, data: Ints, bias: Floats, noise: Singles2D, mean
     ``mean_benefit`` and ``density`` (of benefit, per byte and step) are the program's, as in the action features.
     """
     while not is_over(tables, data):
-        position = data[POSITION]
+        position = data[layout.POSITION]
         reward = float(benefit(tables, data, position))
         best, most = -1, 0.0
         for action in range(3):
-            if not data[LEGAL] >> action & 1:
+            if not data[layout.LEGAL] >> action & 1:
                 continue
             preference = float(noise[position, action])
-            if action != DROP:
+            if action != layout.DROP:
                 start, end, _ = placement(data, action)
                 area = float(tables.moves[position].bytes) * (end - start)
                 preference += bias[0] * signed(reward / mean_benefit) - bias[2]
                 preference += bias[1] * clipped(signed(reward / max(area, 1e-9) / density))
-            if action == COPY:
+            if action == layout.COPY:
                 preference += bias[3]
             if best < 0 or preference > most:
                 best, most = action, preference
         step(tables, data, best)
-    return data[RETURN_PS]  # type: ignore[no-any-return]
+    return data[layout.RETURN_PS]  # type: ignore[no-any-return]
 
 
 def with_bias(

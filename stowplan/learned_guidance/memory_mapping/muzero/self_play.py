@@ -22,7 +22,7 @@ from stowplan.models.memory_mapping.problem import Problem
 
 def first_rows(observations: Observations, count: int) -> Observations:
     """The first ``count`` observations, in the same memory."""
-    return Observations._make(each[:count] for each in observations)
+    return Observations._make(array[:count] for array in observations)
 
 
 def as_f32(array: NDArray[Any]) -> F32:

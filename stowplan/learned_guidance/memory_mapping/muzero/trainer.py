@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
-from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
+from stowplan.learned_guidance.memory_mapping.game.game import Best
 from stowplan.learned_guidance.memory_mapping.muzero import checkpoint as files
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.exploration import Exploration

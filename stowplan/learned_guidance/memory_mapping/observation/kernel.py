@@ -13,21 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import Singles2D, njit, njit_inner
-from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
-    BEFORE_IT,
-    COPY,
-    DROP,
-    GROUP_FAST,
-    GROUP_SLOW,
-    HELD,
-    LAST_TO_END,
-    LEGAL,
-    NEVER,
-    POSITION,
-    RESETS,
-    RETURN_PS,
-    ROW,
-)
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import (
     benefit,
     is_dropped,
@@ -132,7 +118,7 @@ def encode(tables: Tables, data: Ints, view: View, out: Observations, row: int) 
     describe_supply(tables, data, view, out.supply, row)
     describe_actions(tables, data, view, out.actions, row)
     describe_globals(tables, data, view, in_use, out.globals, row)
-    position = data[POSITION]
+    position = data[layout.POSITION]
     for number in range(1 + view.future_buffers):
         other = position + number
         describe_buffer(tables, data, view, other if other < tables.program[0].moves else -1, out.buffers, row, number)
@@ -150,7 +136,7 @@ def encode(tables: Tables, data: Ints, view: View, out: Observations, row: int) 
 def draw(tables: Tables, data: Ints, view: View, image: Bytes, profile: Bytes, row: int) -> float:
     """Draw the residencies around the target time; the part of memory in use at it. Fills ``view.in_use`` as well."""
     program = tables.program[0]
-    target = tables.moves[data[POSITION]].start
+    target = tables.moves[data[layout.POSITION]].start
     rows, columns, width = image.shape[1], image.shape[2], view.steps_per_column
     map_start = target - columns // 2 * width
     map_end = map_start + columns * width
@@ -161,10 +147,10 @@ def draw(tables: Tables, data: Ints, view: View, image: Bytes, profile: Bytes, r
     view.profile_sums[:] = 0
     view.in_use[:] = 0
     in_use = 0
-    number = data[LAST_TO_END]
+    number = data[layout.LAST_TO_END]
     while number >= 0:
         _, start, end, offset, top = residency(tables, data, number)
-        number = data[program.at_rows + ROW * number + BEFORE_IT]
+        number = data[program.at_rows + layout.ROW * number + layout.BEFORE_IT]
         if end <= seen_from:
             break
         # Slots whose first step lies in the residency.
@@ -232,7 +218,7 @@ def shade(part: np.float32, is_binary: bool) -> np.int32:
 def describe_supply(tables: Tables, data: Ints, view: View, out: Floats, row: int) -> None:
     """Slots around the target time. Reads ``view.in_use``."""
     program = tables.program[0]
-    move = tables.moves[data[POSITION]]
+    move = tables.moves[data[layout.POSITION]]
     target = slot_at(tables, move.start)
     count = out.shape[1]
     first = target - count // 2
@@ -270,16 +256,16 @@ def describe_supply(tables: Tables, data: Ints, view: View, out: Floats, row: in
 def describe_actions(tables: Tables, data: Ints, view: View, out: Floats, row: int) -> None:
     """The three actions of the present move."""
     program = tables.program[0]
-    move = tables.moves[data[POSITION]]
-    reward = float(benefit(tables, data, data[POSITION]))
+    move = tables.moves[data[layout.POSITION]]
+    reward = float(benefit(tables, data, data[layout.POSITION]))
     reach = max(view.map_sums.shape[1] * view.steps_per_column / 2.0, 1.0)
     for action in range(3):
         for feature in range(out.shape[2]):
             out[row, action, feature] = 0.0
-        if not data[LEGAL] >> action & 1:
+        if not data[layout.LEGAL] >> action & 1:
             continue
         out[row, action, ActionFeature.IS_LEGAL] = 1.0
-        if action == DROP:
+        if action == layout.DROP:
             continue
         start, end, offset = placement(data, action)
         area = float(move.bytes) * (end - start)
@@ -291,7 +277,7 @@ def describe_actions(tables: Tables, data: Ints, view: View, out: Floats, row: i
         out[row, action, ActionFeature.START_COLUMN] = max(min((start - move.start) / reach, 1.0), -1.0)
         out[row, action, ActionFeature.END_COLUMN] = max(min((end - move.start) / reach, 1.0), -1.0)
         out[row, action, ActionFeature.AREA] = ratio(area / program.capacity)
-        out[row, action, ActionFeature.SUPPLY] = ratio(move.demand / view.mean_supply) if action == COPY else 0.0
+        out[row, action, ActionFeature.SUPPLY] = ratio(move.demand / view.mean_supply) if action == layout.COPY else 0.0
         out[row, action, ActionFeature.REWARD] = signed(reward / view.mean_benefit)
         out[row, action, ActionFeature.REWARD_SHARE] = reward / view.unit
         # Where it takes nothing the reward is free, which counts as the most.
@@ -302,7 +288,7 @@ def describe_actions(tables: Tables, data: Ints, view: View, out: Floats, row: i
 def describe_globals(tables: Tables, data: Ints, view: View, in_use: float, out: Floats, row: int) -> None:
     """The game as a whole; ``in_use`` is the part of memory in use at the target time."""
     program = tables.program[0]
-    position = data[POSITION]
+    position = data[layout.POSITION]
     for feature in range(out.shape[1]):
         out[row, feature] = view.globals[feature]
     out[row, GlobalFeature.MOVE] = math.log2(1.0 + position) / 16.0
@@ -310,10 +296,10 @@ def describe_globals(tables: Tables, data: Ints, view: View, in_use: float, out:
     out[row, GlobalFeature.LEFT] = math.log2(1.0 + program.moves - position) / 16.0
     out[row, GlobalFeature.ALIAS_INDEX] = view.buffers[position, BufferFeature.ALIAS_INDEX]
     out[row, GlobalFeature.ALIAS_LEFT] = view.buffers[position, BufferFeature.ALIAS_LEFT]
-    out[row, GlobalFeature.RESETS] = ratio(data[RESETS])
+    out[row, GlobalFeature.RESETS] = ratio(data[layout.RESETS])
     out[row, GlobalFeature.IN_USE] = in_use
     out[row, GlobalFeature.PRESSURE] = view.pressure[tables.moves[position].start]
-    out[row, GlobalFeature.RETURN] = data[RETURN_PS] / view.unit
+    out[row, GlobalFeature.RETURN] = data[layout.RETURN_PS] / view.unit
     out[row, GlobalFeature.BENEFIT_LEFT] = view.benefit_left[position]
 
 
@@ -329,13 +315,13 @@ def describe_buffer(tables: Tables, data: Ints, view: View, number: int, out: Fl
     for feature in range(FIRST_ID, out.shape[2]):
         out[row, place, feature] = view.buffers[number, feature]
     program = tables.program[0]
-    present = tables.moves[data[POSITION]]
+    present = tables.moves[data[layout.POSITION]]
     move = tables.moves[number]
     gain = float(benefit(tables, data, number))
     flags = tensor_flags(tables, data, move.tensor)
     valid_from = slow_from(tables, data, move.tensor)
     is_alias = move.alias_group >= 0
-    is_held = flags & HELD != 0
+    is_held = flags & layout.HELD != 0
     offset, end = 0, move.start
     if is_held:
         _, _, end, offset, _ = residency(tables, data, latest_residency(tables, data, move.tensor))
@@ -350,8 +336,8 @@ def describe_buffer(tables: Tables, data: Ints, view: View, number: int, out: Fl
     out[row, place, BufferFeature.HOME_OFFSET] = offset / program.capacity
     out[row, place, BufferFeature.HOME_END] = near(end - move.start)
     out[row, place, BufferFeature.IS_COVERED] = 1.0 if is_held and end >= move.end else 0.0
-    out[row, place, BufferFeature.HAS_SLOW] = 1.0 if valid_from != NEVER else 0.0
+    out[row, place, BufferFeature.HAS_SLOW] = 1.0 if valid_from != layout.NEVER else 0.0
     out[row, place, BufferFeature.IS_SLOW_VALID] = 1.0 if valid_from <= move.start else 0.0
-    out[row, place, BufferFeature.IS_GROUP_FAST] = 1.0 if flags & GROUP_FAST else 0.0
-    out[row, place, BufferFeature.IS_GROUP_SLOW] = 1.0 if flags & GROUP_SLOW else 0.0
+    out[row, place, BufferFeature.IS_GROUP_FAST] = 1.0 if flags & layout.GROUP_FAST else 0.0
+    out[row, place, BufferFeature.IS_GROUP_SLOW] = 1.0 if flags & layout.GROUP_SLOW else 0.0
     out[row, place, BufferFeature.IS_DROPPED] = 1.0 if is_alias and is_dropped(tables, data, move.alias_group) else 0.0

@@ -43,16 +43,6 @@ class ObservationConfig(Hyperparameters, frozen=True, kw_only=True):
         """Buffers described: the present one, ``future_buffers``, ``same_tensor_buffers``."""
         return 1 + self.future_buffers + self.same_tensor_buffers
 
-    @classmethod
-    def cpu(cls) -> ObservationConfig:
-        """What a processor encodes fast: a profile in 1024 parts, and supplies of 64 slots."""
-        return cls()
-
-    @classmethod
-    def paper(cls) -> ObservationConfig:
-        """The paper's: a binary map, and a profile of 32768 parts, the largest memory it names."""
-        return cls(id_buckets=1024, binary_map=True, profile_bins=32768, supply_slots=256)
-
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]

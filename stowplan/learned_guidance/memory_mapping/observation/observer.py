@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from stowplan.learned_guidance.memory_mapping.game.game import Game
-from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL
+from stowplan.learned_guidance.memory_mapping.game.game import Game, Move
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.game.moves import Move
 from stowplan.learned_guidance.memory_mapping.observation.kernel import Doubles, View, encode, first_benefits
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     BufferFeature,
@@ -260,7 +259,7 @@ class Observer:
         IndexError
             If there is no such row.
         """
-        if not state.data[LEGAL]:
+        if not state.data[layout.LEGAL]:
             raise ValueError("the game is over: there is nothing to observe")
         if not 0 <= row < len(out.globals):
             raise IndexError(f"row {row} of {len(out.globals)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
@@ -61,11 +61,6 @@ class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
         if self.batch_size > self.environments * self.rollout_steps:
             most = self.environments * self.rollout_steps
             raise UsageError(f"training: batch_size is {self.batch_size}, expected {most} at most, what a round collects")
-
-    @classmethod
-    def cpu(cls, **changes: Any) -> PpoConfig:
-        """Values for processors."""
-        return cls(**changes)
 
 
 POLICY = PolicyFormat("stowplan.ppo.policy", PpoConfig, lambda content: Network(content.config))

@@ -14,8 +14,7 @@ import torch
 from stowplan.learned_guidance.modulo_scheduling.observation import Observation, observe
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import POLICY, PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, as_tensors
-from stowplan.learned_guidance.modulo_scheduling.rollouts import Choice, Player
-from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.learned_guidance.modulo_scheduling.state import Choice, Mapping, Player
 from stowplan.learned_guidance.modulo_scheduling.view import Limits
 from stowplan.learned_guidance.training.checkpoint import Content, load_policy
 

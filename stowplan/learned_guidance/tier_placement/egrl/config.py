@@ -6,7 +6,7 @@ side by side.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.tier_placement.graph import FeatureSet
@@ -113,41 +113,6 @@ class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
             raise UsageError("training: found neither a population nor a learner, expected one of them or both")
         if self.learner and not self.rollouts and not self.population:
             raise UsageError("training: rollouts is 0, expected 1 or more where there is no population")
-
-    @classmethod
-    def cpu(cls, **changes: Any) -> EgrlConfig:
-        """Values for processors, chosen on the networks of ``examples/data``."""
-        return cls(**changes)
-
-    @classmethod
-    def paper(cls, **changes: Any) -> EgrlConfig:
-        """Table 2 of the paper; hours for a network of BERT's size."""
-        values: dict[str, Any] = {
-            "features": "paper",
-            "hidden": 128,
-            "depth": 4,
-            "critic_pooling": "max",
-            "mutation_strength": 0.1,
-            "chromosome_moves": 0.0,
-            "temperatures": (0.1, 10.0),
-            "seeded_temperature": 1.0,
-            "least_temperature": 0.1,
-            "repair": False,
-            "repair_networks": False,
-            "least_networks": 0.0,
-            "least_chromosomes": 0.0,
-            "seed_actions": False,
-            "reevaluate": True,
-            "bootstrap": True,
-            "actor_actions": "likeliest",
-            "updates_per_evaluation": 1.0,
-            "batch_size": 24,
-            "rollouts": 1,
-            "migrate_rollouts": False,
-            "exploration": 0.05,
-            **changes,
-        }
-        return cls(**values)
 
     def evolution_only(self) -> EgrlConfig:
         """The paper's ablation EA."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stowplan.learned_guidance.memory_mapping.game.best import Best, Point
+from stowplan.learned_guidance.memory_mapping.game.game import Best, Point
 
 
 class Clock:

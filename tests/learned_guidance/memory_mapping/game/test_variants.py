@@ -13,7 +13,7 @@ import pytest
 from benchmarks.lib.memory_mapping.plain_game import reset
 from stowplan.errors import UsageError
 from stowplan.frontends.read import read
-from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
+from stowplan.learned_guidance.memory_mapping.game.game import moves_of
 from stowplan.learned_guidance.memory_mapping.game.programs import (
     CAPACITIES,
     excerpt,

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from stowplan.learned_guidance.memory_mapping.guide.network import NEVER, Numpy, marginals
+from stowplan.learned_guidance.memory_mapping.guide.guide import NEVER, Numpy, marginals
 
 
 def listed(fast: np.ndarray, keep: np.ndarray, glued: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

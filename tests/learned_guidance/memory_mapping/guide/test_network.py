@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.lib.memory_mapping.synthetic import synthetic
-from stowplan.learned_guidance.memory_mapping.guide.guide import guided_values
-from stowplan.learned_guidance.memory_mapping.guide.network import Numpy, graph, values
+from stowplan.learned_guidance.memory_mapping.guide.guide import Numpy, graph, guided_values, values
 from stowplan.learned_guidance.memory_mapping.guide.program import program
 from stowplan.models.memory_mapping.accesses import access_sequences
 from stowplan.models.memory_mapping.problem import Problem

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stowplan.learned_guidance.memory_mapping.guide.guide import Weights
-from stowplan.learned_guidance.memory_mapping.guide.network import shapes
+from stowplan.learned_guidance.memory_mapping.guide.guide import Weights, shapes
 
 
 def random_weights(seed: int = 0) -> Weights:

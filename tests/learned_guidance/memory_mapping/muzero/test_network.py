@@ -16,7 +16,7 @@ from stowplan.errors import InputError, UsageError  # noqa: E402
 from stowplan.learned_guidance.mcts.search import SearchConfig, search  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.game.game import Action  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.muzero.config import NetworkConfig  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.muzero.config import NetworkConfig, TrainingConfig  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.muzero.network import (  # noqa: E402
     MMapNetwork,
     TorchModel,
@@ -73,7 +73,7 @@ def some_observations(config: ObservationConfig, batch: int, seed: int = 0) -> O
     return found
 
 
-@pytest.mark.parametrize("config", [SMALL, NetworkConfig.cpu()], ids=["small", "cpu"])
+@pytest.mark.parametrize("config", [SMALL, NetworkConfig()], ids=["small", "cpu"])
 def test_shapes_and_ranges(config: NetworkConfig) -> None:
     network = MMapNetwork(config)
     hidden, policy, value = network.initial(to_tensors(some_observations(config.observation, 3)))
@@ -93,8 +93,8 @@ def test_sizes_of_the_presets() -> None:
         with torch.device("meta"):
             return sum(parameter.numel() for parameter in MMapNetwork(config).parameters())
 
-    assert 200_000 < parameters(NetworkConfig.cpu()) < 300_000
-    assert 5_000_000 < parameters(NetworkConfig.paper()) < 20_000_000
+    assert 200_000 < parameters(NetworkConfig()) < 300_000
+    assert 5_000_000 < parameters(TrainingConfig.paper().network) < 20_000_000
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_blocks_that_nobody_makes_are_refused(sizes: dict[str, Any]) -> None:
 
 
 def test_the_paper_preset_runs() -> None:
-    config = NetworkConfig.paper()
+    config = TrainingConfig.paper().network
     seen = config.observation
     assert (seen.future_buffers, seen.map_rows, seen.map_columns, seen.profile_bins) == (5, 128, 128, 32768)
     model = TorchModel(MMapNetwork(config))
@@ -116,7 +116,7 @@ def test_the_paper_preset_runs() -> None:
 
 
 def test_an_untrained_network_prefers_nothing() -> None:
-    model = TorchModel(MMapNetwork(NetworkConfig.cpu()))
+    model = TorchModel(MMapNetwork(NetworkConfig()))
     hidden, logits, value = model.initial(some_observations(model.network.config.observation, 8))
     assert np.abs(logits).max() < 0.05
     assert np.abs(value).max() < 0.05

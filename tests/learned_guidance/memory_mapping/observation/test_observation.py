@@ -17,6 +17,7 @@ from stowplan.errors import UsageError
 from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     ActionFeature,
     BufferFeature,
@@ -376,7 +377,7 @@ def test_misuse_is_refused() -> None:
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("config", [ObservationConfig.cpu(), ObservationConfig.paper()], ids=["cpu", "paper"])
+@pytest.mark.parametrize("config", [ObservationConfig(), TrainingConfig.paper().network.observation], ids=["cpu", "paper"])
 def test_a_compiled_program(corpus: Path, config: ObservationConfig) -> None:
     state = CompiledGame(read(corpus / "tpu_v4" / "alexnet_train_b32.hlo.txt.gz", target="tpu-v4")).reset()
     observer, out = Observer(state.game, config), empty_observations(config, 1)

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 import torch
 
 from stowplan.errors import InputError
-from stowplan.learned_guidance.tier_placement.egrl import checkpoint, proposals
+from stowplan.learned_guidance.tier_placement.egrl import checkpoint, workload
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.tier_placement.egrl.network import Shape
 from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
@@ -33,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint, within a generation, and a policy."""
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(proposals, "NODES_AT_ONCE", 4)
+        patch.setattr(workload, "NODES_AT_ONCE", 4)
         return train(folder)
 
 

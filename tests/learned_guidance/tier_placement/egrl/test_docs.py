@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
-from stowplan.learned_guidance.tier_placement.egrl.progress import Progress
+from stowplan.learned_guidance.tier_placement.egrl.trainer import Progress
 from tests.paths import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "egrl.md").read_text(encoding="utf-8")

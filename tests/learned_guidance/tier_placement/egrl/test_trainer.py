@@ -15,12 +15,11 @@ import torch
 
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE
-from stowplan.learned_guidance.tier_placement.egrl import proposals
+from stowplan.learned_guidance.tier_placement.egrl import workload
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Member
-from stowplan.learned_guidance.tier_placement.egrl.progress import Progress
-from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer, restored
+from stowplan.learned_guidance.tier_placement.egrl.trainer import Progress, Trainer, restored
 from stowplan.learned_guidance.training.checkpoint import load, load_policy
 from stowplan.learned_guidance.training.curve import CurveFile
 from stowplan.learned_guidance.training.run import run
@@ -36,7 +35,7 @@ SEVERAL = [small_network(5), small_network(3, seed=1), small_network(7, seed=2)]
 @pytest.fixture(params=[10, 20_000], ids=["short ticks", "long ticks"])
 def _nodes_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two members, or all, in one forward pass."""
-    monkeypatch.setattr(proposals, "NODES_AT_ONCE", request.param)
+    monkeypatch.setattr(workload, "NODES_AT_ONCE", request.param)
 
 
 def content(trainer: Trainer, path: Path) -> dict[str, Any]:
@@ -131,7 +130,7 @@ def test_a_run_that_is_given_more_is_the_run_that_had_it_all_along(
     tmp_path: Path, problems: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the first limit cuts a generation at."""
-    monkeypatch.setattr(proposals, "NODES_AT_ONCE", 10)
+    monkeypatch.setattr(workload, "NODES_AT_ONCE", 10)
     straight = Trainer(problems, small_config(evaluations=25, noise=0.05), seed=5)
     finished(straight)
     for first in (1, 17):

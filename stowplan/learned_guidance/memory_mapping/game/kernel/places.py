@@ -14,22 +14,7 @@ those over the same place are.
 from __future__ import annotations
 
 from stowplan.compiled import njit_inner, njit_once
-from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
-    AFTER_IT,
-    BEFORE_IT,
-    COVERED,
-    CROSSED,
-    END,
-    INTERIOR,
-    LAST_TO_END,
-    MARKS,
-    OFFSET,
-    ROW,
-    SLOT,
-    START,
-    SUPPLY_PS,
-    TOP,
-)
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints
 
 
@@ -39,14 +24,14 @@ def is_free(data: Ints, rows: int, start: int, end: int, offset: int, top: int) 
 
     ``rows`` is where the rows begin in ``data``.
     """
-    number = data[LAST_TO_END]
+    number = data[layout.LAST_TO_END]
     while number >= 0:
-        row = rows + ROW * number
-        if data[row + END] <= start:
+        row = rows + layout.ROW * number
+        if data[row + layout.END] <= start:
             break
-        if data[row + OFFSET] < top and offset < data[row + TOP] and data[row + START] < end:
+        if data[row + layout.OFFSET] < top and offset < data[row + layout.TOP] and data[row + layout.START] < end:
             return False
-        number = data[row + BEFORE_IT]
+        number = data[row + layout.BEFORE_IT]
     return True
 
 
@@ -60,15 +45,15 @@ def lowest_offset(data: Ints, rows: int, start: int, end: int, size: int, alignm
     is_moved = True
     while is_moved:
         is_moved = False
-        number = data[LAST_TO_END]
+        number = data[layout.LAST_TO_END]
         while number >= 0:
-            row = rows + ROW * number
-            if data[row + END] <= start:
+            row = rows + layout.ROW * number
+            if data[row + layout.END] <= start:
                 break
-            if data[row + OFFSET] < offset + size and offset < data[row + TOP] and data[row + START] < end:
-                offset = (data[row + TOP] + alignment - 1) // alignment * alignment
+            if data[row + layout.OFFSET] < offset + size and offset < data[row + layout.TOP] and data[row + layout.START] < end:
+                offset = (data[row + layout.TOP] + alignment - 1) // alignment * alignment
                 is_moved = True
-            number = data[row + BEFORE_IT]
+            number = data[row + layout.BEFORE_IT]
         if offset + size > capacity:
             return -1
     return offset
@@ -81,27 +66,27 @@ def highest_offset(data: Ints, rows: int, start: int, end: int, size: int, align
     is_moved = True
     while is_moved and offset >= 0:
         is_moved = False
-        number = data[LAST_TO_END]
+        number = data[layout.LAST_TO_END]
         while number >= 0:
-            row = rows + ROW * number
-            if data[row + END] <= start:
+            row = rows + layout.ROW * number
+            if data[row + layout.END] <= start:
                 break
-            if data[row + OFFSET] < offset + size and offset < data[row + TOP] and data[row + START] < end:
-                offset = (data[row + OFFSET] - size) // alignment * alignment
+            if data[row + layout.OFFSET] < offset + size and offset < data[row + layout.TOP] and data[row + layout.START] < end:
+                offset = (data[row + layout.OFFSET] - size) // alignment * alignment
                 is_moved = True
-            number = data[row + BEFORE_IT]
+            number = data[row + layout.BEFORE_IT]
     return max(offset, -1)
 
 
 @njit_inner
 def link(data: Ints, rows: int, number: int) -> None:
     """Enter a residency into the list by ends."""
-    end = data[rows + ROW * number + END]
+    end = data[rows + layout.ROW * number + layout.END]
     after = -1
-    before = data[LAST_TO_END]
-    while before >= 0 and data[rows + ROW * before + END] > end:
+    before = data[layout.LAST_TO_END]
+    while before >= 0 and data[rows + layout.ROW * before + layout.END] > end:
         after = before
-        before = data[rows + ROW * before + BEFORE_IT]
+        before = data[rows + layout.ROW * before + layout.BEFORE_IT]
     _join(data, rows, before, number)
     _join(data, rows, number, after)
 
@@ -109,19 +94,19 @@ def link(data: Ints, rows: int, number: int) -> None:
 @njit_inner
 def unlink(data: Ints, rows: int, number: int) -> None:
     """Take a residency out of the list by ends."""
-    row = rows + ROW * number
-    _join(data, rows, data[row + BEFORE_IT], data[row + AFTER_IT])
+    row = rows + layout.ROW * number
+    _join(data, rows, data[row + layout.BEFORE_IT], data[row + layout.AFTER_IT])
 
 
 @njit_inner
 def _join(data: Ints, rows: int, one: int, two: int) -> None:
     """Let ``two`` follow ``one`` in the order of ends; -1 stands for either end of the list."""
     if one >= 0:
-        data[rows + ROW * one + AFTER_IT] = two
+        data[rows + layout.ROW * one + layout.AFTER_IT] = two
     if two >= 0:
-        data[rows + ROW * two + BEFORE_IT] = one
+        data[rows + layout.ROW * two + layout.BEFORE_IT] = one
     else:
-        data[LAST_TO_END] = one
+        data[layout.LAST_TO_END] = one
 
 
 @njit_inner
@@ -133,23 +118,23 @@ def latest_window(data: Ints, slots: int, demand: int, first: int, last: int, st
     end = last
     while end > first:
         start = end - 1
-        cell = slots + SLOT * start
+        cell = slots + layout.SLOT * start
         next_end = start
-        if not data[cell + MARKS] & INTERIOR:
-            supply = data[cell + SUPPLY_PS]
+        if not data[cell + layout.MARKS] & layout.INTERIOR:
+            supply = data[cell + layout.SUPPLY_PS]
             while supply < demand:
                 if start == first:
                     # A window that ends earlier has no more.
                     return -1, -1
                 next_end = start
-                if data[cell - SLOT + MARKS] & CROSSED:
+                if data[cell - layout.SLOT + layout.MARKS] & layout.CROSSED:
                     break
                 next_end = start + 1
-                if next_end < end and data[cell + MARKS] >= COVERED:
+                if next_end < end and data[cell + layout.MARKS] >= layout.COVERED:
                     break
                 start -= 1
-                cell -= SLOT
-                supply += data[cell + SUPPLY_PS]
+                cell -= layout.SLOT
+                supply += data[cell + layout.SUPPLY_PS]
             if supply >= demand:
                 return start, end
         if strict:
@@ -167,22 +152,22 @@ def earliest_window(data: Ints, slots: int, demand: int, first: int, last: int, 
     start = first
     while start < last:
         slot = start
-        cell = slots + SLOT * slot
+        cell = slots + layout.SLOT * slot
         next_start = start + 1
-        if not data[cell + MARKS] & INTERIOR:
-            supply = data[cell + SUPPLY_PS]
+        if not data[cell + layout.MARKS] & layout.INTERIOR:
+            supply = data[cell + layout.SUPPLY_PS]
             while supply < demand:
                 if slot == last - 1:
                     return -1, -1
                 next_start = slot + 1
-                if data[cell + MARKS] & CROSSED:
+                if data[cell + layout.MARKS] & layout.CROSSED:
                     break
                 next_start = slot
-                if start < slot and data[cell + MARKS] >= COVERED:
+                if start < slot and data[cell + layout.MARKS] >= layout.COVERED:
                     break
                 slot += 1
-                cell += SLOT
-                supply += data[cell + SUPPLY_PS]
+                cell += layout.SLOT
+                supply += data[cell + layout.SUPPLY_PS]
             if supply >= demand:
                 return start, slot + 1
         if strict:
@@ -195,26 +180,26 @@ def earliest_window(data: Ints, slots: int, demand: int, first: int, last: int, 
 def book(data: Ints, slots: int, demand: int, first: int, last: int, from_end: bool) -> None:
     """Take the supply of a copy: from the window's last slot backwards (a copy-in), or from the first one on (a copy-out)."""
     for index in range(last - first):
-        cell = slots + SLOT * (last - 1 - index if from_end else first + index)
-        taken = min(data[cell + SUPPLY_PS], demand)
-        data[cell + SUPPLY_PS] -= taken
+        cell = slots + layout.SLOT * (last - 1 - index if from_end else first + index)
+        taken = min(data[cell + layout.SUPPLY_PS], demand)
+        data[cell + layout.SUPPLY_PS] -= taken
         demand -= taken
     for slot in range(first, last):
-        data[slots + SLOT * slot + MARKS] += _marks(slot, first, last)
+        data[slots + layout.SLOT * slot + layout.MARKS] += _marks(slot, first, last)
 
 
 @njit_once
 def unmark(data: Ints, slots: int, first: int, last: int) -> None:
     """Take back the marks of a window."""
     for slot in range(first, last):
-        data[slots + SLOT * slot + MARKS] -= _marks(slot, first, last)
+        data[slots + layout.SLOT * slot + layout.MARKS] -= _marks(slot, first, last)
 
 
 @njit_inner
 def _marks(slot: int, first: int, last: int) -> int:
-    marks = COVERED
+    marks = layout.COVERED
     if slot < last - 1:
-        marks += CROSSED
+        marks += layout.CROSSED
         if slot > first:
-            marks += INTERIOR
+            marks += layout.INTERIOR
     return marks

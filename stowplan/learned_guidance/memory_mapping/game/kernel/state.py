@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from stowplan.compiled import njit
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, plan_of
 from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.layout import COPY, DROP, LEGAL, NOCOPY, POSITION, RETURN_PS
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit, is_over, legal, present_benefit
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import look, step
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables, build_tables
@@ -164,11 +163,13 @@ def play_one(tables: Tables, data: Ints, action: int) -> int:
 def play_greedy(tables: Tables, data: Ints) -> int:
     """Play to the end, at each move the action of largest reward, resets aside, the first of equals; the return (ps)."""
     while not is_over(tables, data):
-        action = COPY if legal(tables, data, COPY) else NOCOPY
-        if legal(tables, data, DROP) and (data[LEGAL] == 1 << DROP or benefit(tables, data, data[POSITION]) < 0):
-            action = DROP
+        action = layout.COPY if legal(tables, data, layout.COPY) else layout.NOCOPY
+        if legal(tables, data, layout.DROP) and (
+            data[layout.LEGAL] == 1 << layout.DROP or benefit(tables, data, data[layout.POSITION]) < 0
+        ):
+            action = layout.DROP
         step(tables, data, action)
-    return data[RETURN_PS]  # type: ignore[no-any-return]
+    return data[layout.RETURN_PS]  # type: ignore[no-any-return]
 
 
 @njit
@@ -176,7 +177,7 @@ def play_actions(tables: Tables, data: Ints, actions: Ints) -> int:
     """Play a list of actions, as far as they are legal; how many were."""
     for number in range(len(actions)):
         action = actions[number]
-        if not (COPY <= action <= DROP and legal(tables, data, action)):
+        if not (layout.COPY <= action <= layout.DROP and legal(tables, data, action)):
             return number
         step(tables, data, action)
     return len(actions)

@@ -45,7 +45,7 @@ class ProgramRow:
 
 
 class MoveRow:
-    """A move, as in ``moves.py``, with what it needs of its tensor."""
+    """A move, as in ``game.py``, with what it needs of its tensor."""
 
     tensor: int
     start: int
