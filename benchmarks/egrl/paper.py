@@ -5,7 +5,6 @@
     python -m benchmarks.egrl.paper --only paper          # the paper's hyperparameters
     python -m benchmarks.egrl.paper --only noise          # the same order where measurements are noisy?
     python -m benchmarks.egrl.paper --only figure4        # policies on networks that they were not trained on
-    python -m benchmarks.egrl.paper --only maps           # figures 5 to 7: the best maps, and those near the compiler's
     python -m benchmarks.egrl.paper                       # all of them
 
 Each run is kept in a folder once it has come to its end; started again, a command makes only the runs that are missing, and

@@ -2,7 +2,7 @@
 
 A tick is some steps of imitation, or one round: placements in all environments side by side, and updates on them. Each round
 begins new episodes and draws everything random from the run's seed and its own number, so that a run that was stopped between
-two ticks goes on bit for bit.
+two ticks goes on bit for bit. The network is a policy of Stable-Baselines3's MaskablePPO, and a callback notes its rollouts.
 """
 
 from __future__ import annotations

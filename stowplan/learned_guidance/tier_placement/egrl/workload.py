@@ -1,4 +1,7 @@
-"""A network that EGRL is trained on: its chip, its graph, its best map; and the replay, maps of all networks to learn from."""
+"""A network that EGRL is trained on: its chip, its graph, its best map, and the maps that policies propose for it.
+
+Beside them the replay: maps of all networks to learn from.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from stowplan.learned_guidance.training import checkpoint
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
+Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 
@@ -199,9 +203,6 @@ def check_tiers(networks: Sequence[Network]) -> None:
                 f"{network.problem.name}; expected as many for all networks"
             )
 
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 
 #: Nodes of one forward pass of the population, all members together: a second or so.
 NODES_AT_ONCE = 20_000
