@@ -50,12 +50,14 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     @classmethod
     def cpu(cls, **changes: Any) -> Self:
         """The preset for processors, with some changes."""
-        return _preset(cls, "cpu").changed(**changes)
+        preset: Self = _preset(cls, "cpu")
+        return preset.changed(**changes)
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
         """The preset of the agent's paper, with some changes; KeyError where there is none."""
-        return _preset(cls, "paper").changed(**changes)
+        preset: Self = _preset(cls, "paper")
+        return preset.changed(**changes)
 
 
 @cache
