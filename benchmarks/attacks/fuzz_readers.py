@@ -47,8 +47,8 @@ from stowplan.frontends.read import open_input, read_plan
 from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.hardware.costs.measured import read_measurements
 from stowplan.hardware.costs.signatures.predictor import SHIPPED, Predictor
-from stowplan.hardware.inferentia.problem import load_target as load_bank_target
-from stowplan.hardware.nnp_i.problem import load_target as load_tier_target
+from stowplan.hardware.inferentia.target import load_target as load_bank_target
+from stowplan.hardware.nnp_i.target import load_target as load_tier_target
 from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import load_target
 from stowplan.learned_guidance.memory_mapping.guide import guide

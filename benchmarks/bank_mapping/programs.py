@@ -25,7 +25,8 @@ from benchmarks.lib.places import SHARED
 from stowplan.frontends.affine import Builder
 from stowplan.frontends.affine.format import PRECISIONS, read_graph
 from stowplan.hardware.affine.program import Program
-from stowplan.hardware.inferentia.problem import MappedProgram, build_problem, load_target
+from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
+from stowplan.hardware.inferentia.target import load_target
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify

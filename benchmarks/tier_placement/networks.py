@@ -28,7 +28,8 @@ from stowplan.frontends.network import read_torch
 from stowplan.hardware.network import Precision
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.hardware.nnp_i.compiler import compiler_plan
-from stowplan.hardware.nnp_i.problem import build_problem, load_target
+from stowplan.hardware.nnp_i.problem import build_problem
+from stowplan.hardware.nnp_i.target import load_target
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.tier_placement import arrays, heuristics
 from stowplan.portfolio.tier_placement.arrays import Data

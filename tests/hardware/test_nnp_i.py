@@ -13,15 +13,8 @@ from stowplan.errors import InputError, UsageError
 from stowplan.hardware.network import OPS, Layer, Network
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE, Chip
 from stowplan.hardware.nnp_i.compiler import Rectifier, compiler_map, compiler_plan, spill_order
-from stowplan.hardware.nnp_i.problem import (
-    FEATURES,
-    build_problem,
-    decode_target,
-    latency_ps,
-    load_target,
-    node_features,
-    target_names,
-)
+from stowplan.hardware.nnp_i.problem import FEATURES, build_problem, latency_ps, node_features
+from stowplan.hardware.nnp_i.target import decode_target, load_target, target_names
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem, Tier
 from stowplan.models.tier_placement.verify import verify

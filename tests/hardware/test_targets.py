@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import stowplan
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
-from stowplan.hardware.inferentia.problem import BankTarget
-from stowplan.hardware.nnp_i.problem import TierTarget
+from stowplan.hardware.inferentia.target import BankTarget
+from stowplan.hardware.nnp_i.target import TierTarget
 from stowplan.hardware.targets import CMEM, VMEM, Target, decode_target, fast_space_of, load_target, target_names, xla_chip
 from stowplan.hardware.targets.toml_files import (
     Bytes,

@@ -11,7 +11,8 @@ from benchmarks.lib.tier_placement.networks import FORMS, Form, random_network, 
 from stowplan.arguments import number, whole
 from stowplan.errors import UsageError
 from stowplan.hardware.network import Precision
-from stowplan.hardware.nnp_i.problem import build_problem, load_target
+from stowplan.hardware.nnp_i.problem import build_problem
+from stowplan.hardware.nnp_i.target import load_target
 from stowplan.models.tier_placement.problem import Problem
 
 #: Layers of generated networks, where nothing else is asked for.

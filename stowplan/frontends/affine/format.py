@@ -10,7 +10,7 @@ from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network.onnx_model import is_onnx
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.told_sizes import NONE, ToldSizes
-from stowplan.hardware.inferentia.problem import is_bank_target, load_target, target_names
+from stowplan.hardware.inferentia.target import is_bank_target, load_target, target_names
 
 if TYPE_CHECKING:
     from stowplan.hardware.affine.program import Program

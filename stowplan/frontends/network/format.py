@@ -9,7 +9,7 @@ from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network import Granularity, is_layer_file, is_onnx, read_layers, read_onnx
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.network import Network, Precision
-from stowplan.hardware.nnp_i.problem import load_target, target_names
+from stowplan.hardware.nnp_i.target import load_target, target_names
 from stowplan.models.tier_placement.problem import amended
 
 

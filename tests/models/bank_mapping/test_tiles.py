@@ -19,7 +19,8 @@ from benchmarks.bank_mapping.traffic import traffic
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
-from stowplan.hardware.inferentia.problem import BankTarget, build_problem, load_target
+from stowplan.hardware.inferentia.problem import build_problem
+from stowplan.hardware.inferentia.target import BankTarget, load_target
 from stowplan.models.bank_mapping import cpsat
 from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import Problem, split

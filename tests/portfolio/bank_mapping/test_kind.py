@@ -19,7 +19,8 @@ from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.expression import evaluate
 from stowplan.hardware.affine.program import Program
-from stowplan.hardware.inferentia.problem import MappedProgram, build_problem, decode_target, is_bank_target, load_target
+from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
+from stowplan.hardware.inferentia.target import decode_target, is_bank_target, load_target
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify

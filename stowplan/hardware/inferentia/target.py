@@ -1,0 +1,76 @@
+"""What a chip with banked on-chip memory is, read from a TOML file such as ``inferentia.toml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError
+from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, Bytes, BytesPerSecond, TargetFiles, decode_toml, is_path
+
+FORMAT = "stowplan.bank_target"
+VERSION = 1
+
+
+class Scratchpad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """On-chip memory."""
+
+    capacity: Bytes
+    """All banks together."""
+    tile: Bytes | None = None
+    """Larger tensors are split into tiles of at most this, each on chip or not by itself; where None, none is split."""
+    stream_buffer: Bytes | None = None
+    """The part of the capacity that is kept for what passes through; where None, that takes no room."""
+
+
+class Bandwidth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Speeds of copies."""
+
+    between_banks: BytesPerSecond
+    main_memory: BytesPerSecond
+
+
+class BankTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A chip for bank mapping. Construction raises InputError where a value makes no sense."""
+
+    name: str
+    description: str
+    banks: int
+    scratchpad: Scratchpad
+    bandwidth: Bandwidth
+    format: str = FORMAT
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.banks <= 1 << 20:
+            raise InputError(f"found {self.banks}, expected 1 to {1 << 20}", place="banks")
+        buffer = self.scratchpad.stream_buffer
+        if buffer is not None and buffer > self.scratchpad.capacity:
+            raise InputError(
+                f"found {buffer} bytes, expected at most the capacity of {int(self.scratchpad.capacity)} bytes",
+                place="scratchpad.stream_buffer",
+            )
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """(of a byte copied between banks, of a byte to or from main memory): the time each takes, the faster one as 1."""
+        slow, fast = self.bandwidth.main_memory, self.bandwidth.between_banks
+        least = max(slow, fast)
+        return max(1, round(least / fast)), max(1, round(least / slow))
+
+
+_FILES = TargetFiles(BankTarget, __name__.rpartition(".")[0], FORMAT, VERSION)
+
+target_names, load_target, decode_target = _FILES.names, _FILES.load, _FILES.decode
+
+
+def is_bank_target(name_or_path: str | Path) -> bool:
+    """Whether a target, by name or path of a TOML file, is one with banks; False for files that cannot be read."""
+    if not is_path(name_or_path):
+        return name_or_path in target_names()
+    try:
+        return decode_toml(files.read_bytes(name_or_path, MAX_TARGET_BYTES)).get("format") == FORMAT
+    except InputError:
+        return False
