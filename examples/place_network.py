@@ -7,7 +7,7 @@ from pathlib import Path
 
 import stowplan
 from stowplan.hardware.nnp_i.compiler import compiler_plan
-from stowplan.report.tier_placement.maps import contiguity, transitions
+from stowplan.report.tier_placement import contiguity, transitions
 
 RESNET50 = Path(__file__).parent / "data" / "resnet50.layers.json"
 

@@ -12,12 +12,11 @@ from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.report import scene
-from stowplan.report.colours import PALETTE
+from stowplan.report.colours import PALETTE, TIER_COLOURS
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, shorten, text_table
-from stowplan.report.tier_placement.maps import TIER_COLOURS
 from stowplan.result import Result
 from stowplan.units import format_apart
 

@@ -1,7 +1,7 @@
 """How plans of a kind are shown: as text, as a picture, and in the report. Found by the kind, and loaded when it is asked for.
 
-The presenter of a kind is ``PRESENTER`` in ``report/<kind>.py`` or ``report/<kind>/presenter.py``, or what ``Kind.presenter``
-makes; else :class:`Presenter` itself: text and report say what is the same for every kind, and nothing is drawn.
+The presenter of a kind is ``PRESENTER`` in ``report/<kind>.py``, or what ``Kind.presenter`` makes; else :class:`Presenter`:
+text and report say what is the same for every kind, and nothing is drawn.
 """
 
 from __future__ import annotations
@@ -192,9 +192,8 @@ class DrawingPresenter(Presenter):
 def presenter_of(kind: Kind[Any, Any]) -> Presenter:
     """Presenter of a kind."""
     module, make = f"{__package__}.{kind.name}", kind.presenter or Presenter
-    if kind.presenter is None and (spec := find_spec(module)) is not None:
-        is_folder = spec.submodule_search_locations is not None
-        make = kinds.load(f"{module}{'.presenter' if is_folder else ''}:PRESENTER")
+    if kind.presenter is None and find_spec(module) is not None:
+        make = kinds.load(f"{module}:PRESENTER")
     made: Presenter = make(kind)
     return made
 

@@ -13,7 +13,7 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.report.colours import PALETTE, ink_on
 from stowplan.report.figures import svg_inline
-from stowplan.report.modulo_scheduling.layout import HIGH, SLOT, WIDE, Layout, Row, Way, build_layout, slot_middle
+from stowplan.report.modulo_scheduling_layout import HIGH, SLOT, WIDE, Layout, Row, Way, build_layout, slot_middle
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.paper import lay_out
 from stowplan.report.presenter import DrawingPresenter, Labelled
