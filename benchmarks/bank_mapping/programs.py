@@ -22,8 +22,7 @@ from pathlib import Path
 
 from benchmarks.bank_mapping.traffic import traffic
 from benchmarks.lib.places import SHARED
-from stowplan.frontends.affine import Builder
-from stowplan.frontends.affine.format import PRECISIONS, read_graph
+from stowplan.frontends.affine import PRECISIONS, Builder, read_graph
 from stowplan.hardware.affine.program import Program
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import load_target

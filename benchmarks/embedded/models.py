@@ -34,7 +34,7 @@ from stowplan import files
 from stowplan.backends.search import solve_with
 from stowplan.backends.tflm import greedy, plan_and_run
 from stowplan.errors import StowplanError
-from stowplan.frontends.arena.format import arena_problem
+from stowplan.frontends.arena import arena_problem
 from stowplan.frontends.arena.tflite_file import ALIGNMENT
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import stowplan
 from stowplan.errors import InputError
-from stowplan.frontends.dfg.format import open_loop_body, parse_rules
+from stowplan.frontends.dfg import open_loop_body, parse_rules
 from stowplan.hardware.se import compare
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective

@@ -29,17 +29,16 @@ from benchmarks.lib.places import ROOT
 from benchmarks.lib.tables import table
 from stowplan.backends.xla import bandit
 from stowplan.backends.xla import run as tuning_run
-from stowplan.backends.xla.budget import PREVIEWS_OF_A_COMPILE
+from stowplan.backends.xla.bandit import PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
-from stowplan.backends.xla.flags import BETWEEN, flags_of
 from stowplan.backends.xla.loop import tune_workload
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS as WAYS_OF_STEERING
 from stowplan.backends.xla.proposals import draws
 from stowplan.backends.xla.score import Score
-from stowplan.backends.xla.steer import DEFAULT, SLICES_OPTION, Steer
+from stowplan.backends.xla.steer import BETWEEN, DEFAULT, SLICES_OPTION, Steer, flags_of
 from stowplan.backends.xla.workload import Workload, by_name
 from stowplan.errors import StowplanError
 from stowplan.hardware.costs.signatures.predictor import Predictor

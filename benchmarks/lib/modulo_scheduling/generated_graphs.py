@@ -1,9 +1,9 @@
 """Random loop bodies in the manner of real ones, to train policies on; the same for the same generator.
 
-Their statistics are about those of the 112 graphs of the literature that ``docs/reference/ppo.md`` names, as
-``benchmarks/modulo_scheduling/graph_statistics.py`` measures them: 1.1 to 1.3 edges an instruction, a tenth to a third of the
-instructions without operands, three quarters of the values read once and one in thirty four times or more, some 12 levels,
-cycles in a third of the graphs. Tile-memory variables are in no suite; here they are in about half of the graphs.
+Their statistics are about those of the 112 graphs of the literature that ``docs/reference/ppo.md`` names: 1.1 to 1.3 edges an
+instruction, a tenth to a third of the instructions without operands, three quarters of the values read once and one in thirty
+four times or more, some 12 levels, cycles in a third of the graphs. Tile-memory variables are in no suite; here they are in
+about half of the graphs.
 """
 
 from __future__ import annotations

@@ -17,10 +17,9 @@ from stowplan.backends.search import Search
 from stowplan.backends.tflm import greedy, runtime
 from stowplan.backends.tflm import scratch as scratch_memory
 from stowplan.backends.tflm.check import faults
-from stowplan.backends.tflm.kept import kept_inputs, on_top, without
-from stowplan.backends.tflm.order import Ordered, ordered
+from stowplan.backends.tflm.greedy import kept_inputs, on_top, without
+from stowplan.backends.tflm.order import Ordered, floor, improved, ordered
 from stowplan.backends.tflm.overlap import Pair, overlaps, unmodelled
-from stowplan.backends.tflm.overlapped_order import floor, improved
 from stowplan.backends.tflm.write import with_offsets, with_orders
 from stowplan.errors import InputError, VerificationError, naming, to_install
 from stowplan.frontends.arena.tflite_file import (

@@ -6,8 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from stowplan.backends.xla.bandit import Arm, by_promise
-from stowplan.backends.xla.budget import BATCH
+from stowplan.backends.xla.bandit import BATCH, Arm, by_promise
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.proposals import Proposal, Way
 from stowplan.backends.xla.steer import Steer

@@ -15,7 +15,7 @@ from stowplan.errors import naming
 from stowplan.frontends.affine.access import Variable
 from stowplan.frontends.affine.onnx_walk import Handler, Walk
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
-from stowplan.frontends.told_sizes import NONE, ToldSizes
+from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.expression import constant, index
@@ -329,7 +329,7 @@ OPERATORS: dict[str, Handler] = {
 _HANDLERS = MOVEMENT | OPERATORS
 
 
-def read_affine_onnx(path: str | Path, float_bytes: int | None = None, told: ToldSizes = NONE) -> Program:
+def read_affine_onnx(path: str | Path, float_bytes: int | None = None, told: ToldSizes = NOTHING_TOLD) -> Program:
     """Checked program of an ONNX file.
 
     Parameters

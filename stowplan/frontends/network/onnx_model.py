@@ -12,7 +12,7 @@ from typing import Any
 from stowplan.errors import InputError, naming
 from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
-from stowplan.frontends.told_sizes import NONE, ToldSizes
+from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
 from stowplan.hardware.network import Network
 
 _OPS = {
@@ -71,7 +71,7 @@ def is_onnx(path: str | Path) -> bool:
         return False
 
 
-def read_onnx(path: str | Path, told: ToldSizes = NONE, *, granularity: Granularity = "auto") -> Network:
+def read_onnx(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, granularity: Granularity = "auto") -> Network:
     """Network of an ONNX file.
 
     Parameters

@@ -19,9 +19,9 @@ import numpy as np
 
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
-from stowplan.frontends.onnx_bodies import bodies_of, captured
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
-from stowplan.frontends.told_sizes import NONE, ToldSizes
+from stowplan.frontends.onnx_shapes import bodies_of, captured
+from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
 from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build
@@ -39,7 +39,7 @@ _IN_PLACE = frozenset(_IN_PLACE_WORDS.split())
 _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
-def read_onnx_order(path: str | Path, told: ToldSizes = NONE, *, flat: bool = False, in_place: bool = True) -> Problem:
+def read_onnx_order(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, flat: bool = False, in_place: bool = True) -> Problem:
     """Problem of an ONNX file: its nodes in their order, and what they hand on.
 
     Parameters
