@@ -16,15 +16,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from stowplan.frontends import known
 from stowplan.frontends.onnx_sizes import is_fixed
 
 #: What shapes are computed with. All but those that repeat make lists no longer than their longest operand.
-_REPEATING = ("ConstantOfShape", "Expand", "Range", "Tile")
-_FOLDED = (
-    "Abs Add And Cast Ceil Concat Constant Div Equal Floor Gather Greater GreaterOrEqual Identity Less LessOrEqual Max Min "
-    "Mod Mul Neg Not Or Pow ReduceMax ReduceMin ReduceProd ReduceSum Reshape Shape Size Slice Split Sqrt Squeeze Sub Transpose "
-    "Unsqueeze Where"
-)
+_REPEATING, _FOLDED = (frozenset(known("onnx")["shapes"][use].split()) for use in ("repeating", "folded"))
 #: Numbers of a list, at most.
 _MOST = 4096
 
@@ -138,7 +134,7 @@ class _Walk:
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
 
-        if node.domain or node.op_type not in (*_FOLDED.split(), *_REPEATING):
+        if node.domain or node.op_type not in _FOLDED | _REPEATING:
             return {}
         types, numbers = self.types, self.numbers
         names = [name for name in node.input if name]

@@ -12,6 +12,7 @@ from typing import Any
 
 from stowplan.deadline import check_reading
 from stowplan.errors import naming
+from stowplan.frontends import known
 from stowplan.frontends.affine.access import Variable
 from stowplan.frontends.affine.onnx_walk import Handler, Walk
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
@@ -20,6 +21,8 @@ from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.expression import constant, index
 from stowplan.hardware.affine.program import UNSPREAD, Load, Option, Piece, Program
+
+_KNOWN = known("onnx")["banks"]
 
 
 def _constant(walk: Walk, node: Any, options: dict[str, Any]) -> None:
@@ -158,9 +161,6 @@ def _gather(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     walk.operator(node, [table, rows], [*options_of, (UNSPREAD,) * 3], dynamic=(0,))
 
 
-#: Operators that change no element, only the shape.
-_SHAPES_ONLY = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
-
 MOVEMENT: dict[str, Handler] = {
     "Constant": _constant,
     "Transpose": _transpose,
@@ -171,7 +171,7 @@ MOVEMENT: dict[str, Handler] = {
     "Expand": _expand,
     "Tile": _tile,
     "Gather": _gather,
-    **dict.fromkeys(_SHAPES_ONLY, _reshape),
+    **dict.fromkeys(_KNOWN["shapes_only"].split(), _reshape),
 }
 
 
@@ -304,13 +304,6 @@ def _reduce(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     walk.operator(node, [data], ways, op="reduce", attributes=attributes)
 
 
-_ELEMENTWISE = """
-    Abs Add And Cast CastLike Ceil Celu Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
-    LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Sigmoid Sign Sin
-    Softplus Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"""
-#: Normalisations and the like, along dimensions that must be in one place: those from ``axis`` on.
-_ALONG_AXIS = ("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "LpNormalization")
-
 OPERATORS: dict[str, Handler] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
@@ -320,9 +313,9 @@ OPERATORS: dict[str, Handler] = {
     "GlobalAveragePool": _global_pool,
     "GlobalMaxPool": _global_pool,
     "BatchNormalization": _batch_normalization,
-    **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
+    **dict.fromkeys(_KNOWN["elementwise"].split(), _elementwise),
     **dict.fromkeys(_REDUCTIONS, _reduce),
-    **dict.fromkeys(_ALONG_AXIS, _along_axis),
+    **dict.fromkeys(_KNOWN["along_axis"].split(), _along_axis),
 }
 
 

@@ -19,6 +19,7 @@ from typing import TypeAlias
 from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
+from stowplan.frontends import known
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
 from stowplan.frontends.options import named_inputs
 from stowplan.log import warn_unmodelled
@@ -30,9 +31,10 @@ IDENTIFIER = b"TFL3"
 #: Bytes that TensorFlow Lite Micro aligns tensors to.
 ALIGNMENT = 16
 
-#: Bytes of an element, by number of its type in the schema, as TensorFlow Lite Micro reckons: int4 (17) is not packed, a
-#: resource (13) is the number of one. Strings, variants and types that it does not know are refused.
-_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 13: 4, 15: 4, 16: 2, 17: 1, 18: 2}
+_KNOWN = known("arena/tflite")
+#: Names of types by their numbers in the schema, and bytes of an element of each.
+TYPES: dict[int, str] = {kind["number"]: name for name, kind in _KNOWN["types"].items()}
+_BYTES: dict[int, int] = {kind["number"]: kind["bytes"] for kind in _KNOWN["types"].values()}
 
 #: Builtin operators, by number: those that call subgraphs, with the fields of their options that name these; those that are
 #: refused for what they call; what else is not known is named in a warning.
@@ -42,27 +44,9 @@ _REFUSED = {31: "CALL", 51: "DELEGATE", 200: "a loop", 209: "a choice"}
 _MODELLED = frozenset(range(162)) - {CUSTOM, 127}
 
 #: Custom operators of TensorFlow Lite Micro, whose kernels use their tensors and scratch memory alone.
-KNOWN_CUSTOM = frozenset(
-    [
-        "CIRCULAR_BUFFER",
-        "TFLite_Detection_PostProcess",
-        "TFLM_DECODE",
-        "SignalDelay",
-        "SignalEnergy",
-        "SignalFftAutoScale",
-        "SignalFilterBank",
-        "SignalFilterBankLog",
-        "SignalFilterBankSpectralSubtraction",
-        "SignalFilterBankSquareRoot",
-        "SignalFramer",
-        "SignalIrfft",
-        "SignalOverlapAdd",
-        "SignalPCAN",
-        "SignalRfft",
-        "SignalStacker",
-        "SignalWindow",
-    ]
-)
+KNOWN_CUSTOM = frozenset(_KNOWN["operators"]["known_custom"].split())
+#: Names of builtin operators whose kernels' accesses are modelled, by number.
+OPERATORS: dict[int, str] = {number: name for name, number in _KNOWN["operators"]["numbers"].items()}
 
 #: Subgraphs inside one another, and scopes at most: subgraphs may be called again and again.
 _DEEPEST, _MOST_SCOPES = 12, 1_000_000

@@ -11,10 +11,10 @@ from stowplan import files
 from stowplan.errors import InputError, UsageError, naming
 from stowplan.frontends.formats import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.hlo.check import check_module
-from stowplan.frontends.hlo.module import Alias, Computation, HloModule, Instruction, estimated_cycles
+from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, estimated_cycles
 from stowplan.frontends.hlo.parse import parse_module, read_module
 from stowplan.frontends.hlo.schedule import START, Schedule, ScheduledStep
-from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape, parse_shape
+from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
 from stowplan.hardware.targets import Target, load_target, target_names
@@ -24,20 +24,7 @@ if TYPE_CHECKING:
     from stowplan.hardware.costs.signatures import SignatureCosts
 
 
-__all__ = [
-    "Alias",
-    "ArrayShape",
-    "Computation",
-    "HloModule",
-    "Instruction",
-    "Shape",
-    "TupleShape",
-    "parse_module",
-    "parse_shape",
-    "program_from_module",
-    "read_module",
-    "read_program",
-]
+__all__ = ["ArrayShape", "Computation", "HloModule", "Instruction", "Shape", "TupleShape", "parse_module", "read_module"]
 
 
 #: What becomes of parameters that the caller donates: see :func:`program_from_module`.

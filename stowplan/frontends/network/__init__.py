@@ -9,8 +9,8 @@ from typing import Any, cast, get_args
 
 from stowplan.errors import UsageError
 from stowplan.frontends.formats import InputFormat, Opened, Source, TargetFamily
-from stowplan.frontends.network.coarsen import Granularity, Operation, Trace, Window, coarsen
-from stowplan.frontends.network.layer_json import decode_layers, encode_layers, is_layer_file, read_layers, save_layers
+from stowplan.frontends.network.coarsen import Granularity
+from stowplan.frontends.network.layer_json import is_layer_file, read_layers, save_layers
 from stowplan.frontends.network.onnx_model import is_onnx, read_onnx
 from stowplan.frontends.network.torch_model import read_exported, read_torch
 from stowplan.frontends.options import ReadOptions
@@ -18,22 +18,7 @@ from stowplan.hardware.network import Network, Precision
 from stowplan.hardware.nnp_i.target import load_target, target_names
 from stowplan.models.tier_placement.problem import amended
 
-__all__ = [
-    "Granularity",
-    "Operation",
-    "Trace",
-    "Window",
-    "coarsen",
-    "decode_layers",
-    "encode_layers",
-    "is_layer_file",
-    "is_onnx",
-    "read_exported",
-    "read_layers",
-    "read_onnx",
-    "read_torch",
-    "save_layers",
-]
+__all__ = ["is_onnx", "read_exported", "read_layers", "read_onnx", "read_torch", "save_layers"]
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
