@@ -11,12 +11,6 @@ can be written to the home folder.
 
 ``--cache`` instead: the same instances, found in the plan cache: by the object that was solved, by one read anew, and by the
 command line; what the digest of the problem and the verifier take of that.
-
-``--uses N`` instead: a compiled program of about so many uses, generated (or FILE=TARGET of ``--examples``), and when the
-command line says its first verified plan, from the start of the process, reading included.
-
-``--graphs FOLDER... --target NAME`` instead: the data-flow graphs of up to 60 instructions, one after the other in one process,
-and when their initiation intervals were proven.
 """
 
 from __future__ import annotations
@@ -43,7 +37,6 @@ import stowplan
 from benchmarks.lib.places import EXAMPLES
 from benchmarks.lib.tables import table
 from stowplan import files
-from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.portfolio.context import Options, Report
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.run.messages import CandidateId, Job, WorkerContext
@@ -64,9 +57,6 @@ SMALL = (
 TRIALS = 3
 
 _PR_SET_CHILD_SUBREAPER = 36
-
-#: Graphs with more instructions are left out.
-MOST_NODES = 60
 
 #: The command line.
 PROGRAM = "from stowplan.cli import main; main()"
@@ -99,24 +89,14 @@ def main() -> None:
     parser.add_argument("--examples", nargs="+", metavar="FILE=TARGET", help="instances; of the examples by name")
     parser.add_argument("--repeat", type=int, default=5, help="later calls, and runs of the bare algorithm")
     parser.add_argument("--time-limit", type=float, default=10.0)
-    parser.add_argument("--graphs", nargs="+", type=Path, metavar="FOLDER", help="data-flow graphs, in place of all that")
-    parser.add_argument("--target", default="se", help="of the graphs")
-    parser.add_argument(
-        "--uses", type=int, metavar="N", help="the first plan of a program of so many uses, in place of all that"
-    )
     parser.add_argument("--cache", action="store_true", help="what is found in the plan cache, in place of all that")
     arguments = parser.parse_args()
-    if arguments.graphs:
-        prove_graphs(arguments)
-        return
     # Workers that outlive the command line for a moment are waited for here, and counted.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYTHONPYCACHEPREFIX"] = folder
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        if arguments.uses:
-            first_plans(arguments)
-        elif arguments.cache:
+        if arguments.cache:
             cached_calls(arguments)
         else:
             small_instances(arguments, folder)
@@ -158,50 +138,6 @@ def pair(seconds: tuple[float, float], factor: int = 1) -> str:
     """A cell of a table: the clock, and in brackets the processor."""
     digits = 2 if factor == 1 else 0
     return " ".join((f"{factor * seconds[0]:.{digits}f}", f"({factor * seconds[1]:.{digits}f})"))
-
-
-def first_plans(arguments: argparse.Namespace) -> None:
-    """Print when the command line says its first plan."""
-    with tempfile.TemporaryDirectory() as folder:
-        chosen = [*instances(arguments)] if arguments.examples else [(generated(folder, arguments.uses), "tpu-v4")]
-        print("| program | uses | first plan | CPU until then |")
-        print("|---|--:|--:|--:|")
-        for path, target in chosen:
-            uses = stowplan.read(path, target=target).use_count
-            found = [first_plan(path, target) for _ in range(arguments.repeat + 1)][1:]
-            wall, processor = (statistics.median(each) for each in zip(*found, strict=True))
-            print(f"| {Path(path).name} | {uses:,} | {wall:.2f} s | {processor:.2f} s |", flush=True)
-
-
-def first_plan(path: str, target: str) -> tuple[float, float]:
-    """Seconds from the start of the command line until it says its first plan, and those of the processor in its process."""
-    began = time.perf_counter()
-    command = [sys.executable, "-c", PROGRAM, "solve", path, "--target", target, "--time-limit", "20"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("[") and "no plan yet" not in line:
-            break
-    seconds = time.perf_counter() - began
-    fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    process.terminate()
-    process.communicate()
-    return seconds, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def generated(folder: str, uses: int) -> str:
-    """An HLO module of layers with skips over eight of them: three uses an instruction."""
-    shape = "f32[512,1024]{1,0}"
-    lines = ["HloModule generated, is_scheduled=true", "", f"ENTRY main (p: {shape[:13]}) -> {shape[:13]} {{"]
-    lines.append(f"  p = {shape} parameter(0)")
-    steps = max(9, uses // 3)
-    for step in range(steps):
-        one = f"a{step - 1}" if step else "p"
-        other = f"a{step - 8}" if step >= 8 else "p"
-        lines.append(f"  {'ROOT ' if step == steps - 1 else ''}a{step} = {shape} add({one}, {other})")
-    path = Path(folder) / "generated.hlo.txt"
-    path.write_text("\n".join([*lines, "}", ""]), encoding="utf-8")
-    return str(path)
 
 
 def cached_calls(arguments: argparse.Namespace) -> None:
@@ -250,34 +186,6 @@ def median(pairs: list[tuple[float, float]]) -> tuple[float, float]:
 def milliseconds(processor: float, wall: float) -> str:
     """Two cells of a table."""
     return f"{1000 * processor:.1f} ms | {1000 * wall:.1f} ms"
-
-
-def prove_graphs(arguments: argparse.Namespace) -> None:
-    """Print when the initiation intervals of graphs were proven."""
-    proven, processor, total = [], [], 0
-    for path in sorted(each for folder in arguments.graphs for each in folder.rglob("*.json")):
-        try:
-            problem = stowplan.read(path, target=arguments.target)
-        except stowplan.StowplanError:
-            continue
-        if kind_of(problem).name != "modulo_scheduling" or len(problem.instructions) > MOST_NODES:
-            continue
-        total += 1
-        used = time.process_time()
-        result = stowplan.solve(problem, time_limit=arguments.time_limit, gap=0.0, candidates="heuristic,exact")
-        processor.append(time.process_time() - used)
-        when = [
-            entry.seconds
-            for entry in result.history
-            if None not in (entry.objective, entry.bound)
-            and decode_objective(entry.objective)[0] == decode_objective(entry.bound)[0]
-        ]
-        proven += when[:1]
-    print(
-        f"{total} graphs of up to {MOST_NODES} instructions on {arguments.target}: II proven for {len(proven)}, after "
-        f"{statistics.median(proven):.2f} s in a median; {statistics.median(processor):.2f} s of the processor for "
-        f"the whole call in a median; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    )
 
 
 def command_line(path: str, target: str, limit: float, *others: str) -> tuple[float, float]:

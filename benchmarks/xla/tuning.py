@@ -2,12 +2,11 @@
 
     python -m benchmarks.xla.tuning tpu-v5e --folder DIR --results FILE                        # compile, append to FILE
     python -m benchmarks.xla.tuning tpu-v5e --folder DIR --results FILE --print                # tables of docs/results/xla.md
-    python -m benchmarks.xla.tuning tpu-v4 --folder DIR --results FILE --corpus CORPUS         # programs of the corpus
     python -m benchmarks.xla.tuning all --results FILE --learn stowplan/backends/xla/experience.json --only PROGRAM ...
 
-Programs are those of ``benchmarks/lib/tpu_programs.py``, or of CORPUS (``dump/workloads.py``, named by ``tpu_v4``). Every way
-has ``--compiles`` compiles, XLA's default among them. Compiles are kept in ``--folder``, lines of results in ``--results``: a
-run that was interrupted goes on where it was. Needs jax and libtpu.
+Programs are those of ``benchmarks/lib/tpu_programs.py``. Every way has ``--compiles`` compiles, XLA's default among them.
+Compiles are kept in ``--folder``, lines of results in ``--results``: a run that was interrupted goes on where it was. Needs jax
+and libtpu.
 """
 
 from __future__ import annotations
@@ -73,10 +72,8 @@ FAMILIES = {
 }
 
 
-def workload(name: str, corpus: Path | None) -> Workload:
-    place = "benchmarks.lib.tpu_programs:make" if corpus is None else "benchmarks.xla.workloads:make"
-    path = [str(ROOT)] if corpus is None else [str(ROOT), str(corpus / "dump")]
-    return by_name(f"{place}({name})", search_path=path, name=name)
+def workload(name: str) -> Workload:
+    return by_name(f"benchmarks.lib.tpu_programs:make({name})", search_path=[str(ROOT)], name=name)
 
 
 def family(name: str) -> str:
@@ -151,7 +148,7 @@ LOOPS: dict[str, Callable[[], AbstractContextManager[None]]] = {
 
 def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One line of results."""
-    job, chip = workload(name, options.corpus), options.chip
+    job, chip = workload(name), options.chip
     spent: list[float] = []
     if way in LOOPS:
         known = shipped().without([family(name)]) if way in ("loop", "one predictor", "flags first") else Experience()
@@ -287,7 +284,6 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where compiles are kept")
     parser.add_argument("--results", type=Path, required=True, help="lines of results, appended to")
     parser.add_argument("--predictors", type=Path, help="of CHIP/PROGRAM.npz, where nothing was learned of the program")
-    parser.add_argument("--corpus", type=Path, help="programs of this corpus, instead of the benchmark's own")
     parser.add_argument("--only", nargs="*", help="programs, instead of all")
     parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--seeds", type=int, default=3, help="seeds of what has chance in it (default: %(default)s)")
@@ -296,8 +292,6 @@ def main() -> None:
     parser.add_argument("--learn", type=Path, metavar="FILE", help="write what the runs teach, compile nothing")
     options = parser.parse_args()
     names = options.only or [*tpu_programs.DEVELOPMENT, *tpu_programs.HELD_OUT]
-    if options.corpus and not options.only:
-        names = sorted(path.name.partition(".")[0] for path in (options.corpus / "tpu_v4").glob("*.hlo.txt.gz"))
     lines = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
     if options.print or options.learn:
         lines = [line for line in lines if options.chip in ("all", line["chip"]) and line["program"] in names]
