@@ -129,8 +129,8 @@ def _plan(kind: str) -> Any:
     if kind == "packing":
         from stowplan.models.packing.plan import Plan
 
-        ends = [sum(each.size for each in problem.buffers[: at + 1]) for at in range(len(problem.buffers))]
-        offsets = tuple(end - each.size for end, each in zip(ends, problem.buffers, strict=True))
+        ends = [sum(buffer.size for buffer in problem.buffers[: at + 1]) for at in range(len(problem.buffers))]
+        offsets = tuple(end - buffer.size for end, buffer in zip(ends, problem.buffers, strict=True))
         return Plan(problem=problem.digest, objective=ends[-1], offsets=offsets, buffers=problem.buffers)
     return next(iter(kind_named(kind).initial(problem).values()))
 
@@ -155,37 +155,37 @@ def _cached(path: Path) -> Any:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     shutil.copy(path, folder / "plans.sqlite")
-    found = stowplan.solve(problem, time_limit=20.0, candidates="heuristic", deterministic=True, cache=folder)
-    if found.plan is None or found.objective != _first_cached()[1]:
-        raise AssertionError(f"the result with this cache is {found.objective}, without {_first_cached()[1]}")
-    if any("cache" in each for each in found.warnings):
+    result = stowplan.solve(problem, time_limit=20.0, candidates="heuristic", deterministic=True, cache=folder)
+    if result.plan is None or result.objective != _first_cached()[1]:
+        raise AssertionError(f"the result with this cache is {result.objective}, without {_first_cached()[1]}")
+    if any("cache" in warning for warning in result.warnings):
         raise InputError("the cache is damaged")
-    return found
+    return result
 
 
 @cache
 def _first_cached() -> tuple[bytes, int | None]:
     """A cache with one result, and its objective."""
     with TemporaryDirectory() as folder:
-        found = stowplan.solve(_problem("packing"), time_limit=20.0, candidates="heuristic", deterministic=True, cache=folder)
+        result = stowplan.solve(_problem("packing"), time_limit=20.0, candidates="heuristic", deterministic=True, cache=folder)
         database = sqlite3.connect(Path(folder) / "plans.sqlite")
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         database.close()
-        return (Path(folder) / "plans.sqlite").read_bytes(), found.objective
+        return (Path(folder) / "plans.sqlite").read_bytes(), result.objective
 
 
 def _arrays() -> list[bytes]:
     """Each array of the shipped guide after its name: what a mutant of it is packed into the archive again."""
     with zipfile.ZipFile(guide.SHIPPED) as archive:
-        return [each.encode() + b"\n" + archive.read(each) for each in archive.namelist()]
+        return [name.encode() + b"\n" + archive.read(name) for name in archive.namelist()]
 
 
 def _with_array(text: bytes) -> bytes:
     name, _, data = text.partition(b"\n")
     out = io.BytesIO()
     with zipfile.ZipFile(guide.SHIPPED) as archive, zipfile.ZipFile(out, "w") as changed:
-        for each in archive.namelist():
-            changed.writestr(each, data if each.encode() == name else archive.read(each))
+        for other in archive.namelist():
+            changed.writestr(other, data if other.encode() == name else archive.read(other))
     return out.getvalue()
 
 
@@ -214,9 +214,9 @@ def _records(path: Path) -> Any:
 def _checked_plan(path: Path, kind: str) -> Any:
     problem = _problem(kind)
     plan = read_plan(path, problem)
-    found = kind_of(problem)
+    its_kind = kind_of(problem)
     if type(plan) is type(_plan(kind)):
-        found.verify(problem, plan)
+        its_kind.verify(problem, plan)
     return plan
 
 
@@ -514,11 +514,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10**9, help="mutants of each reader, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--readers", default="", help="some of these, by parts of their names, separated by commas: "
-                        + "; ".join(each.name for each in every))  # fmt: skip
+                        + "; ".join(reader.name for reader in every))  # fmt: skip
     parser.add_argument("--save", type=Path, help="folder for files that made a reader fail")
     arguments = parser.parse_args()
-    wanted = [each.strip() for each in arguments.readers.split(",") if each.strip()]
-    chosen = [each for each in every if not wanted or any(part in each.name for part in wanted)]
+    wanted = [part.strip() for part in arguments.readers.split(",") if part.strip()]
+    chosen = [reader for reader in every if not wanted or any(part in reader.name for part in wanted)]
     # A small file has no business with more memory than this.
     resource.setrlimit(resource.RLIMIT_AS, (12 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
     print("| reader | mutants | refused | accepted | failures | slowest (CPU s) |\n|---|--:|--:|--:|--:|--:|")
@@ -527,7 +527,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         for at, reader in enumerate(chosen):
             share = (end - time.monotonic()) / (len(chosen) - at)
-            found = fuzz(
+            tally = fuzz(
                 reader,
                 arguments.seed,
                 Path(folder),
@@ -536,8 +536,8 @@ def main() -> None:
                 save=arguments.save,
                 seconds=MOST_SECONDS,
             )
-            print(found.row(reader.name), flush=True)
-            total.add(found)
+            print(tally.row(reader.name), flush=True)
+            total.add(tally)
     print(total.row("all"))
     sys.exit(1 if total.failures else 0)
 

@@ -96,9 +96,9 @@ def mapped_on(program: Program, target: str) -> MappedProgram:
 
 
 def bytes_moved(mapped: MappedProgram, plan: Plan) -> tuple[int, int]:
-    found = verify(mapped.problem, plan)
-    assert found.ok, found.violations[:3]
-    return found.figures["copied_bytes"], found.figures["off_chip_bytes"]
+    verdict = verify(mapped.problem, plan)
+    assert verdict.ok, verdict.violations[:3]
+    return verdict.figures["copied_bytes"], verdict.figures["off_chip_bytes"]
 
 
 def saved(before: float, after: float) -> str:
@@ -109,7 +109,7 @@ def table(*rows: Sequence[object]) -> None:
     """Markdown, the heads first; columns of numbers are not told from others."""
     heads, *rest = rows
     for row in (heads, ["---"] * len(heads), *rest):
-        print("| " + " | ".join(str(each) for each in row) + " |", flush=True)
+        print("| " + " | ".join(str(cell) for cell in row) + " |", flush=True)
 
 
 def label(precision: str | None, target: str) -> str:
@@ -124,16 +124,16 @@ def wavenet(given: argparse.Namespace) -> None:
     gone = bytes_by_operator(program, shorter)
     rows = ((op, f"{done} of {found}", f"{gone[op] / 1e6:.1f}") for op, (done, found) in report.by_op().items())
     table(("operator", "pairs eliminated", "MB of tensors"), *rows)
-    for each in report.kept:
-        print(f"\nkept {each.name} ({each.op}, {each.bytes:,} bytes): {each.reason}")
+    for tensor in report.kept:
+        print(f"\nkept {tensor.name} ({tensor.op}, {tensor.bytes:,} bytes): {tensor.reason}")
     print()
     rows = []
     for precision in given.precision:
         program = read_graph(path, precision)
         shorter, report, _ = timed_elimination(program)
         for target in given.target:
-            mapped = [mapped_on(each, target) for each in (program, shorter)]
-            before, after = (traffic(each, propagated_plan(each.problem)) for each in mapped)
+            mapped = [mapped_on(version, target) for version in (program, shorter)]
+            before, after = (traffic(version, propagated_plan(version.problem)) for version in mapped)
             rows.append(
                 (
                     label(precision, target),
@@ -173,7 +173,7 @@ def resnet50(given: argparse.Namespace) -> None:
                 local, propagated, best = (bytes_moved(mapped, plan) for plan in plans)
                 row = ["ONNX" if path.suffix == ".onnx" else "HLO", label(precision, target)]
                 for at in (0, 1):
-                    row.append(" → ".join(f"{each[at] / 1e6:.1f}" for each in (local, propagated, best)))
+                    row.append(" → ".join(f"{plan_figures[at] / 1e6:.1f}" for plan_figures in (local, propagated, best)))
                     row.append(saved(local[at], propagated[at]))
                 rows.append((*row, result.status))
     rows.append(("*paper*", "", "", "-76%", "", "-37%", ""))
@@ -199,7 +199,7 @@ def every_network(given: argparse.Namespace) -> None:
                     path.name.split(".")[0] + (" (ONNX)" if path.suffix == ".onnx" else ""),
                     f"{report.eliminated} of {report.found}",
                     len(mapped.problem.operators),
-                    *(f"{each / 1e6:.1f}" for each in figures),
+                    *(f"{figure / 1e6:.1f}" for figure in figures),
                     f"{result.gap or 0:.2%}",
                     f"{result.status}, {result.seconds:.1f}",
                 )
@@ -281,7 +281,7 @@ def main() -> None:
     )
     parser.add_argument("--time-limit", type=float, default=60.0)
     given = parser.parse_args()
-    given.precision = [None if each == "file" else each for each in given.precision]
+    given.precision = [None if precision == "file" else precision for precision in given.precision]
     what[given.experiment](given)
 
 

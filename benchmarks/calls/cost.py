@@ -105,8 +105,8 @@ def main() -> None:
 
 def instances(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Paths and targets."""
-    for each in arguments.examples or SMALL:
-        name, _, target = each.partition("=")
+    for example in arguments.examples or SMALL:
+        name, _, target = example.partition("=")
         yield name if os.path.exists(name) else str(EXAMPLES / name), target
 
 
@@ -152,14 +152,14 @@ def cached_calls(arguments: argparse.Namespace) -> None:
 
             def again(problem: Any, folder: str = folder) -> tuple[float, float]:
                 used, began = time.process_time(), time.perf_counter()
-                found = stowplan.solve(problem, time_limit=arguments.time_limit, cache=folder)
-                assert "cached" in found.details, found.stop_reason
+                repeated = stowplan.solve(problem, time_limit=arguments.time_limit, cache=folder)
+                assert "cached" in repeated.details, repeated.stop_reason
                 return time.process_time() - used, time.perf_counter() - began
 
             again(problem)
             same = median([again(problem) for _ in range(arguments.repeat)])
             others = [stowplan.read(path, target=target or None) for _ in range(arguments.repeat)]
-            anew = median([again(each) for each in others])
+            anew = median([again(other) for other in others])
             digest = median([timed(files.digest, problem) for _ in range(arguments.repeat)])
             verifier = median([timed(check, kind, problem, result.plan) for _ in range(arguments.repeat)])
             wall, processor = command_line(path, target, arguments.time_limit, "--cache", folder)
@@ -179,7 +179,7 @@ def timed(work: Callable[..., Any], *what: Any) -> tuple[float, float]:
 
 def median(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     """Medians of both."""
-    one, other = (statistics.median(each) for each in zip(*pairs, strict=True))
+    one, other = (statistics.median(column) for column in zip(*pairs, strict=True))
     return one, other
 
 
@@ -191,23 +191,23 @@ def milliseconds(processor: float, wall: float) -> str:
 def command_line(path: str, target: str, limit: float, *others: str) -> tuple[float, float]:
     """Seconds of the command line in all, and of processors: the best of some calls, each for itself; one more comes before."""
     options = ["--target", target, *others] if target else others
-    found = []
+    times = []
     with tempfile.TemporaryDirectory() as folder:
         command = ["solve", path, *options, "-q", "-o", f"{folder}/plan.json", "--time-limit"]
         # The first may have all bytecode to write.
-        for each in (limit + 60.0, *(limit for _ in range(TRIALS))):
+        for seconds in (limit + 60.0, *(limit for _ in range(TRIALS))):
             used, own, began = _children(), _own_children(), time.perf_counter()
-            subprocess.run([sys.executable, "-c", PROGRAM, *command, str(each)], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([sys.executable, "-c", PROGRAM, *command, str(seconds)], check=True, stdout=subprocess.DEVNULL)
             wall = time.perf_counter() - began
             for process in _own_children() - own:
                 os.waitpid(process, 0)
-            found.append((wall, _children() - used))
-    return best(found[1:])
+            times.append((wall, _children() - used))
+    return best(times[1:])
 
 
 def best(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     """The least of both."""
-    one, other = (min(each) for each in zip(*pairs, strict=True))
+    one, other = (min(column) for column in zip(*pairs, strict=True))
     return one, other
 
 
@@ -219,7 +219,7 @@ def _children() -> float:
 def _own_children() -> set[int]:
     """Processes whose parent this one is."""
     texts = (path.read_text(encoding="ascii") for path in Path("/proc/self/task").glob("*/children"))
-    return {int(each) for text in texts for each in text.split()}
+    return {int(number) for text in texts for number in text.split()}
 
 
 def calls(path: str, target: str, repeat: int, limit: float) -> Any:
@@ -228,7 +228,7 @@ def calls(path: str, target: str, repeat: int, limit: float) -> Any:
     for again in (*(0 for _ in range(TRIALS - 1)), repeat):
         command = [sys.executable, "-c", CALLS, path, target, str(again), str(limit)]
         seconds, kind, status = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-        first, *later = (tuple(each) for each in seconds)
+        first, *later = (tuple(pair) for pair in seconds)
         firsts.append(first)
     return best(firsts), later, kind, status
 
@@ -257,7 +257,7 @@ class Bare:
         for source, plan in self._kind.initial(self._problem).items():
             self._offer(msgspec.json.encode(plan), source)
         # Proofs first: a search may go on for ever where it cannot hear of one.
-        every = sorted(self._kind.candidates(self._problem, options), key=lambda each: each.family != "exact")
+        every = sorted(self._kind.candidates(self._problem, options), key=lambda candidate: candidate.family != "exact")
         for candidate in every:
             if candidate.family == "learned" or candidate.by_name_only or self._is_closed:
                 continue
@@ -281,11 +281,11 @@ class Bare:
             self._context.end_now()
 
     def _offer(self, data: bytes, source: str) -> None:
-        found = check(self._kind, self._problem, self._kind.plan.decode(data))
-        if found.ok and found.objective is not None:
+        verdict = check(self._kind, self._problem, self._kind.plan.decode(data))
+        if verdict.ok and verdict.objective is not None:
             self._sources.add(source)
-            if self._objective is None or found.objective < self._objective:
-                self._objective, self._plan = found.objective, data
+            if self._objective is None or verdict.objective < self._objective:
+                self._objective, self._plan = verdict.objective, data
 
 
 if __name__ == "__main__":

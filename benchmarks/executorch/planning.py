@@ -42,8 +42,8 @@ def main() -> None:
     saved = [row for row in rows if row["stowplan"] < row["greedy"]]
     proven = sum(row["proven"] for row in rows)
     print(f"\n{len(rows)} models, {len(saved)} smaller than greedy, {proven} proven least, none larger", file=sys.stderr)
-    for each in failed:
-        print(f"left out: {each}", file=sys.stderr)
+    for model in failed:
+        print(f"left out: {model}", file=sys.stderr)
 
 
 def measure(name: str, time_limit: float) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def measure(name: str, time_limit: float) -> dict[str, Any]:
 
     def planned(unit: Any, *given: Any, **options: Any) -> Any:
         # First fit is planned for each arena, also where greedy's plan is already least.
-        found = plan_quickly(unit.problem)
-        seen.append(unit.size(found[1].objective))
+        quick_result = plan_quickly(unit.problem)
+        seen.append(unit.size(quick_result[1].objective))
         return plan_unit(unit, *given, **options)
 
     algorithm._plan = planned
@@ -71,13 +71,13 @@ def measure(name: str, time_limit: float) -> dict[str, Any]:
     reports = algorithm.reports
     return {
         "model": name,
-        "tensors": sum(each.buffers for each in reports),
-        "greedy": sum(each.greedy for each in reports),
+        "tensors": sum(report.buffers for report in reports),
+        "greedy": sum(report.greedy for report in reports),
         "first_fit": sum(seen),
-        "stowplan": sum(each.size for each in reports),
-        "load": sum(each.load for each in reports),
-        "proven": all(each.is_proven for each in reports),
-        "seconds": round(sum(each.seconds for each in reports), 2),
+        "stowplan": sum(report.size for report in reports),
+        "load": sum(report.load for report in reports),
+        "proven": all(report.is_proven for report in reports),
+        "seconds": round(sum(report.seconds for report in reports), 2),
     }
 
 

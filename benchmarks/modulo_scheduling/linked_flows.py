@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--inputs", default="instructions", help="as in --set inputs=... (default instructions)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
-    print("| graph | memory | instructions in flows | " + " | ".join(f"delays {each}" for each in DELAYS) + " |")
+    print("| graph | memory | instructions in flows | " + " | ".join(f"delays {delay}" for delay in DELAYS) + " |")
     print("|---|---|---|" + "---|" * len(DELAYS))
     for path in arguments.graphs:
         for memory in MEMORY:

@@ -123,7 +123,7 @@ def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[tupl
 def by_lot_alone() -> Iterator[None]:
     """The loop without flags, and without any way of steering but orders by lot."""
     with (
-        patch.object(tuning_run, "WAYS", [each for each in WAYS_OF_STEERING if each.name == "draw"]),
+        patch.object(tuning_run, "WAYS", [way for way in WAYS_OF_STEERING if way.name == "draw"]),
         patch.object(tuning_run, "flags_of", lambda chip: {}),
     ):
         yield
@@ -161,7 +161,7 @@ def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str
         with LOOPS[way]():
             tuning = tune_workload(job, **given, experience=known, predictor=predictor)
         trials = [trial for trial in tuning.trials if not trial.error]
-        scores = [Score(each.cycles, each.stall_cycles, each.copy_cycles, each.careful_copy_cycles) for each in trials]
+        scores = [Score(trial.cycles, trial.stall_cycles, trial.copy_cycles, trial.careful_copy_cycles) for trial in trials]
         ways = [trial.way for trial in trials]
         numbers = [number for number, trial in enumerate(tuning.trials, 1) if not trial.error]
         spent = [at + trial.previews / PREVIEWS_OF_A_COMPILE for at, trial in zip(numbers, trials, strict=True)]
@@ -219,13 +219,13 @@ def print_tables(lines: list[dict[str, Any]]) -> None:
         for name in sorted({line["program"] for line in ours}, key=lambda name: (name in tpu_programs.HELD_OUT, name)):
             row = [name, "yes" if name in tpu_programs.HELD_OUT else ""]
             for way in ways:
-                found = [line for line in ours if (line["program"], line["way"]) == (name, way)]
-                row.append(f"{statistics.mean(map(gain, found)):.2f}" if found else "")
+                of_way = [line for line in ours if (line["program"], line["way"]) == (name, way)]
+                row.append(f"{statistics.mean(map(gain, of_way)):.2f}" if of_way else "")
                 if way == "loop":
                     counts = ("estimated", "without copies")
-                    row += [f"{statistics.mean(gain(line, key) for line in found):.2f}" if found else "" for key in counts]
-                if found:
-                    curve = [statistics.mean(gain(line, compiles=count) for line in found) for count in WITHIN]
+                    row += [f"{statistics.mean(gain(line, key) for line in of_way):.2f}" if of_way else "" for key in counts]
+                if of_way:
+                    curve = [statistics.mean(gain(line, compiles=count) for line in of_way) for count in WITHIN]
                     curves.setdefault(way, []).append(curve)
             most.append(max(gain(line) for line in ours if line["program"] == name))
             rows.append([*row, f"{most[-1]:.2f}"])
@@ -233,21 +233,21 @@ def print_tables(lines: list[dict[str, Any]]) -> None:
         print(f"\n{chip}\n\n{table(rows, ['program', 'held out', *heads, 'any'])}\n")
         print(f"any: mean {statistics.mean(most):.2f}\n")
         means = [
-            [way, str(len(found)), *(f"{statistics.mean(column):.2f}" for column in zip(*found, strict=True))]
-            for way, found in curves.items()
+            [way, str(len(of_way)), *(f"{statistics.mean(column):.2f}" for column in zip(*of_way, strict=True))]
+            for way, of_way in curves.items()
         ]
         print(table(means, ["mean", "programs", *(f"within {count}" for count in WITHIN)]))
 
 
 def learn(lines: list[dict[str, Any]]) -> Experience:
     """How often each way won on each program and chip, all runs of the loop and of single flags together."""
-    found: dict[tuple[str, str], EarlierProgram] = {}
+    programs: dict[tuple[str, str], EarlierProgram] = {}
     first_steers = dict[tuple[str, str], list[float]]()
     for line in lines:
         if not line["features"] or line["way"] not in ("loop", "flags"):
             continue
         key = line["chip"], line["program"]
-        ways, gains = (dict(found[key].ways), dict(found[key].gains)) if key in found else ({}, {})
+        ways, gains = (dict(programs[key].ways), dict(programs[key].gains)) if key in programs else ({}, {})
         best, steered = line["totals"][0], False
         flags = flags_of(xla_chip(line["chip"]))
         for name, total in zip(line["ways"][1:], line["totals"][1:], strict=True):
@@ -267,15 +267,15 @@ def learn(lines: list[dict[str, Any]]) -> Experience:
             wins, tries = ways.get(way, (0, 0))
             ways[way] = wins + (total < 0.999 * best), tries + 1
             best = min(best, total)
-        rounded = tuple(round(each, 3) for each in line["features"])
-        found[key] = EarlierProgram(
+        rounded = tuple(round(feature, 3) for feature in line["features"])
+        programs[key] = EarlierProgram(
             family=family(key[1]),
             target=key[0],
             features=rounded,
             ways=dict(sorted(ways.items())),
             gains=dict(sorted(gains.items())),
         )
-    return Experience(programs=tuple(found[key] for key in sorted(found)))
+    return Experience(programs=tuple(programs[key] for key in sorted(programs)))
 
 
 def main() -> None:

@@ -112,8 +112,10 @@ class _Walk:
                 schema = defs.get_schema(node.op_type, self._opsets[node.domain], node.domain)
                 given = {name: types[name] for name in node.input if name in types}
                 data = {name: numpy_helper.from_array(numbers[name]) for name in node.input if name in numbers}
-                found = shape_inference.infer_node_outputs(schema, node, given, data, opset_imports=[*self._model.opset_import])
-                types |= {name: kind for name, kind in found.items() if is_fixed(kind) or name not in types}
+                inferred = shape_inference.infer_node_outputs(
+                    schema, node, given, data, opset_imports=[*self._model.opset_import]
+                )
+                types |= {name: kind for name, kind in inferred.items() if is_fixed(kind) or name not in types}
         for name in names:
             if not is_fixed(types.get(name)) and is_fixed(self._declared.get(name)):
                 types[name] = self._typed(node, name)

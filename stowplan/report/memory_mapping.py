@@ -77,25 +77,25 @@ class MemoryMappingPresenter(DrawingPresenter):
             return []
         axis: drawing.TimeAxis = "seconds" if seconds else "steps"
         layouts = [(label, build_layout(problem, plan, axis)) for label, plan in self.distinct(problem, plans)]
-        colours = assign_colours(each.boxes for _, each in layouts)
-        found = [layouts_section(layouts, colours, details)]
+        colours = assign_colours(layout.boxes for _, layout in layouts)
+        sections = [layouts_section(layouts, colours, details)]
         if result.plan is not None:
-            found += [*_tensors(problem, result.plan, colours), *_steps(problem, result.plan)]
-        return found
+            sections += [*_tensors(problem, result.plan, colours), *_steps(problem, result.plan)]
+        return sections
 
 
 def layouts_section(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int], details: Details) -> Section:
     """Layout, bytes in use and copies of every plan."""
-    top, capacity = share_top([each for _, each in layouts])[0].top, layouts[0][1].problem.capacity
+    top, capacity = share_top([layout for _, layout in layouts])[0].top, layouts[0][1].problem.capacity
     part = f" Only the first {format_bytes(top)} of {format_bytes(capacity)} are shown." if top < capacity else ""
-    instant = any(bar.in_stall for _, each in layouts for bar in each.bars)
+    instant = any(bar.in_stall for _, layout in layouts for bar in layout.bars)
     intro = (
         "Time runs across, offsets in fast memory run up. One colour is one tensor"
         f"{', in both plans' if len(layouts) > 1 else ''}; many tensors share colours. Point at a box to see its tensor "
         "wherever it stands, click to keep it. Below: bytes in use, copies as they ran, and where the program "
         f"waited for them.{' A dot is a copy that runs while the program waits for it.' if instant else ''}{part}"
     )
-    captions = [_caption(each) for _, each in layouts]
+    captions = [_caption(layout) for _, layout in layouts]
     return Section("Layout", layouts_html(intro, list(zip(drawing.plots(layouts, colours), captions, strict=True)), details))
 
 
@@ -111,11 +111,11 @@ def _caption(layout: Layout) -> str:
 
 def _tensors(problem: Problem, plan: Plan, colours: dict[int, int]) -> list[Section]:
     """The tensors that save the most; none where no use is fast."""
-    found = analyse_tensors(problem, plan)
-    if not found:
+    tensors = analyse_tensors(problem, plan)
+    if not tensors:
         return []
     rows, marks = [], []
-    for row in found[:TOP]:
+    for row in tensors[:TOP]:
         tensor = problem.tensors[row.tensor]
         marks.append((row.tensor, PALETTE[colours[row.tensor]] if row.tensor in colours else "transparent"))
         uses, counts = f"{row.fast_uses:,} of {row.uses:,}", (f"{row.residencies:,}", f"{row.copies:,}")
@@ -123,26 +123,26 @@ def _tensors(problem: Problem, plan: Plan, colours: dict[int, int]) -> list[Sect
     head = ("Tensor:n", "Saving:r", "Size:r", "Fast uses:r", "Residencies:r", "Copies:r")
     caption = (
         "What the steps would lose if this tensor alone were served from slow memory, stalls aside. "
-        f"{min(TOP, len(found)):,} of {len(found):,} tensors with fast uses."
+        f"{min(TOP, len(tensors)):,} of {len(tensors):,} tensors with fast uses."
     )
     return [Section("Tensors that save the most", table(caption, head, rows, marks=marks), follows_search=True)]
 
 
 def _steps(problem: Problem, plan: Plan) -> list[Section]:
     """The steps that take longest."""
-    found = analyse_steps(problem, plan)
-    if not found:
+    steps = analyse_steps(problem, plan)
+    if not steps:
         return []
-    total = sum(row.latency_ps for row in found) or 1
+    total = sum(row.latency_ps for row in steps) or 1
     rows = []
-    for row in found[:TOP]:
+    for row in steps[:TOP]:
         step = problem.steps[row.step]
         latency = (format_ps(row.latency_ps), f"{row.latency_ps / total:.1%}", format_ps(row.all_slow_ps))
         rows.append((step.name, step.opcode, f"{row.step:,}", f"{step.weight:,}", *latency, format_ps(row.floor_ps), row.limit))
     head = ("Step:n", "Operation", "At:r", "Runs:r", "Latency:r", "Share:r", "All slow:r", "Floor:r", "Bound by")
     caption = (
         "Latency over all runs. Bound by slow memory: its operands, served otherwise, could make the step faster; else it is "
-        f"at its floor. {min(TOP, len(found)):,} of {len(found):,} steps."
+        f"at its floor. {min(TOP, len(steps)):,} of {len(steps):,} steps."
     )
     return [Section("Steps that take longest", table(caption, head, rows), follows_search=True)]
 

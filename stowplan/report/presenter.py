@@ -47,9 +47,9 @@ class Presenter:
     def check_fits(self, problem: Any, plan: object) -> None:
         """Raise where a plan cannot be shown for this problem: InputError, or VerificationError where it must be valid."""
         expected = None if self._kind is None else self._kind.plan_format
-        found = getattr(plan, "format", None)
-        if expected is not None and found != expected:
-            raise InputError(f"found a plan of another kind ({found or type(plan).__name__}), expected {expected}")
+        plan_format = getattr(plan, "format", None)
+        if expected is not None and plan_format != expected:
+            raise InputError(f"found a plan of another kind ({plan_format or type(plan).__name__}), expected {expected}")
         if getattr(plan, "problem", problem.digest) != problem.digest:
             raise InputError("the plan is for another problem")
 
@@ -250,11 +250,11 @@ def merge_equal(plans: Sequence[Labelled], same: Callable[[Any, Any], bool]) -> 
 def _brief(value: object, everything: bool, most: int = 12) -> str:
     """A value in one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_brief(each, everything)}" for name, each in value.items())
+        return ", ".join(f"{name} {_brief(entry, everything)}" for name, entry in value.items())
     if isinstance(value, (list, tuple)):
         shown = value if everything else value[:most]
         rest = f", … and {len(value) - len(shown):,} more" if len(shown) < len(value) else ""
-        return f"{len(value):,}: " + ", ".join(_brief(each, everything) for each in shown) + rest if value else "none"
+        return f"{len(value):,}: " + ", ".join(_brief(entry, everything) for entry in shown) + rest if value else "none"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     text = str(value)

@@ -63,10 +63,10 @@ class TierPlacementPresenter(DrawingPresenter):
         for name, capacity, peak, weights, outputs in _tier_rows(problem, plan):
             lines.append(f"  {name:<6} {peak} of {capacity} at the peak: {weights} of weights, outputs of {outputs} layers")
         for what in _SORTS:
-            found = contiguity(problem, plan, what)
+            alike = contiguity(problem, plan, what)
             lines.append(
-                f"  {what} of neighbouring layers in one tier: {found.part:.0%} (by chance {found.by_chance:.0%}), "
-                f"{found.runs} runs, the longest of {found.longest}"
+                f"  {what} of neighbouring layers in one tier: {alike.part:.0%} (by chance {alike.by_chance:.0%}), "
+                f"{alike.runs} runs, the longest of {alike.longest}"
             )
         if others:
             lines += self._transition_lines(problem, plan, *others[0])
@@ -136,7 +136,7 @@ def _tier_rows(problem: Problem, plan: Plan) -> list[tuple[str, ...]]:
     peaks = use_of_tiers(problem, plan).max(axis=1)
     rows = []
     for number, tier in enumerate(problem.tiers):
-        weights = sum(each.weight_bytes for each, at in zip(problem.layers, plan.weight_tiers, strict=True) if at == number)
+        weights = sum(layer.weight_bytes for layer, at in zip(problem.layers, plan.weight_tiers, strict=True) if at == number)
         sizes = map(format_bytes, (tier.capacity, int(peaks[number]), weights))
         rows.append((tier.name, *sizes, f"{sum(at == number for at in plan.output_tiers):,}"))
     return rows
@@ -156,8 +156,8 @@ def _transitions(problem: Problem, plan: Plan, name: str, before: Plan) -> Secti
 def _contiguity(problem: Problem, plan: Plan) -> Section:
     rows = []
     for what in _SORTS:
-        each = contiguity(problem, plan, what)
-        rows.append((what, f"{each.part:.0%}", f"{each.by_chance:.0%}", f"{each.runs:,}", f"{each.longest:,}"))
+        alike = contiguity(problem, plan, what)
+        rows.append((what, f"{alike.part:.0%}", f"{alike.by_chance:.0%}", f"{alike.runs:,}", f"{alike.longest:,}"))
     head = ("Tensors:n", "Neighbours in one tier:r", "By chance:r", "Runs:r", "Longest:r")
     return Section("Contiguity", table("How alike the places of neighbouring layers are", head, rows))
 
@@ -261,14 +261,14 @@ def _addresses(problem: Problem, labelled: tuple[str, Plan], limited: Sequence[i
         layer = problem.layers[owner // 2]
         return tensor_name(problem, owner), layer.output_bytes if owner % 2 else layer.weight_bytes
 
-    found = []
+    plots = []
     for number, boxes in zip(limited, layouts, strict=True):
         tier = problem.tiers[number]
         title = f"{tier.name}, {label}: offsets ({byte_unit(tier.capacity)[0]}), up to the capacity"
         marks = [Boxes(boxes, colours, describe)]
         panel = scene.Panel(scene.byte_axis(tier.capacity), marks, _ADDRESSES, f"Offsets in {tier.name} over the layers", title)
-        found.append(scene.Plot(scene.number_axis(0, len(problem.layers), "layer"), [panel]))
-    return found
+        plots.append(scene.Plot(scene.number_axis(0, len(problem.layers), "layer"), [panel]))
+    return plots
 
 
 def _use(problem: Problem, plans: Sequence[tuple[str, Plan]], limited: Sequence[int]) -> list[scene.Plot]:
@@ -276,7 +276,7 @@ def _use(problem: Problem, plans: Sequence[tuple[str, Plan]], limited: Sequence[
     used = [use_of_tiers(problem, plan) for _, plan in plans]
     across = scene.number_axis(0, len(problem.layers), "layer")
     edges = list(range(len(problem.layers) + 1))
-    found = []
+    plots = []
     for number in limited:
         tier = problem.tiers[number]
         styles = [
@@ -294,8 +294,8 @@ def _use(problem: Problem, plans: Sequence[tuple[str, Plan]], limited: Sequence[
             scene.Key(label, scene.Style(stroke="soft", dash=style.dash), "line")
             for (label, _), style in zip(plans, styles, strict=False)
         ]
-        found.append(scene.Plot(across, [panel], legend=names if len(plans) > 1 else []))
-    return found
+        plots.append(scene.Plot(across, [panel], legend=names if len(plans) > 1 else []))
+    return plots
 
 
 PRESENTER = TierPlacementPresenter
@@ -306,8 +306,8 @@ What = Literal["weights", "outputs", "all"]
 
 def tensors(problem: Problem, what: What = "all") -> list[tuple[int, bool]]:
     """(layer, whether it is the output) of the tensors that take room."""
-    found = [(number, False) for number, layer in enumerate(problem.layers) if layer.weight_bytes and what != "outputs"]
-    return found + [(number, True) for number, layer in enumerate(problem.layers) if layer.output_bytes and what != "weights"]
+    weights = [(number, False) for number, layer in enumerate(problem.layers) if layer.weight_bytes and what != "outputs"]
+    return weights + [(number, True) for number, layer in enumerate(problem.layers) if layer.output_bytes and what != "weights"]
 
 
 def tier_of(plan: Plan, tensor: tuple[int, bool]) -> int:
@@ -373,15 +373,15 @@ def use_of_tiers(problem: Problem, plan: Plan) -> NDArray[np.int64]:
 def tier_boxes(problem: Problem, plan: Plan, tier: int) -> list[Box]:
     """What stands in a tier that is an address space, over layers: weights (owner ``2 n``) and outputs (``2 n + 1``)."""
     last = len(problem.layers)
-    found = []
+    boxes = []
     for number, layer in enumerate(problem.layers):
         if layer.weight_bytes and plan.weight_tiers[number] == tier and plan.weight_offsets:
-            found.append(Box(2 * number, 0, last, plan.weight_offsets[number], layer.weight_bytes))
+            boxes.append(Box(2 * number, 0, last, plan.weight_offsets[number], layer.weight_bytes))
         if layer.output_bytes and plan.output_tiers[number] == tier and plan.output_offsets:
-            found.append(
+            boxes.append(
                 Box(2 * number + 1, number, problem.last_use[number] + 1, plan.output_offsets[number], layer.output_bytes)
             )
-    return found
+    return boxes
 
 
 def tensor_name(problem: Problem, owner: int) -> str:
@@ -392,9 +392,9 @@ def tensor_name(problem: Problem, owner: int) -> str:
 
 def rows_of(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> list[tuple[str, What, list[int | None]]]:
     """Bands of a chart: (plan, weights or outputs, tier for each layer or None), top to bottom."""
-    found: list[tuple[str, What, list[int | None]]] = []
+    bands: list[tuple[str, What, list[int | None]]] = []
     for label, plan in plans:
         weights = [at if layer.weight_bytes else None for at, layer in zip(plan.weight_tiers, problem.layers, strict=True)]
-        found.append((label, "weights", weights))
-        found.append((label, "outputs", list(plan.output_tiers)))
-    return found
+        bands.append((label, "weights", weights))
+        bands.append((label, "outputs", list(plan.output_tiers)))
+    return bands

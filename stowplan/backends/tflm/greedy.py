@@ -34,8 +34,8 @@ class Request(NamedTuple):
 
 def place(requests: Sequence[Request]) -> list[int]:
     """The offset of each request."""
-    fixed = [number for number, each in enumerate(requests) if each.offset is not None]
-    free = [number for number, each in reversed(list(enumerate(requests))) if each.offset is None]
+    fixed = [number for number, request in enumerate(requests) if request.offset is not None]
+    free = [number for number, request in reversed(list(enumerate(requests))) if request.offset is None]
     free.sort(key=lambda number: -requests[number].size)
     offsets = [0] * len(requests)
     # Offset, how many came before, and number of each that is placed.
@@ -56,7 +56,7 @@ def place(requests: Sequence[Request]) -> list[int]:
 
 def head(requests: Sequence[Request], offsets: Sequence[int]) -> int:
     """Bytes of the head under these offsets."""
-    return max((offset + each.size for offset, each in zip(offsets, requests, strict=True)), default=0)
+    return max((offset + request.size for offset, request in zip(offsets, requests, strict=True)), default=0)
 
 
 def kept_inputs(model: TfliteModel, names: Sequence[str]) -> list[int]:

@@ -37,10 +37,10 @@ class Ordered:
 
     def subgraphs(self, model: TfliteModel) -> list[Subgraph]:
         """The subgraphs as they run."""
-        found = list(model.subgraphs)
+        subgraphs = list(model.subgraphs)
         for graph, order in self.orders.items():
-            found[graph] = replace(found[graph], operators=tuple(found[graph].operators[at] for at in order))
-        return found
+            subgraphs[graph] = replace(subgraphs[graph], operators=tuple(subgraphs[graph].operators[at] for at in order))
+        return subgraphs
 
 
 def ordered(model: TfliteModel, scratch: Scratch, search: Search | None) -> Ordered:
@@ -87,9 +87,8 @@ class _Orders:
     def run(self) -> Ordered:
         """All subgraphs that run."""
         bound = self._order(0).bound
-        return Ordered(
-            {graph: each.order for graph, each in self._found.items() if list(each.order) != sorted(each.order)}, bound
-        )
+        orders = {graph: of_graph.order for graph, of_graph in self._found.items()}
+        return Ordered({graph: order for graph, order in orders.items() if list(order) != sorted(order)}, bound)
 
     def _order(self, graph: int) -> _Graph:
         if graph not in self._found:
@@ -100,12 +99,12 @@ class _Orders:
         operators = self._model.subgraphs[graph].operators
         given = tuple(range(len(operators)))
         inside = [self._inside(graph, at, operator) for at, operator in enumerate(operators)]
-        found, least = [each for each, _ in inside], [each for _, each in inside]
+        reached, least = [peak for peak, _ in inside], [bound for _, bound in inside]
         try:
-            problem, floor = self.problem(graph, found), self.problem(graph, least)
+            problem, floor = self.problem(graph, reached), self.problem(graph, least)
         except InputError:
             # Tensors that several operators write: their order says what they hold.
-            return _Graph(given, sum(found), 0)
+            return _Graph(given, sum(reached), 0)
         # Inputs are there together, whether somebody reads them or not.
         start = sum(self._model.tensors[number].size for number in {*self._model.subgraphs[graph].inputs})
         bound = max(start, int(forced_loads(build(floor)).max(initial=0)))
@@ -114,15 +113,15 @@ class _Orders:
             result = self._search.solve(problem)
             if result.plan is not None and result.plan.objective < peak:
                 order, peak = result.plan.order, result.plan.objective
-            if found == least:
+            if reached == least:
                 bound = max(bound, min(peak, result.bound or 0))
         return _Graph(order, peak, bound)
 
     def _inside(self, graph: int, position: int, operator: Operator) -> tuple[int, int]:
         """Bytes inside an operator in the orders that were found, and the least."""
         own = sum(map(rounded, self._scratch.get((graph, position), ())))
-        called = [self._order(each) for each in operator.calls]
-        return own + max((each.peak for each in called), default=0), own + max((each.bound for each in called), default=0)
+        called = [self._order(callee) for callee in operator.calls]
+        return own + max((order.peak for order in called), default=0), own + max((order.bound for order in called), default=0)
 
     def problem(self, graph: int, inside: Sequence[int] = ()) -> Problem:
         """That of a subgraph, with bytes inside its operators where they matter."""

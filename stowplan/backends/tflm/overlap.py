@@ -62,15 +62,15 @@ def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
     if kernels == "none":
         return ()
     file = _File(model, kernels)
-    found = []
+    every = []
     for graph, subgraph in enumerate(model.subgraphs):
         for position, operator in enumerate(subgraph.operators):
             try:
-                found += file.pairs((graph, position), operator)
+                every += file.pairs((graph, position), operator)
             except struct.error as error:
                 message = f"found options that the file does not have whole ({error}), expected them"
                 raise InputError(message, place=f"operator {position} of subgraph {graph}") from None
-    return tuple(found)
+    return tuple(every)
 
 
 def unmodelled(model: TfliteModel, kernels: str) -> int:
@@ -105,15 +105,15 @@ class _File:
         attributes = self._attributes(name, operator, operands)
         if attributes is None:
             return []
-        found = []
+        pairs = []
         for operand in dict.fromkeys(operands):
             if operand in (-1, result) or operand in subgraph.outputs:
                 continue
             if tensors[operand].is_planned and tensors[result].is_planned:
                 least = self._distance(name, operands, result, attributes, operand)
                 if least is not None:
-                    found.append(Pair(place, operand, result, least))
-        return found
+                    pairs.append(Pair(place, operand, result, least))
+        return pairs
 
     def _distance(self, name: str, operands: list[int], result: int, attributes: dict[str, Any], operand: int) -> int | None:
         """Of one tensor, the largest where it is read several times."""
@@ -122,13 +122,13 @@ class _File:
         types = ["" if tensor is None else schema.TYPES.get(tensor.kind, "") for tensor in tensors]
         if max(map(prod, shapes)) > _MOST_ELEMENTS:
             return None
-        numbers = [number for number, each in enumerate(operands) if each == operand]
+        numbers = [number for number, other in enumerate(operands) if other == operand]
         try:
-            found = [distance(name, shapes, types, attributes, self._kernels, number) for number in numbers]
+            distances = [distance(name, shapes, types, attributes, self._kernels, number) for number in numbers]
         except (ArithmeticError, LookupError, ValueError):
             # Shapes that the kernel does not take.
             return None
-        return None if None in found else max(each for each in found if each is not None)
+        return None if None in distances else max(other for other in distances if other is not None)
 
     def _attributes(self, name: str, operator: Operator, operands: list[int]) -> dict[str, Any] | None:
         """Options and values of constant operands that the kernel's reads depend on; None where they are not there."""
