@@ -14,7 +14,7 @@ import typer
 
 from stowplan.cli import EXIT_CODES
 from stowplan.cli.app import app_for, sections
-from stowplan.cli.settings import settings
+from stowplan.cli.inspect import settings
 
 PAGE = Path(__file__).resolve().parent / "reference" / "command-line.md"
 MARK = "<!-- What follows is written by docs/command_line.py. -->"

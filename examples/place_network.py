@@ -7,7 +7,7 @@ from pathlib import Path
 
 import stowplan
 from stowplan.hardware.nnp_i.compiler import compiler_plan
-from stowplan.report.tier_placement.maps import contiguity, transitions
+from stowplan.report.tier_placement import contiguity, transitions
 
 RESNET50 = Path(__file__).parent / "data" / "resnet50.layers.json"
 
@@ -23,8 +23,8 @@ def main() -> None:
     if compiled is not None:
         print("from the compiler's tiers (rows) to the best (columns):")
         print(transitions(problem, compiled, result.plan))
-    found = contiguity(problem, result.plan, "weights")
-    print(f"weights of neighbouring layers in one tier: {found.part:.0%}, by chance {found.by_chance:.0%}")
+    alike = contiguity(problem, result.plan, "weights")
+    print(f"weights of neighbouring layers in one tier: {alike.part:.0%}, by chance {alike.by_chance:.0%}")
     result.plan.save("plan.json")
 
 

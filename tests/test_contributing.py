@@ -194,7 +194,7 @@ def test_a_flag_of_one_command_changes_one_file(tmp_path: Path) -> None:
 
 
 FORMAT = """
-from stowplan.frontends.format import InputFormat, Opened, Source
+from stowplan.frontends.formats import InputFormat, Opened, Source
 from stowplan.frontends.options import ReadOptions
 from stowplan.models.packing.problem import Buffer, Problem
 
@@ -215,7 +215,7 @@ FORMAT = InputFormat(
 
 
 def test_a_format_is_a_file_and_a_line(tmp_path: Path) -> None:
-    line = '    "stowplan.frontends.dfg.format",\n'
+    line = '    "stowplan.frontends.dfg",\n'
     copy = changed_copy(tmp_path, {"frontends/formats.py": [(line, f'    "stowplan.frontends.sizes",\n{line}')]})
     (copy / "stowplan" / "frontends" / "sizes.py").write_text(FORMAT)
     (copy / "three.sizes").write_text("1 2 4")

@@ -47,8 +47,8 @@ DOORS = {
     ("result", "report"),
 }
 
-#: Tables of places, each with modules in it that import the table: commands, environments, what builds kernels.
-TABLES = {"cli.app", "learned_guidance.environments", "compiled.library"}
+#: Tables of places, each with modules in it that import the table: commands, formats, environments, what builds kernels.
+TABLES = {"cli.app", "frontends.formats", "learned_guidance.environments", "compiled.library"}
 
 
 def package_of(parts: tuple[str, ...]) -> str:

@@ -25,7 +25,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +34,8 @@ from typing import Any
 import stowplan
 from benchmarks.lib import fuzz_inputs
 from benchmarks.lib.damage import Mutator
-from benchmarks.lib.places import ROOT
+from benchmarks.lib.fuzz_inputs import INPUTS
+from benchmarks.lib.places import EXAMPLES, ROOT
 from stowplan import files, kinds
 from stowplan.backends.emit import emit
 from stowplan.backends.tflm.write import with_offsets
@@ -61,7 +62,10 @@ from stowplan.portfolio.kind import kind as kind_named
 from stowplan.portfolio.kind import kind_of
 from stowplan.report.snapshot import lines
 
-EXAMPLES, DATA = ROOT / "examples" / "data", ROOT / "tests" / "data"
+DATA = ROOT / "tests" / "data"
+
+#: A small program, and where XLA has put what.
+CHAIN, CHAIN_PLAN, CHAIN_OFFSETS = (DATA / "xla_plan" / f"chain{part}.txt" for part in (".hlo", ".plan.hlo", ".plan.fastmem"))
 
 #: Characters of a message, file name left out, beyond which nobody reads it.
 LONGEST_MESSAGE = 1000
@@ -86,10 +90,6 @@ class Reader:
     """From mutated text to the file."""
 
 
-def _plain(path: Path) -> bytes:
-    return files.read_bytes(path)
-
-
 def _reread(problem: Any) -> Any:
     """A problem must survive its own file."""
     kind = kind_of(problem)
@@ -99,29 +99,29 @@ def _reread(problem: Any) -> Any:
     return problem
 
 
+#: Of each kind a small input, and the target that it is read for.
+SMALL = {
+    "memory_mapping": (DATA / "hlo" / "loop.hlo.txt", "tpu-v4"),
+    "packing": (EXAMPLES / "buffers.csv", None),
+    "tier_placement": (INPUTS / "small.layers.json", "nnp-i"),
+    "bank_mapping": (INPUTS / "graph.hlo.txt", "inferentia"),
+    "modulo_scheduling": (EXAMPLES / "fir.dfg.json", "se"),
+    "operator_order": (EXAMPLES / "cells.graph.json", None),
+    "banked_packing": (EXAMPLES / "banks.json", None),
+    "rematerialization": (EXAMPLES / "training.remat.json", None),
+}
+
+
 @cache
-def _problems() -> dict[str, Any]:
-    """A small problem of every kind."""
-    with TemporaryDirectory() as folder:
-        graph, layers = Path(folder) / "g.hlo.txt", Path(folder) / "l.layers.json"
-        graph.write_bytes(fuzz_inputs.GRAPH_HLO)
-        layers.write_bytes(fuzz_inputs.LAYERS)
-        return {
-            "memory_mapping": stowplan.read(DATA / "hlo" / "loop.hlo.txt", "tpu-v4"),
-            "packing": stowplan.read(EXAMPLES / "buffers.csv"),
-            "tier_placement": stowplan.read(layers, "nnp-i"),
-            "bank_mapping": stowplan.read(graph, "inferentia"),
-            "modulo_scheduling": stowplan.read(EXAMPLES / "fir.dfg.json", "se"),
-            "operator_order": stowplan.read(EXAMPLES / "cells.graph.json"),
-            "banked_packing": stowplan.read(EXAMPLES / "banks.json"),
-            "rematerialization": stowplan.read(EXAMPLES / "training.remat.json"),
-        }
+def _problem(kind: str) -> Any:
+    """A small problem of a kind."""
+    return stowplan.read(*SMALL[kind])
 
 
 @cache
 def _plan(kind: str) -> Any:
     """Some plan for the problem of a kind."""
-    problem = _problems()[kind]
+    problem = _problem(kind)
     if kind == "modulo_scheduling":
         from stowplan.models.modulo_scheduling.cpsat.solve import solve
 
@@ -129,56 +129,63 @@ def _plan(kind: str) -> Any:
     if kind == "packing":
         from stowplan.models.packing.plan import Plan
 
-        ends = [sum(each.size for each in problem.buffers[: at + 1]) for at in range(len(problem.buffers))]
-        offsets = tuple(end - each.size for end, each in zip(ends, problem.buffers, strict=True))
+        ends = [sum(buffer.size for buffer in problem.buffers[: at + 1]) for at in range(len(problem.buffers))]
+        offsets = tuple(end - buffer.size for end, buffer in zip(ends, problem.buffers, strict=True))
         return Plan(problem=problem.digest, objective=ends[-1], offsets=offsets, buffers=problem.buffers)
     return next(iter(kind_named(kind).initial(problem).values()))
 
 
-def _hint(kind: str) -> bytes:
-    problem = _problems()[kind]
-    return files.encode(of_values(problem, {}, confidence=(), plan=_plan(kind), source="fuzz"))
+def _hint(kind: str) -> Any:
+    """A hint that is the plan."""
+    return of_values(_problem(kind), {}, confidence=(), plan=_plan(kind), source="fuzz")
+
+
+def _read_hint(path: Path, kind: str) -> Any:
+    return read_hint(path, _problem(kind))
+
+
+def _encoded(make: Callable[[str], Any], kind: str) -> list[bytes]:
+    """The file of what is made for a kind."""
+    return [files.encode(make(kind))]
 
 
 def _cached(path: Path) -> Any:
     """A damaged cache costs a remark; the result is the same."""
-    problem, folder = _problems()["packing"], path.parent / "cache"
+    problem, folder = _problem("packing"), path.parent / "cache"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     shutil.copy(path, folder / "plans.sqlite")
-    found = stowplan.solve(problem, time_limit=20.0, candidates="heuristic", deterministic=True, cache=folder)
-    if found.plan is None or found.objective != _first_cached()[1]:
-        raise AssertionError(f"the result with this cache is {found.objective}, without {_first_cached()[1]}")
-    if any("cache" in each for each in found.warnings):
+    result = stowplan.solve(problem, time_limit=20.0, candidates="heuristic", deterministic=True, cache=folder)
+    if result.plan is None or result.objective != _first_cached()[1]:
+        raise AssertionError(f"the result with this cache is {result.objective}, without {_first_cached()[1]}")
+    if any("cache" in warning for warning in result.warnings):
         raise InputError("the cache is damaged")
-    return found
+    return result
 
 
 @cache
 def _first_cached() -> tuple[bytes, int | None]:
     """A cache with one result, and its objective."""
     with TemporaryDirectory() as folder:
-        found = stowplan.solve(
-            _problems()["packing"], time_limit=20.0, candidates="heuristic", deterministic=True, cache=folder
-        )
+        result = stowplan.solve(_problem("packing"), time_limit=20.0, candidates="heuristic", deterministic=True, cache=folder)
         database = sqlite3.connect(Path(folder) / "plans.sqlite")
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         database.close()
-        return (Path(folder) / "plans.sqlite").read_bytes(), found.objective
+        return (Path(folder) / "plans.sqlite").read_bytes(), result.objective
 
 
 def _arrays() -> list[bytes]:
     """Each array of the shipped guide after its name: what a mutant of it is packed into the archive again."""
     with zipfile.ZipFile(guide.SHIPPED) as archive:
-        return [each.encode() + b"\n" + archive.read(each) for each in archive.namelist()]
+        return [name.encode() + b"\n" + archive.read(name) for name in archive.namelist()]
 
 
 def _with_array(text: bytes) -> bytes:
     name, _, data = text.partition(b"\n")
     out = io.BytesIO()
     with zipfile.ZipFile(guide.SHIPPED) as archive, zipfile.ZipFile(out, "w") as changed:
-        for each in archive.namelist():
-            changed.writestr(each, data if each.encode() == name else archive.read(each))
+        for other in archive.namelist():
+            changed.writestr(other, data if other.encode() == name else archive.read(other))
     return out.getvalue()
 
 
@@ -205,18 +212,17 @@ def _records(path: Path) -> Any:
 
 
 def _checked_plan(path: Path, kind: str) -> Any:
-    problem = _problems()[kind]
+    problem = _problem(kind)
     plan = read_plan(path, problem)
-    found = kind_of(problem)
+    its_kind = kind_of(problem)
     if type(plan) is type(_plan(kind)):
-        found.verify(problem, plan)
+        its_kind.verify(problem, plan)
     return plan
 
 
 def _cycles(path: Path, planned: bool) -> Any:
-    source = DATA / "xla_plan" / "chain.hlo.txt"
     pair = (EXAMPLES / "alexnet_inf_b1.hlo.txt.gz", path) if planned else (path, path)
-    return stowplan.read(source, "tpu-v4", cost_model="table", cycles=pair)
+    return stowplan.read(CHAIN, "tpu-v4", cost_model="table", cycles=pair)
 
 
 def _with_cycles(data: bytes) -> bytes:
@@ -227,14 +233,12 @@ def _with_cycles(data: bytes) -> bytes:
 
 @cache
 def _chain() -> tuple[Any, Any]:
-    program = read_program(DATA / "xla_plan" / "chain.hlo.txt")
-    return stowplan.read(DATA / "xla_plan" / "chain.hlo.txt", "tpu-v4", stalls="allowed"), program
+    return stowplan.read(CHAIN, "tpu-v4", stalls="allowed"), read_program(CHAIN)
 
 
 def _xla_plan(path: Path, offsets: bool) -> Any:
     problem, program = _chain()
-    plan, placements = DATA / "xla_plan" / "chain.plan.hlo.txt", DATA / "xla_plan" / "chain.plan.fastmem.txt"
-    return import_xla_plan(problem, program, plan if offsets else path, path if offsets else placements)
+    return import_xla_plan(problem, program, CHAIN_PLAN if offsets else path, path if offsets else CHAIN_OFFSETS)
 
 
 def _onnx_text() -> list[bytes]:
@@ -282,17 +286,9 @@ def _tflite_models() -> list[bytes]:
     return [model.data, with_offsets(model.data, [0, -1, 96, 128, *[-1] * 6, 4096])]
 
 
-def _shipped(package: str, *names: str) -> Callable[[], list[bytes]]:
-    return lambda: [(resources.files(package) / f"{name}.toml").read_bytes() for name in names]
-
-
-def _as_target(path: Path, kind: str) -> Any:
+def _as_target(path: Path, source: Path) -> Any:
     """A target file of any sort, given to a program: told apart by what it says, as the command line does."""
-    with TemporaryDirectory() as folder:
-        source = Path(folder) / ("g.hlo.txt" if kind == "bank" else "l.layers.json" if kind == "tier" else "g.dfg.json")
-        text = {"bank": fuzz_inputs.GRAPH_HLO, "tier": fuzz_inputs.LAYERS, "array": fuzz_inputs.NODE_LINK}[kind]
-        source.write_bytes(text)
-        return stowplan.read(source, path)
+    return stowplan.read(source, path)
 
 
 def _policy_file(config: bytes | None = None) -> bytes:
@@ -320,138 +316,70 @@ def _read_policy(path: Path) -> Any:
     return Policy.load(path)
 
 
+def _files(*paths: Path) -> Callable[[], list[bytes]]:
+    return lambda: [files.read_bytes(path) for path in paths]
+
+
+def _shipped(package: str, *names: str) -> Callable[[], list[bytes]]:
+    return lambda: [(resources.files(package) / f"{name}.toml").read_bytes() for name in names]
+
+
+def _reading(target: str | None = None) -> Callable[[Path], Any]:
+    """Reads a problem for a target."""
+    return lambda path: _reread(stowplan.read(path, target))
+
+
 def readers(*, policies: bool = False) -> list[Reader]:
     """Every reader there is here. Those of ONNX need onnx; those of policies need torch, which takes seconds to load."""
+    calls, graph, links = INPUTS / "calls.hlo.txt", INPUTS / "graph.hlo.txt", INPUTS / "links.dfg.json"
     hlo = [DATA / "hlo" / f"{name}.hlo.txt" for name in ("branches", "cache", "loop", "transfers")]
-    found = [
-        Reader(
-            "scheduled HLO",
-            ".hlo.txt",
-            lambda: [fuzz_inputs.CALLS_HLO, *map(_plain, hlo), _plain(EXAMPLES / "alexnet_inf_b1.hlo.txt.gz")],
-            lambda path: _reread(stowplan.read(path, "tpu-v4")),
-        ),
-        Reader(
-            "unoptimised HLO",
-            ".hlo.txt",
-            lambda: [fuzz_inputs.GRAPH_HLO],
-            lambda path: _reread(stowplan.read(path, "inferentia")),
-        ),
-        Reader(
-            "XLA plan",
-            ".plan.hlo.txt",
-            lambda: [_plain(DATA / "xla_plan" / "chain.plan.hlo.txt")],
-            lambda path: _xla_plan(path, offsets=False),
-        ),
-        Reader(
-            "XLA offsets",
-            ".fastmem.txt",
-            lambda: [_plain(DATA / "xla_plan" / "chain.plan.fastmem.txt")],
-            lambda path: _xla_plan(path, offsets=True),
-        ),
+    banks, tiers = _shipped("stowplan.hardware.inferentia", "inferentia"), _shipped("stowplan.hardware.nnp_i", "nnp-i")
+    known = [
+        Reader("scheduled HLO", ".hlo.txt", _files(calls, *hlo, EXAMPLES / "alexnet_inf_b1.hlo.txt.gz"), _reading("tpu-v4")),
+        Reader("unoptimised HLO", ".hlo.txt", _files(graph), _reading("inferentia")),
+        Reader("XLA plan", ".plan.hlo.txt", _files(CHAIN_PLAN), partial(_xla_plan, offsets=False)),
+        Reader("XLA offsets", ".fastmem.txt", _files(CHAIN_OFFSETS), partial(_xla_plan, offsets=True)),
         Reader(
             "cycles",
             ".hlo.txt",
-            lambda: [_with_cycles(_plain(DATA / "xla_plan" / f"chain{each}.hlo.txt")) for each in ("", ".plan")],
-            lambda path: _cycles(path, planned=False),
+            lambda: [_with_cycles(files.read_bytes(path)) for path in (CHAIN, CHAIN_PLAN)],
+            partial(_cycles, planned=False),
         ),
-        Reader("layer file", ".layers.json", lambda: [fuzz_inputs.LAYERS], lambda path: _reread(stowplan.read(path, "nnp-i"))),
-        Reader(
-            "data-flow JSON",
-            ".json",
-            lambda: [_plain(EXAMPLES / "fir.dfg.json"), fuzz_inputs.NODE_LINK],
-            lambda path: _reread(stowplan.read(path, "se")),
-        ),
-        Reader(
-            "data-flow DOT",
-            ".dot",
-            lambda: [(DATA / "kernel.dot").read_bytes()],
-            lambda path: _reread(stowplan.read(path, "se")),
-        ),
+        Reader("layer file", ".layers.json", _files(INPUTS / "small.layers.json"), _reading("nnp-i")),
+        Reader("data-flow JSON", ".json", _files(EXAMPLES / "fir.dfg.json", links), _reading("se")),
+        Reader("data-flow DOT", ".dot", _files(DATA / "kernel.dot"), _reading("se")),
         Reader(
             "fixed instructions",
             ".json",
-            lambda: [fuzz_inputs.FIXED],
+            _files(INPUTS / "fixed.json"),
             lambda path: stowplan.read(EXAMPLES / "fir.dfg.json", "se", fixed=path),
         ),
-        Reader(
-            "CSV",
-            ".csv",
-            lambda: [fuzz_inputs.BUFFERS, _plain(EXAMPLES / "buffers.csv")],
-            lambda path: _reread(stowplan.read(path)),
-        ),
-        Reader(
-            "graph of operators",
-            ".graph.json",
-            lambda: [_plain(EXAMPLES / "cells.graph.json")],
-            lambda path: _reread(stowplan.read(path)),
-        ),
-        Reader(
-            "HLO to order",
-            ".hlo.txt",
-            lambda: [fuzz_inputs.CALLS_HLO, fuzz_inputs.GRAPH_HLO, *map(_plain, hlo)],
-            lambda path: _reread(stowplan.read(path, "order")),
-        ),
-        Reader(
-            "target TOML", ".toml", _shipped("stowplan.hardware.targets", "teaching", "tpu-v4"), lambda path: load_target(path)
-        ),
-        Reader(
-            "tier target TOML", ".toml", _shipped("stowplan.hardware.nnp_i", "nnp-i"), lambda path: _as_target(path, "tier")
-        ),
-        Reader(
-            "bank target TOML",
-            ".toml",
-            _shipped("stowplan.hardware.inferentia", "inferentia"),
-            lambda path: _as_target(path, "bank"),
-        ),
-        Reader("machine TOML", ".toml", lambda: [fuzz_inputs.MACHINE], lambda path: _as_target(path, "array")),
-        Reader("machine JSON", ".json", lambda: [files.encode(load_machine("mesh-2x2"))], lambda path: load_machine(path)),
-        Reader("tier target alone", ".toml", _shipped("stowplan.hardware.nnp_i", "nnp-i"), lambda path: load_tier_target(path)),
-        Reader(
-            "bank target alone",
-            ".toml",
-            _shipped("stowplan.hardware.inferentia", "inferentia"),
-            lambda path: load_bank_target(path),
-        ),
+        Reader("CSV", ".csv", _files(INPUTS / "buffers.csv", EXAMPLES / "buffers.csv"), _reading()),
+        Reader("graph of operators", ".graph.json", _files(EXAMPLES / "cells.graph.json"), _reading()),
+        Reader("HLO to order", ".hlo.txt", _files(calls, graph, *hlo), _reading("order")),
+        Reader("target TOML", ".toml", _shipped("stowplan.hardware.targets", "teaching", "tpu-v4"), load_target),
+        Reader("tier target TOML", ".toml", tiers, partial(_as_target, source=INPUTS / "small.layers.json")),
+        Reader("bank target TOML", ".toml", banks, partial(_as_target, source=graph)),
+        Reader("machine TOML", ".toml", _files(INPUTS / "ring.toml"), partial(_as_target, source=links)),
+        Reader("machine JSON", ".json", lambda: [files.encode(load_machine("mesh-2x2"))], load_machine),
+        Reader("tier target alone", ".toml", tiers, load_tier_target),
+        Reader("bank target alone", ".toml", banks, load_bank_target),
     ]
-    for kind in (each.name for each in kinds.registered()):
+    for kind in (registered.name for registered in kinds.registered()):
         name = kind.replace("_", " ")
-        found.append(
-            Reader(
-                f"{name} problem",
-                ".json",
-                lambda kind=kind: [files.encode(_problems()[kind])],  # type: ignore[misc]
-                lambda path: _reread(stowplan.read(path)),
-            )
-        )
-        found.append(
-            Reader(
-                f"{name} plan",
-                ".json",
-                lambda kind=kind: [files.encode(_plan(kind))],  # type: ignore[misc]
-                lambda path, kind=kind: _checked_plan(path, kind),  # type: ignore[misc]
-            )
-        )
-        found.append(
-            Reader(
-                f"{name} hint",
-                ".json",
-                lambda kind=kind: [_hint(kind)],  # type: ignore[misc]
-                lambda path, kind=kind: read_hint(path, _problems()[kind]),  # type: ignore[misc]
-            )
-        )
-    found += [
+        known += [
+            Reader(f"{name} problem", ".json", partial(_encoded, _problem, kind), _reading()),
+            Reader(f"{name} plan", ".json", partial(_encoded, _plan, kind), partial(_checked_plan, kind=kind)),
+            Reader(f"{name} hint", ".json", partial(_encoded, _hint, kind), partial(_read_hint, kind=kind)),
+        ]
+    known += [
         Reader(
             "offsets as a plan",
             ".csv",
-            lambda: [emit(_problems()["packing"], _plan("packing"), "csv")],
-            lambda path: _checked_plan(path, "packing"),
+            lambda: [emit(_problem("packing"), _plan("packing"), "csv")],
+            partial(_checked_plan, kind="packing"),
         ),
-        Reader(
-            "TensorFlow Lite",
-            ".tflite",
-            _tflite_models,
-            lambda path: _reread(stowplan.read(path, "arena")),
-        ),
+        Reader("TensorFlow Lite", ".tflite", _tflite_models, _reading("arena")),
         Reader(
             "memory snapshot",
             ".pickle",
@@ -469,26 +397,18 @@ def readers(*, policies: bool = False) -> list[Reader]:
         Reader("learned guide", ".npz", lambda: [guide.SHIPPED.read_bytes()], guide.load),
         Reader("arrays of the guide", ".npz", _arrays, guide.load, _with_array),
         Reader("latency predictor", ".npz", lambda: [path.read_bytes() for path in SHIPPED.values()], Predictor.load),
-        Reader("measurements", ".csv", lambda: [fuzz_inputs.MEASUREMENTS], read_measurements),
+        Reader("measurements", ".csv", _files(INPUTS / "measurements.csv"), read_measurements),
         Reader("plan cache", ".sqlite", lambda: [_first_cached()[0]], _cached),
         Reader("batch record", ".json", lambda: [_record()], _records),
         Reader("batch journal", ".jsonl", lambda: [_record(journal=True)], _journal),
     ]
     if importlib.util.find_spec("onnx") is not None:
-        found += [
-            Reader(
-                f"ONNX for {target}",
-                ".onnx",
-                _onnx_text,
-                lambda path, target=target: _reread(stowplan.read(path, target)),  # type: ignore[misc]
-                _onnx_bytes,
-            )
-            for target in ("nnp-i", "inferentia", "order")
-        ]
+        for target in ("nnp-i", "inferentia", "order"):
+            known.append(Reader(f"ONNX for {target}", ".onnx", _onnx_text, _reading(target), _onnx_bytes))
     if policies and importlib.util.find_spec("torch") is not None:
-        found.append(Reader("policy file", ".pt", lambda: [_policy_file()], _read_policy))
-        found.append(Reader("policy configuration", ".pt", _policy_config, _read_policy, _policy_file))
-    return found
+        known.append(Reader("policy file", ".pt", lambda: [_policy_file()], _read_policy))
+        known.append(Reader("policy configuration", ".pt", _policy_config, _read_policy, _policy_file))
+    return known
 
 
 @dataclass
@@ -594,11 +514,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10**9, help="mutants of each reader, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--readers", default="", help="some of these, by parts of their names, separated by commas: "
-                        + "; ".join(each.name for each in every))  # fmt: skip
+                        + "; ".join(reader.name for reader in every))  # fmt: skip
     parser.add_argument("--save", type=Path, help="folder for files that made a reader fail")
     arguments = parser.parse_args()
-    wanted = [each.strip() for each in arguments.readers.split(",") if each.strip()]
-    chosen = [each for each in every if not wanted or any(part in each.name for part in wanted)]
+    wanted = [part.strip() for part in arguments.readers.split(",") if part.strip()]
+    chosen = [reader for reader in every if not wanted or any(part in reader.name for part in wanted)]
     # A small file has no business with more memory than this.
     resource.setrlimit(resource.RLIMIT_AS, (12 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
     print("| reader | mutants | refused | accepted | failures | slowest (CPU s) |\n|---|--:|--:|--:|--:|--:|")
@@ -607,7 +527,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         for at, reader in enumerate(chosen):
             share = (end - time.monotonic()) / (len(chosen) - at)
-            found = fuzz(
+            tally = fuzz(
                 reader,
                 arguments.seed,
                 Path(folder),
@@ -616,8 +536,8 @@ def main() -> None:
                 save=arguments.save,
                 seconds=MOST_SECONDS,
             )
-            print(found.row(reader.name), flush=True)
-            total.add(found)
+            print(tally.row(reader.name), flush=True)
+            total.add(tally)
     print(total.row("all"))
     sys.exit(1 if total.failures else 0)
 

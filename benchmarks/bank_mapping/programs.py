@@ -18,13 +18,13 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
-from benchmarks.bank_mapping.traffic import traffic
 from benchmarks.lib.places import SHARED
-from stowplan.frontends.affine import Builder
-from stowplan.frontends.affine.format import PRECISIONS, read_graph
-from stowplan.hardware.affine.program import Program
+from stowplan.frontends.affine import PRECISIONS, Builder, read_graph
+from stowplan.hardware.affine.program import Copy, Program
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import load_target
 from stowplan.models.bank_mapping.plan import Plan
@@ -34,6 +34,46 @@ from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.portfolio.solve import solve
 from stowplan.transforms.eliminate import Report, eliminate
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes."""
+
+    on_chip: int
+    """Loaded and stored by statements in the scratchpad, and copied between its banks (read and written)."""
+    off_chip: int
+    """Moved to and from main memory."""
+
+
+def traffic(mapped: MappedProgram, plan: Plan) -> Traffic:
+    """Traffic of a program under a plan of its problem.
+
+    An operator stores every output once and loads what it needs of every operand once; what is in main memory passes through
+    the scratchpad, so that it counts on both sides.
+    """
+    problem = mapped.problem
+    on_chip = off_chip = 0
+    loaded: set[int] = set()
+    stored: set[int] = set()
+    for statement, operator in zip(mapped.program.statements, problem.operators, strict=True):
+        for tensor, size in zip(operator.reads, operator.read_bytes, strict=True):
+            on_chip += size
+            if not plan.on_chip[tensor]:
+                off_chip += size
+            elif problem.tensors[tensor].is_input and tensor not in loaded:
+                loaded.add(tensor)
+                off_chip += problem.tensors[tensor].bytes
+        for name in statement.outputs:
+            # Of a tensor in parts, each loop nest stores its own.
+            written = mapped.program.tensors[name]
+            on_chip += prod(statement.extents) * written.item_bytes if isinstance(statement, Copy) else written.bytes
+        for tensor in operator.writes:
+            if tensor not in stored and (problem.tensors[tensor].is_output or not plan.on_chip[tensor]):
+                stored.add(tensor)
+                off_chip += problem.tensors[tensor].bytes
+    copied = sum(problem.tensors[copy.tensor].layout_bytes(copy.layout) for copy in plan.copies)
+    return Traffic(on_chip + 2 * copied, off_chip)
 
 
 def corpus() -> Path:
@@ -56,9 +96,9 @@ def mapped_on(program: Program, target: str) -> MappedProgram:
 
 
 def bytes_moved(mapped: MappedProgram, plan: Plan) -> tuple[int, int]:
-    found = verify(mapped.problem, plan)
-    assert found.ok, found.violations[:3]
-    return found.figures["copied_bytes"], found.figures["off_chip_bytes"]
+    verdict = verify(mapped.problem, plan)
+    assert verdict.ok, verdict.violations[:3]
+    return verdict.figures["copied_bytes"], verdict.figures["off_chip_bytes"]
 
 
 def saved(before: float, after: float) -> str:
@@ -69,7 +109,7 @@ def table(*rows: Sequence[object]) -> None:
     """Markdown, the heads first; columns of numbers are not told from others."""
     heads, *rest = rows
     for row in (heads, ["---"] * len(heads), *rest):
-        print("| " + " | ".join(str(each) for each in row) + " |", flush=True)
+        print("| " + " | ".join(str(cell) for cell in row) + " |", flush=True)
 
 
 def label(precision: str | None, target: str) -> str:
@@ -84,16 +124,16 @@ def wavenet(given: argparse.Namespace) -> None:
     gone = bytes_by_operator(program, shorter)
     rows = ((op, f"{done} of {found}", f"{gone[op] / 1e6:.1f}") for op, (done, found) in report.by_op().items())
     table(("operator", "pairs eliminated", "MB of tensors"), *rows)
-    for each in report.kept:
-        print(f"\nkept {each.name} ({each.op}, {each.bytes:,} bytes): {each.reason}")
+    for tensor in report.kept:
+        print(f"\nkept {tensor.name} ({tensor.op}, {tensor.bytes:,} bytes): {tensor.reason}")
     print()
     rows = []
     for precision in given.precision:
         program = read_graph(path, precision)
         shorter, report, _ = timed_elimination(program)
         for target in given.target:
-            mapped = [mapped_on(each, target) for each in (program, shorter)]
-            before, after = (traffic(each, propagated_plan(each.problem)) for each in mapped)
+            mapped = [mapped_on(version, target) for version in (program, shorter)]
+            before, after = (traffic(version, propagated_plan(version.problem)) for version in mapped)
             rows.append(
                 (
                     label(precision, target),
@@ -133,7 +173,7 @@ def resnet50(given: argparse.Namespace) -> None:
                 local, propagated, best = (bytes_moved(mapped, plan) for plan in plans)
                 row = ["ONNX" if path.suffix == ".onnx" else "HLO", label(precision, target)]
                 for at in (0, 1):
-                    row.append(" → ".join(f"{each[at] / 1e6:.1f}" for each in (local, propagated, best)))
+                    row.append(" → ".join(f"{plan_figures[at] / 1e6:.1f}" for plan_figures in (local, propagated, best)))
                     row.append(saved(local[at], propagated[at]))
                 rows.append((*row, result.status))
     rows.append(("*paper*", "", "", "-76%", "", "-37%", ""))
@@ -159,7 +199,7 @@ def every_network(given: argparse.Namespace) -> None:
                     path.name.split(".")[0] + (" (ONNX)" if path.suffix == ".onnx" else ""),
                     f"{report.eliminated} of {report.found}",
                     len(mapped.problem.operators),
-                    *(f"{each / 1e6:.1f}" for each in figures),
+                    *(f"{figure / 1e6:.1f}" for figure in figures),
                     f"{result.gap or 0:.2%}",
                     f"{result.status}, {result.seconds:.1f}",
                 )
@@ -241,7 +281,7 @@ def main() -> None:
     )
     parser.add_argument("--time-limit", type=float, default=60.0)
     given = parser.parse_args()
-    given.precision = [None if each == "file" else each for each in given.precision]
+    given.precision = [None if precision == "file" else precision for precision in given.precision]
     what[given.experiment](given)
 
 

@@ -11,12 +11,6 @@ can be written to the home folder.
 
 ``--cache`` instead: the same instances, found in the plan cache: by the object that was solved, by one read anew, and by the
 command line; what the digest of the problem and the verifier take of that.
-
-``--uses N`` instead: a compiled program of about so many uses, generated (or FILE=TARGET of ``--examples``), and when the
-command line says its first verified plan, from the start of the process, reading included.
-
-``--graphs FOLDER... --target NAME`` instead: the data-flow graphs of up to 60 instructions, one after the other in one process,
-and when their initiation intervals were proven.
 """
 
 from __future__ import annotations
@@ -43,7 +37,6 @@ import stowplan
 from benchmarks.lib.places import EXAMPLES
 from benchmarks.lib.tables import table
 from stowplan import files
-from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.portfolio.context import Options, Report
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.run.messages import CandidateId, Job, WorkerContext
@@ -64,9 +57,6 @@ SMALL = (
 TRIALS = 3
 
 _PR_SET_CHILD_SUBREAPER = 36
-
-#: Graphs with more instructions are left out.
-MOST_NODES = 60
 
 #: The command line.
 PROGRAM = "from stowplan.cli import main; main()"
@@ -99,24 +89,14 @@ def main() -> None:
     parser.add_argument("--examples", nargs="+", metavar="FILE=TARGET", help="instances; of the examples by name")
     parser.add_argument("--repeat", type=int, default=5, help="later calls, and runs of the bare algorithm")
     parser.add_argument("--time-limit", type=float, default=10.0)
-    parser.add_argument("--graphs", nargs="+", type=Path, metavar="FOLDER", help="data-flow graphs, in place of all that")
-    parser.add_argument("--target", default="se", help="of the graphs")
-    parser.add_argument(
-        "--uses", type=int, metavar="N", help="the first plan of a program of so many uses, in place of all that"
-    )
     parser.add_argument("--cache", action="store_true", help="what is found in the plan cache, in place of all that")
     arguments = parser.parse_args()
-    if arguments.graphs:
-        prove_graphs(arguments)
-        return
     # Workers that outlive the command line for a moment are waited for here, and counted.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYTHONPYCACHEPREFIX"] = folder
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        if arguments.uses:
-            first_plans(arguments)
-        elif arguments.cache:
+        if arguments.cache:
             cached_calls(arguments)
         else:
             small_instances(arguments, folder)
@@ -125,8 +105,8 @@ def main() -> None:
 
 def instances(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Paths and targets."""
-    for each in arguments.examples or SMALL:
-        name, _, target = each.partition("=")
+    for example in arguments.examples or SMALL:
+        name, _, target = example.partition("=")
         yield name if os.path.exists(name) else str(EXAMPLES / name), target
 
 
@@ -160,50 +140,6 @@ def pair(seconds: tuple[float, float], factor: int = 1) -> str:
     return " ".join((f"{factor * seconds[0]:.{digits}f}", f"({factor * seconds[1]:.{digits}f})"))
 
 
-def first_plans(arguments: argparse.Namespace) -> None:
-    """Print when the command line says its first plan."""
-    with tempfile.TemporaryDirectory() as folder:
-        chosen = [*instances(arguments)] if arguments.examples else [(generated(folder, arguments.uses), "tpu-v4")]
-        print("| program | uses | first plan | CPU until then |")
-        print("|---|--:|--:|--:|")
-        for path, target in chosen:
-            uses = stowplan.read(path, target=target).use_count
-            found = [first_plan(path, target) for _ in range(arguments.repeat + 1)][1:]
-            wall, processor = (statistics.median(each) for each in zip(*found, strict=True))
-            print(f"| {Path(path).name} | {uses:,} | {wall:.2f} s | {processor:.2f} s |", flush=True)
-
-
-def first_plan(path: str, target: str) -> tuple[float, float]:
-    """Seconds from the start of the command line until it says its first plan, and those of the processor in its process."""
-    began = time.perf_counter()
-    command = [sys.executable, "-c", PROGRAM, "solve", path, "--target", target, "--time-limit", "20"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("[") and "no plan yet" not in line:
-            break
-    seconds = time.perf_counter() - began
-    fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    process.terminate()
-    process.communicate()
-    return seconds, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def generated(folder: str, uses: int) -> str:
-    """An HLO module of layers with skips over eight of them: three uses an instruction."""
-    shape = "f32[512,1024]{1,0}"
-    lines = ["HloModule generated, is_scheduled=true", "", f"ENTRY main (p: {shape[:13]}) -> {shape[:13]} {{"]
-    lines.append(f"  p = {shape} parameter(0)")
-    steps = max(9, uses // 3)
-    for step in range(steps):
-        one = f"a{step - 1}" if step else "p"
-        other = f"a{step - 8}" if step >= 8 else "p"
-        lines.append(f"  {'ROOT ' if step == steps - 1 else ''}a{step} = {shape} add({one}, {other})")
-    path = Path(folder) / "generated.hlo.txt"
-    path.write_text("\n".join([*lines, "}", ""]), encoding="utf-8")
-    return str(path)
-
-
 def cached_calls(arguments: argparse.Namespace) -> None:
     """Print what calls take whose result is in the plan cache: processor time of this process, medians."""
     print("| instance | kind | same object | wall | read anew | wall | digest | verifier | command line | wall |")
@@ -216,14 +152,14 @@ def cached_calls(arguments: argparse.Namespace) -> None:
 
             def again(problem: Any, folder: str = folder) -> tuple[float, float]:
                 used, began = time.process_time(), time.perf_counter()
-                found = stowplan.solve(problem, time_limit=arguments.time_limit, cache=folder)
-                assert "cached" in found.details, found.stop_reason
+                repeated = stowplan.solve(problem, time_limit=arguments.time_limit, cache=folder)
+                assert "cached" in repeated.details, repeated.stop_reason
                 return time.process_time() - used, time.perf_counter() - began
 
             again(problem)
             same = median([again(problem) for _ in range(arguments.repeat)])
             others = [stowplan.read(path, target=target or None) for _ in range(arguments.repeat)]
-            anew = median([again(each) for each in others])
+            anew = median([again(other) for other in others])
             digest = median([timed(files.digest, problem) for _ in range(arguments.repeat)])
             verifier = median([timed(check, kind, problem, result.plan) for _ in range(arguments.repeat)])
             wall, processor = command_line(path, target, arguments.time_limit, "--cache", folder)
@@ -243,7 +179,7 @@ def timed(work: Callable[..., Any], *what: Any) -> tuple[float, float]:
 
 def median(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     """Medians of both."""
-    one, other = (statistics.median(each) for each in zip(*pairs, strict=True))
+    one, other = (statistics.median(column) for column in zip(*pairs, strict=True))
     return one, other
 
 
@@ -252,54 +188,26 @@ def milliseconds(processor: float, wall: float) -> str:
     return f"{1000 * processor:.1f} ms | {1000 * wall:.1f} ms"
 
 
-def prove_graphs(arguments: argparse.Namespace) -> None:
-    """Print when the initiation intervals of graphs were proven."""
-    proven, processor, total = [], [], 0
-    for path in sorted(each for folder in arguments.graphs for each in folder.rglob("*.json")):
-        try:
-            problem = stowplan.read(path, target=arguments.target)
-        except stowplan.StowplanError:
-            continue
-        if kind_of(problem).name != "modulo_scheduling" or len(problem.instructions) > MOST_NODES:
-            continue
-        total += 1
-        used = time.process_time()
-        result = stowplan.solve(problem, time_limit=arguments.time_limit, gap=0.0, candidates="heuristic,exact")
-        processor.append(time.process_time() - used)
-        when = [
-            entry.seconds
-            for entry in result.history
-            if None not in (entry.objective, entry.bound)
-            and decode_objective(entry.objective)[0] == decode_objective(entry.bound)[0]
-        ]
-        proven += when[:1]
-    print(
-        f"{total} graphs of up to {MOST_NODES} instructions on {arguments.target}: II proven for {len(proven)}, after "
-        f"{statistics.median(proven):.2f} s in a median; {statistics.median(processor):.2f} s of the processor for "
-        f"the whole call in a median; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    )
-
-
 def command_line(path: str, target: str, limit: float, *others: str) -> tuple[float, float]:
     """Seconds of the command line in all, and of processors: the best of some calls, each for itself; one more comes before."""
     options = ["--target", target, *others] if target else others
-    found = []
+    times = []
     with tempfile.TemporaryDirectory() as folder:
         command = ["solve", path, *options, "-q", "-o", f"{folder}/plan.json", "--time-limit"]
         # The first may have all bytecode to write.
-        for each in (limit + 60.0, *(limit for _ in range(TRIALS))):
+        for seconds in (limit + 60.0, *(limit for _ in range(TRIALS))):
             used, own, began = _children(), _own_children(), time.perf_counter()
-            subprocess.run([sys.executable, "-c", PROGRAM, *command, str(each)], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([sys.executable, "-c", PROGRAM, *command, str(seconds)], check=True, stdout=subprocess.DEVNULL)
             wall = time.perf_counter() - began
             for process in _own_children() - own:
                 os.waitpid(process, 0)
-            found.append((wall, _children() - used))
-    return best(found[1:])
+            times.append((wall, _children() - used))
+    return best(times[1:])
 
 
 def best(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     """The least of both."""
-    one, other = (min(each) for each in zip(*pairs, strict=True))
+    one, other = (min(column) for column in zip(*pairs, strict=True))
     return one, other
 
 
@@ -311,7 +219,7 @@ def _children() -> float:
 def _own_children() -> set[int]:
     """Processes whose parent this one is."""
     texts = (path.read_text(encoding="ascii") for path in Path("/proc/self/task").glob("*/children"))
-    return {int(each) for text in texts for each in text.split()}
+    return {int(number) for text in texts for number in text.split()}
 
 
 def calls(path: str, target: str, repeat: int, limit: float) -> Any:
@@ -320,7 +228,7 @@ def calls(path: str, target: str, repeat: int, limit: float) -> Any:
     for again in (*(0 for _ in range(TRIALS - 1)), repeat):
         command = [sys.executable, "-c", CALLS, path, target, str(again), str(limit)]
         seconds, kind, status = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-        first, *later = (tuple(each) for each in seconds)
+        first, *later = (tuple(pair) for pair in seconds)
         firsts.append(first)
     return best(firsts), later, kind, status
 
@@ -349,7 +257,7 @@ class Bare:
         for source, plan in self._kind.initial(self._problem).items():
             self._offer(msgspec.json.encode(plan), source)
         # Proofs first: a search may go on for ever where it cannot hear of one.
-        every = sorted(self._kind.candidates(self._problem, options), key=lambda each: each.family != "exact")
+        every = sorted(self._kind.candidates(self._problem, options), key=lambda candidate: candidate.family != "exact")
         for candidate in every:
             if candidate.family == "learned" or candidate.by_name_only or self._is_closed:
                 continue
@@ -373,11 +281,11 @@ class Bare:
             self._context.end_now()
 
     def _offer(self, data: bytes, source: str) -> None:
-        found = check(self._kind, self._problem, self._kind.plan.decode(data))
-        if found.ok and found.objective is not None:
+        verdict = check(self._kind, self._problem, self._kind.plan.decode(data))
+        if verdict.ok and verdict.objective is not None:
             self._sources.add(source)
-            if self._objective is None or found.objective < self._objective:
-                self._objective, self._plan = found.objective, data
+            if self._objective is None or verdict.objective < self._objective:
+                self._objective, self._plan = verdict.objective, data
 
 
 if __name__ == "__main__":

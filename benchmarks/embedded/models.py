@@ -34,7 +34,7 @@ from stowplan import files
 from stowplan.backends.search import solve_with
 from stowplan.backends.tflm import greedy, plan_and_run
 from stowplan.errors import StowplanError
-from stowplan.frontends.arena.format import arena_problem
+from stowplan.frontends.arena import arena_problem
 from stowplan.frontends.arena.tflite_file import ALIGNMENT
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
@@ -273,16 +273,16 @@ def _inputs(content: Any, model: Model) -> dict[str, Any]:
     sizes = dict(text.rsplit("=", 1) for text in model.dim)
     shapes = dict(text.rsplit("=", 1) for text in model.shape)
     constant = {tensor.name for tensor in content.graph.initializer}
-    found = {}
+    inputs = {}
     for value in content.graph.input:
         if value.name not in constant:
             kind = value.type.tensor_type
-            shape = [int(sizes.get(each.dim_param, each.dim_value)) for each in kind.shape.dim]
+            shape = [int(sizes.get(extent.dim_param, extent.dim_value)) for extent in kind.shape.dim]
             shape = [int(size) for size in shapes[value.name].split("x")] if value.name in shapes else shape
             number = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
             chance = np.asarray(np.random.default_rng(0).standard_normal(shape))
-            found[value.name] = chance.astype(number) if number.kind == "f" else np.ones(shape, number)
-    return found
+            inputs[value.name] = chance.astype(number) if number.kind == "f" else np.ones(shape, number)
+    return inputs
 
 
 def summary(rows: Iterable[Row]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import stowplan
 from stowplan.errors import InputError
-from stowplan.frontends.dfg.format import open_loop_body, parse_rules
+from stowplan.frontends.dfg import open_loop_body, parse_rules
 from stowplan.hardware.se import compare
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--inputs", default="instructions", help="as in --set inputs=... (default instructions)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
-    print("| graph | memory | instructions in flows | " + " | ".join(f"delays {each}" for each in DELAYS) + " |")
+    print("| graph | memory | instructions in flows | " + " | ".join(f"delays {delay}" for delay in DELAYS) + " |")
     print("|---|---|---|" + "---|" * len(DELAYS))
     for path in arguments.graphs:
         for memory in MEMORY:

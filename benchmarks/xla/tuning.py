@@ -2,12 +2,11 @@
 
     python -m benchmarks.xla.tuning tpu-v5e --folder DIR --results FILE                        # compile, append to FILE
     python -m benchmarks.xla.tuning tpu-v5e --folder DIR --results FILE --print                # tables of docs/results/xla.md
-    python -m benchmarks.xla.tuning tpu-v4 --folder DIR --results FILE --corpus CORPUS         # programs of the corpus
     python -m benchmarks.xla.tuning all --results FILE --learn stowplan/backends/xla/experience.json --only PROGRAM ...
 
-Programs are those of ``benchmarks/lib/tpu_programs.py``, or of CORPUS (``dump/workloads.py``, named by ``tpu_v4``). Every way
-has ``--compiles`` compiles, XLA's default among them. Compiles are kept in ``--folder``, lines of results in ``--results``: a
-run that was interrupted goes on where it was. Needs jax and libtpu.
+Programs are those of ``benchmarks/lib/tpu_programs.py``. Every way has ``--compiles`` compiles, XLA's default among them.
+Compiles are kept in ``--folder``, lines of results in ``--results``: a run that was interrupted goes on where it was. Needs jax
+and libtpu.
 """
 
 from __future__ import annotations
@@ -29,17 +28,16 @@ from benchmarks.lib.places import ROOT
 from benchmarks.lib.tables import table
 from stowplan.backends.xla import bandit
 from stowplan.backends.xla import run as tuning_run
-from stowplan.backends.xla.budget import PREVIEWS_OF_A_COMPILE
+from stowplan.backends.xla.bandit import PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
-from stowplan.backends.xla.flags import BETWEEN, flags_of
 from stowplan.backends.xla.loop import tune_workload
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS as WAYS_OF_STEERING
 from stowplan.backends.xla.proposals import draws
 from stowplan.backends.xla.score import Score
-from stowplan.backends.xla.steer import DEFAULT, SLICES_OPTION, Steer
+from stowplan.backends.xla.steer import BETWEEN, DEFAULT, SLICES_OPTION, Steer, flags_of
 from stowplan.backends.xla.workload import Workload, by_name
 from stowplan.errors import StowplanError
 from stowplan.hardware.costs.signatures.predictor import Predictor
@@ -74,10 +72,8 @@ FAMILIES = {
 }
 
 
-def workload(name: str, corpus: Path | None) -> Workload:
-    place = "benchmarks.lib.tpu_programs:make" if corpus is None else "benchmarks.xla.workloads:make"
-    path = [str(ROOT)] if corpus is None else [str(ROOT), str(corpus / "dump")]
-    return by_name(f"{place}({name})", search_path=path, name=name)
+def workload(name: str) -> Workload:
+    return by_name(f"benchmarks.lib.tpu_programs:make({name})", search_path=[str(ROOT)], name=name)
 
 
 def family(name: str) -> str:
@@ -127,7 +123,7 @@ def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[tupl
 def by_lot_alone() -> Iterator[None]:
     """The loop without flags, and without any way of steering but orders by lot."""
     with (
-        patch.object(tuning_run, "WAYS", [each for each in WAYS_OF_STEERING if each.name == "draw"]),
+        patch.object(tuning_run, "WAYS", [way for way in WAYS_OF_STEERING if way.name == "draw"]),
         patch.object(tuning_run, "flags_of", lambda chip: {}),
     ):
         yield
@@ -152,7 +148,7 @@ LOOPS: dict[str, Callable[[], AbstractContextManager[None]]] = {
 
 def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One line of results."""
-    job, chip = workload(name, options.corpus), options.chip
+    job, chip = workload(name), options.chip
     spent: list[float] = []
     if way in LOOPS:
         known = shipped().without([family(name)]) if way in ("loop", "one predictor", "flags first") else Experience()
@@ -165,7 +161,7 @@ def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str
         with LOOPS[way]():
             tuning = tune_workload(job, **given, experience=known, predictor=predictor)
         trials = [trial for trial in tuning.trials if not trial.error]
-        scores = [Score(each.cycles, each.stall_cycles, each.copy_cycles, each.careful_copy_cycles) for each in trials]
+        scores = [Score(trial.cycles, trial.stall_cycles, trial.copy_cycles, trial.careful_copy_cycles) for trial in trials]
         ways = [trial.way for trial in trials]
         numbers = [number for number, trial in enumerate(tuning.trials, 1) if not trial.error]
         spent = [at + trial.previews / PREVIEWS_OF_A_COMPILE for at, trial in zip(numbers, trials, strict=True)]
@@ -223,13 +219,13 @@ def print_tables(lines: list[dict[str, Any]]) -> None:
         for name in sorted({line["program"] for line in ours}, key=lambda name: (name in tpu_programs.HELD_OUT, name)):
             row = [name, "yes" if name in tpu_programs.HELD_OUT else ""]
             for way in ways:
-                found = [line for line in ours if (line["program"], line["way"]) == (name, way)]
-                row.append(f"{statistics.mean(map(gain, found)):.2f}" if found else "")
+                of_way = [line for line in ours if (line["program"], line["way"]) == (name, way)]
+                row.append(f"{statistics.mean(map(gain, of_way)):.2f}" if of_way else "")
                 if way == "loop":
                     counts = ("estimated", "without copies")
-                    row += [f"{statistics.mean(gain(line, key) for line in found):.2f}" if found else "" for key in counts]
-                if found:
-                    curve = [statistics.mean(gain(line, compiles=count) for line in found) for count in WITHIN]
+                    row += [f"{statistics.mean(gain(line, key) for line in of_way):.2f}" if of_way else "" for key in counts]
+                if of_way:
+                    curve = [statistics.mean(gain(line, compiles=count) for line in of_way) for count in WITHIN]
                     curves.setdefault(way, []).append(curve)
             most.append(max(gain(line) for line in ours if line["program"] == name))
             rows.append([*row, f"{most[-1]:.2f}"])
@@ -237,21 +233,21 @@ def print_tables(lines: list[dict[str, Any]]) -> None:
         print(f"\n{chip}\n\n{table(rows, ['program', 'held out', *heads, 'any'])}\n")
         print(f"any: mean {statistics.mean(most):.2f}\n")
         means = [
-            [way, str(len(found)), *(f"{statistics.mean(column):.2f}" for column in zip(*found, strict=True))]
-            for way, found in curves.items()
+            [way, str(len(of_way)), *(f"{statistics.mean(column):.2f}" for column in zip(*of_way, strict=True))]
+            for way, of_way in curves.items()
         ]
         print(table(means, ["mean", "programs", *(f"within {count}" for count in WITHIN)]))
 
 
 def learn(lines: list[dict[str, Any]]) -> Experience:
     """How often each way won on each program and chip, all runs of the loop and of single flags together."""
-    found: dict[tuple[str, str], EarlierProgram] = {}
+    programs: dict[tuple[str, str], EarlierProgram] = {}
     first_steers = dict[tuple[str, str], list[float]]()
     for line in lines:
         if not line["features"] or line["way"] not in ("loop", "flags"):
             continue
         key = line["chip"], line["program"]
-        ways, gains = (dict(found[key].ways), dict(found[key].gains)) if key in found else ({}, {})
+        ways, gains = (dict(programs[key].ways), dict(programs[key].gains)) if key in programs else ({}, {})
         best, steered = line["totals"][0], False
         flags = flags_of(xla_chip(line["chip"]))
         for name, total in zip(line["ways"][1:], line["totals"][1:], strict=True):
@@ -271,15 +267,15 @@ def learn(lines: list[dict[str, Any]]) -> Experience:
             wins, tries = ways.get(way, (0, 0))
             ways[way] = wins + (total < 0.999 * best), tries + 1
             best = min(best, total)
-        rounded = tuple(round(each, 3) for each in line["features"])
-        found[key] = EarlierProgram(
+        rounded = tuple(round(feature, 3) for feature in line["features"])
+        programs[key] = EarlierProgram(
             family=family(key[1]),
             target=key[0],
             features=rounded,
             ways=dict(sorted(ways.items())),
             gains=dict(sorted(gains.items())),
         )
-    return Experience(programs=tuple(found[key] for key in sorted(found)))
+    return Experience(programs=tuple(programs[key] for key in sorted(programs)))
 
 
 def main() -> None:
@@ -288,7 +284,6 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where compiles are kept")
     parser.add_argument("--results", type=Path, required=True, help="lines of results, appended to")
     parser.add_argument("--predictors", type=Path, help="of CHIP/PROGRAM.npz, where nothing was learned of the program")
-    parser.add_argument("--corpus", type=Path, help="programs of this corpus, instead of the benchmark's own")
     parser.add_argument("--only", nargs="*", help="programs, instead of all")
     parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--seeds", type=int, default=3, help="seeds of what has chance in it (default: %(default)s)")
@@ -297,8 +292,6 @@ def main() -> None:
     parser.add_argument("--learn", type=Path, metavar="FILE", help="write what the runs teach, compile nothing")
     options = parser.parse_args()
     names = options.only or [*tpu_programs.DEVELOPMENT, *tpu_programs.HELD_OUT]
-    if options.corpus and not options.only:
-        names = sorted(path.name.partition(".")[0] for path in (options.corpus / "tpu_v4").glob("*.hlo.txt.gz"))
     lines = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
     if options.print or options.learn:
         lines = [line for line in lines if options.chip in ("all", line["chip"]) and line["program"] in names]

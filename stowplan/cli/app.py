@@ -90,8 +90,8 @@ _COMMANDS = {
     "fit-jax": "fit_jax",
     "show": "inspect",
     "targets": "inspect",
-    "settings": "settings",
-    "show-versions": "versions",
+    "settings": "inspect",
+    "show-versions": "inspect",
 }
 
 #: What each group of commands is for, and its commands.

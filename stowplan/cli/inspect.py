@@ -1,9 +1,16 @@
-"""Commands that look at what is there: ``verify`` and ``show`` at plans, ``targets``, and ``cache`` at a plan cache."""
+"""Commands that look at what is there: ``verify`` and ``show`` at plans, ``cache`` at a plan cache, ``targets``, ``settings``,
+``show-versions``.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -14,8 +21,10 @@ from stowplan.cli.output import note, open_noting, say, say_json
 from stowplan.cli.outputs import Outputs, check_outputs, check_picture
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.options import ReadOptions
+from stowplan.report.text import aligned
 from stowplan.result_text import format_gap
 from stowplan.units import PS
+from stowplan.version import VERSION
 
 if TYPE_CHECKING:
     from stowplan.certificates.checker import Verdict
@@ -255,3 +264,75 @@ def cache_info_command(
 def cache_clear_command(folder: CacheFolder = None) -> None:
     """Throw away all results of a plan cache."""
     say(f"{folder}: threw away {_cache(folder).clear()} results")
+
+
+class Setting(NamedTuple):
+    """A row of the list."""
+
+    heading: str
+    """What it is for: inputs, searches, or one command."""
+    usage: str
+    text: str
+
+
+def settings() -> Iterator[Setting]:
+    """All settings of all commands, each once."""
+    from stowplan.cli.app import commands
+    from stowplan.frontends.dfg import RULES, values_of
+
+    seen = set()
+    for command, function in commands().items():
+        for name, declared in getattr(function, "settings", {}).items():
+            heading = declared.heading or f"stowplan {command}"
+            if (heading, name) in seen:
+                continue
+            seen.add((heading, name))
+            if name == "rules":
+                yield from (Setting(heading, f"{rule}=VALUE", f"A rule: {values_of(rule)}.") for rule in RULES)
+            else:
+                yield Setting(heading, declared.usage, declared.help)
+
+
+def settings_command() -> None:
+    """List what --set NAME=VALUE takes, by what it is for."""
+    rows = list(settings())
+    for number, heading in enumerate(dict.fromkeys(row.heading for row in rows)):
+        lines = aligned([(f"  {row.usage}", row.text) for row in rows if row.heading == heading], ("", ""))
+        say(("\n" if number else "") + "\n".join([f"{heading}:", *lines]))
+
+
+#: What plans depend on, and what extras bring.
+PACKAGES = (
+    *("numpy", "scipy", "ortools", "highspy", "pulp", "numba", "joblib", "msgspec", "typer", "rich"),
+    *("torch", "torch-geometric", "gymnasium", "sb3-contrib", "onnx", "executorch", "tflite-micro", "jax", "jaxlib", "libtpu"),
+    *("scikit-learn", "distributed", "islpy", "matplotlib"),
+)
+
+
+def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False) -> None:
+    """Print versions and machine, for a report of a bug."""
+    details = versions()
+    say_json(details) if as_json else say("\n".join(aligned([(name, str(value)) for name, value in details.items()], ("", ""))))
+
+
+def versions() -> dict[str, str | int]:
+    """Versions and facts by name; those of packages are read from their metadata."""
+    from stowplan.compiled.library import trouble
+
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return {
+        "stowplan": VERSION,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": platform.platform(),
+        "processor cores": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1,
+        "heuristics": trouble() or "compiled",
+        "executable": sys.executable,
+        **{name: _version(name) for name in PACKAGES},
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -183,7 +183,7 @@ def names_of(settings: Mapping[str, Option]) -> list[str]:
 
 def _rules() -> Collection[str]:
     # Not at the top: what reads loop bodies takes time to import.
-    from stowplan.frontends.dfg.format import RULES
+    from stowplan.frontends.dfg import RULES
 
     return RULES
 

@@ -18,7 +18,7 @@ from stowplan.cli.output import ProgressPrinter, note, say, say_json
 from stowplan.cli.outputs import Depfile, Emit, Outputs, named_paths, write_depfile
 from stowplan.deadline import limit_after, read_within
 from stowplan.errors import UsageError
-from stowplan.frontends.format import Opened
+from stowplan.frontends.formats import Opened
 from stowplan.frontends.options import ReadOptions
 from stowplan.portfolio.context import SEARCH_OPTIONS, Options
 from stowplan.result import Result

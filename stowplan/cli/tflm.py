@@ -137,16 +137,16 @@ def _certified(planned: Planned, seconds: float, should_stop: Callable[[], bool]
 
 
 def _content(path: Path, planned: Planned, run: Run | None) -> bytes:
-    from stowplan.backends.tflm import sources
+    from stowplan.backends.tflm.write import cc_header, cc_source
 
     if path.suffix == ".tflite":
         return planned.data
     if path.suffix == ".json":
         return files.encode(_as_json(planned, run))
     if path.suffix == ".cc":
-        return sources.source(path.stem, planned.data)
+        return cc_source(path.stem, planned.data)
     sizes = {"head": planned.summary.head} if run is None else {"": run.arena, "head": run.head, "tail": run.tail}
-    return sources.header(path.stem, planned.data, sizes)
+    return cc_header(path.stem, planned.data, sizes)
 
 
 def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:

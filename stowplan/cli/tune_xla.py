@@ -145,7 +145,7 @@ def tune_xla_command(
             say("\n".join((tuning.summary(), *_how_to_set(tuning, written))))
         if report is not None and folder is not None:
             # Last, for it is what takes longest, and what may fail.
-            from stowplan.report.xla.page import save_tuning_report
+            from stowplan.report.xla import save_tuning_report
 
             save_tuning_report(report, tuning, folder)
     raise typer.Exit(INTERRUPTED if tuning.stop_reason == "cancelled" else 0)

@@ -18,7 +18,7 @@ from stowplan import files
 from stowplan.errors import InputError, MissingDependencyError, first_line, naming, to_install
 from stowplan.frontends import shape_inference
 from stowplan.frontends.onnx_sizes import check_told, fix_sizes, graphs_of, is_fixed
-from stowplan.frontends.told_sizes import NONE, ToldSizes
+from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
 from stowplan.log import warn_unmodelled
 
 #: Nodes at most, once functions of the model stand in line: a few that call each other twice are any number of nodes.
@@ -130,7 +130,7 @@ class OnnxFile:
             raise InputError(f"found an attribute without a value: {error}", place=f"operator {node.output[0]}") from error
 
 
-def read_onnx_file(path: str | Path, told: ToldSizes = NONE, *, with_bodies: bool = False) -> OnnxFile:
+def read_onnx_file(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, with_bodies: bool = False) -> OnnxFile:
     """Read an ONNX model; whoever goes on with it does so :func:`~stowplan.errors.naming` the path, too.
 
     Parameters
@@ -179,7 +179,7 @@ def _read_graph(
         for graph in graphs:
             _check_splits(graph)
             missing |= _fetch_numbers(graph, Path(path).parent, onnx)
-        model = shape_inference.infer(model, forget=told != NONE)
+        model = shape_inference.infer(model, forget=told != NOTHING_TOLD)
     except InputError:
         raise
     except Exception as error:

@@ -13,11 +13,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stowplan.errors import InputError
-from stowplan.frontends.told_sizes import ToldSizes, as_typed, likely
+from stowplan.frontends.options import ToldSizes, as_typed
 
 #: Types of whole numbers, and the fields of tensors that hold them: INT32, INT64, BOOL.
 _WHOLE = {6: "int32_data", 7: "int64_data", 9: "int32_data"}
 _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+
+#: What open sizes are in examples of what to type: by parts of their names, then by their place among so many dimensions.
+_BY_NAME = (
+    (("batch", "num_images"), 1),
+    (("channel",), 3),
+    (("height", "width", "image"), 224),
+    (("past",), 127),
+    (("sample", "audio", "wave"), 16_000),
+    (("seq", "len", "time", "token", "frames"), 128),
+)
+_BY_LETTER = {"n": 1, "b": 1, "c": 3, "h": 224, "w": 224, "t": 128, "s": 128, "l": 128}
 
 
 def graphs_of(graph: Any) -> Iterator[Any]:
@@ -217,3 +228,16 @@ def _number(name: str, dims: Mapping[str, int]) -> int | None:
         return value(tree)
     except (KeyError, ZeroDivisionError):
         return None
+
+
+def likely(name: str, place: int, channels: int | None = None) -> int:
+    """A size that a dimension may well have, for examples: by its name, else by its place in a shape.
+
+    ``channels`` is the dimension of an image's channels; None where the shape is none of an image.
+    """
+    text = name.lower()
+    for words, size in _BY_NAME:
+        if any(word in text for word in words):
+            return size
+    by_place = 1 if place == 0 else 128 if channels is None else 3 if place == channels else 224
+    return _BY_LETTER.get(text, by_place)

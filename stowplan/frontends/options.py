@@ -1,21 +1,20 @@
 """What may be said of an input beside its path.
 
-Which files take an option is said by their format (:attr:`~stowplan.frontends.format.InputFormat.accepts`), which finished
+Which files take an option is said by their format (:attr:`~stowplan.frontends.formats.InputFormat.accepts`), which finished
 problems by their kind (:attr:`~stowplan.kinds.BaseKind.amends`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
 from stowplan.arguments import flag, show, whole
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.told_sizes import ToldSizes, as_texts, told_sizes
 from stowplan.options import ALL_INPUTS, GRAPHS, LOOP_BODIES, NETWORKS, PROGRAMS, Option, declared, fields_of
 
 _program, _network, _loop_body = partial(Option, PROGRAMS), partial(Option, NETWORKS), partial(Option, LOOP_BODIES)
@@ -66,7 +65,7 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadOptions(SharedOptions, frozen=True, kw_only=True):
-    """All options of all front ends; each takes some of them (:attr:`~stowplan.frontends.format.InputFormat.accepts`)."""
+    """All options of all front ends; each takes some of them (:attr:`~stowplan.frontends.formats.InputFormat.accepts`)."""
 
     target: Annotated[
         str | Path | None,
@@ -184,3 +183,60 @@ def spelt_all(names: Collection[str]) -> str:
     settings = ", ".join(option.label for option in chosen if not option.flag)
     flags = [option.flag for option in chosen if option.flag]
     return ", ".join([*flags, *([f"--set {settings}"] if settings else [])]) or "no options"
+
+
+#: Sizes are at most so large.
+_MOST_SIZE = 1 << 40
+
+
+class ToldSizes(NamedTuple):
+    """What is told."""
+
+    dims: Mapping[str, int]
+    """Dimensions by name."""
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of values by name."""
+
+
+NOTHING_TOLD = ToldSizes({}, {})
+
+
+def as_texts(name: str, given: Any) -> tuple[str, ...]:
+    """Values of an option as texts ``NAME=SIZES``, given as such texts, or by name; UsageError for what is none of these."""
+    if given is None:
+        return ()
+    if isinstance(given, Mapping):
+        given = [f"{key}={as_typed(size if isinstance(size, Sequence) else (size,))}" for key, size in given.items()]
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(f"found {name} {show(given)}, expected a list of NAME=SIZES")
+    texts = tuple(given)
+    told: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        key, sizes = _parsed(name, text)
+        if told.setdefault(key, sizes) != sizes:
+            raise UsageError(f"--{name}: found {as_typed(told[key])} and {as_typed(sizes)} for {key!r}, expected one")
+    return texts
+
+
+def as_typed(shape: Iterable[Any] | None) -> str:
+    """A shape as it is typed: ``1x3x224x224``."""
+    return "x".join(map(str, shape or ()))
+
+
+def told_sizes(dims: Iterable[str], shapes: Iterable[str]) -> ToldSizes:
+    """What texts tell that :func:`as_texts` has looked at."""
+    return ToldSizes(
+        {name: sizes[0] for name, sizes in (_parsed("dim", text) for text in dims)},
+        dict(_parsed("shape", text) for text in shapes),
+    )
+
+
+def _parsed(option: str, text: Any) -> tuple[str, tuple[int, ...]]:
+    """Name and sizes. The name may have signs of equality, too; a scalar has no sizes."""
+    name, _, sizes = text.rpartition("=") if isinstance(text, str) else ("", "", "")
+    parts = sizes.split("x") if sizes or option == "dim" else []
+    is_right = name and all(part.isascii() and part.isdigit() and 0 < int(part[:20]) <= _MOST_SIZE for part in parts)
+    if not is_right or (option == "dim" and len(parts) != 1):
+        expected = "NAME=SIZE, as batch=1" if option == "dim" else "NAME=SIZES, as x=1x3x224x224"
+        raise UsageError(f"--{option}: found {show(text)}, expected {expected}, sizes 1 to 2^40")
+    return name, tuple(map(int, parts))

@@ -6,7 +6,7 @@ import difflib
 
 from stowplan import files, kinds
 from stowplan.errors import InputError
-from stowplan.frontends.format import InputFormat, Opened, Source
+from stowplan.frontends.formats import InputFormat, Opened, Source
 from stowplan.frontends.options import ReadOptions
 from stowplan.models.packing import csv_files
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from stowplan import files, kinds
 from stowplan.errors import UsageError
-from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
-from stowplan.frontends.formats import check_name, format_of, formats, look
+from stowplan.frontends.formats import InputFormat, Opened, Source, TargetFamily, check_name, format_of, formats, look
 from stowplan.frontends.options import ReadOptions, spelt, spelt_all
 from stowplan.log import UnmodelledWarning, collecting_unmodelled, unmodelled_lines
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from stowplan.child_process import ChildProcess, describe_end, read_message, write_encoded
 from stowplan.errors import InputError, first_line
-from stowplan.frontends import shape_folding
+from stowplan.frontends import onnx_shapes
 
 #: Bytes of a weight that are sent, at most; whole numbers are always sent, since shapes may be computed with them.
 _MAX_SENT = 1 << 15
@@ -132,7 +132,7 @@ def _serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
     with contextlib.suppress(BrokenPipeError):
         while (data := read_message(incoming)) is not None:
             try:
-                model = shape_folding.inferred(onnx.ModelProto.FromString(data[1:]), forget=data[:1] == _FORGET)
+                model = onnx_shapes.inferred(onnx.ModelProto.FromString(data[1:]), forget=data[:1] == _FORGET)
                 answer = _DONE + model.SerializeToString()
             except Exception as error:
                 # protobuf and onnx raise errors of many types, over several lines.

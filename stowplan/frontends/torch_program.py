@@ -11,34 +11,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from stowplan.errors import InputError, MissingDependencyError, first_line, to_install
+from stowplan.frontends import known
 from stowplan.log import warn_unmodelled
 
+_KNOWN = known("torch")["programs"]
 #: Namespaces of operators that hold what they read and write, and nothing that matters beside.
-_NAMESPACES = frozenset(("aten", "prims", "inductor_prims", "quantized_decomposed", "_c10d_functional"))
-
+_NAMESPACES = frozenset(_KNOWN["namespaces"].split())
 #: Operators of ATen that run as several others where no kernel fuses these, by the names of their schemas.
-_SEVERAL = frozenset(
-    [
-        "aten::scaled_dot_product_attention",
-        "aten::einsum",
-        "aten::cross_entropy_loss",
-        "aten::cosine_similarity",
-        "aten::cdist",
-        "aten::ctc_loss",
-        "aten::bilinear",
-        "aten::lstm",
-        "aten::lstm_cell",
-        "aten::gru",
-        "aten::gru_cell",
-        "aten::rnn_tanh",
-        "aten::rnn_relu",
-        "aten::embedding_bag",
-        "aten::_native_multi_head_attention",
-        "aten::_transformer_encoder_layer_fwd",
-        "aten::tensordot",
-        "aten::triplet_margin_loss",
-    ]
-)
+_SEVERAL = frozenset(f"aten::{name}" for name in _KNOWN["several"].split())
 
 
 def import_torch(what: str) -> Any:

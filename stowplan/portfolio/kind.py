@@ -134,7 +134,7 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     """Imports what most calls go without."""
     presenter: Callable[[Kind[Any, Any]], Any] | None = None
     """Imports and makes its :class:`stowplan.report.presenter.Presenter`; without it there is the ``PRESENTER`` of
-    ``report/<kind>/presenter.py``, or the generic one."""
+    ``report/<kind>.py``, or the generic one."""
 
     def finish(self, problem: P, plan: Q, objective: int) -> Q:
         """A plan with the verified objective and the kind's :attr:`labels` written into it."""

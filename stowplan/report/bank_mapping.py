@@ -12,12 +12,11 @@ from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.report import scene
-from stowplan.report.colours import PALETTE
+from stowplan.report.colours import PALETTE, TIER_COLOURS
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, shorten, text_table
-from stowplan.report.tier_placement.maps import TIER_COLOURS
 from stowplan.result import Result
 from stowplan.units import format_apart
 
@@ -168,9 +167,9 @@ def totals(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> list[tuple[st
 
     Unlike sums look unlike.
     """
-    found = [(label, *moved(problem, plan)) for label, plan in plans]
-    texts = format_apart((copied + outside for _, copied, outside in found), format_bytes)
-    return [(label, copied, outside, texts[copied + outside]) for label, copied, outside in found]
+    bars = [(label, *moved(problem, plan)) for label, plan in plans]
+    texts = format_apart((copied + outside for _, copied, outside in bars), format_bytes)
+    return [(label, copied, outside, texts[copied + outside]) for label, copied, outside in bars]
 
 
 def bytes_on_chip(problem: Problem, plan: Plan) -> NDArray[np.int64]:
@@ -290,8 +289,8 @@ def _tensor(problem: Problem, plan: Plan, number: int, colours: dict[str, str]) 
 
 def _layout_colours(problem: Problem, plan: Plan) -> dict[str, str]:
     """Colours of the layouts that tensors have of their own, unspread first."""
-    found = {layout_class(problem, number, layout) for number, layout in enumerate(plan.layouts)}
-    ordered = sorted(found, key=lambda name: (name != "unspread", name))
+    classes = {layout_class(problem, number, layout) for number, layout in enumerate(plan.layouts)}
+    ordered = sorted(classes, key=lambda name: (name != "unspread", name))
     return {name: "#9aa7b5" if name == "unspread" else PALETTE[at % len(PALETTE)] for at, name in enumerate(ordered)}
 
 
@@ -300,7 +299,7 @@ def _operators(problem: Problem) -> scene.Axis:
     count = len(problem.operators)
     if 0 < count <= 12:
         return scene.Axis(
-            0, count, [(at + 0.5, shorten(each.name, 12)) for at, each in enumerate(problem.operators)], "operator"
+            0, count, [(at + 0.5, shorten(operator.name, 12)) for at, operator in enumerate(problem.operators)], "operator"
         )
     return scene.number_axis(0, max(1, count), "operator")
 

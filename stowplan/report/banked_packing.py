@@ -68,7 +68,7 @@ class BankedPackingPresenter(DrawingPresenter):
             rows = bank_rows(problem, plan)
             panels: list[Panel] = []
             for bank in sorted(range(len(problem.banks)), key=lambda bank: (problem.banks[bank].cost, bank)):
-                capacity, highest = problem.banks[bank].capacity, max(1, *(each[bank].height for each in columns))
+                capacity, highest = problem.banks[bank].capacity, max(1, *(its_layouts[bank].height for its_layouts in columns))
                 top = max(capacity, 1) if capacity <= _FAR * highest else highest
                 title = f"{rows[bank][0]}: {rows[bank][5]} of the traffic, {rows[bank][2]} of {rows[bank][3]} bytes"
                 boxes = boxes_of(problem, layouts[bank], colours)
@@ -88,14 +88,14 @@ class BankedPackingPresenter(DrawingPresenter):
         """The banks of the plan as a table, and the layout of each that is not empty."""
         plan = plans[0][1]
         head = ("Bank:n", "Cost:r", "Used:r", "Capacity:r", "Buffers:r", "Traffic:r")
-        found = [Section("Banks", table("What each bank holds", head, bank_rows(problem, plan)))]
+        sections = [Section("Banks", table("What each bank holds", head, bank_rows(problem, plan)))]
         layouts = bank_layouts(problem, plan)
         colours = assign_colours(layout.boxes for layout in layouts)
         for bank, layout in zip(problem.banks, layouts, strict=True):
             if layout.boxes:
                 drawn = plot(bank.name, layout, axis_top([layout]), boxes_of(problem, layout, colours))
-                found.append(layouts_section([layout], [drawn], details, f"Layout of {bank.name}"))
-        return found
+                sections.append(layouts_section([layout], [drawn], details, f"Layout of {bank.name}"))
+        return sections
 
 
 def _cost(problem: Problem, plan: Plan) -> int:
@@ -107,7 +107,7 @@ def bank_layouts(problem: Problem, plan: Plan) -> list[Layout]:
     """A layout for each bank; the owners of its boxes are numbers of the problem's buffers. All have the same span of time."""
     start = min((buffer.lower for buffer in problem.buffers), default=0)
     end = max((buffer.upper for buffer in problem.buffers), default=1)
-    found = []
+    layouts = []
     for bank, memory in enumerate(problem.banks):
         numbers = [number for number, at in enumerate(plan.banks) if at == bank]
         inside = packing.Problem(
@@ -126,8 +126,8 @@ def bank_layouts(problem: Problem, plan: Plan) -> list[Layout]:
         offsets = tuple(plan.offsets[number] for number in numbers)
         layout = build_layout(inside, packing_plan.Plan(problem=inside.digest, objective=0, offsets=offsets))
         boxes = tuple(replace(box, owner=numbers[box.owner]) for box in layout.boxes)
-        found.append(replace(layout, boxes=boxes, start=start, end=end))
-    return found
+        layouts.append(replace(layout, boxes=boxes, start=start, end=end))
+    return layouts
 
 
 def boxes_of(problem: Problem, layout: Layout, colours: dict[int, int]) -> Boxes:

@@ -9,6 +9,9 @@ PALETTE = (
     *("#a596d2", "#5a9696", "#d26978", "#ffd2b4", "#ff96b4", "#78c3d2", "#00965a", "#b4d287", "#d29669"),
 )
 
+#: Slow to fast: dark red, amber, blue, then more for chips with more tiers. Told apart with colour-blind eyes, and in grey.
+TIER_COLOURS = ("#8c2d3c", "#e8b13a", "#4b90c8", "#2d5a3c", "#b48cd2", "#5a5a5a")
+
 #: Colours by what they are for: light, as in files, and dark. The page follows the reader's scheme.
 THEME = {
     "paper": ("#ffffff", "#14171b"),
@@ -25,6 +28,11 @@ THEME = {
     "note": ("#fff6df", "#33290f"),
     "note-line": ("#d9a514", "#b98d1a"),
 }
+
+
+def tier_colour(tier: int) -> str:
+    """Colour of a tier in all pictures."""
+    return TIER_COLOURS[tier % len(TIER_COLOURS)]
 
 
 def on_paper(colour: str) -> str:

@@ -122,11 +122,11 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
 def _warnings(result: Result) -> str:
     """Warnings, and why there is no plan."""
     why = result.details.get("explanation")
-    found = f"<p><strong>No plan:</strong> {escape(str(why))}</p>" if why else ""
-    found += f"<p><strong>Assuming:</strong> {escape('; '.join(result.assumed))}</p>" if result.assumed else ""
+    explained = f"<p><strong>No plan:</strong> {escape(str(why))}</p>" if why else ""
+    explained += f"<p><strong>Assuming:</strong> {escape('; '.join(result.assumed))}</p>" if result.assumed else ""
     if not result.warnings:
-        return f'<section class="warnings" aria-label="Explanation">{found}</section>' if found else ""
-    return found + warnings_box(result.warnings)
+        return f'<section class="warnings" aria-label="Explanation">{explained}</section>' if explained else ""
+    return explained + warnings_box(result.warnings)
 
 
 def _convergence(result: Result, presenter: Presenter) -> str:
@@ -149,7 +149,9 @@ def _candidates(result: Result, presenter: Presenter) -> str:
     if not result.candidates:
         return ""
 
-    texts = format_values((value for each in result.candidates for value in (each.objective, each.bound)), result.unit)
+    texts = format_values(
+        (value for candidate in result.candidates for value in (candidate.objective, candidate.bound)), result.unit
+    )
 
     def row(candidate: CandidateReport) -> tuple[str, ...]:
         verified = {"rejected": "no"}.get(candidate.outcome, "–" if candidate.objective is None else "yes")

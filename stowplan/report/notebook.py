@@ -44,10 +44,19 @@ def result_html(result: Result) -> str:
     if "explanation" in result.details:
         rows.append(("because", cut(str(result.details["explanation"]))))
     rows += [("assuming", cut(assumption)) for assumption in result.assumed]
-    ordered = sorted(result.candidates, key=lambda each: (each.objective is None, each.objective or 0))[:MOST_CANDIDATES]
+    ordered = sorted(result.candidates, key=lambda candidate: (candidate.objective is None, candidate.objective or 0))[
+        :MOST_CANDIDATES
+    ]
     candidates = [
-        (each.name, shown[each.objective], shown[each.bound], f"{each.seconds:.2f}", each.outcome, cut(each.note))
-        for each in ordered
+        (
+            candidate.name,
+            shown[candidate.objective],
+            shown[candidate.bound],
+            f"{candidate.seconds:.2f}",
+            candidate.outcome,
+            cut(candidate.note),
+        )
+        for candidate in ordered
     ]
     head = ("Candidate", "Objective:r", "Bound:r", "Seconds:r", "Outcome", "Note:o")
     parts = [

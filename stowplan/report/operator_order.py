@@ -111,7 +111,7 @@ def _at_the_peak(profile: Profile) -> Section:
         for buffer, offset in zip(profile.lives.packing.buffers, profile.lives.offsets(profile.plan).offsets, strict=True)
         if buffer.lower <= moment < buffer.upper and buffer.size
     ]
-    live.sort(key=lambda each: (-each[0].size, each[0].id))
+    live.sort(key=lambda placed: (-placed[0].size, placed[0].id))
     rows = [
         (buffer.id, f"{buffer.size:,}", f"{offset:,}", f"[{buffer.lower:,}, {buffer.upper:,})") for buffer, offset in live[:TOP]
     ]
@@ -156,11 +156,11 @@ def plot(profiles: Sequence[tuple[str, Profile]], bound: int | None = None) -> s
     marks += [scene.Line(scene.steps(edges, profile.live.tolist()), scene.RULE) for _, profile in profiles[1:]]
     legend = [
         scene.Key(
-            shorten(f"{label}: peak {format_bytes(each.peak, 6)}, arena {format_bytes(each.plan.arena, 6)}", 60),
+            shorten(f"{label}: peak {format_bytes(profile.peak, 6)}, arena {format_bytes(profile.plan.arena, 6)}", 60),
             scene.RULE if number else scene.USAGE,
             "line" if number else "patch",
         )
-        for number, (label, each) in enumerate(profiles)
+        for number, (label, profile) in enumerate(profiles)
     ]
     if bound is not None:
         marks.append(scene.level(across, bound, scene.DASHED))

@@ -100,9 +100,9 @@ class PackingPresenter(DrawingPresenter):
         """The layout, and the largest buffers."""
         layouts = [(label, build_layout(problem, plan)) for label, plan in plans]
         colours = assign_colours(layout.boxes for _, layout in layouts)
-        found = [snapshot.section(result.details["snapshot"])] if "snapshot" in result.details else []
+        of_snapshot = [snapshot.section(result.details["snapshot"])] if "snapshot" in result.details else []
         return [
-            *found,
+            *of_snapshot,
             layouts_section([layout for _, layout in layouts], plots(layouts, colours), details),
             _buffers(problem, plans[0][1], colours),
         ]

@@ -103,21 +103,21 @@ class _Layout:
 
     def _place_row(self, row: Sequence[scene.Plot], top: float, width: float, margin: float) -> float:
         """Place the plots of a row side by side, ``margin`` left of each; write what stands around them; where the row ends."""
-        each = (width - _BETWEEN * (len(row) - 1)) / len(row)
+        plot_width = (width - _BETWEEN * (len(row) - 1)) / len(row)
         ends, places, keys = [], [], dict[scene.Key, None]()
         for number, plot in enumerate(row):
-            left = _MARGIN + number * (each + _BETWEEN)
+            left = _MARGIN + number * (plot_width + _BETWEEN)
             inner, at = left + margin, top
             if plot.heading:
-                room = int((left + each - inner) / _HEADING / _LETTER)
+                room = int((left + plot_width - inner) / _HEADING / _LETTER)
                 self._write(inner, at + _HEADING / 2, shorten(plot.heading, room), _HEADING, "ink")
                 at += _HEADING + 8
             for panel in plot.panels:
                 if panel.title:
-                    room = int((left + each - inner) / _PANEL / _LETTER)
+                    room = int((left + plot_width - inner) / _PANEL / _LETTER)
                     self._write(inner, at + _PANEL / 2, shorten(panel.title, room), _PANEL, "ink")
                     at += _PANEL + 6
-                places.append(Place(plot.across, panel, inner, left + each, at, at + panel.height))
+                places.append(Place(plot.across, panel, inner, left + plot_width, at, at + panel.height))
                 if panel.up.title:
                     middle = scene.Text(left + _SMALL / 2, at + panel.height / 2, panel.up.title, _SMALL, is_turned=True)
                     self.paper.items.append(middle)
@@ -147,22 +147,22 @@ class _Layout:
             if panel.is_framed:
                 self._form("ML", [(place.left, y), (place.right, y)], scene.GRID)
             self._write(place.left - 5, y, text, _SMALL, "soft", "end")
-        found = []
+        with_names = []
         for mark in panel.marks:
             self.paper.items += _drawn(mark, place)
             if isinstance(mark, Boxes):
-                found.append((place, mark))
+                with_names.append((place, mark))
         if panel.is_framed:
             corners = [(place.left, place.top), (place.left, place.bottom), (place.right, place.bottom)]
             self._form("MLL", corners, scene.Style(stroke="soft", width=0.8))
-        return found
+        return with_names
 
     def _form(self, ops: str, points: Sequence[scene.Point], style: scene.Style) -> None:
         self.paper.items.append(Form(ops, points, style))
 
     def _name(self, drawn: Sequence[list[tuple[Place, Boxes]]]) -> None:
         """Names in boxes, and numbers for the largest of those without, which the legend of the first row explains."""
-        layouts = [layout for found in drawn for layout in found]
+        layouts = [layout for of_panel in drawn for layout in of_panel]
         named = []
         for place, mark in layouts:
             names = name_boxes(mark, *place.scale)
@@ -270,7 +270,9 @@ def _boxes(mark: Boxes, place: Place) -> Iterator[Form]:
 
     # Boxes of one style after each other become one path of an SVG.
     order = {edge: at for at, edge in enumerate(("own", "white", "fixed"))}
-    styled = sorted(((box, *style(box)) for box in mark.boxes), key=lambda each: (order[each[1]], mark.colours[each[0].owner]))
+    styled = sorted(
+        ((box, *style(box)) for box in mark.boxes), key=lambda boxed: (order[boxed[1]], mark.colours[boxed[0].owner])
+    )
     for box, _, look in styled:
         (left, bottom), (right, top) = place.at(box.left, box.bottom), place.at(box.right, box.bottom + box.size)
         yield Form("MLLLZ", _corners(left, right, top, bottom), look)

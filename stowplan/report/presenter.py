@@ -1,7 +1,7 @@
 """How plans of a kind are shown: as text, as a picture, and in the report. Found by the kind, and loaded when it is asked for.
 
-The presenter of a kind is ``PRESENTER`` in ``report/<kind>.py`` or ``report/<kind>/presenter.py``, or what ``Kind.presenter``
-makes; else :class:`Presenter` itself: text and report say what is the same for every kind, and nothing is drawn.
+The presenter of a kind is ``PRESENTER`` in ``report/<kind>.py``, or what ``Kind.presenter`` makes; else :class:`Presenter`:
+text and report say what is the same for every kind, and nothing is drawn.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Presenter:
     def check_fits(self, problem: Any, plan: object) -> None:
         """Raise where a plan cannot be shown for this problem: InputError, or VerificationError where it must be valid."""
         expected = None if self._kind is None else self._kind.plan_format
-        found = getattr(plan, "format", None)
-        if expected is not None and found != expected:
-            raise InputError(f"found a plan of another kind ({found or type(plan).__name__}), expected {expected}")
+        plan_format = getattr(plan, "format", None)
+        if expected is not None and plan_format != expected:
+            raise InputError(f"found a plan of another kind ({plan_format or type(plan).__name__}), expected {expected}")
         if getattr(plan, "problem", problem.digest) != problem.digest:
             raise InputError("the plan is for another problem")
 
@@ -192,9 +192,8 @@ class DrawingPresenter(Presenter):
 def presenter_of(kind: Kind[Any, Any]) -> Presenter:
     """Presenter of a kind."""
     module, make = f"{__package__}.{kind.name}", kind.presenter or Presenter
-    if kind.presenter is None and (spec := find_spec(module)) is not None:
-        is_folder = spec.submodule_search_locations is not None
-        make = kinds.load(f"{module}{'.presenter' if is_folder else ''}:PRESENTER")
+    if kind.presenter is None and find_spec(module) is not None:
+        make = kinds.load(f"{module}:PRESENTER")
     made: Presenter = make(kind)
     return made
 
@@ -251,11 +250,11 @@ def merge_equal(plans: Sequence[Labelled], same: Callable[[Any, Any], bool]) -> 
 def _brief(value: object, everything: bool, most: int = 12) -> str:
     """A value in one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_brief(each, everything)}" for name, each in value.items())
+        return ", ".join(f"{name} {_brief(entry, everything)}" for name, entry in value.items())
     if isinstance(value, (list, tuple)):
         shown = value if everything else value[:most]
         rest = f", … and {len(value) - len(shown):,} more" if len(shown) < len(value) else ""
-        return f"{len(value):,}: " + ", ".join(_brief(each, everything) for each in shown) + rest if value else "none"
+        return f"{len(value):,}: " + ", ".join(_brief(entry, everything) for entry in shown) + rest if value else "none"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     text = str(value)

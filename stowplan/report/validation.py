@@ -58,16 +58,16 @@ def render_validation_report(validation: Validation) -> str:
 
 
 def _warnings(validation: Validation) -> str:
-    found = [f"{problem.name} failed: {problem.error}" for problem in validation.problems if problem.error is not None]
+    warnings = [f"{problem.name} failed: {problem.error}" for problem in validation.problems if problem.error is not None]
     if len(validation.problems) < validation.asked:
-        found.append(f"{validation.asked - len(validation.problems)} of {validation.asked} problems were not finished")
-    found += [
-        f"{each.problems - each.proven} of {each.problems} problems of {_words(each.kind)} have no proven optimum: their gaps "
-        "are to the proven bound, and may be less than they seem"
-        for each in validation.summaries
-        if each.proven < each.problems
+        warnings.append(f"{validation.asked - len(validation.problems)} of {validation.asked} problems were not finished")
+    warnings += [
+        f"{summary.problems - summary.proven} of {summary.problems} problems of {_words(summary.kind)} have no proven optimum: "
+        "their gaps are to the proven bound, and may be less than they seem"
+        for summary in validation.summaries
+        if summary.proven < summary.problems
     ]
-    return warnings_box(found)
+    return warnings_box(warnings)
 
 
 def _cards(summary: Summary) -> str:
@@ -118,12 +118,12 @@ def _spreads(what: str, rows: Sequence[tuple[str, Spread]], optimum: str) -> str
     lines = [
         (
             name,
-            str(each.count),
-            str(each.lost),
-            *(_gap(value) for value in (each.mean, each.lower_quartile, each.median, each.upper_quartile, each.worst)),
-            *(_share(value) for value in (each.optimal, each.within_1, each.within_5)),
+            str(row.count),
+            str(row.lost),
+            *(_gap(value) for value in (row.mean, row.lower_quartile, row.median, row.upper_quartile, row.worst)),
+            *(_share(value) for value in (row.optimal, row.within_1, row.within_5)),
         )
-        for name, each in rows
+        for name, row in rows
     ]
     caption = f"{what.capitalize()}: (objective − optimum) / objective; shares are of all plans, lost games among them"
     return table(caption, (*head, "≤ 1%:r", "≤ 5%:r"), lines)
@@ -196,23 +196,25 @@ def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
 
 def _decisions(problems: Sequence[ProblemReport]) -> str:
     rows = []
-    for each in problems:
-        found = each.decisions
-        if found is None or found.explained is None:
-            why = each.decisions_note or ("at the optimum" if found is not None else "")
-            rows.append((each.name, "", "", "", "", why))
+    for problem in problems:
+        decisions = problem.decisions
+        if decisions is None or decisions.explained is None:
+            why = problem.decisions_note or ("at the optimum" if decisions is not None else "")
+            rows.append((problem.name, "", "", "", "", why))
             continue
-        ends = (value for step in found.costly for value in (step.before, step.after))
-        shown = format_values(ends, kinds.unit(each.unit))
-        for at, step in enumerate(found.costly):
+        ends = (value for step in decisions.costly for value in (step.before, step.after))
+        shown = format_values(ends, kinds.unit(problem.unit))
+        for at, step in enumerate(decisions.costly):
             number = str(step.first + 1) if step.first == step.last else f"{step.first + 1} to {step.last + 1}"
             cost = f"{shown[step.before]} → {shown[step.after]}"
             exact = "proven" if step.exact else "not proven"
-            rows.append((each.name if not at else "", f"{number} of {found.count}", step.name, _share(step.share), cost, exact))
-        if found.rest:
-            rows.append(("" if found.costly else each.name, "", found.rest_name, _share(found.rest), "", found.note))
-        if found.note:
-            rows.append(("", "", f"the search was {found.note}", "", "", ""))
+            name = "" if at else problem.name
+            rows.append((name, f"{number} of {decisions.count}", step.name, _share(step.share), cost, exact))
+        if decisions.rest:
+            name = "" if decisions.costly else problem.name
+            rows.append((name, "", decisions.rest_name, _share(decisions.rest), "", decisions.note))
+        if decisions.note:
+            rows.append(("", "", f"the search was {decisions.note}", "", "", ""))
     head = ("Problem:n", "Decision:r", "What:n", "Share of the difference:r", "Best objective before and after:r", "Note:o")
     return table("Along the likeliest game, dearest first", head, rows)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stowplan.frontends.dfg import lower
+from stowplan.frontends.dfg import lower, parse_rules
 from stowplan.frontends.dfg.balance import balanced
-from stowplan.frontends.dfg.format import parse_rules
 from stowplan.frontends.dfg.graph import Dfg
 from stowplan.hardware.se import compare
 from stowplan.models.modulo_scheduling import cpsat

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.frontends.dfg import Dfg, lower
-from stowplan.frontends.dfg.format import parse_rules
+from stowplan.frontends.dfg import Dfg, lower, parse_rules
 from stowplan.hardware.se import compare, grid, run_graph, streaming_engine
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem

@@ -13,7 +13,7 @@ import stowplan
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.onnx_file import read_onnx_file
-from stowplan.frontends.told_sizes import as_texts, told_sizes
+from stowplan.frontends.options import as_texts, told_sizes
 
 onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
 FLOAT, INT64, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL

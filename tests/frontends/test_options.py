@@ -15,7 +15,7 @@ from stowplan.cli import main
 from stowplan.cli.batch import batch_command
 from stowplan.cli.solve import solve_command
 from stowplan.errors import UsageError
-from stowplan.frontends.dfg.format import RULES, LoopOptions
+from stowplan.frontends.dfg import RULES, LoopOptions
 from stowplan.frontends.formats import format_of, formats, look
 from stowplan.frontends.options import OPTIONS, ReadOptions, SharedOptions
 from stowplan.models.modulo_scheduling.problem import Rules

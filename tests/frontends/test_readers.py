@@ -23,8 +23,7 @@ from stowplan.errors import MOST_MESSAGE, MOST_PLACE, InputError, StowplanError,
 from stowplan.frontends.affine.hlo import affine_program
 from stowplan.frontends.dfg.dot import parse_dot
 from stowplan.frontends.dfg.graph import Reading
-from stowplan.frontends.hlo import parse_module
-from stowplan.frontends.hlo.format import program_from_module
+from stowplan.frontends.hlo import parse_module, program_from_module
 from stowplan.frontends.hlo.placed import read_cycle_table
 from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.hardware.se import load_machine
@@ -63,7 +62,7 @@ def test_mutants_are_read_or_refused(fuzzing: ModuleType, tmp_path: Path, count:
 
 def test_mutants_repeat_themselves(fuzzing: ModuleType) -> None:
     one, two, other = fuzzing.Mutator(5), fuzzing.Mutator(5), fuzzing.Mutator(6)
-    text = fuzzing.fuzz_inputs.GRAPH_HLO
+    text = (fuzzing.INPUTS / "graph.hlo.txt").read_bytes()
     assert [one.mutant(text) for _ in range(40)] == [two.mutant(text) for _ in range(40)]
     assert [fuzzing.Mutator(5).mutant(text) for _ in range(9)] != [other.mutant(text) for _ in range(9)]
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.hlo import read_program
-from stowplan.frontends.hlo.format import Donation
+from stowplan.frontends.hlo import Donation, read_program
 from stowplan.frontends.hlo.placed import read_cycle_table
-from stowplan.frontends.xla_plan import ImportedPlan, find_offsets, import_xla_plan, read_offsets
+from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
+from stowplan.frontends.xla_plan.stays import find_offsets, read_offsets
 from stowplan.hardware.costs import make_problem
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import load_target

@@ -29,10 +29,8 @@ from stowplan.report.colours import PALETTE, ink_on
 from stowplan.report.curves import convergence_plot
 from stowplan.report.figures import draw_paper, save_picture
 from stowplan.report.html import render_report, write_report
-from stowplan.report.memory_mapping.analysis import analyse_steps, analyse_tensors
-from stowplan.report.memory_mapping.drawing import picture
-from stowplan.report.memory_mapping.layout import build_layout, share_top
-from stowplan.report.memory_mapping.presenter import summarize_plan
+from stowplan.report.memory_mapping import analyse_steps, analyse_tensors, summarize_plan
+from stowplan.report.memory_mapping_drawing import build_layout, picture, share_top
 from stowplan.report.paper import lay_out
 from stowplan.report.presenter import draw, presenter_for
 from stowplan.report.scene import Dot, Picture, Rect
@@ -362,7 +360,7 @@ def test_pictures_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_reports_load_neither_matplotlib_nor_solvers() -> None:
     code = (
-        "import sys, stowplan.report.html, stowplan.report.memory_mapping.presenter, stowplan.report.figures;"
+        "import sys, stowplan.report.html, stowplan.report.memory_mapping, stowplan.report.figures;"
         "print([name for name in ('matplotlib', 'torch', 'ortools', 'highspy') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ import stowplan
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.modulo_scheduling.candidates import list_plan
-from stowplan.report.modulo_scheduling.layout import HIGH, IDLE, WIDE, Layout, build_layout
+from stowplan.report.modulo_scheduling_layout import HIGH, IDLE, WIDE, Layout, build_layout
 from stowplan.report.page import Details
 from stowplan.report.presenter import draw, presenter_for
 from tests.paths import EXAMPLES
@@ -64,7 +64,7 @@ def test_ways_lead_from_border_to_border(solved: tuple[Problem, Plan], layout: L
 
 def test_values_go_around_what_stands_between(solved: tuple[Problem, Plan]) -> None:
     """Three in a column, the first feeds the last: the way must not run through the middle one."""
-    from stowplan.report.modulo_scheduling.layout import _points_on, _Router
+    from stowplan.report.modulo_scheduling_layout import _points_on, _Router
 
     router = _Router([(2, 1), (2, 2), (2, 3)], 4, 4)
     points = _points_on(router._leg((2.0, 1.0), 0, (2.0, 3.0), 2))

@@ -14,10 +14,10 @@ from stowplan.hardware.nnp_i.problem import layers_ps
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.verify import verify
+from stowplan.report import tier_placement
 from stowplan.report.html import render_report
 from stowplan.report.presenter import draw, presenter_for
-from stowplan.report.tier_placement import presenter as tier_placement
-from stowplan.report.tier_placement.maps import contiguity, transitions, use_of_tiers
+from stowplan.report.tier_placement import contiguity, transitions, use_of_tiers
 from tests.models.tier_placement.cases import random_problem
 
 TIERS = (Tier(name="slow", capacity=1000, bandwidth=10**11), Tier(name="fast", capacity=30, bandwidth=10**12))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.frontends.format import InputFormat, Opened, Source
+from stowplan.frontends.formats import InputFormat, Opened, Source
 from stowplan.frontends.options import ReadOptions
 from stowplan.log import warn_unmodelled
 from tests.toys.sums.problem import Problem

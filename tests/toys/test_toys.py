@@ -10,7 +10,7 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError
-from stowplan.frontends.format import Source
+from stowplan.frontends.formats import Source
 from stowplan.frontends.options import ReadOptions
 from stowplan.log import UnmodelledWarning
 from tests.cli.conftest import Cli, cli, error_line

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from stowplan.errors import InputError
-from stowplan.frontends.dfg.format import LoopOptions, open_loop_body
+from stowplan.frontends.dfg import LoopOptions, open_loop_body
 from stowplan.frontends.dfg.lower import Inputs
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 

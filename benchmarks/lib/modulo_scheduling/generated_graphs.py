@@ -1,9 +1,9 @@
 """Random loop bodies in the manner of real ones, to train policies on; the same for the same generator.
 
-Their statistics are about those of the 112 graphs of the literature that ``docs/reference/ppo.md`` names, as
-``benchmarks/modulo_scheduling/graph_statistics.py`` measures them: 1.1 to 1.3 edges an instruction, a tenth to a third of the
-instructions without operands, three quarters of the values read once and one in thirty four times or more, some 12 levels,
-cycles in a third of the graphs. Tile-memory variables are in no suite; here they are in about half of the graphs.
+Their statistics are about those of the 112 graphs of the literature that ``docs/reference/ppo.md`` names: 1.1 to 1.3 edges an
+instruction, a tenth to a third of the instructions without operands, three quarters of the values read once and one in thirty
+four times or more, some 12 levels, cycles in a third of the graphs. Tile-memory variables are in no suite; here they are in
+about half of the graphs.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ def _source(
 ) -> list[int]:
     """The producer of one more operand."""
     known = {source for source, _ in own}
-    free = [each for each in range(number) if each not in known]
+    free = [producer for producer in range(number) if producer not in known]
     if rng.random() < unread:
-        free = [each for each in free if not readers[each]] or free
+        free = [producer for producer in free if not readers[producer]] or free
     if rng.random() < recent:
         free = free[-window:]
     # Of two, the one on the lower level: drawn evenly, graphs are half as deep again as real ones.
-    return [min((free[int(rng.integers(len(free)))] for _ in range(2)), key=lambda each: levels[each])]
+    return [min((free[int(rng.integers(len(free)))] for _ in range(2)), key=lambda producer: levels[producer])]
 
 
 def _close_cycles(rng: np.random.Generator, operands: list[list[tuple[int, int]]]) -> None:
@@ -124,7 +124,7 @@ def _spread(rng: np.random.Generator, operands: list[list[tuple[int, int]]]) -> 
     """One of the first values goes to many instructions after it."""
     source = int(rng.integers(max(1, len(operands) // 3)))
     later = [number for number in range(source + 1, len(operands)) if len(operands[number]) < 3]
-    later = [number for number in later if source not in [each for each, _ in operands[number]]]
+    later = [number for number in later if source not in [producer for producer, _ in operands[number]]]
     wanted = min(len(later), int(rng.integers(CONSUMERS[0], CONSUMERS[1] + 1)))
     for number in rng.choice(later, size=wanted, replace=False) if later else ():
         operands[int(number)].append((source, 0))
@@ -133,16 +133,16 @@ def _spread(rng: np.random.Generator, operands: list[list[tuple[int, int]]]) -> 
 def _share(rng: np.random.Generator, operands: list[list[Operand]]) -> tuple[Variable, ...]:
     """Variables that one to three instructions read."""
     with_room = [number for number, own in enumerate(operands) if len(own) < 3]
-    found = []
+    variables = []
     for number in range(int(rng.integers(1, max(2, len(operands) // 6 + 1)))):
         readers = rng.choice(with_room, size=min(len(with_room), int(rng.integers(1, 4))), replace=False)
         variable = Variable(id=f"v{number}", words=int(2 ** rng.integers(0, 8)), streams=bool(rng.random() < 0.5))
-        for reader in sorted(int(each) for each in readers):
+        for reader in sorted(map(int, readers)):
             if len(operands[reader]) < 3:
                 operands[reader].append(Operand(variable=variable.id))
-        found.append(variable)
+        variables.append(variable)
     used = {operand.variable for own in operands for operand in own}
-    return tuple(variable for variable in found if variable.id in used)
+    return tuple(variable for variable in variables if variable.id in used)
 
 
 def generated(

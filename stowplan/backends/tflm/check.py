@@ -64,13 +64,13 @@ class _Model:
             for table in file.tables(graph, 3):
                 entry = codes[file.number(table, 0, "I")]
                 code = max(file.number(entry, 0, "b"), file.number(entry, 3, "i"))
-                reads, writes = ([begin + at for at in file.integers(table, each) if at >= 0] for each in (1, 2))
+                reads, writes = ([begin + at for at in file.integers(table, field) if at >= 0] for field in (1, 2))
                 fields = {_IF: (0, 1), _WHILE: (0, 1), _CALL_ONCE: (0,)}.get(code, ())
-                calls = [file.number(file.follow(file.field(table, 4) or 0), each, "i") for each in fields]
+                calls = [file.number(file.follow(file.field(table, 4) or 0), field, "i") for field in fields]
                 operators.append(_Operator(table, code, tuple(reads), tuple(writes), tuple(calls)))
                 if code == _VAR_HANDLE:
                     self.sizes[writes[0]] = 0
-            ends = ([begin + at for at in file.integers(graph, each)] for each in (1, 2))
+            ends = ([begin + at for at in file.integers(graph, field)] for field in (1, 2))
             self.graphs.append((*ends, operators))  # type: ignore[arg-type]
         self.plan: list[int] = []
         """The words of the offline plan."""
@@ -230,7 +230,9 @@ def faults(
     for number, ((_, _, old), (_, _, new)) in enumerate(zip(before.graphs, after.graphs, strict=True)):
         if sorted(operator.table + shift for operator in old) != sorted(operator.table for operator in new):
             return [f"the operators of subgraph {number} are not those that were there"]
-    tables = {(graph, at): each.table for graph, (_, _, every) in enumerate(before.graphs) for at, each in enumerate(every)}
+    tables = {
+        (graph, at): operator.table for graph, (_, _, every) in enumerate(before.graphs) for at, operator in enumerate(every)
+    }
     old_run = _Run(before, (), {})
     its_scratch = {tables[name]: pieces for name, pieces in scratch.items()}
     new_run = _Run(after, words[3:], its_scratch, unchecked, shift, shares, kept)

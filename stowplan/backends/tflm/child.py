@@ -82,7 +82,7 @@ def outputs(data: bytes, arena: int, seed: int, inferences: int, kept: list[int]
     import numpy as np
 
     interpreter, chance = _interpreter(data, arena), np.random.default_rng(seed)
-    found: list[bytes] = []
+    outputs: list[bytes] = []
     once: dict[int, Any] = {}
     for _ in range(inferences):
         for number in _numbers(interpreter.get_input_details):
@@ -100,19 +100,21 @@ def outputs(data: bytes, arena: int, seed: int, inferences: int, kept: list[int]
             if number in kept:
                 once[number] = values
         interpreter.invoke()
-        found.append(b"".join(interpreter.get_output(number).tobytes() for number in _numbers(interpreter.get_output_details)))
-    return found
+        outputs.append(
+            b"".join(interpreter.get_output(number).tobytes() for number in _numbers(interpreter.get_output_details))
+        )
+    return outputs
 
 
 def _numbers(details: Any) -> list[int]:
     """Numbers of inputs or outputs: those that the runtime has details of."""
-    found: list[int] = []
+    numbers: list[int] = []
     while True:
         try:
-            details(len(found))
+            details(len(numbers))
         except (ValueError, IndexError, RuntimeError):
-            return found
-        found.append(len(found))
+            return numbers
+        numbers.append(len(numbers))
 
 
 def _run(source: bytes, planned: bytes, job: dict[str, Any]) -> dict[str, Any]:

@@ -33,17 +33,8 @@ KERNELS = ("none", "reference", "cmsis-nn")
 #: Bytes of an item, by the schema's names of types. Packed types are left out: their items share bytes.
 _ITEM_BYTES = {
     "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "uint16": 2,
-    "float16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "float32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float64": 8,
+    **{f"{sign}int{bits}": bits // 8 for bits in (8, 16, 32, 64) for sign in ("", "u")},
+    **{f"float{bits}": bits // 8 for bits in (16, 32, 64)},
 }
 #: C's character types: through them a compiler must expect every other to be read or written.
 _CHARACTERS = ("int8", "uint8")

@@ -7,15 +7,17 @@ results: those that read or write variables, draw random numbers, call subgraphs
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from stowplan.backends.search import Search
+from stowplan.backends.tflm.overlap import Pair
 from stowplan.backends.tflm.scratch import Scratch, rounded
 from stowplan.errors import InputError
-from stowplan.frontends.arena.tflite_file import CALL_ONCE, Operator, Subgraph, TfliteModel
+from stowplan.frontends.arena.tflite_file import ALIGNMENT, CALL_ONCE, Operator, Scopes, Subgraph, TfliteModel
 from stowplan.models.operator_order.bounds import forced_loads
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build
@@ -35,10 +37,10 @@ class Ordered:
 
     def subgraphs(self, model: TfliteModel) -> list[Subgraph]:
         """The subgraphs as they run."""
-        found = list(model.subgraphs)
+        subgraphs = list(model.subgraphs)
         for graph, order in self.orders.items():
-            found[graph] = replace(found[graph], operators=tuple(found[graph].operators[at] for at in order))
-        return found
+            subgraphs[graph] = replace(subgraphs[graph], operators=tuple(subgraphs[graph].operators[at] for at in order))
+        return subgraphs
 
 
 def ordered(model: TfliteModel, scratch: Scratch, search: Search | None) -> Ordered:
@@ -85,9 +87,8 @@ class _Orders:
     def run(self) -> Ordered:
         """All subgraphs that run."""
         bound = self._order(0).bound
-        return Ordered(
-            {graph: each.order for graph, each in self._found.items() if list(each.order) != sorted(each.order)}, bound
-        )
+        orders = {graph: of_graph.order for graph, of_graph in self._found.items()}
+        return Ordered({graph: order for graph, order in orders.items() if list(order) != sorted(order)}, bound)
 
     def _order(self, graph: int) -> _Graph:
         if graph not in self._found:
@@ -98,12 +99,12 @@ class _Orders:
         operators = self._model.subgraphs[graph].operators
         given = tuple(range(len(operators)))
         inside = [self._inside(graph, at, operator) for at, operator in enumerate(operators)]
-        found, least = [each for each, _ in inside], [each for _, each in inside]
+        reached, least = [peak for peak, _ in inside], [bound for _, bound in inside]
         try:
-            problem, floor = self.problem(graph, found), self.problem(graph, least)
+            problem, floor = self.problem(graph, reached), self.problem(graph, least)
         except InputError:
             # Tensors that several operators write: their order says what they hold.
-            return _Graph(given, sum(found), 0)
+            return _Graph(given, sum(reached), 0)
         # Inputs are there together, whether somebody reads them or not.
         start = sum(self._model.tensors[number].size for number in {*self._model.subgraphs[graph].inputs})
         bound = max(start, int(forced_loads(build(floor)).max(initial=0)))
@@ -112,15 +113,15 @@ class _Orders:
             result = self._search.solve(problem)
             if result.plan is not None and result.plan.objective < peak:
                 order, peak = result.plan.order, result.plan.objective
-            if found == least:
+            if reached == least:
                 bound = max(bound, min(peak, result.bound or 0))
         return _Graph(order, peak, bound)
 
     def _inside(self, graph: int, position: int, operator: Operator) -> tuple[int, int]:
         """Bytes inside an operator in the orders that were found, and the least."""
         own = sum(map(rounded, self._scratch.get((graph, position), ())))
-        called = [self._order(each) for each in operator.calls]
-        return own + max((each.peak for each in called), default=0), own + max((each.bound for each in called), default=0)
+        called = [self._order(callee) for callee in operator.calls]
+        return own + max((order.peak for order in called), default=0), own + max((order.bound for order in called), default=0)
 
     def problem(self, graph: int, inside: Sequence[int] = ()) -> Problem:
         """That of a subgraph, with bytes inside its operators where they matter."""
@@ -168,3 +169,80 @@ class _Orders:
             variables = any(self._model.tensors[at].is_variable for operator in operators for at in operator.reads)
             self._has_effects[graph] = variables or any(map(self._may_do_more, operators))
         return self._has_effects[graph]
+
+
+#: Orders that are tried, and those in a row that bring nothing.
+_TRIES, _PATIENCE = 2000, 400
+
+
+def improved(
+    model: TfliteModel,
+    start: Ordered,
+    loads: Callable[[Ordered], Sequence[int]],
+    floor: int,
+    seed: int,
+    should_stop: Callable[[], bool],
+) -> Ordered:
+    """An order of a lower load than ``start``; that one where none was found.
+
+    Parameters
+    ----------
+    loads
+        Bytes taken at each moment of an order, at least.
+    floor
+        Bytes that every order takes.
+    """
+    operators = model.subgraphs[0].operators
+    try:
+        before = predecessors(model, 0)
+    except InputError:
+        return start
+    order, chance = list(start.orders.get(0, range(len(operators)))), random.Random(seed)
+
+    def tried(moved: Sequence[int]) -> tuple[Ordered, tuple[int, int]]:
+        other = Ordered({**start.orders, 0: tuple(moved)}, start.bound)
+        taken = loads(other)
+        return other, (max(taken, default=0), sum(size * size for size in taken))
+
+    best, worth = tried(order)
+    first, stale = worth[0], 0
+    for _ in range(_TRIES):
+        if stale == _PATIENCE or worth[0] <= floor or should_stop():
+            break
+        stale += 1
+        at = chance.randrange(len(order))
+        low = 1 + max((place for place in range(at) if order[place] in before[order[at]]), default=-1)
+        high = next((place for place in range(at + 1, len(order)) if order[at] in before[order[place]]), len(order))
+        to = chance.randrange(low, high)
+        if to == at:
+            continue
+        moved = [*order[:at], *order[at + 1 :]]
+        moved.insert(to, order[at])
+        other, its_worth = tried(moved)
+        if its_worth <= worth:
+            stale = 0 if its_worth < worth else stale
+            best, worth, order = other, its_worth, moved
+    return best if worth[0] < first else start
+
+
+def floor(model: TfliteModel, lives: Scopes, scratch: Scratch, pairs: Sequence[Pair]) -> int:
+    """Bytes that every order takes: those of one operator's tensors and scratch memory, less what its result may share."""
+    sharing: dict[tuple[int, int], list[Pair]] = {}
+    for pair in pairs:
+        sharing.setdefault(pair.place, []).append(pair)
+    tensors, most = model.tensors, 0
+    for graph, subgraph in enumerate(model.subgraphs):
+        for position, operator in enumerate(subgraph.operators):
+            if (graph, position) not in lives.operators:
+                continue
+            touched = {*operator.reads, *operator.writes}.intersection(model.planned).difference(lives.unwritten)
+            taken = sum(tensors[number].size for number in touched)
+            shared = 0
+            for pair in sharing.get((graph, position), ()):
+                # Offsets are multiples of the alignment.
+                apart = -(-(pair.distance - tensors[pair.operand].content) // ALIGNMENT) * ALIGNMENT
+                size = tensors[pair.result].size
+                shared += max(0, min(size, tensors[pair.operand].size, size - apart))
+            own = min([shared, *(tensors[number].size for number in operator.writes[:1])])
+            most = max(most, taken - own + sum(map(rounded, scratch.get((graph, position), ()))))
+    return most

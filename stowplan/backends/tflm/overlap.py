@@ -12,79 +12,6 @@ from stowplan.frontends.arena import tflite_file as schema
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
 from stowplan.frontends.arena.tflite_file import Operator, TfliteModel
 
-#: Builtin operators whose kernels are modelled, by number.
-_NAMES = {
-    0: "ADD",
-    1: "AVERAGE_POOL_2D",
-    2: "CONCATENATION",
-    3: "CONV_2D",
-    4: "DEPTHWISE_CONV_2D",
-    6: "DEQUANTIZE",
-    8: "FLOOR",
-    9: "FULLY_CONNECTED",
-    14: "LOGISTIC",
-    17: "MAX_POOL_2D",
-    18: "MUL",
-    19: "RELU",
-    21: "RELU6",
-    25: "SOFTMAX",
-    28: "TANH",
-    34: "PAD",
-    39: "TRANSPOSE",
-    40: "MEAN",
-    41: "SUB",
-    42: "DIV",
-    47: "EXP",
-    50: "LOG_SOFTMAX",
-    54: "PRELU",
-    55: "MAXIMUM",
-    57: "MINIMUM",
-    58: "LESS",
-    59: "NEG",
-    60: "PADV2",
-    61: "GREATER",
-    62: "GREATER_EQUAL",
-    63: "LESS_EQUAL",
-    66: "SIN",
-    67: "TRANSPOSE_CONV",
-    71: "EQUAL",
-    72: "NOT_EQUAL",
-    73: "LOG",
-    75: "SQRT",
-    76: "RSQRT",
-    84: "LOGICAL_OR",
-    86: "LOGICAL_AND",
-    87: "LOGICAL_NOT",
-    90: "FLOOR_DIV",
-    92: "SQUARE",
-    95: "FLOOR_MOD",
-    98: "LEAKY_RELU",
-    99: "SQUARED_DIFFERENCE",
-    101: "ABS",
-    104: "CEIL",
-    108: "COS",
-    111: "ELU",
-    114: "QUANTIZE",
-    116: "ROUND",
-    117: "HARD_SWISH",
-}
-
-#: Types of tensors as kernels name them, by number.
-_TYPES = {
-    0: "float32",
-    1: "float16",
-    2: "int32",
-    3: "uint8",
-    4: "int64",
-    6: "bool",
-    7: "int16",
-    9: "int8",
-    10: "float64",
-    12: "uint64",
-    15: "uint32",
-    16: "uint16",
-}
-
 #: Options by operator: name, number of the field, its form in :mod:`struct`, and what it is where it is left out.
 _WINDOW = (("padding", 0, "b", 0), ("stride_w", 1, "i", 0), ("stride_h", 2, "i", 0))
 _POOLING = (*_WINDOW, ("filter_width", 3, "i", 0), ("filter_height", 4, "i", 0))
@@ -135,21 +62,21 @@ def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
     if kernels == "none":
         return ()
     file = _File(model, kernels)
-    found = []
+    every = []
     for graph, subgraph in enumerate(model.subgraphs):
         for position, operator in enumerate(subgraph.operators):
             try:
-                found += file.pairs((graph, position), operator)
+                every += file.pairs((graph, position), operator)
             except struct.error as error:
                 message = f"found options that the file does not have whole ({error}), expected them"
                 raise InputError(message, place=f"operator {position} of subgraph {graph}") from None
-    return tuple(found)
+    return tuple(every)
 
 
 def unmodelled(model: TfliteModel, kernels: str) -> int:
     """How many operators a set of kernels has that nothing is known of: nothing is shared there."""
     operators = [operator for subgraph in model.subgraphs for operator in subgraph.operators]
-    return sum(not is_modelled(_NAMES.get(operator.code, ""), kernels) for operator in operators)
+    return sum(not is_modelled(schema.OPERATORS.get(operator.code, ""), kernels) for operator in operators)
 
 
 class _File:
@@ -165,7 +92,7 @@ class _File:
 
     def pairs(self, place: tuple[int, int], operator: Operator) -> list[Pair]:
         """Of one operator."""
-        tensors, name = self._model.tensors, _NAMES.get(operator.code)
+        tensors, name = self._model.tensors, schema.OPERATORS.get(operator.code)
         touched = (*operator.reads, *operator.writes)
         if name is None or len(operator.writes) != 1 or any(tensors[number].is_variable for number in touched):
             return []
@@ -178,30 +105,30 @@ class _File:
         attributes = self._attributes(name, operator, operands)
         if attributes is None:
             return []
-        found = []
+        pairs = []
         for operand in dict.fromkeys(operands):
             if operand in (-1, result) or operand in subgraph.outputs:
                 continue
             if tensors[operand].is_planned and tensors[result].is_planned:
                 least = self._distance(name, operands, result, attributes, operand)
                 if least is not None:
-                    found.append(Pair(place, operand, result, least))
-        return found
+                    pairs.append(Pair(place, operand, result, least))
+        return pairs
 
     def _distance(self, name: str, operands: list[int], result: int, attributes: dict[str, Any], operand: int) -> int | None:
         """Of one tensor, the largest where it is read several times."""
         tensors = [None if number < 0 else self._model.tensors[number] for number in (*operands, result)]
         shapes = [() if tensor is None else tensor.shape for tensor in tensors]
-        types = ["" if tensor is None else _TYPES.get(tensor.kind, "") for tensor in tensors]
+        types = ["" if tensor is None else schema.TYPES.get(tensor.kind, "") for tensor in tensors]
         if max(map(prod, shapes)) > _MOST_ELEMENTS:
             return None
-        numbers = [number for number, each in enumerate(operands) if each == operand]
+        numbers = [number for number, other in enumerate(operands) if other == operand]
         try:
-            found = [distance(name, shapes, types, attributes, self._kernels, number) for number in numbers]
+            distances = [distance(name, shapes, types, attributes, self._kernels, number) for number in numbers]
         except (ArithmeticError, LookupError, ValueError):
             # Shapes that the kernel does not take.
             return None
-        return None if None in found else max(each for each in found if each is not None)
+        return None if None in distances else max(other for other in distances if other is not None)
 
     def _attributes(self, name: str, operator: Operator, operands: list[int]) -> dict[str, Any] | None:
         """Options and values of constant operands that the kernel's reads depend on; None where they are not there."""
@@ -230,7 +157,7 @@ class _File:
     def _values(self, number: int) -> list[int] | None:
         """The whole numbers that the file has for a tensor; None where it has none."""
         tensor = self._model.tensors[number]
-        form = _FORMS.get(_TYPES.get(tensor.kind, ""))
+        form = _FORMS.get(schema.TYPES.get(tensor.kind, ""))
         holder = self._holders[self._file.number(self._tables[number], schema.TENSOR_BUFFER, "I")]
         start, count = self._file.vector(holder, schema.BUFFER_DATA)
         if form is None or not count or self._file.number(holder, schema.BUFFER_OFFSET, "Q") > 1:

@@ -17,10 +17,9 @@ from stowplan.backends.search import Search
 from stowplan.backends.tflm import greedy, runtime
 from stowplan.backends.tflm import scratch as scratch_memory
 from stowplan.backends.tflm.check import faults
-from stowplan.backends.tflm.kept import kept_inputs, on_top, without
-from stowplan.backends.tflm.order import Ordered, ordered
+from stowplan.backends.tflm.greedy import kept_inputs, on_top, without
+from stowplan.backends.tflm.order import Ordered, floor, improved, ordered
 from stowplan.backends.tflm.overlap import Pair, overlaps, unmodelled
-from stowplan.backends.tflm.overlapped_order import floor, improved
 from stowplan.backends.tflm.write import with_offsets, with_orders
 from stowplan.errors import InputError, VerificationError, naming, to_install
 from stowplan.frontends.arena.tflite_file import (
@@ -197,18 +196,18 @@ def _planned(
                 late = not search.options.deterministic and time.monotonic() > end
                 return late or (cancel is not None and cancel.is_set())
 
-            start = min(orders, key=lambda each: max(loads_of(each), default=0))
+            start = min(orders, key=lambda its_order: max(loads_of(its_order), default=0))
             better = improved(model, start, loads_of, least, search.options.seed, is_over)
             orders += [better] if better is not start else []
-        shared = [(arena(each, pairs).best(search, least), each) for each in orders]
+        shared = [(arena(its_order, pairs).best(search, least), its_order) for its_order in orders]
     # After those without overlaps, which are taken where they are as low.
     tried += shared
     # The runtime's own is last of those that are equal: offsets that are written hold on other devices, too.
-    best, taken = min(tried, key=lambda each: (each[0].head, each[0] is runtimes))
+    best, taken = min(tried, key=lambda pair: (pair[0].head, pair[0] is runtimes))
     any_order = may_move and (not pairs or best.head <= least)
     if pairs and not any_order:
         # What is known of all orders, and of searches without overlaps, is of plans that share nothing.
-        bound = max(least, *(each.bound for each, its_order in shared if its_order is taken))
+        bound = max(least, *(plan.bound for plan, its_order in shared if its_order is taken))
     elif pairs:
         bound = least
     else:
@@ -245,7 +244,7 @@ def _planned(
         unmodelled=unmodelled(model, kernels),
         greedy=greedy_head,
         moved=sum(at != to for steps in taken.orders.values() for to, at in enumerate(steps)),
-        scratch={f"{graph}:{position}": each for (graph, position), each in sorted(sizes.items()) if each},
+        scratch={f"{graph}:{position}": pieces for (graph, position), pieces in sorted(sizes.items()) if pieces},
         scratch_from="given" if scratch else "measured" if measured is not None else "reference kernels",
         offsets=tuple(best.offsets),
         orders=dict(taken.orders),
@@ -450,7 +449,7 @@ class _Arena:
         places = greedy.place(requests)
         of_tensor = dict(zip(self._tensors, places, strict=False))
         rest = places[len(self._tensors) :]
-        pieces = zip(rest, (each.size for each in requests[len(self._tensors) :]), strict=True)
+        pieces = zip(rest, (request.size for request in requests[len(self._tensors) :]), strict=True)
         scratch = {at: [next(pieces) for _ in sizes] for at, (sizes, _) in self._scratch.items()}
         of_buffers = [*(of_tensor[number] for number in model.planned), *rest]
         of_buffers += [buffer.offset or 0 for buffer in self.problem.buffers[len(of_buffers) :]]

@@ -79,14 +79,14 @@ def measured(model: TfliteModel, *, every: bool = False, timeout: float = 120.0)
         return {}
     models = {f"{graph}.{position}": one_operator(model, graph, position) for graph, position in places}
     heads = _ask(model, models, timeout)
-    found = {}
+    measured = {}
     for graph, position in places:
         operator = model.subgraphs[graph].operators[position]
         tensors = (model.tensors[number] for number in (*operator.reads, *operator.writes))
         largest = max((tensor.size for tensor in tensors if tensor.is_planned), default=0)
         size = heads[f"{graph}.{position}"] - largest
-        found[graph, position] = (size,) if size > 0 else ()
-    return found
+        measured[graph, position] = (size,) if size > 0 else ()
+    return measured
 
 
 def run(

@@ -146,15 +146,15 @@ def given(model: TfliteModel, scopes: Scopes, texts: Iterable[str]) -> dict[tupl
     UsageError, InputError
         No such file or operator, no sizes, or the log of another model.
     """
-    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    told: dict[tuple[int, int], tuple[int, ...]] = {}
     for text in texts:
         name, equals, sizes = text.partition("=")
         if equals and re.fullmatch(r"[\d:]+", name):
-            found[_operator(model, name, f"--scratch {text}")] = _sizes(sizes.split("+"), f"--scratch {text}")
+            told[_operator(model, name, f"--scratch {text}")] = _sizes(sizes.split("+"), f"--scratch {text}")
             continue
         content = files.read_bytes(Path(text)).decode(errors="replace")
         if _LINE.search(content):
-            found |= _of_log(model, scopes, content, text)
+            told |= _of_log(model, scopes, content, text)
             continue
         try:
             table = json.loads(content)
@@ -163,12 +163,12 @@ def given(model: TfliteModel, scopes: Scopes, texts: Iterable[str]) -> dict[tupl
         if not isinstance(table, dict):
             raise InputError('found no names, expected bytes by operator, such as {"3": 1024}', source=text)
         for name, value in table.items():
-            found[_operator(model, name, text)] = _sizes(value if isinstance(value, list) else [value], text)
-    return found
+            told[_operator(model, name, text)] = _sizes(value if isinstance(value, list) else [value], text)
+    return told
 
 
 def _operator(model: TfliteModel, name: str, place: str) -> tuple[int, int]:
-    numbers = [int(each) for each in name.split(":") if each.isdigit()]
+    numbers = [int(part) for part in name.split(":") if part.isdigit()]
     graph, position = numbers if len(numbers) == 2 else (0, numbers[0] if len(numbers) == 1 else -1)
     if not (0 <= graph < len(model.subgraphs) and 0 <= position < len(model.subgraphs[graph].operators)):
         count = len(model.subgraphs[0].operators)
@@ -192,9 +192,9 @@ def _of_log(model: TfliteModel, scopes: Scopes, content: str, source: str) -> di
         raise InputError(f"found the log of another model, expected one that begins with {len(tensors)} tensors", source=source)
     # Of operators within others, the innermost that has these scopes.
     owners = {span: name for name, span in sorted(scopes.operators.items())}
-    found: dict[tuple[int, int], tuple[int, ...]] = dict.fromkeys(scopes.operators, ())
+    logged: dict[tuple[int, int], tuple[int, ...]] = dict.fromkeys(scopes.operators, ())
     for number, size, first, last in rows[len(tensors) :]:
         if (first, last) not in owners:
             raise InputError(f"found buffer {number} from scope {first} to {last}, expected an operator's", source=source)
-        found[owners[first, last]] += (size,)
-    return found
+        logged[owners[first, last]] += (size,)
+    return logged

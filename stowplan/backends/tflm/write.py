@@ -1,11 +1,13 @@
-"""Plans into TensorFlow Lite models: the offline memory plan of TensorFlow Lite Micro, as metadata of the model.
+"""Plans into TensorFlow Lite models: the offline memory plan of TensorFlow Lite Micro, as metadata; models as C++ sources.
 
 The runtime places what the plan names at these offsets of its arena, and what it needs itself around them. The rest of the
 file is not changed: new tables are put before it, and refer to what is there. In a flatbuffer all references point forward.
+Sources have the form that TensorFlow Lite Micro's own tools give them.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -235,3 +237,25 @@ class _Writer:
         place = len(self.data)
         self.data += struct.pack("<I", len(content) if length is None else length) + content
         return place
+
+
+def array_names(stem: str) -> tuple[str, str]:
+    """Name of the array and beginning of the constants' names, for files of this name without its ending."""
+    base = re.sub(r"\W", "_", stem.removesuffix("_model_data"), flags=re.ASCII)
+    return f"g_{base}_model_data", f"g_{base}_arena"
+
+
+def cc_source(stem: str, data: bytes) -> bytes:
+    """The ``.cc`` file: the model as an aligned array."""
+    values = ",".join(map(hex, data))
+    array, _ = array_names(stem)
+    return f'#include <cstdint>\n\n#include "{stem}.h"\n\nalignas(16) const unsigned char {array}[] = {{{values}}};\n'.encode()
+
+
+def cc_header(stem: str, data: bytes, sizes: Mapping[str, int]) -> bytes:
+    """The ``.h`` file: the array's size, and sizes of the arena by what they are of (``head``; the whole arena is ``""``)."""
+    array, arena = array_names(stem)
+    lines = ["#pragma once", "", "#include <cstdint>", "", f"constexpr unsigned int {array}_size = {len(data)};"]
+    for part, size in sizes.items():
+        lines.append(f"constexpr unsigned int {arena}{f'_{part}' if part else ''}_size = {size};")
+    return ("\n".join([*lines, f"extern const unsigned char {array}[];"]) + "\n").encode()

@@ -6,11 +6,11 @@ the ``[xla]`` table of its target. Each file knows only those above it in this l
 - ``sharding``, ``workload``: what is sent to another process and rebuilt there
 - ``dumps``, ``child``: the files of a compile; the process that compiles. Requests and answers are lines of JSON
 - ``store``, ``process``, ``compiler``: results on disk; the parent's side of a child; children side by side
-- ``steer``, ``flags``: options of the compiler
+- ``steer``: options of the compiler
 - ``collectives``, ``score``: what a result costs
 - ``evidence``, ``experience``: what all trials of a program have shown, and what earlier programs have
-- ``planning``, ``proposals``: ways of finding the next steer. To add one, write a ``Way`` and give it a line in ``WAYS``
-- ``budget``, ``bandit``, ``search``: what is left; what to try next; previews
+- ``proposals``: ways of finding the next steer. To add one, write a ``Way`` and give it a line in ``WAYS``
+- ``bandit``, ``search``: what is left, and what to try next; previews
 - ``tuning``, ``run``, ``loop``: what came of a run; the run; ``tune``
 """
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stowplan.arguments import number, whole
-from stowplan.backends.xla.budget import Budget
+from stowplan.backends.xla.bandit import Budget
 from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.compiler import COMPILE_LIMIT, Compiler
 from stowplan.backends.xla.dumps import DUMPED

@@ -7,17 +7,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from stowplan.backends.xla.bandit import PRIOR_TRIES, Arm, Bandit, FlagToTry
-from stowplan.backends.xla.budget import PREVIEWS_OF_A_COMPILE, Budget
+from stowplan.backends.xla.bandit import PREVIEWS_OF_A_COMPILE, PRIOR_TRIES, Arm, Bandit, Budget, FlagToTry, Search
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Experience, Improvement
-from stowplan.backends.xla.flags import BETWEEN, UNSEEN, between, flags_of
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS, Proposal, Way
 from stowplan.backends.xla.score import Score
-from stowplan.backends.xla.search import Search
-from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, SCOPED_OPTION, Flags, Steer
+from stowplan.backends.xla.steer import ALL_SLOW, BETWEEN, DEFAULT, SCOPED_OPTION, UNSEEN, Flags, Steer, between, flags_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
 from stowplan.errors import InputError, TimeLimitError, brief

@@ -20,8 +20,7 @@ from stowplan import files
 from stowplan.backends.xla.collectives import collective_cycles
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError
-from stowplan.frontends.hlo import HloModule, program_from_module, read_module
-from stowplan.frontends.hlo.format import Donation
+from stowplan.frontends.hlo import Donation, HloModule, program_from_module, read_module
 from stowplan.frontends.hlo.placed import Placed, placed_instructions, read_assignment, read_placements, sign_steps
 from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
 from stowplan.hardware.costs import make_problem

@@ -1,8 +1,12 @@
-"""Steers: what XLA's memory-space assignment looks at first and last, and when it fetches, as options of the compiler.
+"""Options of the compiler: steers (what its memory-space assignment looks at first and last, and when it fetches), and flags.
 
 XLA assigns values to fast memory one by one, in an order of its own. ``xla_tpu_msa_sort_order_overrides`` moves values to the
 front or the back of that order. It forbids and forces nothing: a value moved to the back still gets what place is left.
 ``xla_tpu_preferred_prefetch_overrides`` says how early values of some size are fetched.
+
+Flags change the program before its memory-space assignment: fusions, or what kernels keep of fast memory. Each gives a program
+of its own, with other names and another default, for which steers are found anew. Which of them act on a chip is a property of
+its target.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import msgspec
 
 from stowplan.backends.xla.child import Option
 from stowplan.hardware.program import Program
+from stowplan.hardware.targets import FlagName, XlaChip
 
 #: Option of the compiler that takes the order, a text proto ``MsaSortOrderOverrides``.
 ORDER_OPTION = "xla_tpu_msa_sort_order_overrides"
@@ -209,3 +214,35 @@ def as_flags(options: Mapping[str, Option]) -> str:
         shlex.quote(f"--{name}={str(value).lower() if isinstance(value, bool) else value}")
         for name, value in sorted(options.items())
     )
+
+
+#: A scoped limit halfway between XLA's own and one that lost little or won: it may be better than both.
+BETWEEN = "scoped_between"
+
+#: Flags whose preview shows only what they cost: a larger scoped limit leaves less memory to assign, and what kernels of larger
+#: tiles save is not seen.
+UNSEEN = frozenset({"scoped_double"})
+
+
+def flags_of(chip: XlaChip) -> dict[str, Mapping[str, Option]]:
+    """Options of each flag that is worth a try on a chip, in the order of its target."""
+    scoped = (chip.scoped or 0) >> 10
+    known: dict[FlagName, Mapping[str, Option]] = {
+        "scoped_half": {SCOPED_OPTION: str(scoped // 2)},
+        "scoped_double": {SCOPED_OPTION: str(2 * scoped)},
+        "no_conv_input_fusion": {"xla_jf_conv_input_fusion": False},
+        "scavenge": {"xla_tpu_scavenge_vmem_for_fusions": True},
+        "bundle_aware": {"xla_tpu_use_bundle_aware_cost_model_for_fusions": True},
+    }
+    return {name: known[name] for name in chip.flags}
+
+
+def between(chip: XlaChip, capacity: int, flag: Mapping[str, Option]) -> dict[str, Option] | None:
+    """Options of the scoped limit halfway between XLA's own and a flag's; none for flags that set none, and for limits that
+    leave more than half of the fast memory to the rest, of which XLA's own leaves ``capacity`` bytes."""
+    if chip.scoped is None or SCOPED_OPTION not in flag:
+        return None
+    own, limit = chip.scoped >> 10, int(flag[SCOPED_OPTION])
+    if own < limit < (capacity + chip.scoped >> 10) // 2:
+        return None
+    return {SCOPED_OPTION: str((own + limit) // 2)}

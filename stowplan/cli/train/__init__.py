@@ -87,6 +87,8 @@ class Training(ABC, Generic[T]):
     as_json: Annotated[bool, option("--json", "", "Print the result as JSON.")] = False
     quiet: Quiet = False
     options: ReadOptions
+    sources: list[Path]
+    """The files to learn on; each agent says what they are."""
     demonstrate: float | None = None
     """Seconds for finding a plan of each problem to learn from; each agent says in its own words how."""
 
@@ -96,11 +98,6 @@ class Training(ABC, Generic[T]):
     @abstractmethod
     def trainer(self) -> type[T]:
         """What trains it; imported here."""
-
-    @property
-    @abstractmethod
-    def sources(self) -> Sequence[Path]:
-        """The files to learn on."""
 
     @property
     def decided(self) -> Mapping[str, Any]:

@@ -32,7 +32,7 @@ class _Training(Training["Trainer"]):
     CANDIDATES = "heuristic,exact"
     NETWORK = ("features", "hidden", "heads", "depth")
 
-    networks: Annotated[
+    sources: Annotated[
         list[Path],
         typer.Argument(
             metavar="NETWORK",
@@ -63,10 +63,6 @@ class _Training(Training["Trainer"]):
         return Trainer
 
     @property
-    def sources(self) -> list[Path]:
-        return self.networks
-
-    @property
     def decided(self) -> dict[str, Any]:
         return {"--method": self.method}
 
@@ -77,7 +73,7 @@ class _Training(Training["Trainer"]):
         tiers = graph_of(problem).tiers
         compiler_map(problem)
         if others and tiers != len(others[0].tiers):
-            message = f"found a chip of {tiers} tiers, expected {len(others[0].tiers)} as of {self.networks[0]}"
+            message = f"found a chip of {tiers} tiers, expected {len(others[0].tiers)} as of {self.sources[0]}"
             raise InputError(message, place="tiers")
 
     def configured(self, config: EgrlConfig) -> EgrlConfig:

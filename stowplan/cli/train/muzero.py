@@ -30,7 +30,7 @@ class _Training(Training["Trainer"]):
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "training_steps", "training steps"
     NETWORK = ("network",)
 
-    programs: Annotated[
+    sources: Annotated[
         list[Path],
         typer.Argument(metavar="PROGRAM", help="Compiled programs or problem files of memory mapping, as 'solve' takes."),
     ]
@@ -57,10 +57,6 @@ class _Training(Training["Trainer"]):
         from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 
         return Trainer
-
-    @property
-    def sources(self) -> list[Path]:
-        return self.programs
 
     def check(self) -> None:
         if self.device not in ("cpu", "cuda"):

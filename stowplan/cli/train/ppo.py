@@ -29,7 +29,7 @@ class _Training(Training["Trainer"]):
     CANDIDATES = "heuristic"
     NETWORK = ("hidden", "layers", "heads")
 
-    graphs: Annotated[
+    sources: Annotated[
         list[Path],
         typer.Argument(metavar="GRAPH", help="Loop bodies (data-flow graphs or problem files), as 'solve' takes."),
     ]
@@ -49,10 +49,6 @@ class _Training(Training["Trainer"]):
         from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
 
         return Trainer
-
-    @property
-    def sources(self) -> list[Path]:
-        return self.graphs
 
     def check(self) -> None:
         if find_spec("torch") and find_spec("sb3_contrib") is None:

@@ -1,6 +1,93 @@
 """Front ends that make affine programs: a builder for Python, HLO modules before optimisation, ONNX graphs."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stowplan.errors import UsageError
 from stowplan.frontends.affine.access import Index, Variable
 from stowplan.frontends.affine.builder import Builder
+from stowplan.frontends.formats import InputFormat, Opened, Source, TargetFamily
+from stowplan.frontends.network.onnx_model import is_onnx
+from stowplan.frontends.options import NOTHING_TOLD, ReadOptions, ToldSizes
+from stowplan.hardware.inferentia.target import is_bank_target, load_target, target_names
+
+if TYPE_CHECKING:
+    from stowplan.hardware.affine.program import Program
+
 
 __all__ = ["Builder", "Index", "Variable"]
+
+
+#: Bytes of an element of each precision that a graph can be read in, in place of the file's own.
+PRECISIONS = {"fp16": 2, "bf16": 2, "int8": 1}
+
+
+def read_graph(path: str | Path, precision: str | None = None, told: ToldSizes = NOTHING_TOLD) -> Program:
+    """Affine program of an HLO or ONNX file, its data movement still in place.
+
+    Parameters
+    ----------
+    path
+        Plain or gzip.
+    precision
+        Of all floating-point tensors, weights and activations alike; None for the file's own.
+    told
+        Sizes that an ONNX model leaves open.
+
+    Raises
+    ------
+    UsageError
+        An unknown precision.
+    InputError
+        What is wrong with the file; names the operator.
+    """
+    if precision is not None and precision not in PRECISIONS:
+        raise UsageError(f"found precision {precision!r}, expected one of {', '.join(PRECISIONS)} for a graph")
+    float_bytes = None if precision is None else PRECISIONS[precision]
+    if is_onnx(path):
+        from stowplan.frontends.affine.onnx_graph import read_affine_onnx
+
+        return read_affine_onnx(path, float_bytes, told)
+    from stowplan.frontends.affine.hlo import read_affine_hlo
+
+    return read_affine_hlo(path, float_bytes)
+
+
+def _open(source: Source, options: ReadOptions) -> Opened:
+    # Imported here, as all that reads: formats are listed without it.
+    from stowplan.hardware.inferentia.problem import build_problem
+    from stowplan.transforms.eliminate import eliminate
+
+    machine = load_target(str(options.target))
+    program, _ = eliminate(read_graph(source.path, options.precision, options.told_sizes))
+    return Opened(build_problem(program, machine, capacity=options.capacity).problem)
+
+
+def _claims(source: Source) -> bool | None:
+    if is_onnx(source.path):
+        return None
+    from stowplan.frontends.hlo import read_module
+
+    return not read_module(source.path).is_scheduled
+
+
+FORMAT = InputFormat(
+    what="a graph for a target with banks",
+    suffixes=(".onnx", ".hlo", ".hlo.txt"),
+    accepts=lambda source: frozenset({"target", "capacity", "precision", *(("dim", "shape") if is_onnx(source.path) else ())}),
+    # The target decides: compiled programs and networks are in the same files.
+    matches=lambda source: source.data is None and source.target is not None and is_bank_target(source.target),
+    open=_open,
+    targets=TargetFamily(
+        "graphs to map to banks",
+        "bank mapping",
+        "inferentia",
+        "what is spread over which banks",
+        load_target,
+        target_names,
+        lambda target: f"{target.banks} banks, {target.scratchpad.capacity / 2**20:g} MiB scratchpad",
+    ),
+    claims=_claims,
+)

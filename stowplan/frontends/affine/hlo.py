@@ -196,11 +196,9 @@ def _gather(walk: Walk, instruction: Instruction, operands: list[Variable]) -> V
     table = first_operand(instruction, operands, 2)
     rank = len(table.shape)
     offsets = numbers(instruction, "offset_dims", below=len(dims(instruction)))
-    gone = set(numbers(instruction, "collapsed_slice_dims", below=rank, needed=False))
-    gone |= set(numbers(instruction, "operand_batching_dims", below=rank, needed=False))
+    kept = _kept(instruction, rank, "collapsed_slice_dims", "operand_batching_dims")
     sizes = numbers(instruction, "slice_sizes")
     expect_one_for_each(instruction, "slice_sizes", sizes, table)
-    kept = [dimension for dimension in range(rank) if dimension not in gone]
     options = [
         (dimension, UNSPREAD, offset)
         for dimension, offset in _paired(instruction, "offset_dims", kept, offsets)
@@ -215,9 +213,7 @@ def _scatter(walk: Walk, instruction: Instruction, operands: list[Variable]) -> 
         return walk.operator(instruction, operands, rules.unspread(len(operands), 1), dynamic=(0,) if operands else ())[0]
     rank = len(operands[0].shape)
     windows = numbers(instruction, "update_window_dims", below=len(operands[2].shape))
-    gone = set(numbers(instruction, "inserted_window_dims", below=rank, needed=False))
-    gone |= set(numbers(instruction, "input_batching_dims", below=rank, needed=False))
-    kept = [dimension for dimension in range(rank) if dimension not in gone]
+    kept = _kept(instruction, rank, "inserted_window_dims", "input_batching_dims")
     options = [
         (dimension, UNSPREAD, update, dimension)
         for dimension, update in _paired(instruction, "update_window_dims", kept, windows)
@@ -252,6 +248,12 @@ def _iota(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Var
     options = tuple((dimension,) for dimension in (*range(len(shape)), UNSPREAD))
     attributes: dict[str, Any] = {"shape": shape, "dimension": number(instruction, "iota_dimension", below=len(shape))}
     return walk.operator(instruction, operands, options, attributes=attributes)[0]
+
+
+def _kept(instruction: Instruction, rank: int, *gone: str) -> list[int]:
+    """Dimensions that none of these attributes names."""
+    named = {dimension for name in gone for dimension in numbers(instruction, name, below=rank, needed=False)}
+    return [dimension for dimension in range(rank) if dimension not in named]
 
 
 def _paired(instruction: Instruction, name: str, kept: list[int], values: list[int]) -> list[tuple[int, int]]:

@@ -12,14 +12,17 @@ from typing import Any
 
 from stowplan.deadline import check_reading
 from stowplan.errors import naming
+from stowplan.frontends import known
 from stowplan.frontends.affine.access import Variable
 from stowplan.frontends.affine.onnx_walk import Handler, Walk
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
-from stowplan.frontends.told_sizes import NONE, ToldSizes
+from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.expression import constant, index
 from stowplan.hardware.affine.program import UNSPREAD, Load, Option, Piece, Program
+
+_KNOWN = known("onnx")["banks"]
 
 
 def _constant(walk: Walk, node: Any, options: dict[str, Any]) -> None:
@@ -57,9 +60,9 @@ def _slice(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     rank = len(source.shape)
     starts = walk.integers(node, 1, options.get("starts"))
     ends = walk.integers(node, 2, options.get("ends"))
-    named = options.get("axes") is not None or (len(node.input) > 3 and node.input[3])
+    named = options.get("axes") is not None or walk.has(node, 3)
     axes = walk.integers(node, 3, options.get("axes")) if named else list(range(len(starts)))
-    steps = walk.integers(node, 4) if len(node.input) > 4 and node.input[4] else [1] * len(starts)
+    steps = walk.integers(node, 4) if walk.has(node, 4) else [1] * len(starts)
     counts = {len(starts), len(ends), len(axes), len(steps)}
     walk.expect(node, len(counts) == 1 and 0 not in steps, f"a slice by {axes} in steps {steps}", "as many numbers of each")
     backwards = []
@@ -104,7 +107,7 @@ def _pad(walk: Walk, node: Any, options: dict[str, Any]) -> None:
         return
     rank = len(source.shape)
     pads = walk.integers(node, 1, options.get("pads"))
-    axes = walk.integers(node, 3) if len(node.input) > 3 and node.input[3] else list(range(rank))
+    axes = walk.integers(node, 3) if walk.has(node, 3) else list(range(rank))
     walk.expect(node, len(pads) == 2 * len(axes), f"pads {pads}", f"{2 * len(axes)} numbers")
     low, high = [0] * rank, [0] * rank
     for at, dimension in enumerate(axes):
@@ -113,7 +116,7 @@ def _pad(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     given = options.get("value", 0.0)
     walk.expect(node, isinstance(given, int | float), repr(given), "a number to pad with")
     value: Variable | float = float(given)
-    if len(node.input) > 2 and node.input[2]:
+    if walk.has(node, 2):
         fill = walk.numbers(node.input[2])
         known = fill is not None and fill.size == 1 and fill.dtype.kind in "biuf"
         value = float(fill.reshape(-1)[0]) if known else walk.variable(node.input[2])
@@ -140,7 +143,7 @@ def _tile(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 def _gather(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     """One element of a dimension by a constant is a slice; all else is a table read at run-time indices."""
     table = walk.inputs(node, 1)[0]
-    walk.expect(node, len(node.input) > 1 and bool(node.input[1]), "no indices", "an input of them")
+    walk.expect(node, walk.has(node, 1), "no indices", "an input of them")
     axis = walk.axis(node, options.get("axis", 0), len(table.shape))
     indices = walk.numbers(node.input[1])
     if indices is not None and indices.size == 1 and indices.dtype.kind in "iu":
@@ -158,9 +161,6 @@ def _gather(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     walk.operator(node, [table, rows], [*options_of, (UNSPREAD,) * 3], dynamic=(0,))
 
 
-#: Operators that change no element, only the shape.
-_SHAPES_ONLY = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
-
 MOVEMENT: dict[str, Handler] = {
     "Constant": _constant,
     "Transpose": _transpose,
@@ -171,7 +171,7 @@ MOVEMENT: dict[str, Handler] = {
     "Expand": _expand,
     "Tile": _tile,
     "Gather": _gather,
-    **dict.fromkeys(_SHAPES_ONLY, _reshape),
+    **dict.fromkeys(_KNOWN["shapes_only"].split(), _reshape),
 }
 
 
@@ -216,7 +216,7 @@ def _gemm(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     contracting = [(0 if options.get("transA", 0) else 1, 1 if options.get("transB", 0) else 0)]
     ways: Sequence[Option] = rules.matmul(2, 2, contracting)
     operands: list[Variable | Load] = [left, right]
-    if len(node.input) > 2 and node.input[2]:
+    if walk.has(node, 2):
         shape = walk.shape(node.output[0])
         bias = walk.variable(node.input[2])
         operands.append(_broadcasting(walk, node, bias, shape))
@@ -229,7 +229,7 @@ def _convolution(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     ways: Sequence[Option] = rules.convolution(1, 1, 1)
     ranks = [len(walk.shape(name)) for name in (*node.input[:2], node.output[0])]
     walk.expect(node, ranks[0] > 1 and len(set(ranks)) == 1, f"operands and result of ranks {ranks}", "one rank of 2 or more")
-    if len(node.input) > 2 and node.input[2]:
+    if walk.has(node, 2):
         bias = walk.variable(node.input[2])
         walk.expect(node, len(bias.shape) == 1, f"a bias of shape {list(bias.shape)}", "one dimension")
         operands.append(bias)
@@ -251,20 +251,13 @@ def _convolution(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 def _pool(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     data = walk.inputs(node, 1)[0]
     walk.expect(node, len(data.shape) > 1, f"an operand of shape {list(data.shape)}", "two dimensions or more")
-    window = (1, 1, *walk.ints(node, options, "kernel_shape", len(data.shape) - 2))
-    _pooled(walk, node, data, window)
-
-
-def _global_pool(walk: Walk, node: Any, options: dict[str, Any]) -> None:
-    data = walk.inputs(node, 1)[0]
-    walk.expect(node, len(data.shape) > 1, f"an operand of shape {list(data.shape)}", "two dimensions or more")
-    _pooled(walk, node, data, (1, 1, *(max(2, size) for size in data.shape[2:])))
-
-
-def _pooled(walk: Walk, node: Any, data: Variable, window: tuple[int, ...]) -> None:
+    if node.op_type.startswith("Global"):
+        window = [max(2, size) for size in data.shape[2:]]
+    else:
+        window = walk.ints(node, options, "kernel_shape", len(data.shape) - 2)
     rank = len(walk.shape(node.output[0]))
     walk.expect(node, rank == len(data.shape), f"a result of {rank} dimensions", f"{len(data.shape)}, as the operand has")
-    walk.operator(node, [data], rules.pool(window), op="pool", restricted=True)
+    walk.operator(node, [data], rules.pool((1, 1, *window)), op="pool", restricted=True)
 
 
 def _batch_normalization(walk: Walk, node: Any, options: dict[str, Any]) -> None:
@@ -294,7 +287,7 @@ def _along_axis(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 def _reduce(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     data = walk.inputs(node, 1)[0]
     rank = len(data.shape)
-    given = options.get("axes") is not None or (len(node.input) > 1 and node.input[1])
+    given = options.get("axes") is not None or walk.has(node, 1)
     dimensions = walk.integers(node, 1, options.get("axes")) if given else list(range(rank))
     axes = [walk.axis(node, axis, rank) for axis in dimensions]
     ways = rules.reduction(rank, axes)
@@ -304,32 +297,22 @@ def _reduce(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     walk.operator(node, [data], ways, op="reduce", attributes=attributes)
 
 
-_ELEMENTWISE = """
-    Abs Add And Cast CastLike Ceil Celu Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
-    LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Sigmoid Sign Sin
-    Softplus Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"""
-#: Normalisations and the like, along dimensions that must be in one place: those from ``axis`` on.
-_ALONG_AXIS = ("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "LpNormalization")
-
 OPERATORS: dict[str, Handler] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Conv": _convolution,
-    "MaxPool": _pool,
-    "AveragePool": _pool,
-    "GlobalAveragePool": _global_pool,
-    "GlobalMaxPool": _global_pool,
+    **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"), _pool),
     "BatchNormalization": _batch_normalization,
-    **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
+    **dict.fromkeys(_KNOWN["elementwise"].split(), _elementwise),
     **dict.fromkeys(_REDUCTIONS, _reduce),
-    **dict.fromkeys(_ALONG_AXIS, _along_axis),
+    **dict.fromkeys(_KNOWN["along_axis"].split(), _along_axis),
 }
 
 
 _HANDLERS = MOVEMENT | OPERATORS
 
 
-def read_affine_onnx(path: str | Path, float_bytes: int | None = None, told: ToldSizes = NONE) -> Program:
+def read_affine_onnx(path: str | Path, float_bytes: int | None = None, told: ToldSizes = NOTHING_TOLD) -> Program:
     """Checked program of an ONNX file.
 
     Parameters

@@ -78,7 +78,7 @@ class Walk:
         """Whole numbers given as an attribute, or as an input that is a constant."""
         if attribute is not None:
             return self.whole(node, attribute)
-        name = node.input[at] if len(node.input) > at else ""
+        name = node.input[at] if self.has(node, at) else ""
         constant = self.numbers(name)
         if constant is None:
             message = f"found {node.op_type} by numbers that are not in the file (input {name!r}), expected constants"
@@ -109,6 +109,10 @@ class Walk:
         if not isinstance(axis, int) or not -rank <= axis < rank:
             raise InputError(f"found the axis {axis!r}, expected -{rank} to {rank - 1}", place=self._place(node))
         return axis % rank
+
+    def has(self, node: Any, at: int) -> bool:
+        """Whether an operator is given an input there."""
+        return len(node.input) > at and bool(node.input[at])
 
     def inputs(self, node: Any, least: int) -> list[Variable]:
         """The first ``least`` inputs, which an operator cannot do without."""

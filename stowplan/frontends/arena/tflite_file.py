@@ -19,6 +19,7 @@ from typing import TypeAlias
 from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
+from stowplan.frontends import known
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
 from stowplan.frontends.options import named_inputs
 from stowplan.log import warn_unmodelled
@@ -30,9 +31,10 @@ IDENTIFIER = b"TFL3"
 #: Bytes that TensorFlow Lite Micro aligns tensors to.
 ALIGNMENT = 16
 
-#: Bytes of an element, by number of its type in the schema, as TensorFlow Lite Micro reckons: int4 (17) is not packed, a
-#: resource (13) is the number of one. Strings, variants and types that it does not know are refused.
-_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 13: 4, 15: 4, 16: 2, 17: 1, 18: 2}
+_KNOWN = known("arena/tflite")
+#: Names of types by their numbers in the schema, and bytes of an element of each.
+TYPES: dict[int, str] = {kind["number"]: name for name, kind in _KNOWN["types"].items()}
+_BYTES: dict[int, int] = {kind["number"]: kind["bytes"] for kind in _KNOWN["types"].values()}
 
 #: Builtin operators, by number: those that call subgraphs, with the fields of their options that name these; those that are
 #: refused for what they call; what else is not known is named in a warning.
@@ -42,27 +44,9 @@ _REFUSED = {31: "CALL", 51: "DELEGATE", 200: "a loop", 209: "a choice"}
 _MODELLED = frozenset(range(162)) - {CUSTOM, 127}
 
 #: Custom operators of TensorFlow Lite Micro, whose kernels use their tensors and scratch memory alone.
-KNOWN_CUSTOM = frozenset(
-    [
-        "CIRCULAR_BUFFER",
-        "TFLite_Detection_PostProcess",
-        "TFLM_DECODE",
-        "SignalDelay",
-        "SignalEnergy",
-        "SignalFftAutoScale",
-        "SignalFilterBank",
-        "SignalFilterBankLog",
-        "SignalFilterBankSpectralSubtraction",
-        "SignalFilterBankSquareRoot",
-        "SignalFramer",
-        "SignalIrfft",
-        "SignalOverlapAdd",
-        "SignalPCAN",
-        "SignalRfft",
-        "SignalStacker",
-        "SignalWindow",
-    ]
-)
+KNOWN_CUSTOM = frozenset(_KNOWN["operators"]["known_custom"].split())
+#: Names of builtin operators whose kernels' accesses are modelled, by number.
+OPERATORS: dict[int, str] = {number: name for name, number in _KNOWN["operators"]["numbers"].items()}
 
 #: Subgraphs inside one another, and scopes at most: subgraphs may be called again and again.
 _DEEPEST, _MOST_SCOPES = 12, 1_000_000
@@ -268,7 +252,7 @@ class _Reader:
         self._buffer = FlatBuffer(data)
         self._model = self._buffer.follow(0)
         buffers = self._buffer.tables(self._model, MODEL_BUFFERS)
-        self._stored = [_has_data(self._buffer, each) for each in buffers]
+        self._stored = [_has_data(self._buffer, buffer) for buffer in buffers]
         self._codes = self._buffer.tables(self._model, _MODEL_CODES)
         self._graphs = self._buffer.tables(self._model, MODEL_SUBGRAPHS)
         self._tensors = [tensor for graph in self._graphs for tensor in self._buffer.tables(graph, GRAPH_TENSORS)]
@@ -286,10 +270,10 @@ class _Reader:
         operators = [operator for graph in subgraphs for operator in graph.operators]
         handles = {number for operator in operators if operator.code == VAR_HANDLE for number in operator.writes}
         tensors = tuple(self._tensor(number, table, number in handles) for number, table in enumerate(self._tensors))
-        found = scopes(len(tensors), subgraphs)
-        of_opaque = {number for each in operators if each.is_opaque for number in (*each.reads, *each.writes)}
+        lives = scopes(len(tensors), subgraphs)
+        of_opaque = {number for operator in operators if operator.is_opaque for number in (*operator.reads, *operator.writes)}
         for number, place in self._touched.items():
-            if tensors[number].is_planned and number in found.unwritten and number not in of_opaque:
+            if tensors[number].is_planned and number in lives.unwritten and number not in of_opaque:
                 message = f"found nothing that writes what {place} reads, expected it"
                 raise InputError(message, place=f"tensors[{number}]")
         offsets = self._offline_plan(len(tensors))
@@ -300,10 +284,10 @@ class _Reader:
             warn_unmodelled(f"{stay}; --set replace_offline_plan=yes frees those of no custom operator", OFFLINE_PLAN)
         if keep:
             kept = named_inputs(keep, {tensors[number].own_name: number for number in subgraphs[0].inputs})
-            end = max(found.last)
-            last = tuple(end if number in kept else moment for number, moment in enumerate(found.last))
-            found = dataclasses.replace(found, last=last)
-        planned, buffers = _buffers(tensors, found, offsets, fixed)
+            end = max(lives.last)
+            last = tuple(end if number in kept else moment for number, moment in enumerate(lives.last))
+            lives = dataclasses.replace(lives, last=last)
+        planned, buffers = _buffers(tensors, lives, offsets, fixed)
         problem = Problem(name=self._name, buffers=buffers, capacity=capacity)
         return TfliteModel(self._name, tensors, tuple(subgraphs), offsets, fixed, self._buffer.data, problem, planned)
 
@@ -311,12 +295,12 @@ class _Reader:
         buffer, count = self._buffer, self._buffer.vector(graph, GRAPH_TENSORS)[1]
 
         def numbers(table: int, field: int, place: str) -> tuple[int, ...]:
-            there = [each for each in buffer.integers(table, field) if each != -1]
-            for each in there:
-                if not 0 <= each < count:
-                    raise InputError(f"found tensor {each}, expected 0 to {count - 1}", place=place)
-                self._touched.setdefault(begin + each, place)
-            return tuple(begin + each for each in there)
+            there = [tensor for tensor in buffer.integers(table, field) if tensor != -1]
+            for tensor in there:
+                if not 0 <= tensor < count:
+                    raise InputError(f"found tensor {tensor}, expected 0 to {count - 1}", place=place)
+                self._touched.setdefault(begin + tensor, place)
+            return tuple(begin + tensor for tensor in there)
 
         name = "" if number == 0 else f" of subgraph {number}"
         operators = []
@@ -378,8 +362,8 @@ class _Reader:
                 # The runtime rounds up sizes as it does offsets.
                 size = -(-math.prod(shape) * _BYTES[kind] // ALIGNMENT) * ALIGNMENT
             elif number in self._touched:
-                found = "a sparse, variant or external tensor" if is_elsewhere else f"shape {shape} of type {kind}"
-                raise InputError(f"found {found}, expected a fixed size", place=place)
+                what = "a sparse, variant or external tensor" if is_elsewhere else f"shape {shape} of type {kind}"
+                raise InputError(f"found {what}, expected a fixed size", place=place)
         name = f"{number} {buffer.text(table, _TENSOR_NAME)}".strip()
         return TfliteTensor(name, tuple(shape), kind, size, is_planned and size > 0, is_variable)
 
@@ -400,12 +384,12 @@ class _Reader:
 
 
 def _buffers(
-    tensors: Sequence[TfliteTensor], found: Scopes, offsets: Sequence[int], fixed: frozenset[int]
+    tensors: Sequence[TfliteTensor], lives: Scopes, offsets: Sequence[int], fixed: frozenset[int]
 ) -> tuple[tuple[int, ...], tuple[Buffer, ...]]:
     """Tensors that are free and used, and buffers for these and for those that are fixed."""
     planned, buffers, placed = [], [], []
     for number, tensor in enumerate(tensors):
-        lower, upper = found.first[number], found.last[number] + 1
+        lower, upper = lives.first[number], lives.last[number] + 1
         if number in fixed:
             placed.append((lower, offsets[number], max(upper, lower + 1), offsets[number] + tensor.size))
         elif tensor.is_planned and upper > 0:
@@ -421,7 +405,7 @@ def _obstacles(placed: Sequence[_Box]) -> list[Buffer]:
     boxes: list[_Box] = []
     for box in placed:
         check_reading()
-        while met := [each for each in boxes if all(max(box[at], each[at]) < min(box[at + 2], each[at + 2]) for at in (0, 1))]:
+        while met := [old for old in boxes if all(max(box[at], old[at]) < min(box[at + 2], old[at + 2]) for at in (0, 1))]:
             boxes = [other for other in boxes if other not in met]
             starts, lows, ends, highs = zip(box, *met, strict=True)
             box = (min(starts), min(lows), max(ends), max(highs))

@@ -43,6 +43,28 @@ class _Trace:
         return self._known[op, operands]
 
 
+#: A method of an operator, given the other operand.
+_Method: TypeAlias = "Callable[[Expression, Term], Expression]"
+
+
+def _from_left(op: str) -> _Method:
+    """An operator of Python where a value stands at its left."""
+
+    def method(self: Expression, other: Term) -> Expression:
+        return _TRACE.get().add(op, self, other)
+
+    return method
+
+
+def _from_right(op: str) -> _Method:
+    """An operator of Python where a number stands at its left."""
+
+    def method(self: Expression, other: Term) -> Expression:
+        return _TRACE.get().add(op, other, self)
+
+    return method
+
+
 class Expression:
     """A value of the loop body: operators make new ones."""
 
@@ -51,44 +73,17 @@ class Expression:
     def __init__(self, operand: Operand):
         self.operand = operand
 
-    def __add__(self, other: Term) -> Expression:
-        return _TRACE.get().add("add", self, other)
-
-    def __radd__(self, other: Term) -> Expression:
-        return _TRACE.get().add("add", other, self)
-
-    def __sub__(self, other: Term) -> Expression:
-        return _TRACE.get().add("sub", self, other)
-
-    def __rsub__(self, other: Term) -> Expression:
-        return _TRACE.get().add("sub", other, self)
-
-    def __mul__(self, other: Term) -> Expression:
-        return _TRACE.get().add("mul", self, other)
-
-    def __rmul__(self, other: Term) -> Expression:
-        return _TRACE.get().add("mul", other, self)
-
-    def __truediv__(self, other: Term) -> Expression:
-        return _TRACE.get().add("div", self, other)
-
-    def __rtruediv__(self, other: Term) -> Expression:
-        return _TRACE.get().add("div", other, self)
-
-    def __lshift__(self, other: Term) -> Expression:
-        return _TRACE.get().add("shl", self, other)
-
-    def __rshift__(self, other: Term) -> Expression:
-        return _TRACE.get().add("shr", self, other)
+    __add__, __radd__ = _from_left("add"), _from_right("add")
+    __sub__, __rsub__ = _from_left("sub"), _from_right("sub")
+    __mul__, __rmul__ = _from_left("mul"), _from_right("mul")
+    __truediv__, __rtruediv__ = _from_left("div"), _from_right("div")
+    __lshift__ = _from_left("shl")
+    __rshift__ = _from_left("shr")
+    __lt__ = _from_left("lt")
+    __gt__ = _from_left("gt")
 
     def __neg__(self) -> Expression:
         return _TRACE.get().add("neg", self)
-
-    def __lt__(self, other: Term) -> Expression:
-        return _TRACE.get().add("lt", self, other)
-
-    def __gt__(self, other: Term) -> Expression:
-        return _TRACE.get().add("gt", self, other)
 
     def __pow__(self, power: int) -> Expression:
         if not isinstance(power, int) or not 1 <= power <= MOST_POWER:

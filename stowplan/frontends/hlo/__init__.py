@@ -1,21 +1,227 @@
 """Front end for HLO: the text of a compiled module, and the program it is."""
 
-from stowplan.frontends.hlo.format import program_from_module, read_program
-from stowplan.frontends.hlo.module import Alias, Computation, HloModule, Instruction
-from stowplan.frontends.hlo.parse import parse_module, read_module
-from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape, parse_shape
+from __future__ import annotations
 
-__all__ = [
-    "Alias",
-    "ArrayShape",
-    "Computation",
-    "HloModule",
-    "Instruction",
-    "Shape",
-    "TupleShape",
-    "parse_module",
-    "parse_shape",
-    "program_from_module",
-    "read_module",
-    "read_program",
-]
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError, UsageError, naming
+from stowplan.frontends.formats import InputFormat, Opened, Source, TargetFamily
+from stowplan.frontends.hlo.check import check_module
+from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, estimated_cycles
+from stowplan.frontends.hlo.parse import parse_module, read_module
+from stowplan.frontends.hlo.schedule import START, Schedule, ScheduledStep
+from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
+from stowplan.frontends.options import ReadOptions
+from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
+from stowplan.hardware.targets import Target, load_target, target_names
+
+if TYPE_CHECKING:
+    from stowplan.hardware.costs import CycleTable
+    from stowplan.hardware.costs.signatures import SignatureCosts
+
+
+__all__ = ["ArrayShape", "Computation", "HloModule", "Instruction", "Shape", "TupleShape", "parse_module", "read_module"]
+
+
+#: What becomes of parameters that the caller donates: see :func:`program_from_module`.
+Donation = Literal["free", "tied"]
+
+
+def read_program(path: str | Path, *, donation: Donation = "free") -> Program:
+    """Program from a plain or gzip file of scheduled HLO text; ``donation`` as in :func:`program_from_module`.
+
+    Raises
+    ------
+    InputError
+        As :func:`~stowplan.frontends.hlo.parse.read_module` and :func:`program_from_module` do.
+    """
+    return program_from_module(read_module(path), donation=donation)
+
+
+def program_from_module(module: HloModule, *, donation: Donation = "free") -> Program:
+    """Program of a scheduled module.
+
+    Parameters
+    ----------
+    donation
+        ``"free"``: a donated parameter and the output that may take its storage (``input_output_alias``) are two tensors.
+        ``"tied"``: one, input and output at once, as XLA has them. Those of a pair that are needed at the same time stay two.
+
+    Raises
+    ------
+    InputError
+        The module is not scheduled, or an instruction does not fit its operands or computations; the message names the line.
+    """
+    with naming(module.source):
+        if not module.is_scheduled:
+            raise InputError(
+                f"found a module without is_scheduled=true, expected a scheduled one{_hint(module)}", place="line 1"
+            )
+        check_module(module, timed=True)
+        schedule = Schedule(module)
+        apart = _share_storage(schedule, donation)
+        return _build(schedule, apart, _program_name(module))
+
+
+def _hint(module: HloModule) -> str:
+    """Which file of XLA's dump to take in place of one that is not scheduled."""
+    given = (Path(module.source or "").name, module.name, module.attributes_text)
+    if any("before_optimizations" in text for text in given):
+        return (
+            ": this is the module before XLA's optimisations, take the file of the same dump with after_optimizations in its "
+            "name (targets with banks, such as inferentia, take this one)"
+        )
+    return ": of XLA's dump, take the file with after_optimizations in its name"
+
+
+def _share_storage(schedule: Schedule, donation: Donation) -> set[int]:
+    """Put together the values that must share storage; return the results of in-place updates that keep their own.
+
+    In a compiled program every update can be in place, since the compiler has copied whatever is still needed. Text written or
+    changed by hand may ask for more: an update of a value that is read later, or that the caller keeps, is taken as a copy.
+    """
+    values = schedule.values
+    overlapping = sum(not values.share(before, after, forced=True) for before, after in schedule.carried)
+    if overlapping:
+        schedule.notes.append(f"{overlapping} loop-carried values overlap in time with what shares their storage")
+    apart = sum(not values.share(first, second) for first, second in schedule.branch_results)
+    if apart:
+        schedule.notes.append(f"{apart} results of branches have storage of their own")
+    refused = {
+        update.result for step in schedule.steps for update in step.updates if not values.share(update.operand, update.result)
+    }
+    if refused:
+        schedule.notes.append(f"{len(refused)} updates are copies, not in place: what they update is read later or kept")
+    untied = sum(not values.share(given, result) for given, result in schedule.donated) if donation == "tied" else 0
+    if untied:
+        schedule.notes.append(f"{untied} donated parameters are needed while the output in their storage is: not tied to it")
+    return refused
+
+
+def _build(schedule: Schedule, refused: set[int], name: str) -> Program:
+    values = schedule.values
+    groups: dict[int, list[int]] = {}
+    for value in range(len(values.names)):
+        groups.setdefault(values.storage(value), []).append(value)
+    outputs = {values.storage(value) for value in schedule.outputs}
+    tensors = tuple(
+        ProgramTensor(
+            name=values.names[group[0]],
+            size=values.sizes[storage],
+            is_input=any(values.defined[value] == START for value in group),
+            is_output=storage in outputs,
+            members=tuple(values.names[value] for value in group) if len(group) > 1 else (),
+        )
+        for storage, group in groups.items()
+    )
+    number = {storage: position for position, storage in enumerate(groups)}
+    tensor_of = [number[values.storage(value)] for value in range(len(values.names))]
+    return Program(
+        name=name,
+        steps=tuple(_finish(step, tensors, tensor_of, values.sizes, refused) for step in schedule.steps),
+        tensors=tensors,
+        loops=tuple(sorted(schedule.loops, key=lambda loop: (loop.start, -loop.end))),
+        value_tensor={name: tensor_of[value] for name, value in schedule.value_of.items()},
+        notes=tuple(schedule.notes),
+    )
+
+
+def _finish(
+    step: ScheduledStep, tensors: tuple[ProgramTensor, ...], tensor_of: list[int], sizes: list[int], refused: set[int]
+) -> ProgramStep:
+    """The step with one read and one write a tensor at most; several add up, but never to more than the tensor."""
+    in_place = {update.result: update.write for update in step.updates if update.result not in refused}
+    copied = {update.operand for update in step.updates if update.result in refused}
+    moved: dict[tuple[int, bool], int] = {}
+    for value, part in step.reads:
+        key = (tensor_of[value], False)
+        moved[key] = moved.get(key, 0) + (sizes[value] if value in copied else part)
+    for value in step.writes:
+        key = (tensor_of[value], True)
+        whole = 0 if step.opcode == "AllocateBuffer" else sizes[value]
+        moved[key] = moved.get(key, 0) + in_place.get(value, whole)
+    return ProgramStep(
+        name=step.name,
+        opcode=step.opcode,
+        flops=step.work.flops,
+        elementwise=step.work.elementwise,
+        weight=step.weight,
+        uses=tuple(
+            ProgramUse(tensor, is_output, min(size, tensors[tensor].size)) for (tensor, is_output), size in moved.items()
+        ),
+        cycles=estimated_cycles(step.instruction),
+    )
+
+
+def _program_name(module: HloModule) -> str:
+    """Name of the file, where there is one, and of the module."""
+    if module.source is None:
+        return module.name
+    return f"{files.printable(Path(module.source).name).split('.hlo')[0].split('.txt')[0]}/{module.name}"
+
+
+def _open(source: Source, options: ReadOptions) -> Opened:
+    from stowplan.hardware.costs import make_problem
+
+    try:
+        machine = load_target(str(options.target))
+    except InputError:
+        # What is no compiled program at all is answered by what it is, whatever the target.
+        read_module(source.path)
+        raise
+    module = read_module(source.path)
+    program = program_from_module(module, donation="tied" if options.donation == "tied" else "free")
+    given: dict[str, Any] = options.only({"capacity", "cost_model", "stalls"}).given()
+    if options.cycles is not None:
+        given |= _cost_data(options.cycles, options.cost_model, module, program, machine)
+        if "signatures" in given and given["signatures"].table.conflicts:
+            count = given["signatures"].table.conflicts
+            note = f"{count} entries of the latency table had two cycles, the last count: compilers differ"
+            program = msgspec.structs.replace(program, notes=(*program.notes, note))
+    problem = make_problem(program, machine, **given)
+    return Opened(msgspec.structs.replace(problem, **options.only({"evictions", "prefetches"}).given()), program)
+
+
+def _cost_data(
+    paths: tuple[str | Path, ...], cost_model: str | None, module: HloModule, program: Program, machine: Target
+) -> dict[str, CycleTable | SignatureCosts]:
+    """What the files of ``cycles`` say, as arguments of ``make_problem``: two modules and no other wish mean a cycle table."""
+    from stowplan.frontends.hlo.placed import read_costs, read_cycle_table
+
+    if cost_model == "signatures" or (cost_model is None and (len(paths) != 2 or any(map(files.is_json, paths)))):
+        return {"signatures": read_costs(paths, module, program, target=machine)}
+    if len(paths) != 2:
+        raise UsageError(
+            f"found {len(paths)} files with cycles, expected two for the cost model {cost_model!r}: the module compiled "
+            "without and with a plan"
+        )
+    return {"cycles": read_cycle_table(*paths, program, fast_space=machine.fast_space)}
+
+
+def _claims(source: Source) -> bool | None:
+    return read_module(source.path).is_scheduled
+
+
+_ACCEPTED = frozenset({"target", "capacity", "cost_model", "stalls", "cycles", "donation", "evictions", "prefetches"})
+
+FORMAT = InputFormat(
+    what="a compiled program",
+    suffixes=(".hlo", ".hlo.txt"),
+    accepts=lambda source: _ACCEPTED,
+    matches=lambda source: source.data is None,
+    open=_open,
+    targets=TargetFamily(
+        "compiled programs",
+        "memory mapping",
+        "tpu-v4",
+        "what is in fast memory, where and when",
+        load_target,
+        target_names,
+        lambda target: f"{target.fast_memory.capacity / 2**20:g} MiB fast memory",
+    ),
+    claims=_claims,
+)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
+from stowplan.frontends import known
 
-_KNOWN = tomllib.loads(Path(__file__).with_name("known.toml").read_text(encoding="utf-8"))
+_KNOWN = known("hlo/known")
 _BY_USE = {use: frozenset(names.split()) for use, names in _KNOWN["opcodes"].items()}
 
 OPCODES: frozenset[str] = frozenset().union(*_BY_USE.values())

@@ -168,7 +168,7 @@ def sign_steps(module: HloModule, program: Program) -> dict[str, StepSignature]:
     module
         The module that the program was made of, before memory-space assignment.
     program
-        Of :func:`~stowplan.frontends.hlo.format.program_from_module`.
+        Of :func:`~stowplan.frontends.hlo.program_from_module`.
     """
     placed = placed_instructions(module)
     digests, opcodes = _computation_digests(module)

@@ -10,54 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from stowplan.errors import InputError, naming
+from stowplan.frontends import known
 from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
-from stowplan.frontends.told_sizes import NONE, ToldSizes
+from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
 from stowplan.hardware.network import Network
 
-_OPS = {
-    FREE: "Identity Dropout Cast CastLike Flatten Squeeze Unsqueeze Expand Split Slice QuantizeLinear DequantizeLinear",
-    "reshape": "Reshape",
-    "transpose": "Transpose",
-    "layernorm": "LayerNormalization SimplifiedLayerNormalization RMSNormalization GroupNormalization InstanceNormalization "
-    "LpNormalization",
-    "batchnorm": "BatchNormalization",
-    "softmax": "Softmax LogSoftmax",
-    "maxpool": "MaxPool GlobalMaxPool",
-    "avgpool": "AveragePool GlobalAveragePool",
-    "add": "Add Sub Sum",
-    "mul": "Mul Div",
-    "relu": "Relu",
-    "gelu": "Gelu",
-    "tanh": "Tanh",
-    "sigmoid": "Sigmoid",
-    "activation": "LeakyRelu PRelu Elu Selu Celu HardSigmoid HardSwish Mish Softplus Clip Swish ThresholdedRelu",
-    "elementwise": "Erf Sqrt Pow Exp Log Neg Abs Where Min Max Sin Cos Reciprocal Equal Greater Less And Or Not Floor "
-    "Ceil Round",
-    "concat": "Concat",
-    "pad": "Pad",
-    "resize": "Resize Upsample",
-    "gather": "Gather GatherND GatherElements",
-    "reduce": "ReduceMean ReduceSum ReduceMax ReduceMin ReduceL2 ArgMax ArgMin",
-    "conv": "Conv ConvTranspose",
-    "matmul": "MatMul",
-    "gemm": "Gemm",
-}
-_OP_OF = {name: op for op, names in _OPS.items() for name in names.split()}
-
+_OP_OF = {name: op for op, names in known("onnx")["network"].items() for name in names.split()}
 #: Inputs of a node that are weights, where they come from outside the graph.
-_WEIGHT_SLOTS = {
-    "Conv": (1, 2),
-    "ConvTranspose": (1, 2),
-    "Gemm": (1, 2),
-    "MatMul": (1,),
-    "Gather": (0,),
-    "BatchNormalization": (1, 2, 3, 4),
-    "LayerNormalization": (1, 2),
-    "GroupNormalization": (1, 2),
-    "InstanceNormalization": (1, 2),
-    "PRelu": (1,),
-}
+_WEIGHT_SLOTS: dict[str, list[int]] = known("onnx")["network_weights"]
 
 
 def is_onnx(path: str | Path) -> bool:
@@ -71,7 +32,7 @@ def is_onnx(path: str | Path) -> bool:
         return False
 
 
-def read_onnx(path: str | Path, told: ToldSizes = NONE, *, granularity: Granularity = "auto") -> Network:
+def read_onnx(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, granularity: Granularity = "auto") -> Network:
     """Network of an ONNX file.
 
     Parameters

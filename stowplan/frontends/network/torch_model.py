@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stowplan.errors import InputError, first_line
-from stowplan.frontends import torch_program
+from stowplan.frontends import known, torch_program
 from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
 from stowplan.frontends.torch_program import import_torch, is_higher_order, schema_of, static_shape, stored_inputs
 from stowplan.hardware.network import Network
@@ -14,40 +14,7 @@ from stowplan.hardware.network import Network
 if TYPE_CHECKING:
     import torch
 
-#: ATen operators by what they are here. What is missing is element-wise if torch says so, else ``other``.
-_OPS = {
-    FREE: "dropout feature_dropout alpha_dropout native_dropout contiguous clone alias detach detach_ lift_fresh_copy to "
-    "_to_copy type_as flatten squeeze unsqueeze expand expand_as split split_with_sizes chunk unbind getitem slice select "
-    "narrow tensor_split unflatten movedim view_as_real",
-    "view": "view _unsafe_view view_as",
-    "reshape": "reshape reshape_as",
-    "transpose": "transpose transpose_ permute t swapaxes numpy_T",
-    "layernorm": "layer_norm native_layer_norm group_norm native_group_norm instance_norm rms_norm",
-    "batchnorm": "batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit native_batch_norm cudnn_batch_norm",
-    "softmax": "softmax _softmax log_softmax _log_softmax _safe_softmax",
-    "maxpool": "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices adaptive_max_pool2d",
-    "avgpool": "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
-    "_adaptive_avg_pool2d",
-    "add": "add add_ sub sub_ rsub",
-    "mul": "mul mul_ div div_",
-    "relu": "relu relu_",
-    "gelu": "gelu gelu_",
-    "tanh": "tanh tanh_",
-    "sigmoid": "sigmoid sigmoid_",
-    "activation": "relu6 relu6_ hardtanh hardtanh_ silu silu_ mish mish_ hardswish hardswish_ hardsigmoid hardsigmoid_ elu "
-    "elu_ leaky_relu leaky_relu_ prelu softplus selu celu glu clamp clamp_ clamp_min clamp_max",
-    "concat": "cat concat stack",
-    "pad": "constant_pad_nd pad reflection_pad2d replication_pad2d",
-    "resize": "upsample_nearest2d upsample_bilinear2d upsample_bicubic2d",
-    "gather": "index index_select gather take_along_dim",
-    "reduce": "mean sum amax amin max min var std var_mean prod linalg_vector_norm argmax argmin logsumexp",
-    "conv": "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d",
-    "embedding": "embedding embedding_bag",
-    "linear": "linear addmm",
-    "matmul": "matmul bmm mm baddbmm",
-    "attention": "scaled_dot_product_attention",
-}
-_OP_OF = {name: op for op, names in _OPS.items() for name in names.split()}
+_OP_OF = {name: op for op, names in known("torch")["network"].items() for name in names.split()}
 
 
 def read_torch(

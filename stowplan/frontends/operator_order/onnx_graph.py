@@ -19,27 +19,20 @@ import numpy as np
 
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
-from stowplan.frontends.onnx_bodies import bodies_of, captured
+from stowplan.frontends import known
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
-from stowplan.frontends.told_sizes import NONE, ToldSizes
+from stowplan.frontends.onnx_shapes import bodies_of, captured
+from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
 from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build
 
-#: The first result is the first operand, looked at in another way.
-_VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-#: Element by element: the result may take the place of an operand of its size.
-_IN_PLACE_WORDS = (
-    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BatchNormalization Cast Ceil Celu Clip Cos Cosh Div Elu Erf Exp "
-    "Floor Gelu HardSigmoid HardSwish LeakyRelu Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu "
-    "Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"
+_VIEWS, _IN_PLACE, _OF_SHAPES, _RANDOM = (
+    frozenset(known("onnx")["order"][use].split()) for use in ("views", "in_place", "of_shapes", "random")
 )
-_IN_PLACE = frozenset(_IN_PLACE_WORDS.split())
-#: Results follow from shapes alone.
-_OF_SHAPES = frozenset({"Shape", "Size"})
 
 
-def read_onnx_order(path: str | Path, told: ToldSizes = NONE, *, flat: bool = False, in_place: bool = True) -> Problem:
+def read_onnx_order(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, flat: bool = False, in_place: bool = True) -> Problem:
     """Problem of an ONNX file: its nodes in their order, and what they hand on.
 
     Parameters
@@ -145,7 +138,7 @@ class _Reader:
         if bodies_of(node):
             self._run(node, _unique(node.name or results[0], self._names), reads)
             return None
-        if not reads and node.input and kind not in ("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"):
+        if not reads and node.input and kind not in _RANDOM:
             self._stored |= set(results)
             return None
         if kind in _OF_SHAPES or kind == "Constant":

@@ -161,8 +161,8 @@ def read_trace(value: Any, device: int | None) -> Trace:
 
 def _convert(value: Any) -> _Snapshot:
     if not isinstance(value, dict) or not {"segments", "device_traces"} <= value.keys():
-        found = f"the keys {', '.join(value)}" if isinstance(value, dict) and value else type(value).__name__
-        raise InputError(f"found a pickle of {found}, expected a memory snapshot with segments and device_traces")
+        content = f"the keys {', '.join(value)}" if isinstance(value, dict) and value else type(value).__name__
+        raise InputError(f"found a pickle of {content}, expected a memory snapshot with segments and device_traces")
     # What is no list is refused below.
     lists = [value["segments"], value["device_traces"]]
     lists = [entries for entries in lists if isinstance(entries, list)]

@@ -1,7 +1,222 @@
-"""Import of a production compiler's own plan: what XLA decided about fast memory, as a plan of ours."""
+"""XLA's own plan as a plan of ours, as faithful as the rules allow, and a report of what became of it on the way.
 
-from stowplan.frontends.xla_plan.importer import ImportedPlan, import_xla_plan
-from stowplan.frontends.xla_plan.repair import Dropped
-from stowplan.frontends.xla_plan.stays import Placement, find_offsets, read_offsets
+What the rules of ``docs/reference/memory-mapping.md`` cannot express is dropped: the uses that stay would serve become slow,
+which is always possible, and the result says what was dropped and why.
+"""
 
-__all__ = ["Dropped", "ImportedPlan", "Placement", "find_offsets", "import_xla_plan", "read_offsets"]
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from stowplan.errors import InputError, UsageError, VerificationError, naming
+from stowplan.frontends.hlo import read_module
+from stowplan.frontends.xla_plan.repair import Dropped, PlacedStay, Repair
+from stowplan.frontends.xla_plan.stays import Source, find_offsets, read_offsets
+from stowplan.frontends.xla_plan.trace import Trace
+from stowplan.hardware.program import Program
+from stowplan.hardware.simulator import simulate
+from stowplan.hardware.targets import fast_space_of
+from stowplan.models.memory_mapping.plan import Copy, Plan
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.verify import Violation, verify
+
+
+class ImportedPlan(msgspec.Struct, frozen=True):
+    """A production compiler's plan as one of ours, and what became of it on the way."""
+
+    plan: Plan
+    sliced: int
+    """Copies that XLA does in slices, merged into one each."""
+    slices: int
+    """Copies that the plan has in slices, as XLA does; where the problem allows it."""
+    delayed: int
+    """Of those merged, how many begin later than their first slice, because their place is not free before."""
+    postponed: int
+    """Other copies in that begin later than XLA has them, because the tensor's stay before is not over."""
+    advanced: int
+    """Stays whose copy out begins earlier than XLA has it, so that their place is free in time."""
+    moved: int
+    """Stays at another offset than XLA's, which reuses their place within a step."""
+    mixed_reads: int
+    """Reads of a tensor from both memories at once, taken as slow."""
+    idle: int
+    """Copies in that serve no use, left out: XLA fetches the next run's preload at the end of the program."""
+    replaced: tuple[str, ...]
+    """Steps of the program that XLA replaced by copies of its own."""
+    foreign: tuple[str, ...]
+    """Instructions of XLA's own that are neither copies nor steps of the program."""
+    homeless: tuple[str, ...]
+    """Values in fast memory that are no tensor of the program."""
+    dropped: tuple[Dropped, ...]
+    """Stays in fast memory that the plan does not have."""
+
+    @property
+    def preloads(self) -> int:
+        """Tensors in fast memory before the program starts."""
+        return sum(residency.preloaded for residency in self.plan.residencies)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What differs from what XLA does, for people to read; one line each."""
+        counts = (
+            (self.preloads, "tensors in fast memory before the program starts (cross-program prefetch)"),
+            (self.slices, "copies in slices"),
+            (self.sliced, f"sliced copies merged, {self.delayed} of them begin later than their first slice"),
+            (self.postponed, "copies in begin later, when the tensor's stay before is over"),
+            (self.advanced, "copies out begin earlier, so that their place is free in time"),
+            (self.moved, "stays at other offsets, where XLA reuses a place within a step"),
+            (self.mixed_reads, "reads of one tensor from both memories taken as slow"),
+            (self.idle, "copies that serve no use left out (the next run's preload)"),
+        )
+        lines = [f"{count} {what}" for count, what in counts if count]
+        for names, what in (
+            (self.replaced, "steps replaced by copies of XLA's own"),
+            (self.foreign, "instructions of XLA's own"),
+            (self.homeless, "values in fast memory that are no tensor of the program"),
+        ):
+            if names:
+                lines.append(f"{len(names)} {what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}")
+        for reason, count in Counter(item.reason for item in self.dropped).most_common():
+            same = [item for item in self.dropped if item.reason == reason]
+            size, traffic = sum(item.size for item in same), sum(item.traffic for item in same)
+            lines.append(f"{count} stays of {size} bytes dropped, with {traffic} bytes of traffic: {reason}")
+        return tuple(lines)
+
+
+def import_xla_plan(
+    problem: Problem,
+    program: Program,
+    plan_path: str | Path,
+    offsets_path: str | Path | None = None,
+    *,
+    fast_space: int | None = None,
+) -> ImportedPlan:
+    """XLA's plan for a program, verified.
+
+    Parameters
+    ----------
+    problem
+        Made of ``program`` for the target XLA compiled for, with ``stalls="allowed"``.
+    program
+        The program before XLA's memory-space assignment.
+    plan_path
+        The same module after it, as HLO text, plain or gzip; ``S(fast_space)`` in a layout is fast memory.
+    offsets_path
+        Values of XLA's buffer assignment; ``NAME.fastmem.txt[.gz]`` beside ``NAME.hlo.txt.gz`` where None.
+
+    fast_space
+        Memory space of the fast memory; that of the problem's target where None.
+
+    Returns
+    -------
+    ImportedPlan
+        A valid plan, and what of XLA's own had to be changed for that.
+
+    Raises
+    ------
+    InputError
+        A file cannot be read, is not scheduled, is of another program, or lacks an offset.
+    UsageError
+        The problem is not the program's, or forbids stalls.
+    """
+    if [step.name for step in problem.steps] != [step.name for step in program.steps]:
+        raise UsageError("found a problem and a program with different steps, expected the problem made of the program")
+    if problem.stalls != "allowed":
+        raise UsageError("found a problem that forbids stalls, expected one that allows them: XLA's plans stall now and then")
+    space = fast_space_of(problem.target) if fast_space is None else fast_space
+    module = read_module(plan_path)
+    offsets = read_offsets(find_offsets(plan_path) if offsets_path is None else offsets_path, space)
+    with naming(plan_path):
+        if not module.is_scheduled:
+            raise InputError("found a module without is_scheduled=true, expected a scheduled one", place="line 1")
+        trace = Trace(program, module, offsets, space)
+    repair = Repair(problem, trace)
+    plan = _valid_plan(problem, repair)
+    placed = repair.placed
+    return ImportedPlan(
+        plan=plan,
+        sliced=sum(entry.is_sliced and not entry.slices for entry in placed),
+        slices=sum(bool(entry.slices) for entry in placed),
+        delayed=sum(entry.is_sliced and not entry.slices and entry.is_delayed for entry in placed),
+        postponed=sum((not entry.is_sliced or bool(entry.slices)) and entry.is_delayed for entry in placed),
+        advanced=repair.advanced,
+        moved=repair.moved,
+        mixed_reads=trace.mixed_reads,
+        idle=repair.idle,
+        replaced=tuple(trace.replaced),
+        foreign=tuple(trace.foreign),
+        homeless=tuple(trace.homeless),
+        dropped=tuple(repair.dropped),
+    )
+
+
+def _valid_plan(problem: Problem, repair: Repair) -> Plan:
+    """The plan of all placed stays, without those the verifier objects to."""
+    while True:
+        placed = sorted(repair.placed, key=lambda entry: (entry.start, entry.tensor))
+        plan, owners = _plan(problem, placed)
+        verification = verify(problem, plan)
+        if verification.ok:
+            return plan
+        guilty: dict[int, str] = {}
+        for violation in verification.violations:
+            for place in _blamed(violation, placed, owners):
+                guilty.setdefault(place, f"breaks the rule {violation.code}")
+        if not guilty:
+            raise VerificationError(f"XLA's plan cannot be made valid: {verification.violations[0].message}")
+        for place, reason in sorted(guilty.items()):
+            repair.drop(placed[place], reason)
+
+
+def _blamed(violation: Violation, placed: list[PlacedStay], owners: list[int]) -> set[int]:
+    """Places of the stays that a violation is about; ``placed`` are in the order of the plan's residencies."""
+    residencies, copies, uses, tensors = (
+        violation.concerns.get(sort, ()) for sort in ("residencies", "copies", "uses", "tensors")
+    )
+    blamed = {*residencies, *(owners[copy] for copy in copies)}
+    if not blamed and uses:
+        blamed = {place for place, entry in enumerate(placed) if not entry.uses.isdisjoint(uses)}
+    if not blamed:
+        blamed = {place for place, entry in enumerate(placed) if entry.tensor in tensors}
+    return blamed
+
+
+def _plan(problem: Problem, placed: list[PlacedStay]) -> tuple[Plan, list[int]]:
+    """The plan of all placed stays, and for each of its copies the place of its stay."""
+    queue: list[tuple[int, bool, int, int, Copy]] = []
+    between = problem.evictions == "between_steps"
+    for place, entry in enumerate(placed):
+        for piece in entry.slices:
+            part = Copy(entry.tensor, "in", piece.start, piece.end, (piece.low, piece.high))
+            queue.append((piece.start, between and entry.is_delayed, piece.sequence, place, part))
+        if entry.stay.source is Source.COPIED and not entry.slices:
+            queue.append(
+                (
+                    entry.start,
+                    # What waits for its place stands behind who leaves it.
+                    between and entry.is_delayed,
+                    entry.stay.sequence,
+                    place,
+                    Copy(entry.tensor, "in", entry.start, entry.stay.arrived),
+                )
+            )
+        queue += [
+            (copy.start, False, copy.sequence, place, Copy(entry.tensor, "out", copy.start, copy.end))
+            for copy in entry.copies_out
+        ]
+    queue.sort(key=lambda item: item[:3])
+    plan = Plan(
+        problem=problem.digest,
+        objective=0,
+        residencies=tuple(entry.residency() for entry in placed),
+        copies=tuple(copy for *_, copy in queue),
+        fast_uses=tuple(sorted({use for entry in placed for use in entry.uses})),
+        program=problem.name,
+        target=problem.target,
+        names={tensor: problem.tensors[tensor].name for tensor in sorted({entry.tensor for entry in placed})},
+    )
+    plan = msgspec.structs.replace(plan, objective=simulate(problem, plan).total_ps)
+    return plan, [place for *_, place, _ in queue]

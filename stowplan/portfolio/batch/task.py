@@ -17,8 +17,7 @@ from stowplan import files, kinds
 from stowplan.deadline import limit_after, read_within
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.frontends import formats
-from stowplan.frontends.format import Opened
-from stowplan.frontends.formats import is_input, target_for
+from stowplan.frontends.formats import Opened, is_input, target_for
 from stowplan.frontends.read import open_with
 from stowplan.portfolio.batch.records import Record, Settings, describe_failure
 from stowplan.portfolio.given import XLA

@@ -110,7 +110,7 @@ DEPTHS = ("machine.spoke_depth", "machine.instruction_depth", "machine.memory_de
 
 
 def _amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
-    from stowplan.frontends.dfg.format import amended
+    from stowplan.frontends.dfg import amended
 
     return amended(problem, changes)
 

@@ -13,9 +13,8 @@ from stowplan.backends.search import Search
 from stowplan.backends.tflm import planning
 from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.kernels import distance
-from stowplan.backends.tflm.order import Ordered, predecessors
+from stowplan.backends.tflm.order import Ordered, floor, improved, predecessors
 from stowplan.backends.tflm.overlap import overlaps
-from stowplan.backends.tflm.overlapped_order import floor, improved
 from stowplan.backends.tflm.planning import plan_model
 from stowplan.backends.tflm.write import with_offsets
 from stowplan.errors import InputError, UsageError

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 from stowplan.backends.xla import tune_workload
-from stowplan.backends.xla.budget import BATCH, PREVIEWS_OF_A_COMPILE
+from stowplan.backends.xla.bandit import BATCH, PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import EarlierProgram, Experience, Improvement, shipped
-from stowplan.backends.xla.flags import between, flags_of
 from stowplan.backends.xla.score import Score
-from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, SCOPED_OPTION, Steer
+from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, SCOPED_OPTION, Steer, between, flags_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.errors import InputError
 from stowplan.hardware.targets import load_target, target_names, xla_chip

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stowplan.backends.xla import planning, tune_workload
-from stowplan.backends.xla.budget import BATCH, PREVIEWS_OF_A_COMPILE, Budget
+from stowplan.backends.xla import proposals, tune_workload
+from stowplan.backends.xla.bandit import BATCH, PREVIEWS_OF_A_COMPILE, Budget
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Move
 from stowplan.backends.xla.loop import COMPILES
@@ -37,7 +37,7 @@ from tests.backends.xla.conftest import WORKLOAD, Fake
 from tests.patience import HANG
 
 #: What the fake of the other tests stands for.
-PLANNED = planning.planned
+PLANNED = proposals.planned
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -9,7 +9,7 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.arena.format import arena_problem
+from stowplan.frontends.arena import arena_problem
 from stowplan.frontends.arena.tflite_file import read_tflite
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.packing.problem import Problem as Packing

@@ -1,18 +1,37 @@
-"""Every module of the corpus: what the rest of the package relies on, and the counts of the table of programs."""
+"""Every module of the corpus: what the rest of the package relies on, and how much there is of it.
+
+``python -m tests.frontends.hlo.test_corpus FOLDER...`` prints the counts anew that are kept in ``corpus_counts.json``.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.memory_mapping.programs import counts
 from stowplan.frontends.hlo import Computation, HloModule, program_from_module, read_module, read_program
 from stowplan.hardware.program import Program
 from tests.paths import ROOT
 
 COUNTS = json.loads((ROOT / "tests" / "data" / "hlo" / "corpus_counts.json").read_text())
+
+
+def counts(program: Program, module: HloModule) -> dict[str, object]:
+    """What can be counted, and so compared from one version to the next."""
+    return {
+        "instructions": sum(len(computation.instructions) for computation in module.computations.values()),
+        "steps": len(program.steps),
+        "uses": program.use_count,
+        "tensors": len(program.tensors),
+        "groups": sum(bool(tensor.members) for tensor in program.tensors),
+        "trips": [loop.trip_count for loop in program.loops],
+        "bytes": sum(tensor.size for tensor in program.tensors),
+        "moved": sum(step.weight * use.bytes for step in program.steps for use in step.uses),
+        "flops": sum(step.weight * step.flops for step in program.steps),
+        "notes": list(program.notes),
+    }
 
 
 def check_program(program: Program) -> None:
@@ -97,3 +116,17 @@ def test_example(path: Path) -> None:
     check_program(program)
     assert program.notes == ()
     assert sum(step.flops for step in program.steps) > 10**8
+
+
+def main() -> None:
+    rows = []
+    for folder in map(Path, sys.argv[1:]):
+        for path in sorted(folder.glob("*.hlo.txt*")):
+            module = read_module(path)
+            name = f"{folder.name}/{path.name.split('.hlo')[0]}"
+            rows.append(f" {json.dumps(name)}: {json.dumps(counts(program_from_module(module), module))}")
+    print("{\n" + ",\n".join(rows) + "\n}")
+
+
+if __name__ == "__main__":
+    main()

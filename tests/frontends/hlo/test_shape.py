@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowplan.errors import InputError
-from stowplan.frontends.hlo import ArrayShape, TupleShape, parse_shape
+from stowplan.frontends.hlo.shape import ArrayShape, TupleShape, parse_shape
 
 
 @pytest.mark.parametrize(

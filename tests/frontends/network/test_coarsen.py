@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.network import Operation, Trace, coarsen
+from stowplan.frontends.network.coarsen import Operation, Trace, coarsen
 
 MAP = (1, 8, 4, 4)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.frontends.network import decode_layers, encode_layers, is_layer_file, read_layers, save_layers
+from stowplan.frontends.network.layer_json import decode_layers, encode_layers, is_layer_file, read_layers, save_layers
 from tests.paths import EXAMPLES
 
 #: Layers, edges, multiply-accumulates and weights of the paper's networks.

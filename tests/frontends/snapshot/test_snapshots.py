@@ -267,7 +267,7 @@ def test_lists_that_stand_in_many_places(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_gzip_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowplan.frontends.snapshot.format.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("stowplan.frontends.snapshot.MAX_BYTES", 1 << 20)
     path = tmp_path / "a.pickle.gz"
     path.write_bytes(gzip.compress(b"\x80\x04" + bytes(1 << 24)))
     assert path.stat().st_size < 1 << 16

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import stowplan
-from benchmarks.bank_mapping.traffic import traffic
+from benchmarks.bank_mapping.programs import traffic
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import stowplan
-from benchmarks.bank_mapping.traffic import traffic
+from benchmarks.bank_mapping.programs import traffic
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder

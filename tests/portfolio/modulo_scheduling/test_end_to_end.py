@@ -12,7 +12,7 @@ import pytest
 import stowplan
 from stowplan import files
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.dfg.format import LoopOptions, parse_rules
+from stowplan.frontends.dfg import LoopOptions, parse_rules
 from stowplan.hardware.se import compare
 from stowplan.hardware.se import configuration as configurations
 from stowplan.models.modulo_scheduling.problem import Rules

@@ -19,9 +19,8 @@ from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import InputError
 from stowplan.report.inline import plot_html
-from stowplan.report.xla.changes import Changes, MemoryChange, TensorChange, compare_trials
-from stowplan.report.xla.comparison import read_comparison
-from stowplan.report.xla.page import render_tuning_report, save_tuning_report, signed_share, trials_plot
+from stowplan.report.xla import render_tuning_report, save_tuning_report, signed_share, trials_plot
+from stowplan.report.xla_comparison import Changes, MemoryChange, TensorChange, compare_trials, read_comparison
 from tests.report.xla.cases import (
     CYCLES,
     ORDER,

@@ -1,19 +1,21 @@
-"""How memory-mapping plans are shown."""
+"""How memory-mapping plans are shown: figures, layouts, and where the time goes (tensors by saving, steps by latency)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from stowplan.errors import InputError
 from stowplan.hardware.simulator import Timeline, simulate
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.problem import Problem, Step
+from stowplan.report import memory_mapping_drawing as drawing
 from stowplan.report.boxes import assign_colours
 from stowplan.report.colours import PALETTE
 from stowplan.report.inline import layouts_html
-from stowplan.report.memory_mapping import drawing, layout
-from stowplan.report.memory_mapping.analysis import analyse_steps, analyse_tensors
-from stowplan.report.memory_mapping.layout import Layout, build_layout, share_top
+from stowplan.report.memory_mapping_drawing import Layout, build_layout, share_top
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Picture
@@ -35,7 +37,7 @@ class MemoryMappingPresenter(DrawingPresenter):
         """Plans that break rules are shown as well: seeing what is wrong is what pictures are for."""
         if not isinstance(plan, Plan):
             raise InputError(f"found a {type(plan).__name__} of another kind, expected a memory mapping")
-        layout.check_fits(problem, plan)
+        drawing.check_fits(problem, plan)
 
     def references(self, problem: Problem) -> list[Labelled]:
         """None: everything in slow memory is an empty picture."""
@@ -73,27 +75,27 @@ class MemoryMappingPresenter(DrawingPresenter):
         plans = [*([(result.provenance.candidate, result.plan)] if result.plan is not None else []), *others]
         if not plans:
             return []
-        axis: layout.TimeAxis = "seconds" if seconds else "steps"
+        axis: drawing.TimeAxis = "seconds" if seconds else "steps"
         layouts = [(label, build_layout(problem, plan, axis)) for label, plan in self.distinct(problem, plans)]
-        colours = assign_colours(each.boxes for _, each in layouts)
-        found = [layouts_section(layouts, colours, details)]
+        colours = assign_colours(layout.boxes for _, layout in layouts)
+        sections = [layouts_section(layouts, colours, details)]
         if result.plan is not None:
-            found += [*_tensors(problem, result.plan, colours), *_steps(problem, result.plan)]
-        return found
+            sections += [*_tensors(problem, result.plan, colours), *_steps(problem, result.plan)]
+        return sections
 
 
 def layouts_section(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int], details: Details) -> Section:
     """Layout, bytes in use and copies of every plan."""
-    top, capacity = share_top([each for _, each in layouts])[0].top, layouts[0][1].problem.capacity
+    top, capacity = share_top([layout for _, layout in layouts])[0].top, layouts[0][1].problem.capacity
     part = f" Only the first {format_bytes(top)} of {format_bytes(capacity)} are shown." if top < capacity else ""
-    instant = any(bar.in_stall for _, each in layouts for bar in each.bars)
+    instant = any(bar.in_stall for _, layout in layouts for bar in layout.bars)
     intro = (
         "Time runs across, offsets in fast memory run up. One colour is one tensor"
         f"{', in both plans' if len(layouts) > 1 else ''}; many tensors share colours. Point at a box to see its tensor "
         "wherever it stands, click to keep it. Below: bytes in use, copies as they ran, and where the program "
         f"waited for them.{' A dot is a copy that runs while the program waits for it.' if instant else ''}{part}"
     )
-    captions = [_caption(each) for _, each in layouts]
+    captions = [_caption(layout) for _, layout in layouts]
     return Section("Layout", layouts_html(intro, list(zip(drawing.plots(layouts, colours), captions, strict=True)), details))
 
 
@@ -109,11 +111,11 @@ def _caption(layout: Layout) -> str:
 
 def _tensors(problem: Problem, plan: Plan, colours: dict[int, int]) -> list[Section]:
     """The tensors that save the most; none where no use is fast."""
-    found = analyse_tensors(problem, plan)
-    if not found:
+    tensors = analyse_tensors(problem, plan)
+    if not tensors:
         return []
     rows, marks = [], []
-    for row in found[:TOP]:
+    for row in tensors[:TOP]:
         tensor = problem.tensors[row.tensor]
         marks.append((row.tensor, PALETTE[colours[row.tensor]] if row.tensor in colours else "transparent"))
         uses, counts = f"{row.fast_uses:,} of {row.uses:,}", (f"{row.residencies:,}", f"{row.copies:,}")
@@ -121,26 +123,26 @@ def _tensors(problem: Problem, plan: Plan, colours: dict[int, int]) -> list[Sect
     head = ("Tensor:n", "Saving:r", "Size:r", "Fast uses:r", "Residencies:r", "Copies:r")
     caption = (
         "What the steps would lose if this tensor alone were served from slow memory, stalls aside. "
-        f"{min(TOP, len(found)):,} of {len(found):,} tensors with fast uses."
+        f"{min(TOP, len(tensors)):,} of {len(tensors):,} tensors with fast uses."
     )
     return [Section("Tensors that save the most", table(caption, head, rows, marks=marks), follows_search=True)]
 
 
 def _steps(problem: Problem, plan: Plan) -> list[Section]:
     """The steps that take longest."""
-    found = analyse_steps(problem, plan)
-    if not found:
+    steps = analyse_steps(problem, plan)
+    if not steps:
         return []
-    total = sum(row.latency_ps for row in found) or 1
+    total = sum(row.latency_ps for row in steps) or 1
     rows = []
-    for row in found[:TOP]:
+    for row in steps[:TOP]:
         step = problem.steps[row.step]
         latency = (format_ps(row.latency_ps), f"{row.latency_ps / total:.1%}", format_ps(row.all_slow_ps))
         rows.append((step.name, step.opcode, f"{row.step:,}", f"{step.weight:,}", *latency, format_ps(row.floor_ps), row.limit))
     head = ("Step:n", "Operation", "At:r", "Runs:r", "Latency:r", "Share:r", "All slow:r", "Floor:r", "Bound by")
     caption = (
         "Latency over all runs. Bound by slow memory: its operands, served otherwise, could make the step faster; else it is "
-        f"at its floor. {min(TOP, len(found)):,} of {len(found):,} steps."
+        f"at its floor. {min(TOP, len(steps)):,} of {len(steps):,} steps."
     )
     return [Section("Steps that take longest", table(caption, head, rows), follows_search=True)]
 
@@ -156,7 +158,7 @@ def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] =
     InputError
         If the plan is for another problem.
     """
-    layout.check_fits(problem, plan)
+    drawing.check_fits(problem, plan)
     timeline = simulate(problem, plan)
     lines = [f"{printable(problem.name or 'program')} on {printable(problem.target)}: {format_ps(timeline.total_ps)} simulated"]
     if plan.objective != timeline.total_ps:
@@ -178,7 +180,7 @@ def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] =
 
 def _beside(problem: Problem, plan: Plan) -> str:
     """Another plan in a line."""
-    layout.check_fits(problem, plan)
+    drawing.check_fits(problem, plan)
     timeline = simulate(problem, plan)
     return (
         f"{format_ps(timeline.total_ps)}, stalls {_stalls(timeline)}, peak {_peak(problem, plan)}, "
@@ -244,3 +246,84 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 
 PRESENTER = MemoryMappingPresenter
+
+
+Limit = Literal["compute", "fast memory", "slow memory", "its floor"]
+
+
+@dataclass(frozen=True)
+class TensorUse:
+    """What fast memory does for one tensor."""
+
+    tensor: int
+    saving_ps: int
+    """What the program would lose if this tensor alone were served from slow memory, stalls aside."""
+    fast_uses: int
+    uses: int
+    residencies: int
+    copies: int
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Latency of one step over all its runs."""
+
+    step: int
+    latency_ps: int
+    all_slow_ps: int
+    floor_ps: int
+    limit: Limit
+    """What bounds it: ``slow memory`` where another placement could make it faster; at its floor, ``compute`` where a term
+    without memory traffic is the largest, ``fast memory`` where one with traffic is, ``its floor`` where a table hides it."""
+
+
+def analyse_tensors(problem: Problem, plan: Plan) -> list[TensorUse]:
+    """Every tensor with a fast use, the largest saving first."""
+    saving: Counter[int] = Counter()
+    fast_uses: Counter[int] = Counter()
+    uses = Counter(problem.tensor_of_use)
+    for step, served in zip(problem.steps, _served(problem, plan), strict=True):
+        if not any(served):
+            continue
+        latency = step.latency_ps(served)
+        for tensor in dict.fromkeys(use.tensor for use, is_fast in zip(step.uses, served, strict=True) if is_fast):
+            without = [is_fast and use.tensor != tensor for use, is_fast in zip(step.uses, served, strict=True)]
+            saving[tensor] += step.weight * (step.latency_ps(without) - latency)
+            fast_uses[tensor] += sum(served) - sum(without)
+    residencies = Counter(residency.tensor for residency in plan.residencies)
+    copies = Counter(copy.tensor for copy in plan.copies)
+    rows = [
+        TensorUse(tensor, saving[tensor], fast_uses[tensor], uses[tensor], residencies[tensor], copies[tensor])
+        for tensor in saving
+    ]
+    return sorted(rows, key=lambda row: (-row.saving_ps, row.tensor))
+
+
+def analyse_steps(problem: Problem, plan: Plan | None) -> list[StepTime]:
+    """Every step, the longest (over all its runs) first; without a plan everything is slow."""
+    rows = []
+    for index, (step, served) in enumerate(zip(problem.steps, _served(problem, plan), strict=True)):
+        latency, floor = step.latency_ps(served), step.floor_ps
+        rows.append(
+            StepTime(
+                step=index,
+                latency_ps=step.weight * latency,
+                all_slow_ps=step.weight * step.latency_ps([False] * len(served)),
+                floor_ps=step.weight * floor,
+                limit="slow memory" if latency > floor else _limit_at_floor(step, latency),
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.latency_ps, row.step))
+
+
+def _served(problem: Problem, plan: Plan | None) -> Iterator[Sequence[bool]]:
+    """For each step, which of its uses fast memory serves."""
+    fast = set() if plan is None else set(plan.fast_uses)
+    return problem.by_step([use in fast for use in range(problem.use_count)])
+
+
+def _limit_at_floor(step: Step, latency: int) -> Limit:
+    if step.table is not None:
+        return "its floor"
+    without_traffic = (piece.base_ps for piece in step.pieces if not any(piece.slow_ps) and not any(piece.fast_ps))
+    return "compute" if latency in without_traffic else "fast memory"

@@ -166,9 +166,9 @@ class _Router:
         """The best way between two boxes, or stops (which have no number)."""
         choices = [_bent(begin, source is not None, end, target is not None, bend) for bend in _BENDS]
         choices += _swung(begin, source is not None, end, target is not None)
-        found = min(choices, key=lambda way: self._cost(way, source, target))
-        self._taken = np.concatenate((self._taken, _points_on(found)))
-        return found
+        best = min(choices, key=lambda way: self._cost(way, source, target))
+        self._taken = np.concatenate((self._taken, _points_on(best)))
+        return best
 
     def _cost(self, curve: tuple[Point, ...], source: int | None, target: int | None) -> float:
         """How unwelcome a way is: first what it crosses, then what lies on it already, then how long it is."""
@@ -196,8 +196,8 @@ def _points_on(curve: tuple[Point, ...]) -> NDArray[np.float64]:
     parts = np.linspace(0.0, 1.0, 41)[:, None]
     order = len(points) - 1
     factors = [math.comb(order, at) * parts**at * (1 - parts) ** (order - at) for at in range(order + 1)]
-    found: NDArray[np.float64] = np.concatenate(factors, axis=1) @ points
-    return found
+    curve_points: NDArray[np.float64] = np.concatenate(factors, axis=1) @ points
+    return curve_points
 
 
 def _bent(begin: Point, from_box: bool, end: Point, to_box: bool, bend: float) -> tuple[Point, ...]:
@@ -211,12 +211,12 @@ def _bent(begin: Point, from_box: bool, end: Point, to_box: bool, bend: float) -
 def _swung(begin: Point, from_box: bool, end: Point, to_box: bool) -> list[tuple[Point, ...]]:
     """Curves that leave and reach boxes at their sides: they run between the slots."""
     sides = ((1, 1), (-1, -1)) if abs(begin[0] - end[0]) < 0.1 else ((1, -1),) if begin[0] < end[0] else ((-1, 1),)
-    found: list[tuple[Point, ...]] = []
+    curves: list[tuple[Point, ...]] = []
     for first, last in sides:
         left = (begin[0] + first * WIDE / 2 * from_box, begin[1])
         right = (end[0] + last * WIDE / 2 * to_box, end[1])
-        found += [(left, (left[0] + first * swing, left[1]), (right[0] + last * swing, right[1]), right) for swing in _SWINGS]
-    return found
+        curves += [(left, (left[0] + first * swing, left[1]), (right[0] + last * swing, right[1]), right) for swing in _SWINGS]
+    return curves
 
 
 def _border(box: Point, towards: Point) -> Point:

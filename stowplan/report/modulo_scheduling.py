@@ -13,7 +13,7 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.report.colours import PALETTE, ink_on
 from stowplan.report.figures import svg_inline
-from stowplan.report.modulo_scheduling.layout import HIGH, SLOT, WIDE, Layout, Row, Way, build_layout, slot_middle
+from stowplan.report.modulo_scheduling_layout import HIGH, SLOT, WIDE, Layout, Row, Way, build_layout, slot_middle
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.paper import lay_out
 from stowplan.report.presenter import DrawingPresenter, Labelled
@@ -48,10 +48,10 @@ class ModuloSchedulingPresenter(DrawingPresenter):
         """Raise VerificationError for a plan that is not valid."""
         if not isinstance(plan, Plan):
             raise InputError(f"found a {type(plan).__name__} of another kind, expected a modulo schedule")
-        found = verify(problem, plan)
-        if not found.ok:
-            more = f" (and {len(found.violations) - 1} more)" if len(found.violations) > 1 else ""
-            raise VerificationError(f"not a valid plan: {found.violations[0]}{more}")
+        verdict = verify(problem, plan)
+        if not verdict.ok:
+            more = f" (and {len(verdict.violations) - 1} more)" if len(verdict.violations) > 1 else ""
+            raise VerificationError(f"not a valid plan: {verdict.violations[0]}{more}")
 
     def check_configurable(self, option: str) -> None:
         """A machine with tiles."""
@@ -97,11 +97,11 @@ class ModuloSchedulingPresenter(DrawingPresenter):
         if plan.ii <= _MOST_SLOTS:
             lines += ["", *_grid(problem, plan)]
         lines += ["", "Spoke RAM and instruction RAM:", *entries]
-        memory = [(tile.tile, each.address, each.words, each.variable) for tile in tables.tiles for each in tile.memory]
+        memory = [(tile.tile, word.address, word.words, word.variable) for tile in tables.tiles for word in tile.memory]
         memory += [
-            (tile.tile, each.address, each.words, f"{each.value}, from the asynchronous fabric")
+            (tile.tile, word.address, word.words, f"{word.value}, from the asynchronous fabric")
             for tile in tables.tiles
-            for each in tile.received
+            for word in tile.received
         ]
         if memory:
             rows = [[str(cell) for cell in row] for row in memory]
@@ -157,14 +157,14 @@ def _instructions(problem: Problem, plan: Plan) -> Section:
         waits[edge.target] = max(waits[edge.target], delay)
     rows = []
     for number in order[:TOP]:
-        each = problem.instructions[number]
+        instruction = problem.instructions[number]
         reads = ", ".join(
             f"{operand.instruction}{f' (−{operand.distance})' if operand.distance else ''}"
-            for operand in each.operands
+            for operand in instruction.operands
             if operand.instruction is not None
         )
         place = (str(plan.times[number]), str(plan.slots[number]), str(plan.tiles[number]))
-        rows.append((each.id, each.op_name, *place, reads or "–", str(waits[number])))
+        rows.append((instruction.id, instruction.op_name, *place, reads or "–", str(waits[number])))
     head = ("Instruction:n", "Operation", "Clock:r", "Slot:r", "Tile:r", "Reads:n", "Operands wait:r")
     caption = f"{len(rows):,} of {len(order):,} instructions by the clock of iteration 0; how long operands wait at most"
     return Section("Instructions", table(caption, head, rows), follows_search=True)

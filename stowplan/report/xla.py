@@ -17,12 +17,20 @@ from stowplan.report.boxes import assign_colours
 from stowplan.report.colours import PALETTE
 from stowplan.report.curves import BASELINE, INCUMBENT
 from stowplan.report.inline import legend_html, plot_html
-from stowplan.report.memory_mapping.presenter import layouts_section
+from stowplan.report.memory_mapping import layouts_section
 from stowplan.report.page import Details, Section, cards_list, code_box, facts_list, table, warnings_box, whole_page
 from stowplan.report.scene import Axis, Dot, Line, Mark, Panel, Plot, Style, Text, level, patches, steps
 from stowplan.report.text import format_bytes, format_tick, nice_ticks
-from stowplan.report.xla.changes import Changes, InstructionChange, MemoryChange, TensorChange, compare_trials
-from stowplan.report.xla.comparison import Comparison, in_words, read_comparison
+from stowplan.report.xla_comparison import (
+    Changes,
+    Comparison,
+    InstructionChange,
+    MemoryChange,
+    TensorChange,
+    compare_trials,
+    in_words,
+    read_comparison,
+)
 from stowplan.units import format_ps
 
 #: Rows of the tables of instructions and tensors.

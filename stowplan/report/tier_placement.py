@@ -6,7 +6,9 @@ After figure 6 of the EGRL paper (Khadka et al., ICLR 2021).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +18,19 @@ from stowplan.hardware.nnp_i.problem import layers_ps
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.report import scene
-from stowplan.report.boxes import Boxes, assign_colours
+from stowplan.report.boxes import Box, Boxes, assign_colours
+from stowplan.report.colours import tier_colour
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, printable, shorten, text_table
-from stowplan.report.tier_placement import maps
 from stowplan.result import Result
 from stowplan.units import format_ps
 
 #: Rows of the table of layers, and of that in text; letters of a layer's name there.
 _TOP, LINES, _NAME = 20, 40, 28
 
-_SORTS: tuple[maps.What, ...] = ("weights", "outputs")
+_SORTS: tuple[What, ...] = ("weights", "outputs")
 
 #: Where a layer has no weights.
 EMPTY = scene.Style(fill="panel", name="tile")
@@ -61,10 +63,10 @@ class TierPlacementPresenter(DrawingPresenter):
         for name, capacity, peak, weights, outputs in _tier_rows(problem, plan):
             lines.append(f"  {name:<6} {peak} of {capacity} at the peak: {weights} of weights, outputs of {outputs} layers")
         for what in _SORTS:
-            found = maps.contiguity(problem, plan, what)
+            alike = contiguity(problem, plan, what)
             lines.append(
-                f"  {what} of neighbouring layers in one tier: {found.part:.0%} (by chance {found.by_chance:.0%}), "
-                f"{found.runs} runs, the longest of {found.longest}"
+                f"  {what} of neighbouring layers in one tier: {alike.part:.0%} (by chance {alike.by_chance:.0%}), "
+                f"{alike.runs} runs, the longest of {alike.longest}"
             )
         if others:
             lines += self._transition_lines(problem, plan, *others[0])
@@ -81,7 +83,7 @@ class TierPlacementPresenter(DrawingPresenter):
         if self.are_alike(problem, before, plan):
             return [f"  the map is that of {name}"]
         names = [tier.name for tier in problem.tiers]
-        rows = [[tier, *map(str, counts)] for tier, counts in zip(names, maps.transitions(problem, before, plan), strict=True)]
+        rows = [[tier, *map(str, counts)] for tier, counts in zip(names, transitions(problem, before, plan), strict=True)]
         lines = text_table(["", *(f"{tier}:r" for tier in names)], rows)
         return [f"  from {name} (rows) to this map (columns), tensors:", *lines]
 
@@ -95,10 +97,10 @@ class TierPlacementPresenter(DrawingPresenter):
         rows: list[Sequence[scene.Plot]] = []
         if len(plans) == 2:
             (after_name, after), (before_name, before) = plans
-            whats: tuple[tuple[maps.What, str], ...] = (("weights", "weights"), ("outputs", "outputs"), ("all", "all tensors"))
+            whats: tuple[tuple[What, str], ...] = (("weights", "weights"), ("outputs", "outputs"), ("all", "all tensors"))
             names = [tier.name for tier in problem.tiers]
             axes = (f"in {after_name}", f"in {before_name}")
-            rows.append([_matrix(maps.transitions(problem, before, after, what), names, title, axes) for what, title in whats])
+            rows.append([_matrix(transitions(problem, before, after, what), names, title, axes) for what, title in whats])
         rows.append([bands(problem, plans)])
         total = sum(layer.weight_bytes + layer.output_bytes for layer in problem.layers)
         limited = [number for number, tier in enumerate(problem.tiers) if tier.capacity < total]
@@ -131,10 +133,10 @@ def _bands(problem: Problem, plans: Sequence[Labelled]) -> Section:
 
 def _tier_rows(problem: Problem, plan: Plan) -> list[tuple[str, ...]]:
     """Name, capacity, peak, bytes of weights and number of outputs of each tier."""
-    peaks = maps.use_of_tiers(problem, plan).max(axis=1)
+    peaks = use_of_tiers(problem, plan).max(axis=1)
     rows = []
     for number, tier in enumerate(problem.tiers):
-        weights = sum(each.weight_bytes for each, at in zip(problem.layers, plan.weight_tiers, strict=True) if at == number)
+        weights = sum(layer.weight_bytes for layer, at in zip(problem.layers, plan.weight_tiers, strict=True) if at == number)
         sizes = map(format_bytes, (tier.capacity, int(peaks[number]), weights))
         rows.append((tier.name, *sizes, f"{sum(at == number for at in plan.output_tiers):,}"))
     return rows
@@ -142,7 +144,7 @@ def _tier_rows(problem: Problem, plan: Plan) -> list[tuple[str, ...]]:
 
 def _transitions(problem: Problem, plan: Plan, name: str, before: Plan) -> Section:
     names = [tier.name for tier in problem.tiers]
-    counts = maps.transitions(problem, before, plan)
+    counts = transitions(problem, before, plan)
     rows = [
         (tier, *(f"{count:,} ({count / max(1, row.sum()):.0%})" for count in row))
         for tier, row in zip(names, counts, strict=True)
@@ -154,8 +156,8 @@ def _transitions(problem: Problem, plan: Plan, name: str, before: Plan) -> Secti
 def _contiguity(problem: Problem, plan: Plan) -> Section:
     rows = []
     for what in _SORTS:
-        each = maps.contiguity(problem, plan, what)
-        rows.append((what, f"{each.part:.0%}", f"{each.by_chance:.0%}", f"{each.runs:,}", f"{each.longest:,}"))
+        alike = contiguity(problem, plan, what)
+        rows.append((what, f"{alike.part:.0%}", f"{alike.by_chance:.0%}", f"{alike.runs:,}", f"{alike.longest:,}"))
     head = ("Tensors:n", "Neighbours in one tier:r", "By chance:r", "Runs:r", "Longest:r")
     return Section("Contiguity", table("How alike the places of neighbouring layers are", head, rows))
 
@@ -197,7 +199,7 @@ def _matrix(table: NDArray[np.int64], names: Sequence[str], title: str, axes: tu
     Parameters
     ----------
     table
-        [tiers before, tiers after] As :func:`~stowplan.report.tier_placement.maps.transitions` counts.
+        [tiers before, tiers after] As :func:`transitions` counts.
     names
         Of the tiers.
     axes
@@ -223,19 +225,19 @@ def _matrix(table: NDArray[np.int64], names: Sequence[str], title: str, axes: tu
 def bands(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> scene.Plot:
     """Bands for the weights and for the outputs of each labelled plan: the tier of every tensor, layers from left to right."""
     panels = []
-    for label, what, places in maps.rows_of(problem, plans):
+    for label, what, places in rows_of(problem, plans):
         marks: list[scene.Mark] = []
         at = 0
         for tier, run in groupby(places):
             count = len(list(run))
-            style = EMPTY if tier is None else scene.Style(fill=maps.tier_colour(tier))
+            style = EMPTY if tier is None else scene.Style(fill=tier_colour(tier))
             tip = "" if tier is None else f"{problem.tiers[tier].name}: {_layers_from(problem, at, count)}"
             marks.append(scene.Rect(at, at + count, 0, 1, style, tip))
             at += count
         name = f"{shorten(label, 24)}: {what}"
         panels.append(scene.Panel(scene.Axis(0, 1, [(0.5, name)]), marks, _BAND, f"{label}: tiers of {what}", is_framed=False))
     legend = scene.patches(
-        (maps.tier_colour(number), f"{tier.name}, {format_bytes(tier.capacity)}") for number, tier in enumerate(problem.tiers)
+        (tier_colour(number), f"{tier.name}, {format_bytes(tier.capacity)}") for number, tier in enumerate(problem.tiers)
     )
     heading = ", ".join(f"{label} {format_ps(plan.objective)}" for label, plan in plans)
     if any(not layer.weight_bytes for layer in problem.layers):
@@ -252,34 +254,34 @@ def _layers_from(problem: Problem, first: int, count: int) -> str:
 def _addresses(problem: Problem, labelled: tuple[str, Plan], limited: Sequence[int]) -> list[scene.Plot]:
     """Offsets over layers in the limited tiers of one plan."""
     label, plan = labelled
-    layouts = [maps.tier_boxes(problem, plan, tier) for tier in limited]
+    layouts = [tier_boxes(problem, plan, tier) for tier in limited]
     colours = assign_colours(layouts)
 
     def describe(owner: int) -> tuple[str, int]:
         layer = problem.layers[owner // 2]
-        return maps.tensor_name(problem, owner), layer.output_bytes if owner % 2 else layer.weight_bytes
+        return tensor_name(problem, owner), layer.output_bytes if owner % 2 else layer.weight_bytes
 
-    found = []
+    plots = []
     for number, boxes in zip(limited, layouts, strict=True):
         tier = problem.tiers[number]
         title = f"{tier.name}, {label}: offsets ({byte_unit(tier.capacity)[0]}), up to the capacity"
         marks = [Boxes(boxes, colours, describe)]
         panel = scene.Panel(scene.byte_axis(tier.capacity), marks, _ADDRESSES, f"Offsets in {tier.name} over the layers", title)
-        found.append(scene.Plot(scene.number_axis(0, len(problem.layers), "layer"), [panel]))
-    return found
+        plots.append(scene.Plot(scene.number_axis(0, len(problem.layers), "layer"), [panel]))
+    return plots
 
 
 def _use(problem: Problem, plans: Sequence[tuple[str, Plan]], limited: Sequence[int]) -> list[scene.Plot]:
     """The part of the limited tiers that is in use at each layer."""
-    used = [maps.use_of_tiers(problem, plan) for _, plan in plans]
+    used = [use_of_tiers(problem, plan) for _, plan in plans]
     across = scene.number_axis(0, len(problem.layers), "layer")
     edges = list(range(len(problem.layers) + 1))
-    found = []
+    plots = []
     for number in limited:
         tier = problem.tiers[number]
         styles = [
-            scene.Style(stroke=maps.tier_colour(number), width=1.4),
-            scene.Style(stroke=maps.tier_colour(number), width=1.4, dash=(1.5, 1.5)),
+            scene.Style(stroke=tier_colour(number), width=1.4),
+            scene.Style(stroke=tier_colour(number), width=1.4, dash=(1.5, 1.5)),
         ]
         lines: list[scene.Mark] = [
             scene.Line(scene.steps(edges, (table[number] / tier.capacity).tolist()), style)
@@ -292,8 +294,107 @@ def _use(problem: Problem, plans: Sequence[tuple[str, Plan]], limited: Sequence[
             scene.Key(label, scene.Style(stroke="soft", dash=style.dash), "line")
             for (label, _), style in zip(plans, styles, strict=False)
         ]
-        found.append(scene.Plot(across, [panel], legend=names if len(plans) > 1 else []))
-    return found
+        plots.append(scene.Plot(across, [panel], legend=names if len(plans) > 1 else []))
+    return plots
 
 
 PRESENTER = TierPlacementPresenter
+
+
+What = Literal["weights", "outputs", "all"]
+
+
+def tensors(problem: Problem, what: What = "all") -> list[tuple[int, bool]]:
+    """(layer, whether it is the output) of the tensors that take room."""
+    weights = [(number, False) for number, layer in enumerate(problem.layers) if layer.weight_bytes and what != "outputs"]
+    return weights + [(number, True) for number, layer in enumerate(problem.layers) if layer.output_bytes and what != "weights"]
+
+
+def tier_of(plan: Plan, tensor: tuple[int, bool]) -> int:
+    """Tier of a tensor."""
+    return (plan.output_tiers if tensor[1] else plan.weight_tiers)[tensor[0]]
+
+
+def transitions(problem: Problem, before: Plan, after: Plan, what: What = "all") -> NDArray[np.int64]:
+    """How many tensors went from tier to tier: ``[tiers before, tiers after]``."""
+    table = np.zeros((len(problem.tiers), len(problem.tiers)), np.int64)
+    for tensor in tensors(problem, what):
+        table[tier_of(before, tensor), tier_of(after, tensor)] += 1
+    return table
+
+
+@dataclass(frozen=True)
+class Contiguity:
+    """How alike the places of neighbouring tensors of one sort are, in the order of their layers."""
+
+    neighbours: int
+    """Pairs of tensors with none of their sort between them."""
+    alike: int
+    """Of these, pairs in one tier."""
+    runs: int
+    """Runs of tensors in one tier, one after the other."""
+    longest: int
+    """Tensors in the longest of them."""
+    by_chance: float
+    """Part of all pairs, neighbours or not, that stand in one tier: what an order without any sense would give."""
+
+    @property
+    def part(self) -> float:
+        """Part of the neighbours in one tier; 1 where there are none."""
+        return self.alike / self.neighbours if self.neighbours else 1.0
+
+
+def contiguity(problem: Problem, plan: Plan, what: What) -> Contiguity:
+    """Contiguity of the weights or of the outputs."""
+    places = [tier_of(plan, tensor) for tensor in tensors(problem, what)]
+    runs = [len(list(run)) for _, run in groupby(places)]
+    pairs = len(places) * (len(places) - 1)
+    same = sum(places.count(tier) * (places.count(tier) - 1) for tier in set(places))
+    return Contiguity(
+        neighbours=max(0, len(places) - 1),
+        alike=sum(left == right for left, right in pairwise(places)),
+        runs=len(runs),
+        longest=max(runs, default=0),
+        by_chance=same / pairs if pairs else 1.0,
+    )
+
+
+def use_of_tiers(problem: Problem, plan: Plan) -> NDArray[np.int64]:
+    """Bytes in each tier at each step, ``[tiers, layers]``."""
+    used = np.zeros((len(problem.tiers), len(problem.layers) + 1), np.int64)
+    for number, layer in enumerate(problem.layers):
+        used[plan.weight_tiers[number], 0] += layer.weight_bytes
+        used[plan.output_tiers[number], number] += layer.output_bytes
+        used[plan.output_tiers[number], problem.last_use[number] + 1] -= layer.output_bytes
+    # The last column takes what leaves after the last layer.
+    return np.cumsum(used, axis=1)[:, :-1]
+
+
+def tier_boxes(problem: Problem, plan: Plan, tier: int) -> list[Box]:
+    """What stands in a tier that is an address space, over layers: weights (owner ``2 n``) and outputs (``2 n + 1``)."""
+    last = len(problem.layers)
+    boxes = []
+    for number, layer in enumerate(problem.layers):
+        if layer.weight_bytes and plan.weight_tiers[number] == tier and plan.weight_offsets:
+            boxes.append(Box(2 * number, 0, last, plan.weight_offsets[number], layer.weight_bytes))
+        if layer.output_bytes and plan.output_tiers[number] == tier and plan.output_offsets:
+            boxes.append(
+                Box(2 * number + 1, number, problem.last_use[number] + 1, plan.output_offsets[number], layer.output_bytes)
+            )
+    return boxes
+
+
+def tensor_name(problem: Problem, owner: int) -> str:
+    """Name of the owner of a box of :func:`tier_boxes`."""
+    name = problem.layers[owner // 2].name
+    return name if owner % 2 else f"{name} (weights)"
+
+
+def rows_of(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> list[tuple[str, What, list[int | None]]]:
+    """Bands of a chart: (plan, weights or outputs, tier for each layer or None), top to bottom."""
+    bands: list[tuple[str, What, list[int | None]]] = []
+    for label, plan in plans:
+        weights = [at if layer.weight_bytes else None for at, layer in zip(plan.weight_tiers, problem.layers, strict=True)]
+        bands.append((label, "weights", weights))
+        bands.append((label, "outputs", list(plan.output_tiers)))
+    return bands

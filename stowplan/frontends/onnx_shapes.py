@@ -1,0 +1,343 @@
+"""Shapes of an ONNX graph that follow from numbers which follow from other shapes, where onnx's own inference leaves them open.
+
+It hands on numbers through a few operators of the newest operator sets only. Here short lists of numbers that are constant, or
+that follow from fixed shapes, are computed by onnx's reference evaluator, node by node, and onnx infers again with them. Of a
+choice whose condition is known so, what is chosen stands in its place.
+
+Graphs that nodes run (``If``, ``Loop``, ``Scan``) are inferred as models, with what is known where they run. A loop's values
+have the shapes that they begin with, which must be those that an iteration gives them; what its iterations give one after the
+other is as long as there are iterations, at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from stowplan.frontends import known
+from stowplan.frontends.onnx_sizes import is_fixed
+
+#: What shapes are computed with. All but those that repeat make lists no longer than their longest operand.
+_REPEATING, _FOLDED = (frozenset(known("onnx")["shapes"][use].split()) for use in ("repeating", "folded"))
+#: Numbers of a list, at most.
+_MOST = 4096
+
+
+def inferred(model: Any, *, forget: bool = False) -> Any:
+    """A model with all shapes that can be inferred.
+
+    ``forget`` has shapes that it declares, but for its inputs, count only where none can be.
+    """
+    from onnx import shape_inference
+
+    declared: dict[str, Any] = {}
+    if forget:
+        for value in (*model.graph.value_info, *model.graph.output):
+            declared[value.name] = type(value.type).FromString(value.type.SerializeToString())
+        del model.graph.value_info[:]
+        for value in model.graph.output:
+            value.type.tensor_type.ClearField("shape")
+    model = shape_inference.infer_shapes(model, data_prop=True)
+    _Walk(model, declared).complete()
+    return model
+
+
+class _Walk:
+    """Goes through the nodes of a model's graph, in order."""
+
+    def __init__(self, model: Any, declared: dict[str, Any]):
+        from onnx import helper
+
+        graph = model.graph
+        self._model, self._graph, self._declared = model, graph, declared
+        self._opsets = {opset.domain: opset.version for opset in model.opset_import}
+        # Graphs that nodes run may return what they are given.
+        self.types = {value.name: value.type for value in (*graph.output, *graph.value_info, *graph.input)}
+        self.types |= {
+            tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer
+        }
+        self.numbers: dict[str, Any] = {}
+        """Of short lists that are constant, by name."""
+
+    def complete(self) -> None:
+        """Fill in shapes that have been left open by onnx's inference."""
+        from onnx import helper
+
+        graph = self._graph
+        nodes = list(graph.node)
+        has_bodies = any(bodies_of(node) for node in nodes)
+        if not has_bodies and all(is_fixed(self.types.get(name)) for node in nodes for name in node.output if name):
+            return
+        short = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MOST]
+        for tensor in short:
+            self._take(helper.make_node("Constant", [], [tensor.name], value=tensor))
+        taken = {*self.types, *(name for node in nodes for name in node.output)}
+        pending, done = nodes[::-1], []
+        while pending:
+            node = pending.pop()
+            branch = chosen(node, self.numbers)
+            if branch is not None:
+                body = inlined(node, branch, taken)
+                graph.initializer.extend(body.initializer)
+                graph.sparse_initializer.extend(body.sparse_initializer)
+                self._declared |= {value.name: value.type for value in (*body.value_info, *body.output)}
+                constants = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in body.initializer]
+                for constant in constants:
+                    self._take(constant)
+                pending.extend(reversed(body.node))
+                continue
+            if bodies_of(node):
+                infer_bodies(node, self._model, self.types, self.numbers)
+            self._take(node)
+            done.append(node)
+        if has_bodies:
+            del graph.node[:]
+            graph.node.extend(done)
+        for value in (*graph.value_info, *graph.output):
+            value.type.CopyFrom(self.types[value.name])
+        told = {value.name for value in (*graph.input, *graph.initializer, *graph.value_info, *graph.output)}
+        graph.value_info.extend(helper.make_value_info(name, kind) for name, kind in self.types.items() if name not in told)
+
+    def _take(self, node: Any) -> None:
+        """What is known of a node's results."""
+        from onnx import defs, numpy_helper, shape_inference
+
+        types, numbers = self.types, self.numbers
+        names = [name for name in node.output if name]
+        # Nodes that onnx refuses keep what is known of them; constants may have been left out, or stand in another file.
+        with contextlib.suppress(Exception):
+            if not all(is_fixed(types.get(name)) for name in names):
+                schema = defs.get_schema(node.op_type, self._opsets[node.domain], node.domain)
+                given = {name: types[name] for name in node.input if name in types}
+                data = {name: numpy_helper.from_array(numbers[name]) for name in node.input if name in numbers}
+                inferred = shape_inference.infer_node_outputs(
+                    schema, node, given, data, opset_imports=[*self._model.opset_import]
+                )
+                types |= {name: kind for name, kind in inferred.items() if is_fixed(kind) or name not in types}
+        for name in names:
+            if not is_fixed(types.get(name)) and is_fixed(self._declared.get(name)):
+                types[name] = self._typed(node, name)
+        with contextlib.suppress(Exception):
+            numbers |= self._folded(node)
+
+    def _typed(self, node: Any, name: str) -> Any:
+        """A declared type; of elements of which nothing is known, the first operand's."""
+        kind = type(self._declared[name]).FromString(self._declared[name].SerializeToString())
+        for other in (name, *node.input):
+            if not kind.tensor_type.elem_type and other in self.types:
+                kind.tensor_type.elem_type = self.types[other].tensor_type.elem_type
+        return kind
+
+    def _folded(self, node: Any) -> dict[str, Any]:
+        """Numbers that a node computes, where they are constant and few."""
+        import numpy as np
+        from onnx import helper
+        from onnx.reference import ReferenceEvaluator
+
+        if node.domain or node.op_type not in _FOLDED | _REPEATING:
+            return {}
+        types, numbers = self.types, self.numbers
+        names = [name for name in node.input if name]
+        if node.op_type in ("Shape", "Size") and is_fixed(types[names[0]]):
+            shape = [size.dim_value for size in types[names[0]].tensor_type.shape.dim]
+            feeds = {names[0]: np.broadcast_to(np.int8(0), shape)}
+        elif all(name in numbers for name in names) and _is_short([numbers[name] for name in names]):
+            feeds = {name: numbers[name] for name in names}
+        else:
+            return {}
+        if node.op_type in _REPEATING and _length(node.op_type, list(feeds.values())) > _MOST:
+            return {}
+        # Of a node alone the newest version would be run.
+        given, made = ([helper.make_tensor_value_info(name, 0, None) for name in of] for of in (feeds, node.output))
+        model = helper.make_model(helper.make_graph([node], "node", given, made), opset_imports=self._model.opset_import)
+        arrays = ReferenceEvaluator(model).run(None, feeds)
+        return {name: array for name, array in zip(node.output, arrays, strict=True) if array.size <= _MOST}
+
+
+def _is_short(operands: list[Any]) -> bool:
+    """Whether what operators make of operands is short; tables may be repeated for one another."""
+    return all(operand.ndim <= 1 for operand in operands) or math.prod(operand.size for operand in operands) <= _MOST**2 // 16
+
+
+def _length(kind: str, operands: list[Any]) -> float:
+    """Numbers that an operator repeats its operands to."""
+    if kind == "Range":
+        start, limit, step = (float(operand) for operand in operands)
+        return abs((limit - start) / step) if step else math.inf
+    return math.prod(abs(int(size)) for size in operands[-1]) * (operands[0].size if kind == "Tile" else 1)
+
+
+#: What is known of values: types, or numbers, by name.
+_Known: TypeAlias = Mapping[str, Any]
+
+#: Iterations of a loop whose results are stacked, at most.
+_MOST_ITERATIONS = 1 << 31
+
+
+def bodies_of(node: Any) -> list[Any]:
+    """The attributes of a node that are graphs."""
+    return [attribute for attribute in node.attribute if attribute.HasField("g")]
+
+
+def captured(graph: Any) -> dict[str, None]:
+    """Names that a graph, or one inside it, uses of what stands around it."""
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    own |= {tensor.values.name for tensor in graph.sparse_initializer}
+    used: dict[str, None] = {}
+    for node in graph.node:
+        inner = [name for attribute in bodies_of(node) for name in captured(attribute.g)]
+        used |= dict.fromkeys(name for name in (*node.input, *inner) if name and name not in own)
+        own |= {*node.output}
+    return used | dict.fromkeys(value.name for value in graph.output if value.name not in own)
+
+
+def chosen(node: Any, numbers: _Known) -> Any:
+    """The graph that a choice takes, where its condition is known; None elsewhere."""
+    if node.op_type != "If" or node.domain not in ("", "ai.onnx") or not node.input or node.input[0] not in numbers:
+        return None
+    wanted = "then_branch" if bool(numbers[node.input[0]].reshape(-1)[0]) else "else_branch"
+    return next((attribute.g for attribute in bodies_of(node) if attribute.name == wanted), None)
+
+
+def inlined(node: Any, branch: Any, taken: set[str]) -> Any:
+    """A graph that makes the results of a node that runs it, under names that are not taken; they are, afterwards."""
+    from onnx import compose, helper
+
+    graph = type(branch).FromString(branch.SerializeToString())
+    made = {name for inner in graph.node for name in inner.output}
+    own = made | {tensor.name for tensor in graph.initializer}
+    prefix = f"{next(filter(None, node.output), node.name)}/" if own & taken else ""
+    taken |= {prefix + name for name in own}
+    renamed: dict[str, str] = {}
+    for value, result in zip(graph.output, node.output, strict=True):
+        if value.name not in made or value.name in renamed:
+            # A weight, something from around, or one result twice.
+            source, value.name = value.name, f"{value.name}/{result}"
+            graph.node.append(helper.make_node("Identity", [source], [value.name]))
+        renamed[value.name] = result or f"{prefix}{value.name}"
+    compose.add_prefix_graph(graph, prefix, rename_outputs=False, rename_value_infos=False, inplace=True, name_map=renamed)
+    return graph
+
+
+def infer_bodies(node: Any, model: Any, types: dict[str, Any], numbers: _Known) -> None:
+    """Infer the graphs of a node, and its results of them, given what is known around it; results join ``types``."""
+    given = _given(node, types)
+    for attribute in bodies_of(node):
+        body = _as_model(attribute.g, model, given, types, numbers)
+        _take_back(attribute.g, inferred(body, forget=True).graph)
+    results = {"If": _of_choice, "Loop": _of_loop, "Scan": _of_scan}.get(node.op_type)
+    if node.domain in ("", "ai.onnx") and results is not None:
+        kinds = results(node, types, numbers)
+        types |= {name: kind for name, kind in zip(node.output, kinds, strict=False) if name and is_fixed(kind)}
+
+
+def _given(node: Any, types: _Known) -> list[Any]:
+    """Types of what a node gives to its graph, None where nothing is known."""
+    from onnx import TensorProto, helper
+
+    if node.op_type == "Loop":
+        begin = [helper.make_tensor_type_proto(kind, []) for kind in (TensorProto.INT64, TensorProto.BOOL)]
+        return [*begin, *(types.get(name) for name in node.input[2:])]
+    if node.op_type == "Scan":
+        states, axes = _scanned(node)
+        parts = zip(node.input[states:], axes["scan_input_axes"], strict=False)
+        return [*(types.get(name) for name in node.input[:states]), *(_part(types.get(name), axis) for name, axis in parts)]
+    return []
+
+
+def _as_model(graph: Any, model: Any, given: list[Any], types: _Known, numbers: _Known) -> Any:
+    """A graph as a model of its own: what it uses from around is an input, or stored where its numbers are known."""
+    from onnx import helper, numpy_helper
+
+    whole = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    whole.graph.CopyFrom(graph)
+    for value, kind in zip(whole.graph.input, given, strict=False):
+        if is_fixed(kind):
+            value.type.CopyFrom(kind)
+    for name in captured(graph):
+        if name in numbers:
+            whole.graph.initializer.append(numpy_helper.from_array(numbers[name], name))
+        elif name in types:
+            whole.graph.input.append(helper.make_value_info(name, types[name]))
+    return whole
+
+
+def _take_back(graph: Any, body: Any) -> None:
+    """Put what has been inferred into a graph, but for what stands around it."""
+    outside = captured(graph)
+    for values in (body.input, body.initializer, body.value_info):
+        for value in [value for value in values if value.name in outside]:
+            values.remove(value)
+    graph.CopyFrom(body)
+
+
+def _results(attribute: Any) -> list[Any]:
+    return [value.type for value in attribute.g.output]
+
+
+def _of_choice(node: Any, types: _Known, numbers: _Known) -> list[Any]:
+    first, *others = (_results(attribute) for attribute in bodies_of(node))
+    return [kinds[0] if all(kind == kinds[0] for kind in kinds) else None for kinds in zip(first, *others, strict=False)]
+
+
+def _of_loop(node: Any, types: _Known, numbers: _Known) -> list[Any]:
+    (attribute,) = bodies_of(node)
+    carried = len(attribute.g.input) - 2
+    kinds = _settled(attribute.g, 2, _results(attribute)[1:], carried)
+    times = int(numbers[node.input[0]].reshape(-1)[0]) if node.input[0] in numbers else -1
+    known = times if 0 <= times <= _MOST_ITERATIONS else None
+    return [*kinds[:carried], *(_stacked(kind, known, 0) for kind in kinds[carried:])]
+
+
+def _of_scan(node: Any, types: _Known, numbers: _Known) -> list[Any]:
+    (attribute,) = bodies_of(node)
+    states, axes = _scanned(node)
+    kinds = _settled(attribute.g, 0, _results(attribute), states)
+    first = types.get(node.input[states])
+    axis = axes["scan_input_axes"][0]
+    shape = [] if first is None else first.tensor_type.shape.dim
+    times = shape[axis].dim_value if -len(shape) <= axis < len(shape) and shape[axis].HasField("dim_value") else None
+    stacked = zip(kinds[states:], axes["scan_output_axes"], strict=False)
+    return [*kinds[:states], *(_stacked(kind, times, axis) for kind, axis in stacked)]
+
+
+def _settled(graph: Any, begin: int, kinds: list[Any], carried: int) -> list[Any]:
+    """Types of a loop's results. Values with another shape after an iteration have none, before it and after."""
+    settled = list(kinds)
+    for at in range(min(carried, len(kinds))):
+        given = graph.input[begin + at].type
+        if given.tensor_type.shape != kinds[at].tensor_type.shape:
+            given.tensor_type.ClearField("shape")
+            settled[at] = None
+    return settled
+
+
+def _scanned(node: Any) -> tuple[int, dict[str, list[int]]]:
+    """How many values a Scan carries along, and the axes of what it takes apart and puts together."""
+    options = {attribute.name: attribute for attribute in node.attribute}
+    count = options["num_scan_inputs"].i if "num_scan_inputs" in options else len(node.input)
+    axes = {"scan_input_axes": [0] * len(node.input), "scan_output_axes": [0] * len(node.output)}
+    axes |= {name: list(options[name].ints) for name in axes if name in options}
+    return len(node.input) - count, axes
+
+
+def _part(kind: Any, axis: int) -> Any:
+    """Type of a tensor's part along an axis."""
+    if kind is None or not -len(kind.tensor_type.shape.dim) <= axis < len(kind.tensor_type.shape.dim):
+        return None
+    part = type(kind).FromString(kind.SerializeToString())
+    del part.tensor_type.shape.dim[axis]
+    return part
+
+
+def _stacked(kind: Any, times: int | None, axis: int) -> Any:
+    """Type of so many tensors, put together along a new axis; None where it is not known."""
+    from onnx import helper
+
+    if times is None or kind is None or not kind.tensor_type.HasField("shape"):
+        return None
+    shape = [size.dim_value if size.HasField("dim_value") else None for size in kind.tensor_type.shape.dim]
+    shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, times)
+    return helper.make_tensor_type_proto(kind.tensor_type.elem_type, shape)

@@ -1,1 +1,0 @@
-"""Text, pictures and report sections of compiled programs."""
