@@ -19,8 +19,7 @@ import highspy
 import numpy as np
 
 from stowplan.models.hint import Hint
-from stowplan.models.mip.matrix import FloatArray, MatrixModel, Program, Rows
-from stowplan.models.mip.outcome import proven
+from stowplan.models.mip.matrix import FloatArray, MatrixModel, Program, Rows, proven
 from stowplan.models.mip.with_highs import TIGHT, best_point, limit, new_highs, solve_relaxed, tighten
 from stowplan.models.outcome import Best, Outcome
 from stowplan.models.tier_placement import hint as hints

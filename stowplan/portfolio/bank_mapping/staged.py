@@ -6,8 +6,7 @@ from stowplan.models.bank_mapping import milp as model
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
-from stowplan.models.mip.matrix import FloatArray
-from stowplan.models.mip.outcome import Options
+from stowplan.models.mip.matrix import FloatArray, Options
 from stowplan.models.mip.solve import solve as solve_matrix
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, known_plan
