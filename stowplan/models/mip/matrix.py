@@ -112,9 +112,9 @@ class MatrixModel:
         ]
         return max([0.0, *(float(part.max()) for part in parts if len(part))])
 
-    def is_feasible(self, values: FloatArray, tolerance: float = 10 * TOLERANCE) -> bool:
-        """Whether a point is feasible and integral, within a tolerance."""
-        return bool(np.all(np.isfinite(values))) and self.violation(values) <= tolerance
+    def is_feasible(self, values: FloatArray) -> bool:
+        """Whether a point is feasible and integral, within ten times the tolerance."""
+        return bool(np.all(np.isfinite(values))) and self.violation(values) <= 10 * TOLERANCE
 
 
 #: Bound of a row that has none on this side: far beyond any sum of picoseconds or bytes, and safe in 64 bits.

@@ -10,6 +10,7 @@ from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.context import Context
+from stowplan.portfolio.presolve import tell_proof
 
 if TYPE_CHECKING:
     # These load HiGHS and SciPy.
@@ -60,11 +61,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model, hinted with the best plan known."""
     from stowplan.models.bank_mapping.cpsat import solve
 
-    outcome = solve(problem, hint=known_plan(problem, context), **context.reporting("cpsat", 4))
-    if outcome.status == "infeasible":
-        context.proven_infeasible("cpsat")
-    elif outcome.bound is not None:
-        context.bound(outcome.bound, "cpsat")
+    tell_proof(context, solve(problem, hint=known_plan(problem, context), **context.reporting("cpsat", 4)), "cpsat")
 
 
 def known_plan(problem: Problem, context: Context) -> Plan | None:

@@ -22,7 +22,7 @@ from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.graph import make
 from stowplan.portfolio.operator_order.local_search import Dividing, Windows
-from stowplan.portfolio.operator_order.orders import BASELINES, best_order, is_in_tree
+from stowplan.portfolio.operator_order.orders import BASELINES
 from stowplan.portfolio.operator_order.set_search import EXHAUSTED, FOUND, FULL, SetSearch
 from stowplan.portfolio.packing import candidates as packing
 from stowplan.portfolio.packing.candidates import InnerRun
@@ -198,7 +198,7 @@ class _Improvement:
         order = list(plan.order)
         if not self._searches:
             divided = Dividing(run.structure, run.forwards, run.backwards, order, floor, self._chance)
-            windows = Windows(run.structure, run.forwards, order, floor, self._chance, is_timed=not run.is_deterministic)
+            windows = Windows(run.structure, run.forwards, order, floor, self._chance)
             self._searches = (divided, "splits", SPLITS), (windows, "windows", STRETCHES)
         for search_, _, _ in self._searches:
             search_.floor = floor
@@ -213,10 +213,6 @@ def exact(problem: Problem, context: Context) -> None:
     if run.structure.ops == 0:
         return
     run.offer(stable_order(run.structure), "given")
-    if is_in_tree(run.structure):
-        bound = run.offer(best_order(run.structure), "tree")
-        context.bound(bound, "tree")
-        run.floor = max(run.floor, bound)
     _beams(run, 1, None)
     run.prove()
     chance = context.rng(1)

@@ -17,7 +17,7 @@ from stowplan.models.operator_order.structure import Structure
 from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.beam import complete_lazy, normalize
 from stowplan.portfolio.operator_order.graph import Graph
-from stowplan.portfolio.operator_order.set_search import EXHAUSTED, FOUND, SetSearch
+from stowplan.portfolio.operator_order.set_search import FOUND, SetSearch
 
 #: Sets side by side, one after the other, and the shortest stretch.
 WIDTHS, SHORTEST = (2, 8, 32, 64), 24
@@ -135,10 +135,6 @@ class Dividing:
 #: Operators of a stretch at first and at most, and sets that its search may look at.
 _FIRST, _LONGEST, _SETS = 16, 400, 4000
 
-#: Operators of a stretch that CP-SAT is given where that is not enough, and seconds; in runs that are not timed seconds of its
-#: own clock count, and these are a net.
-MOST_CPSAT, CPSAT_SECONDS, NET_SECONDS = 60, 1.0, 60.0
-
 #: Bytes of the tables of one such search.
 _MEMORY = 60_000_000
 
@@ -154,8 +150,6 @@ class Windows:
         One in which the operators can run.
     floor
         A bound in bytes: no order is better.
-    is_timed
-        Whether work may depend on the clock.
     """
 
     def __init__(
@@ -165,10 +159,7 @@ class Windows:
         order: list[int],
         floor: int,
         chance: np.random.Generator,
-        *,
-        is_timed: bool = True,
     ):
-        self._is_timed = is_timed
         self._structure, self._graph, self.floor, self._chance = structure, graph, floor, chance
         self._length = _FIRST
         self._failures = 0
@@ -209,30 +200,9 @@ class Windows:
             return None
         top = int(self._structure.profile(self.order)[first:last].max())
         search = SetSearch(self._graph, min(self.floor, top), top, before, among, _MEMORY)
-        outcome = search.run(should_stop, _SETS)
-        if outcome == FOUND:
-            return [*before, *search.order(), *lazy, *after]
-        if outcome == EXHAUSTED or len(inside) > MOST_CPSAT or should_stop():
+        if search.run(should_stop, _SETS) != FOUND:
             return None
-        return self._by_cpsat(before, inside, after, top, should_stop)
-
-    def _by_cpsat(
-        self, before: list[int], inside: list[int], after: list[int], top: int, should_stop: Callable[[], bool]
-    ) -> list[int] | None:
-        """Where a search over sets takes too long, another way may not."""
-        from stowplan.models.operator_order.cpsat import order_stretch
-
-        order, _ = order_stretch(
-            self._structure,
-            before,
-            inside,
-            top - 1,
-            time_limit=CPSAT_SECONDS if self._is_timed else NET_SECONDS,
-            deterministic_limit=CPSAT_SECONDS,
-            seed=int(self._chance.integers(1 << 30)),
-            should_stop=should_stop,
-        )
-        return None if order is None else [*before, *order, *after]
+        return [*before, *search.order(), *lazy, *after]
 
     def _is_read(self, op: int, members: set[int]) -> bool:
         after = self._graph.succ[self._graph.succ_start[op] : self._graph.succ_start[op + 1]]

@@ -19,7 +19,7 @@ from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds
+from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds, tell_proof
 from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
@@ -193,10 +193,7 @@ def milp(problem: Problem, context: Context) -> None:
         incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
         **context.reporting("milp"),
     )
-    if outcome.status == "infeasible":
-        context.proven_infeasible("milp")
-    if outcome.bound is not None:
-        context.bound(outcome.bound, "milp")
+    tell_proof(context, outcome, "milp")
 
 
 def cpsat(problem: Problem, context: Context) -> None:
@@ -214,10 +211,7 @@ def _solve_cpsat(problem: Problem, context: Context, seconds: float) -> None:
         lower_bound_ps=bound,
         **context.reporting("cpsat", 4, seconds=seconds),
     )
-    if outcome.status == "infeasible":
-        context.proven_infeasible("cpsat")
-    if outcome.bound is not None:
-        context.bound(outcome.bound, "cpsat")
+    tell_proof(context, outcome, "cpsat")
 
 
 def linear(problem: Problem, context: Context) -> None:
