@@ -177,9 +177,9 @@ def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Cal
         state = engine.start(data, np.where(sure >= TRUST, _fastest(shares, least, begin), begin), 0)
         if not engine.repair(data, state):
             continue
-        found = engine.latency(data, state)
-        if best is None or found < best.latency:
-            best = Walk(state.tier.copy(), found, evaluations=1)
+        latency = engine.latency(data, state)
+        if best is None or latency < best.latency:
+            best = Walk(state.tier.copy(), latency, evaluations=1)
     return best
 
 
