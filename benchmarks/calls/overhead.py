@@ -29,7 +29,7 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.run import run as portfolio_run
 from stowplan.portfolio.run.messages import Job
-from stowplan.portfolio.run.started import Started
+from stowplan.portfolio.run.start_rule import Started
 from stowplan.portfolio.run.worker_pool import WorkerPool
 from stowplan.portfolio.run.worker_process import Assignment
 from stowplan.result import Progress, Result

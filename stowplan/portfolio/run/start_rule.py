@@ -1,16 +1,20 @@
-"""Which candidate starts when, and for how long, where there are more of them than workers."""
+"""Which candidate starts when, and for how long, where there are more than workers; and what is known of one that has."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.clock import Clock
 from stowplan.portfolio.run.messages import CandidateId
-from stowplan.portfolio.run.started import Started
 from stowplan.portfolio.run.warm_workers import workers
+from stowplan.portfolio.run.worker_process import Assignment
+from stowplan.portfolio.run.worker_thread import ThreadAssignment
+from stowplan.result import CandidateReport
 
 #: Part of the limit that the baseline may take where nothing runs beside it.
 BASELINE_SHARE = 0.5
@@ -19,6 +23,49 @@ BASELINE_SHARE = 0.5
 #: then, with all that they import. Where others keep the processors busy, at most so many seconds, and that part of the limit,
 #: but so many in any case.
 ALONE_SECONDS, ALONE_AT_MOST, ALONE_PART, ALONE_AT_LEAST = 0.4, 1.5, 0.1, 0.25
+
+#: A report keeps so many remarks of one candidate, each of so many characters.
+_NOTES, _NOTE_LENGTH = 10, 500
+
+Outcome = Literal["finished", "stopped", "rejected", "failed", "skipped"]
+
+
+@dataclass
+class Started:
+    """What is known of one candidate that was started."""
+
+    number: int
+    candidate: Candidate
+    began: float
+    until: float
+    """When it is to stop; like all times here in seconds since the start of the run."""
+    process: Assignment | ThreadAssignment | None = None
+    objective: int | None = None
+    bound: int | None = None
+    outcome: Outcome = "stopped"
+    plans: int = 0
+    notes: list[str] = field(default_factory=list)
+    ended: float | None = None
+    is_heard: bool = False
+    """Whether it has reported, and of a heuristic whether it has found anything."""
+
+    def note(self, text: str) -> None:
+        """Keep a remark for the report."""
+        if len(self.notes) < _NOTES:
+            self.notes.append(text[:_NOTE_LENGTH])
+
+    def report(self, now: float) -> CandidateReport:
+        """For the result."""
+        ended = now if self.ended is None else self.ended
+        return CandidateReport(
+            name=self.candidate.name,
+            objective=self.objective,
+            bound=self.bound,
+            seconds=round(ended - self.began, 3),
+            outcome=self.outcome,
+            note="; ".join(self.notes),
+            family=self.candidate.family,
+        )
 
 
 class StartRule:

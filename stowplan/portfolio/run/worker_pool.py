@@ -20,8 +20,7 @@ from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.clock import Clock
 from stowplan.portfolio.run.memory_watch import watch
 from stowplan.portfolio.run.messages import QUEUE_SIZE, CandidateId, Incumbent, Job, MessageQueue, WorkerMessage
-from stowplan.portfolio.run.start_rule import StartRule
-from stowplan.portfolio.run.started import Outcome, Started
+from stowplan.portfolio.run.start_rule import Outcome, Started, StartRule
 from stowplan.portfolio.run.state import RunState
 from stowplan.portfolio.run.warm_workers import workers
 from stowplan.portfolio.run.worker_process import Assignment
