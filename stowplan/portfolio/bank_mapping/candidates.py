@@ -9,6 +9,7 @@ from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.context import Context
+from stowplan.portfolio.solver_limits import reporting
 
 
 def agrees(problem: Problem, options: Sequence[int]) -> bool:
@@ -62,7 +63,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(
         problem,
         hint=known_plan(problem, context),
-        **context.reporting("cpsat", 4),
+        **reporting(context, "cpsat", 4),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat")
