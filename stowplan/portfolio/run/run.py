@@ -38,6 +38,17 @@ def stages(work: float) -> list[float]:
     return [*itertools.takewhile(lambda stage: stage <= STAGE_PART * work, ladder), work]
 
 
+def stages_of(options: Options, candidates: Sequence[Candidate]) -> list[tuple[Options, Sequence[Candidate]]]:
+    """Options and candidates of each stage of a run: heuristics alone but for the last. Against the clock there is one."""
+    if not options.deterministic:
+        return [(options, candidates)]
+    early = [candidate for candidate in candidates if candidate.family in ("heuristic", "baseline")]
+    names = tuple(candidate.name for candidate in early if not candidate.makes_baseline)
+    *works, whole = stages(options.extent) if names else [options.extent]
+    told = (msgspec.structs.replace(options, work_limit=work, candidates=names) for work in works)
+    return [*((options, early) for options in told), (msgspec.structs.replace(options, work_limit=whole), candidates)]
+
+
 class Run:
     """One run of candidates, most useful first; it adds what it finds to ``state``. Call :meth:`run` once.
 
@@ -60,14 +71,12 @@ class Run:
         self.reports: list[CandidateReport] = []
         self.whole: dict[str, Any] | None = None
         """Options that make the plan again, where time was up before all work was done; empty where nothing was."""
-        self._candidates, self._options, self._deadline = candidates, options, deadline
+        self._options, self._deadline = options, deadline
         self._clock = Clock(state, options, deadline, candidates)
         self._reason = criteria.first_of(criteria.proven, criteria.asked(criterion), criteria.out_of_time, criteria.idle)
         self._first_bounds, self._bounding = iter(state.kind.first_bounds(state.problem)), 0.0
-        self._stages = stages(options.extent) if options.deterministic else [options.extent]
-        if not any(candidate.family == "heuristic" for candidate in candidates):
-            del self._stages[:-1]
-        self._pool = self._next_pool()
+        self._stages = stages_of(options, candidates)
+        self._pool = WorkerPool(state, self._clock, *self._stages.pop(0))
 
     def run(self, starts: Mapping[str, Start]) -> StopReason:
         """Run from plans at hand, by source, until there is nothing to gain or to wait for, or no time left.
@@ -119,7 +128,7 @@ class Run:
             done = {"work_limit": stage.work_limit, "candidates": [*stage.candidates]}
             known = state.plans_known()
             self._close_pool(reason)
-            self._pool = self._next_pool()
+            self._pool = WorkerPool(state, self._clock, *self._stages.pop(0))
         if reason != "cancelled" and self.was_cut:
             self.whole = done
             # Without any, one that another run may not find is better than none.
@@ -148,18 +157,6 @@ class Run:
             time.sleep(max(0.0, self._clock.time_left(pool.at_work)))
         elif pool.has_news or not self._offer_first_bound():
             pool.take_messages()
-
-    def _next_pool(self) -> WorkerPool:
-        """The candidates of the next stage."""
-        candidates, options = self._candidates, self._options
-        if options.deterministic:
-            options = msgspec.structs.replace(options, work_limit=self._stages[0])
-        del self._stages[0]
-        if self._stages:
-            candidates = [candidate for candidate in candidates if candidate.family in ("heuristic", "baseline")]
-            names = (candidate.name for candidate in candidates if not candidate.makes_baseline)
-            options = msgspec.structs.replace(options, candidates=(*names,))
-        return WorkerPool(self.state, self._clock, options, candidates)
 
     def _close_pool(self, reason: StopReason | None) -> None:
         """End the workers of a stage, and add what they found to the reports of those before."""

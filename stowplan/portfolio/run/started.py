@@ -6,7 +6,6 @@ import contextlib
 import queue
 import threading
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from stowplan.portfolio.context import Report
 from stowplan.portfolio.kind import Candidate
@@ -20,12 +19,8 @@ QUEUE_SIZE = 64
 _NOTES, _NOTE_LENGTH = 10, 500
 
 
-class WorkerMessage(NamedTuple):
-    """A report of worker ``number``; None when its process has ended."""
-
-    number: int
-    report: Report | None
-
+WorkerMessage = tuple[int, Report | None]
+"""The number of a worker and its report; None when its process has ended."""
 
 MessageQueue = queue.Queue[WorkerMessage]
 
@@ -48,7 +43,7 @@ class Turn:
         """Hand a report on, None for the end of a process; waits where those before it have not been taken."""
         while not self._is_unwanted.is_set():
             with contextlib.suppress(queue.Full):
-                self._messages.put(WorkerMessage(self._number, report), timeout=0.1)
+                self._messages.put((self._number, report), timeout=0.1)
                 return
 
     def tell(self, message: News) -> None:
