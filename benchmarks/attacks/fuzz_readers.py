@@ -56,7 +56,7 @@ from stowplan.models.hint import of_values
 from stowplan.portfolio.batch.records import Journal, Settings, read_records
 from stowplan.portfolio.batch.run import run_batch
 from stowplan.portfolio.batch.task import find_inputs
-from stowplan.portfolio.hint_files import read_hint
+from stowplan.portfolio.given import read_hint
 from stowplan.portfolio.kind import kind as kind_named
 from stowplan.portfolio.kind import kind_of
 from stowplan.report.snapshot import lines

@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stowplan.portfolio.run.start_rule import Started
+
 import stowplan
 from benchmarks.lib.alone import Alone
 from benchmarks.lib.places import EXAMPLES
@@ -29,7 +31,6 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.run import run as portfolio_run
 from stowplan.portfolio.run.messages import Job
-from stowplan.portfolio.run.started import Started
 from stowplan.portfolio.run.worker_pool import WorkerPool
 from stowplan.portfolio.run.worker_process import ProcessTurn
 from stowplan.result import Progress, Result

@@ -73,8 +73,7 @@ def began() -> float:
 
 def _run(arguments: list[str] | None) -> int:
     # Imported here, so that Ctrl-C is met with an answer from the first moment on.
-    from stowplan.child_process import collect_seldom
-    from stowplan.models.light_imports import light_imports
+    from stowplan.child_process import collect_seldom, light_imports
 
     collect_seldom()
     light_imports()

@@ -244,7 +244,7 @@ def _load_ahead(source: Path) -> None:
 
 def _read_hint(hint: Path, earlier: Any, problem: Any) -> Any:
     """What guides the search; ``earlier`` is the problem that it is for, None where it is this one."""
-    from stowplan.portfolio.hint_files import read_hint, read_hint_of_earlier
+    from stowplan.portfolio.given import read_hint, read_hint_of_earlier
 
     return read_hint(hint, problem) if earlier is None else read_hint_of_earlier(hint, earlier, problem)
 

@@ -25,8 +25,7 @@ import msgspec
 from stowplan.certificates.certificate import Certificate
 from stowplan.deadline import Deadline
 from stowplan.errors import StowplanError, UsageError
-from stowplan.file_lock import try_lock
-from stowplan.files import digest
+from stowplan.files import digest, try_lock
 from stowplan.log import LOGGER
 from stowplan.portfolio.kind import Kind, check
 from stowplan.portfolio.run.call import Call

@@ -60,8 +60,8 @@ class PolicySource(Generic[T]):
     @property
     def digest(self) -> str:
         """sha256 of the file."""
-        found = self.path.stat()
-        return _digest(self.path, found.st_mtime_ns, found.st_size)
+        status = self.path.stat()
+        return _digest(self.path, status.st_mtime_ns, status.st_size)
 
     @property
     def described(self) -> str:

@@ -1,10 +1,11 @@
-"""What candidates in threads of the calling process share: the presolver of small problems, and heuristics up to the limit."""
+"""What candidates of several kinds share: the presolver of small problems, heuristics up to the limit, what they tell."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
+from stowplan.models.outcome import Outcome
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import Candidate
 
@@ -44,6 +45,14 @@ def is_overloaded(context: Context, overload: Overload | None) -> bool:
         context.note(overload.reason)
         context.proven_infeasible("load")
     return overload is not None
+
+
+def tell_proof(context: Context, outcome: Outcome[Any], source: str) -> None:
+    """Report what an exact model has proven: that there is no plan, and its bound."""
+    if outcome.status == "infeasible":
+        context.proven_infeasible(source, {"explanation": outcome.reason} if outcome.reason else None)
+    if outcome.bound is not None:
+        context.bound(outcome.bound, source)
 
 
 def asks_for_heuristics(context: Context) -> bool:

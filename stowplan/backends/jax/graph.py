@@ -13,8 +13,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from stowplan.models.mip.matrix import Program
-from stowplan.models.mip.outcome import Options
+from stowplan.models.mip.matrix import Options, Program
 from stowplan.models.mip.with_highs import solve
 
 #: Part of the objective that all saved bytes are together: of plans of equal time the one of fewer bytes.

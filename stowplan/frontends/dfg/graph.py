@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stowplan import files
-from stowplan.components import strong_components
 from stowplan.errors import InputError, brief, naming
 from stowplan.frontends.dfg.op_table import OpTable, Resolved, load_op_table
 from stowplan.hardware.se.reference import OPERATIONS
-from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable
+from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable, strong_components
 
 #: Unknown ops that a warning names, the most frequent ones; and characters of each.
 _MOST_NAMES, _NAME = 12, 16

@@ -20,8 +20,7 @@ from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import Structure, analyse, assemble, objective_bound, off_chip_cost, rests_at
 from stowplan.models.mip import with_highs
-from stowplan.models.mip.matrix import FloatArray, MatrixModel, Program
-from stowplan.models.mip.outcome import Options, Outcome, lowered
+from stowplan.models.mip.matrix import FloatArray, MatrixModel, Options, Outcome, Program, lowered
 
 
 @dataclass(frozen=True)

@@ -12,24 +12,24 @@ from stowplan.models.packing.bounds import live_sets
 
 def off_chip_cost(problem: Problem, tensor: int) -> int:
     """Weighted bytes of a tensor in main memory: written once, loaded by every access."""
-    each = problem.tensors[tensor]
+    array = problem.tensors[tensor]
     loads = sum(problem.operators[number].read_bytes[at] for number, at in problem.readers[tensor])
-    return problem.off_chip_weight * (loads + (each.bytes if problem.writers[tensor] else 0))
+    return problem.off_chip_weight * (loads + (array.bytes if problem.writers[tensor] else 0))
 
 
 def on_chip_cost(problem: Problem, tensor: int) -> int:
     """Weighted bytes of a tensor that stays on chip, copies left out: an input's one load, an output's one store."""
-    each = problem.tensors[tensor]
+    array = problem.tensors[tensor]
     if problem.writers[tensor]:
-        return problem.off_chip_weight * each.bytes if each.is_output else 0
-    return problem.off_chip_weight * each.bytes if problem.readers[tensor] else 0
+        return problem.off_chip_weight * array.bytes if array.is_output else 0
+    return problem.off_chip_weight * array.bytes if problem.readers[tensor] else 0
 
 
 def own_layouts(problem: Problem, options: Sequence[int]) -> list[int]:
     """Layout of every tensor where operators compute by these options: what its writer writes, or for an input the layout that
     most of its readers want, the outermost of equals."""
     layouts = []
-    for tensor, each in enumerate(problem.tensors):
+    for tensor, array in enumerate(problem.tensors):
         writers = problem.writers[tensor]
         if writers:
             operator = problem.operators[writers[0]]
@@ -38,7 +38,7 @@ def own_layouts(problem: Problem, options: Sequence[int]) -> list[int]:
         wanted: dict[int, int] = {}
         for number, at in problem.readers[tensor]:
             layout = problem.operators[number].options[options[number]][at]
-            if layout < each.rank:
+            if layout < array.rank:
                 wanted[layout] = wanted.get(layout, 0) + 1
         layouts.append(max(sorted(wanted), key=lambda layout: wanted[layout], default=UNSPREAD))
     return layouts

@@ -62,8 +62,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def _bytes(problem: Problem, tensor: int, layout: int) -> int:
-    each = problem.tensors[tensor]
-    return each.bytes if layout < len(each.shape) else each.views[layout - len(each.shape)].bytes
+    stored = problem.tensors[tensor]
+    return stored.bytes if layout < len(stored.shape) else stored.views[layout - len(stored.shape)].bytes
 
 
 def _shape(problem: Problem, plan: Plan) -> list[Violation]:
@@ -199,9 +199,9 @@ def _off_chip_bytes(problem: Problem, plan: Plan) -> int:
             if not plan.on_chip[tensor]:
                 total += size
         written.update(operator.writes)
-    for tensor, each in enumerate(problem.tensors):
-        if tensor in written:
-            total += each.bytes if each.is_output or not plan.on_chip[tensor] else 0
-        elif tensor in read and plan.on_chip[tensor]:
-            total += each.bytes
+    for number, stored in enumerate(problem.tensors):
+        if number in written:
+            total += stored.bytes if stored.is_output or not plan.on_chip[number] else 0
+        elif number in read and plan.on_chip[number]:
+            total += stored.bytes
     return total

@@ -10,8 +10,7 @@ import numpy as np
 from stowplan.models.banked_packing.cpsat import Cut
 from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem, moments
-from stowplan.models.mip import outcome as mip_outcome
-from stowplan.models.mip.matrix import MatrixModel, Program
+from stowplan.models.mip.matrix import MatrixModel, Program, proven
 from stowplan.models.mip.solve import solve as solve_matrix
 from stowplan.models.outcome import Outcome
 
@@ -79,7 +78,7 @@ def solve(
         built.matrix, solver, time_limit=time_limit, seed=seed, node_limit=node_limit, should_stop=should_stop
     )
     spread = float(built.matrix.cost.sum())
-    bound = None if outcome.bound is None else mip_outcome.proven(outcome.bound, spread, unit=built.unit)
+    bound = None if outcome.bound is None else proven(outcome.bound, spread, unit=built.unit)
     if outcome.values is None:
         return Outcome("infeasible" if outcome.status == "infeasible" else "unknown", None, bound)
     banks = [0] * len(problem.buffers)

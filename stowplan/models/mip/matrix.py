@@ -1,4 +1,4 @@
-"""A mixed-integer linear program, as it is written and as arrays, and a proven bound from a solver's duals, however rough.
+"""A mixed-integer linear program, as it is written and as arrays; what solvers find, and what that proves, however rough it is.
 
 The program is ``min cost·x + offset`` over ``row_lower <= matrix x <= row_upper`` and boxes. Kinds write it column by column
 and row by row (:class:`Program`); solvers take the arrays (:class:`MatrixModel`).
@@ -14,9 +14,10 @@ tolerances can make the bound weaker, never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -111,9 +112,9 @@ class MatrixModel:
         ]
         return max([0.0, *(float(part.max()) for part in parts if len(part))])
 
-    def is_feasible(self, values: FloatArray, tolerance: float = 10 * TOLERANCE) -> bool:
-        """Whether a point is feasible and integral, within a tolerance."""
-        return bool(np.all(np.isfinite(values))) and self.violation(values) <= tolerance
+    def is_feasible(self, values: FloatArray) -> bool:
+        """Whether a point is feasible and integral, within ten times the tolerance."""
+        return bool(np.all(np.isfinite(values))) and self.violation(values) <= 10 * TOLERANCE
 
 
 #: Bound of a row that has none on this side: far beyond any sum of picoseconds or bytes, and safe in 64 bits.
@@ -280,3 +281,71 @@ def _reduced_costs(matrix: sparse.csr_matrix, cost: IntArray, multipliers: list[
         for column, value in zip(filled.tolist(), sums, strict=True):
             result[column] -= value
     return result
+
+
+Status = Literal["optimal", "feasible", "infeasible", "unbounded", "unknown"]
+
+#: Solvers that run in this process.
+IN_PROCESS = ("gscip", "highs")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to solve: the parameters of :func:`stowplan.models.mip.solve.solve`, which says what they mean."""
+
+    time_limit: float = 30.0
+    seed: int = 0
+    start: FloatArray | None = None
+    node_limit: int | None = None
+    on_bound: Callable[[float], None] | None = None
+    should_stop: Callable[[], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a solver found, and what it proved. Smaller objectives are better; offsets of the model are included."""
+
+    status: Status
+    """``optimal`` and ``infeasible`` only where the solver proved it; running out of time is neither."""
+    objective: float | None
+    """Of the best point found; None where there is none."""
+    bound: float | None
+    """Proven by the solver, in floating-point arithmetic: see :func:`proven`. None where it proved none or says none."""
+    values: FloatArray | None = None
+    """Best point found, shape ``[columns]``, checked against the model; None where there is none."""
+
+
+def lowered(bound: float, spread: float, tolerance: float = TOLERANCE) -> float:
+    """A bound less what a solver's tolerances may amount to: the one rule for all solvers of MILPs.
+
+    Branch and bound in floating point leaves no certificate to check. Solvers take rows for satisfied that miss by their
+    tolerance, values for integers that miss by it, and prune nodes that are better by it or so. The tolerance is taken off as
+    a part of the objective's whole range. For rounding, a thousandth of it is taken off as a part of the bound itself: far
+    more than was ever seen in models scaled to numbers near one.
+
+    Parameters
+    ----------
+    bound
+        As the solver claims it.
+    spread
+        How far apart the objectives of good and bad points lie, in the units of ``bound``.
+    tolerance
+        By how much the solver was allowed to miss rows and integers.
+    """
+    return bound - tolerance * max(1.0, spread) - 1e-3 * tolerance * abs(bound)
+
+
+def proven(bound: float, spread: float, *, unit: float = 1.0, tolerance: float = TOLERANCE) -> int:
+    """The whole number that a claimed bound proves for an objective that is a whole number in every plan.
+
+    :func:`lowered`, in ``unit`` times the units of ``bound``, and rounded up: no whole number lies between.
+    """
+    return math.ceil(lowered(bound, spread, tolerance) * unit)
+
+
+def rounded_down(text: str) -> float:
+    """Value of a printed number, less one unit of its last digit."""
+    mantissa, _, exponent = text.lower().partition("e")
+    digits = len(mantissa.partition(".")[2])
+    value = float(text) - 10.0 ** (int(exponent or 0) - digits)
+    return math.nextafter(value, -math.inf)

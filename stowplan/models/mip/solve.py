@@ -1,4 +1,8 @@
-"""Which solvers there are, by name, and solving a model with any of them."""
+"""Mixed-integer linear programs, solved by every solver that a user may own for them: which there are by name, and a call.
+
+Each kind of problem makes a :class:`~stowplan.models.mip.matrix.MatrixModel`. :mod:`~stowplan.models.mip.export` writes it to a
+file instead.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from stowplan.errors import UsageError
-from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.outcome import IN_PROCESS, Options, Outcome
+from stowplan.models.mip.matrix import IN_PROCESS, FloatArray, MatrixModel, Options, Outcome
 
 
 def solvers() -> list[str]:

@@ -9,8 +9,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.outcome import Options, Outcome, Status
+from stowplan.models.mip.matrix import FloatArray, MatrixModel, Options, Outcome, Status
 
 #: Presolve's rules 14 (sparsify) and 15 (probing), as bits: HiGHS 1.12 loses optimal solutions of some MILPs with them, and
 #: then "proves" what is not so.

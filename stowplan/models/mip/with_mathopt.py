@@ -18,8 +18,7 @@ from ortools.math_opt import model_pb2
 from ortools.math_opt.python import mathopt
 
 from stowplan.errors import UsageError
-from stowplan.models.mip.matrix import MatrixModel
-from stowplan.models.mip.outcome import Options, Outcome, Status, rounded_down
+from stowplan.models.mip.matrix import MatrixModel, Options, Outcome, Status, rounded_down
 
 #: Seconds between two looks at ``should_stop``.
 _LOOK_EVERY = 0.02

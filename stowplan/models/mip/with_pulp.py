@@ -23,8 +23,7 @@ import pulp
 
 from stowplan.deadline import Watch
 from stowplan.models.mip.export import plain
-from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.outcome import Options, Outcome, Status, rounded_down
+from stowplan.models.mip.matrix import FloatArray, MatrixModel, Options, Outcome, Status, rounded_down
 
 #: PuLP's names of solvers by ours; any other name is looked up among PuLP's own.
 SOLVERS = {

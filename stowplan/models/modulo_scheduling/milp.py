@@ -12,8 +12,7 @@ from itertools import pairwise
 
 from stowplan.errors import UsageError
 from stowplan.models.mip import solve as mip
-from stowplan.models.mip.matrix import INFINITE, FloatArray, Program
-from stowplan.models.mip.outcome import proven
+from stowplan.models.mip.matrix import INFINITE, FloatArray, Program, proven
 from stowplan.models.modulo_scheduling.assemble import make_plan
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, unrefuted_iis
 from stowplan.models.modulo_scheduling.cpsat.model import latest_time

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from stowplan import files
-from stowplan.components import strong_components
 from stowplan.errors import InputError
 from stowplan.models.document import ProblemDocument, expect
 from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, Clocks, Machine
@@ -354,6 +353,52 @@ def _check_pins(problem: Problem, known: set[str]) -> None:
         raise InputError("found links of 0 clocks, expected 1 or more where values pass through", place="machine.links")
     delay = problem.rules.max_delay
     expect(delay is None or 0 <= delay < TIME_LIMIT, "rules.max_delay", str(delay), f"0 to {TIME_LIMIT - 1}, or null")
+
+
+def strong_components(count: int, pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """A label of each node's strongly connected component (Tarjan 1972, without recursion).
+
+    In plain Python: for loop bodies, importing a library takes longer than all else that is done.
+
+    Parameters
+    ----------
+    count
+        Nodes, numbered from 0.
+    pairs
+        Edges, from and to; any of them may be there twice.
+    """
+    targets: list[list[int]] = [[] for _ in range(count)]
+    for source, target in pairs:
+        targets[source].append(target)
+    label, number, low = [-1] * count, [-1] * count, [0] * count
+    stack: list[int] = []
+    reached = 0
+    for root in range(count):
+        if number[root] >= 0:
+            continue
+        number[root] = low[root] = reached
+        reached += 1
+        stack.append(root)
+        path = [(root, iter(targets[root]))]
+        while path:
+            node, rest = path[-1]
+            for target in rest:
+                if number[target] < 0:
+                    number[target] = low[target] = reached
+                    reached += 1
+                    stack.append(target)
+                    path.append((target, iter(targets[target])))
+                    break
+                if label[target] < 0:
+                    low[node] = min(low[node], number[target])
+            else:
+                path.pop()
+                if path:
+                    low[path[-1][0]] = min(low[path[-1][0]], low[node])
+                if low[node] == number[node]:
+                    while label[node] < 0:
+                        label[stack.pop()] = node
+    return label
 
 
 def components(count: int, pairs: Sequence[tuple[int, int]]) -> list[int]:

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stowplan.models.mip import outcome
-from stowplan.models.mip.matrix import Program
+from stowplan.models.mip.matrix import Options, Program, proven
 from stowplan.models.rematerialization.bounds import Moments
 from stowplan.models.rematerialization.structure import Structure
 
@@ -196,14 +195,14 @@ class Stages:
             return Draft(None, None, [])
         once, unit = sum(structure.cost), float(max(1, *structure.cost))
         matrix, _ = program.scaled("stages", np.ones(len(program.cost)), unit)
-        options = outcome.Options(time_limit, seed, None, node_limit, None, should_stop)
+        options = Options(time_limit, seed, None, node_limit, None, should_stop)
         solved = with_highs.solve(matrix, options, settings={"mip_abs_gap": max(1e-9, gap / unit)})
         if solved.status == "infeasible":
             return Draft(None, None, [], is_infeasible=True)
         bound = None
         if solved.bound is not None:
             spread = once * (len(self.chain) + 1) / unit
-            bound = max(0, outcome.proven(solved.bound, spread, unit=unit) - once)
+            bound = max(0, proven(solved.bound, spread, unit=unit) - once)
         if solved.values is None:
             return Draft(bound, None, [])
         stages = [{op for op, column in enumerate(row) if column >= 0 and solved.values[column] > 0.5} for row in self.runs]

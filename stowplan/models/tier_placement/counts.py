@@ -97,7 +97,7 @@ class Tree:
         self._branching = *counts, {column: tensors[tensor].size for (tensor, _), column in model.place.items()}
         """Bytes of what a column counts: columns to branch on, and those that follow where all of these are whole."""
         outputs = (
-            (tier, [(model.place[each, tier], tensors[each].size) for each in live if (each, tier) in model.place])
+            (tier, [(model.place[number, tier], tensors[number].size) for number in live if (number, tier) in model.place])
             for tier in model.structure.limited
             for live in model.structure.moments
         )
@@ -233,18 +233,18 @@ class Tree:
 def _cover(outputs: list[tuple[float, int, int]], room: int) -> tuple[list[int], int]:
     """Columns of outputs (value, bytes, column) that have more bytes than there is room, and how many of them fit at most."""
     cover, used = [], 0
-    for each in sorted(outputs, key=lambda each: ((1.0 - each[0]) / max(1, each[1]), -each[1])):
+    for output in sorted(outputs, key=lambda output: ((1.0 - output[0]) / max(1, output[1]), -output[1])):
         if used > room:
             break
-        cover.append(each)
-        used += each[1]
-    for each in sorted(cover):
-        if used - each[1] > room:
-            cover.remove(each)
-            used -= each[1]
+        cover.append(output)
+        used += output[1]
+    for output in sorted(cover):
+        if used - output[1] > room:
+            cover.remove(output)
+            used -= output[1]
     # Those that are as large as any of them may as well stand for it.
     largest = max(size for _, size, _ in cover)
-    return [column for _, size, column in {*cover, *(each for each in outputs if each[1] >= largest)}], len(cover) - 1
+    return [column for _, size, column in {*cover, *(output for output in outputs if output[1] >= largest)}], len(cover) - 1
 
 
 def solve_by_counts(

@@ -19,8 +19,7 @@ import highspy
 import numpy as np
 
 from stowplan.models.hint import Hint
-from stowplan.models.mip.matrix import FloatArray, MatrixModel, Program, Rows
-from stowplan.models.mip.outcome import proven
+from stowplan.models.mip.matrix import FloatArray, MatrixModel, Program, Rows, proven
 from stowplan.models.mip.with_highs import TIGHT, best_point, limit, new_highs, solve_relaxed, tighten
 from stowplan.models.outcome import Best, Outcome
 from stowplan.models.tier_placement import hint as hints
@@ -62,7 +61,9 @@ class Model:
             values[column] = tier_of[tensor] == tier
         for column, (size, first) in self.counts.items():
             inside = (
-                each.size for each, tier in zip(structure.tensors, tier_of, strict=True) if not each.is_output and tier >= first
+                tensor.size
+                for tensor, tier in zip(structure.tensors, tier_of, strict=True)
+                if not tensor.is_output and tier >= first
             )
             values[column] = sum(inside_size // size for inside_size in inside if not inside_size % size)
         for excess, column in zip(structure.excesses, self.excess, strict=True):
@@ -84,11 +85,11 @@ class Model:
     def shares(self, values: FloatArray) -> FloatArray:
         """How much of each tensor stands in each tier at a point of the scaled copy, shape ``[tiers, tensors]``."""
         tensors = self.structure.tensors
-        found = np.zeros((len(self.structure.problem.tiers), len(tensors)))
+        placed = np.zeros((len(self.structure.problem.tiers), len(tensors)))
         for (tensor, tier), column in self.place.items():
-            found[tier, tensor] = min(1.0, max(0.0, float(values[column])))
-        found[0] = np.maximum(0.0, 1.0 - found.sum(axis=0))
-        return found
+            placed[tier, tensor] = min(1.0, max(0.0, float(values[column])))
+        placed[0] = np.maximum(0.0, 1.0 - placed.sum(axis=0))
+        return placed
 
     def hint(self, values: FloatArray) -> Hint:
         """The hint of a point of the linear relaxation's scaled copy."""
@@ -426,8 +427,8 @@ def relaxation(
     if not model.matrix.columns:
         return None, model.structure.base_ps
     solution = solve_relaxed(model.matrix, seed, time_limit, should_stop)
-    found = None
+    hint = None
     if solution.value_valid:
-        found = model.hint(np.array(solution.col_value))
+        hint = model.hint(np.array(solution.col_value))
     bound = model.dual_bound_ps(np.array(solution.row_dual)) if solution.dual_valid else model.structure.base_ps
-    return found, bound
+    return hint, bound

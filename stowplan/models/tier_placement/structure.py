@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -288,6 +288,22 @@ PACKING_LIMIT = 1.0
 MAX_PACKED = 400
 
 
+def packing_of(structure: Structure, tier: int, inside: Sequence[int]) -> packing.Problem:
+    """The packing problem of these tensors in a tier; a buffer's id is its tensor's place in the list."""
+    memory, tensors = structure.problem.tiers[tier], structure.tensors
+    buffers = (
+        packing.Buffer(
+            id=str(at),
+            lower=tensors[number].first,
+            upper=tensors[number].last + 1,
+            size=tensors[number].size,
+            alignment=memory.alignment,
+        )
+        for at, number in enumerate(inside)
+    )
+    return packing.Problem(buffers=tuple(buffers), capacity=memory.capacity)
+
+
 class Offsets:
     """Makes plans of tiers, with offsets where tiers are address spaces.
 
@@ -309,16 +325,15 @@ class Offsets:
         offsets = [0] * len(structure.tensors)
         for tier in range(len(structure.problem.tiers)):
             inside = [number for number, at in enumerate(tier_of) if at == tier]
-            found = self.pack(tier, inside)
-            if found is None:
+            placed = self.pack(tier, inside)
+            if placed is None:
                 return None
-            for number, offset in zip(inside, found, strict=True):
+            for number, offset in zip(inside, placed, strict=True):
                 offsets[number] = offset
         return plan_of(structure, tier_of, offsets)
 
     def pack(self, tier: int, inside: list[int]) -> list[int] | None:
         """Offset of each of these tensors in one tier; None where none were found in time."""
-        memory = self._structure.problem.tiers[tier]
         tensors = [self._structure.tensors[number] for number in inside]
         orders = (
             lambda at: (tensors[at].first - tensors[at].last, -tensors[at].size),
@@ -326,18 +341,12 @@ class Offsets:
             lambda at: (tensors[at].is_output, tensors[at].first),
         )
         for key in orders:
-            found = self._first_fit(tier, inside, sorted(range(len(inside)), key=key))
-            if found is not None:
-                return found
+            placed = self._first_fit(tier, inside, sorted(range(len(inside)), key=key))
+            if placed is not None:
+                return placed
         if len(inside) > MAX_PACKED:
             return None
-        problem = packing.Problem(
-            buffers=tuple(
-                packing.Buffer(id=str(at), lower=each.first, upper=each.last + 1, size=each.size, alignment=memory.alignment)
-                for at, each in enumerate(tensors)
-            ),
-            capacity=memory.capacity,
-        )
+        problem = packing_of(self._structure, tier, inside)
         from stowplan.models.packing import cpsat as packing_model
 
         left = max(0.0, self._end - time.monotonic())

@@ -57,27 +57,27 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Verification
         Violations, and the latency in ps.
     """
-    found = verification.of_problem(problem, plan)
+    violations = verification.of_problem(problem, plan)
     count = len(problem.layers)
     for name, tiers in (("weight_tiers", plan.weight_tiers), ("output_tiers", plan.output_tiers)):
         if len(tiers) != count:
-            found.append(Violation("wrong_count", f"{name} has {len(tiers)} entries for {count} layers"))
-    if any(violation.code == "wrong_count" for violation in found):
-        return Verification(tuple(found), None)
+            violations.append(Violation("wrong_count", f"{name} has {len(tiers)} entries for {count} layers"))
+    if any(violation.code == "wrong_count" for violation in violations):
+        return Verification(tuple(violations), None)
     for number, layer in enumerate(problem.layers):
         for what, tier in (("weights", plan.weight_tiers[number]), ("output", plan.output_tiers[number])):
             if not 0 <= tier < len(problem.tiers):
                 message = f"{what} of layer {layer.name}: found tier {tier}, expected 0 to {len(problem.tiers) - 1}"
-                found.append(Violation("unknown_tier", message, {"layers": (number,)}))
-    if any(violation.code == "unknown_tier" for violation in found):
-        return Verification(tuple(found), None)
+                violations.append(Violation("unknown_tier", message, {"layers": (number,)}))
+    if any(violation.code == "unknown_tier" for violation in violations):
+        return Verification(tuple(violations), None)
     last = [max(readers, default=number) for number, readers in enumerate(_readers(problem))]
     latency = sum(_latency(problem, plan, number) for number in range(count))
     if plan.objective != latency:
-        found.append(Violation("wrong_objective", f"the plan says {plan.objective} ps, the network takes {latency} ps"))
-    found.extend(_overflows(problem, plan, last))
-    found.extend(_offsets(problem, plan, last))
-    return Verification(tuple(found), latency)
+        violations.append(Violation("wrong_objective", f"the plan says {plan.objective} ps, the network takes {latency} ps"))
+    violations.extend(_overflows(problem, plan, last))
+    violations.extend(_offsets(problem, plan, last))
+    return Verification(tuple(violations), latency)
 
 
 def _readers(problem: Problem) -> list[list[int]]:
@@ -110,34 +110,34 @@ def _overflows(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]
     leaving: list[list[int]] = [[] for _ in problem.layers]
     for number, step in enumerate(last):
         leaving[step].append(number)
-    found: list[Violation] = []
+    violations: list[Violation] = []
     over = [False] * len(problem.tiers)
     for step, layer in enumerate(problem.layers):
         used[plan.output_tiers[step]] += layer.output_bytes
         for number, memory in enumerate(problem.tiers):
             if used[number] > memory.capacity and not over[number]:
                 message = f"{memory.name} holds {used[number]} bytes at layer {layer.name}, capacity {memory.capacity}"
-                found.append(Violation("over_capacity", message, {"layers": (step,)}))
+                violations.append(Violation("over_capacity", message, {"layers": (step,)}))
             over[number] = used[number] > memory.capacity
         for number in leaving[step]:
             used[plan.output_tiers[number]] -= problem.layers[number].output_bytes
-    return found
+    return violations
 
 
 def _offsets(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
     """What is wrong with offsets, wherever a plan has any."""
     count = len(problem.layers)
     given = (("weight_offsets", plan.weight_offsets), ("output_offsets", plan.output_offsets))
-    found: list[Violation] = []
+    violations: list[Violation] = []
     if not problem.address_spaces and not any(offsets for _, offsets in given):
-        return found
+        return violations
     for name, offsets in given:
         if not offsets:
-            found.append(Violation("missing_offsets", f"{name} is empty, but the tiers are address spaces"))
+            violations.append(Violation("missing_offsets", f"{name} is empty, but the tiers are address spaces"))
         elif len(offsets) != count:
-            found.append(Violation("wrong_count", f"{name} has {len(offsets)} entries for {count} layers"))
-    if found:
-        return found
+            violations.append(Violation("wrong_count", f"{name} has {len(offsets)} entries for {count} layers"))
+    if violations:
+        return violations
     stays: list[_Stay] = []
     for number, layer in enumerate(problem.layers):
         tier, offset = plan.weight_tiers[number], plan.weight_offsets[number]
@@ -148,21 +148,23 @@ def _offsets(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
     for stay in stays:
         memory = problem.tiers[stay.tier]
         if stay.offset < 0:
-            found.append(Violation("negative_offset", f"{stay.name}: found offset {stay.offset}", {"layers": (stay.layer,)}))
+            violations.append(
+                Violation("negative_offset", f"{stay.name}: found offset {stay.offset}", {"layers": (stay.layer,)})
+            )
         if stay.offset % memory.alignment:
             message = f"{stay.name}: found offset {stay.offset}, not a multiple of {memory.alignment}"
-            found.append(Violation("misaligned", message, {"layers": (stay.layer,)}))
+            violations.append(Violation("misaligned", message, {"layers": (stay.layer,)}))
         if stay.offset + stay.size > memory.capacity:
             message = f"{stay.name}: ends at {stay.offset + stay.size}, beyond the {memory.capacity} bytes of {memory.name}"
-            found.append(Violation("beyond_tier", message, {"layers": (stay.layer,)}))
+            violations.append(Violation("beyond_tier", message, {"layers": (stay.layer,)}))
     for number, memory in enumerate(problem.tiers):
         boxes = (
             (stay.first, stay.last + 1, stay.offset, stay.offset + stay.size, at)
             for at, stay in enumerate(stays)
             if stay.tier == number
         )
-        for pair in overlaps(boxes, MOST_OVERLAPS - len(found)):
+        for pair in overlaps(boxes, MOST_OVERLAPS - len(violations)):
             one, two = (stays[each] for each in pair)
             message = f"{one.name} and {two.name} share bytes of {memory.name}"
-            found.append(Violation("overlap", message, {"layers": (one.layer, two.layer)}))
-    return found
+            violations.append(Violation("overlap", message, {"layers": (one.layer, two.layer)}))
+    return violations

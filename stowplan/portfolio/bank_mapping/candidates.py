@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.context import Context
+from stowplan.portfolio.presolve import tell_proof
 from stowplan.portfolio.solver_limits import reporting
+
+if TYPE_CHECKING:
+    # These load HiGHS and SciPy.
+    from stowplan.models.bank_mapping import milp as model
+    from stowplan.models.mip.matrix import FloatArray
 
 
 def agrees(problem: Problem, options: Sequence[int]) -> bool:
     """Whether all writers of a tensor write one layout; the ways to choose try, and contradictory rules defeat them."""
     for tensor, writers in enumerate(problem.writers):
-        layouts = {
-            problem.operators[number].options[options[number]][choose.write_place(problem, number, tensor)]
-            for number in writers
-        }
+        layouts = {choose.written_layout(problem, number, options[number], tensor) for number in writers}
         if len(layouts) > 1:
             return False
     return True
@@ -29,14 +33,12 @@ def search(problem: Problem, context: Context) -> None:
 
     The fixed point of propagation is better than one pass, but descent from one pass sometimes ends lower.
     """
-    options = choose.propagated(problem)
-    if not agrees(problem, options):
+    best = choose.propagated_plan(problem)
+    if not agrees(problem, best.options):
         context.note("writers of one tensor do not agree: left to the exact models")
         return
-    stays = choose.by_density(problem, options)
-    best = assemble(problem, options, stays)
     context.plan(best, "propagation")
-    for start in (options, choose.one_pass(problem), choose.local(problem)):
+    for start in ([*best.options], choose.one_pass(problem), choose.local(problem)):
         if agrees(problem, start):
             best = _improve(problem, context, best, start)
 
@@ -58,17 +60,9 @@ def _improve(problem: Problem, context: Context, best: Plan, options: list[int])
 
 def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model, hinted with the best plan known."""
-    from stowplan.models.bank_mapping import cpsat as model
+    from stowplan.models.bank_mapping.cpsat import solve
 
-    outcome = model.solve(
-        problem,
-        hint=known_plan(problem, context),
-        **reporting(context, "cpsat", 4),
-    )
-    if outcome.status == "infeasible":
-        context.proven_infeasible("cpsat")
-    elif outcome.bound is not None:
-        context.bound(outcome.bound, "cpsat")
+    tell_proof(context, solve(problem, hint=known_plan(problem, context), **reporting(context, "cpsat", 4)), "cpsat")
 
 
 def known_plan(problem: Problem, context: Context) -> Plan | None:
@@ -76,5 +70,103 @@ def known_plan(problem: Problem, context: Context) -> Plan | None:
     if not context.options.deterministic:
         plan: Plan | None = context.incumbent()[0]
         return plan
-    options = choose.propagated(problem)
-    return assemble(problem, options, choose.by_density(problem, options)) if agrees(problem, options) else None
+    propagated = choose.propagated_plan(problem)
+    return propagated if agrees(problem, propagated.options) else None
+
+
+#: Nodes of branch and bound of a stage in deterministic runs, for each second of the limit.
+NODES = 100
+
+
+def milp(problem: Problem, context: Context) -> None:
+    """Bounds and rounded plans of all stages; bounds are a millionth below what HiGHS proves.
+
+    How far HiGHS comes depends on the load of the machine: in deterministic runs its bounds count, its plans do not.
+    """
+    from stowplan.models.bank_mapping import milp as model
+    from stowplan.models.mip.matrix import Options
+
+    built = model.build(problem)
+    if built.matrix.columns == 0:
+        return
+    deterministic = context.options.deterministic
+    plans = _Plans(context, built, known_plan(problem, context))
+    if not deterministic:
+        _relax(context, built, plans)
+    stages = model.stages_of(built)
+    for number, matrix in enumerate(stages):
+        if context.remaining() <= 0 or context.closed():
+            return
+        if not deterministic:
+            plans.take(known_plan(problem, context))
+        nodes = context.work(NODES)
+        options = Options(
+            time_limit=max(0.1, 0.98 * context.remaining() - 0.5),
+            seed=context.seed(),
+            start=None if plans.best is None else built.add_hint(plans.best),
+            node_limit=None if nodes is None else max(1, nodes),
+            on_bound=lambda bound: context.bound(built.bound(bound), "milp"),
+            should_stop=context.closed,
+        )
+        outcome = model.solve_stage(matrix, options, plans.offer)
+        if outcome.status == "infeasible":
+            context.note("the MILP is infeasible: left to CP-SAT to prove")
+            return
+        if outcome.bound is not None:
+            context.bound(built.bound(outcome.bound), "milp")
+        if outcome.values is not None:
+            plans.offer(outcome.values)
+        is_solved = outcome.status == "optimal"
+        context.note(f"stage {number + 1} of {len(stages)}: {'solved' if is_solved else 'not solved'}")
+        if not is_solved:
+            return
+
+
+class _Plans:
+    """The best plan so far, and a way to get better ones from points of the matrix."""
+
+    def __init__(self, context: Context, built: model.Model, best: Plan | None):
+        self.best = best
+        self._context, self._built = context, built
+
+    def take(self, plan: Plan | None) -> bool:
+        """Whether it is better than all before; then it is kept."""
+        if plan is None or (self.best is not None and plan.objective >= self.best.objective):
+            return False
+        self.best = plan
+        return True
+
+    def offer(self, values: FloatArray) -> None:
+        """Round a point: the options it likes best, and what stays in the order of how much it lets stay."""
+        problem = self._built.problem
+        options = list(self._built.extract(values).options)
+        wish = [float(known or 0.0) for known in self._built.structure.on_chip]
+        for tensor, column in self._built.stay_columns.items():
+            wish[tensor] = float(values[column])
+        for _ in range(4):
+            if not agrees(problem, options):
+                return
+            stays = choose.by_density(problem, options, wish)
+            plan = assemble(problem, options, stays)
+            if not self.take(plan):
+                return
+            if not self._context.options.deterministic:
+                self._context.plan(plan, "rounding")
+            options = choose.descended(problem, options, stays, self._context.closed)
+
+
+def _relax(context: Context, built: model.Model, plans: _Plans) -> None:
+    """Bound and rounded point of the linear relaxation."""
+    from stowplan.models.mip.solve import solve as solve_matrix
+
+    outcome = solve_matrix(
+        built.matrix.relaxed(),
+        "highs",
+        time_limit=max(0.1, 0.4 * context.remaining()),
+        seed=context.seed(),
+        should_stop=context.closed,
+    )
+    if outcome.status == "optimal" and outcome.bound is not None:
+        context.bound(built.bound(outcome.bound), "relaxation")
+    if outcome.values is not None:
+        plans.offer(outcome.values)

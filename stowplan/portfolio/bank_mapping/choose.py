@@ -18,10 +18,10 @@ from stowplan.models.bank_mapping.structure import assemble, copies_of, off_chip
 SWEEPS = 50
 
 
-def write_place(problem: Problem, number: int, tensor: int) -> int:
-    """Where in an operator's options the layout of a tensor it writes stands."""
+def written_layout(problem: Problem, number: int, option: int, tensor: int) -> int:
+    """Layout in which an operator writes a tensor by one of its options."""
     operator = problem.operators[number]
-    return len(operator.reads) + operator.writes.index(tensor)
+    return operator.options[option][operator.write_place(tensor)]
 
 
 class Choice:
@@ -40,7 +40,7 @@ class Choice:
                 option = self.options[other]
                 if other == number or option is None:
                     continue
-                layout = self.problem.operators[other].options[option][write_place(self.problem, other, tensor)]
+                layout = written_layout(self.problem, other, option, tensor)
                 agreeing = [choice for choice in choices if operator.options[choice][at] == layout]
                 choices = agreeing or choices
             if len(self.problem.writers[tensor]) > 1:
@@ -52,8 +52,9 @@ class Choice:
         """Layouts that every writer of a tensor can write."""
         sets = []
         for number in self.problem.writers[tensor]:
-            at = write_place(self.problem, number, tensor)
-            sets.append({option[at] for option in self.problem.operators[number].options})
+            operator = self.problem.operators[number]
+            at = operator.write_place(tensor)
+            sets.append({option[at] for option in operator.options})
         return set.intersection(*sets)
 
     def own_layout(self, tensor: int) -> int | None:
@@ -61,7 +62,7 @@ class Choice:
         for number in self.problem.writers[tensor]:
             option = self.options[number]
             if option is not None:
-                return self.problem.operators[number].options[option][write_place(self.problem, number, tensor)]
+                return written_layout(self.problem, number, option, tensor)
         return None
 
     def wanted(self, tensor: int) -> set[int]:
@@ -144,11 +145,11 @@ def _in_conflict(choice: Choice, tensor: int) -> int:
 
 
 def _copied(problem: Problem, tensor: int, own: int | None, wanted: set[int]) -> int:
-    each = problem.tensors[tensor]
+    array = problem.tensors[tensor]
     if own is None:
         # An input takes one of the layouts wanted.
-        own = min((layout for layout in wanted if layout < each.rank), default=None)
-    return sum(each.layout_bytes(layout) for layout in wanted if layout != own)
+        own = min((layout for layout in wanted if layout < array.rank), default=None)
+    return sum(array.layout_bytes(layout) for layout in wanted if layout != own)
 
 
 def _neighbours(problem: Problem) -> list[list[int]]:
@@ -159,7 +160,7 @@ def _neighbours(problem: Problem) -> list[list[int]]:
             for reader, _ in problem.readers[tensor]:
                 neighbours[writer][reader] = None
                 neighbours[reader][writer] = None
-    return [list(each) for each in neighbours]
+    return [list(near) for near in neighbours]
 
 
 def cost_of(problem: Problem, tensor: int, own: int | None, wanted: set[int], may_stay: bool) -> int:
@@ -244,10 +245,10 @@ def _sizes(problem: Problem, options: Sequence[int]) -> list[tuple[int, int]]:
     """For each tensor (bytes on chip with its copies, weighted bytes saved by staying)."""
     layouts = own_layouts(problem, options)
     sizes = []
-    for tensor, each in enumerate(problem.tensors):
-        copied = sum(each.layout_bytes(layout) for layout in copies_of(problem, tensor, layouts[tensor], options))
+    for tensor, array in enumerate(problem.tensors):
+        copied = sum(array.layout_bytes(layout) for layout in copies_of(problem, tensor, layouts[tensor], options))
         saved = off_chip_cost(problem, tensor) - on_chip_cost(problem, tensor) - problem.copy_weight * copied
-        sizes.append((each.bytes + copied, saved))
+        sizes.append((array.bytes + copied, saved))
     return sizes
 
 

@@ -56,17 +56,17 @@ class Changes(ByValues):
         while left:
             group, front = set[int](), [next(iter(left))]
             while front:
-                each = front.pop()
-                if each not in left:
+                change = front.pop()
+                if change not in left:
                     continue
-                del left[each]
-                group.add(each)
-                if each < count:
-                    operator = self.problem.operators[each]
+                del left[change]
+                group.add(change)
+                if change < count:
+                    operator = self.problem.operators[change]
                     for tensor in (*operator.reads, *operator.writes):
                         front += [*users.get(tensor, ()), count + tensor]
                 else:
-                    front += users.get(each - count, ())
+                    front += users.get(change - count, ())
             together.append(frozenset(group))
         single = [frozenset([change]) for change in changed]
         return sorted({*together, *single}, key=lambda group: (len(group), min(group)))

@@ -37,12 +37,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 def _function(name: str) -> Callable[[Problem, Context], None]:
     from stowplan.portfolio.bank_mapping import candidates
 
-    if name == "milp":
-        # Not with the others: it imports SciPy.
-        from stowplan.portfolio.bank_mapping.staged import milp
-
-        return milp
-    return {"search": candidates.search, "cpsat": candidates.cpsat}[name]
+    return {"search": candidates.search, "cpsat": candidates.cpsat, "milp": candidates.milp}[name]
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:

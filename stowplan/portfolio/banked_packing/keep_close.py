@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from stowplan.models.banked_packing.plan import Plan
+from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.packing import problem as packing
 from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program
@@ -40,16 +40,7 @@ class Changes(ByValues):
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
         """Plan with these places."""
-        problem = self.problem
-        return Plan(
-            problem=problem.digest,
-            objective=sum(problem.traffic(at) * problem.banks[bank].cost for at, (bank, _) in enumerate(values)),
-            banks=tuple(bank for bank, _ in values),
-            offsets=tuple(offset for _, offset in values),
-            buffers=problem.buffers,
-            memory=problem.banks,
-            name=problem.name,
-        )
+        return plan_of(self.problem, [bank for bank, _ in values], [offset for _, offset in values])
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """Buffers that stand where the buffer was."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from stowplan import kinds
 from stowplan.errors import InputError
 from stowplan.portfolio.batch.records import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Outcome = Literal[
     "win", "loss", "tie", "only_first", "only_second", "other_problem", "first_unsolved", "second_unsolved", "unsolved"
@@ -174,7 +178,7 @@ def paired_statistics(
         return None
     import numpy as np
 
-    differences = np.array([percent for percent in percents if percent is not None])
+    differences = np.array([percent for percent in percents if percent is not None], np.float64)
     return PairedStatistics(
         pairs=pairs,
         mean_percent=float(np.mean(differences)) if len(differences) else None,
@@ -188,29 +192,26 @@ def paired_statistics(
     )
 
 
-def _interval(values: object, statistic: object, seed: int) -> Interval | None:
+def _interval(values: NDArray[np.float64], statistic: object, seed: int) -> Interval | None:
     """Percentiles of the statistic over resamples of the pairs."""
     import numpy as np
     from scipy.stats import bootstrap
 
-    each = np.asarray(values)
-    if len(each) < 2:
+    if len(values) < 2:
         return None
     rng = np.random.default_rng(seed)
     interval = bootstrap(
-        (each,), statistic, n_resamples=RESAMPLES, confidence_level=CONFIDENCE, method="percentile", rng=rng, batch=500
+        (values,), statistic, n_resamples=RESAMPLES, confidence_level=CONFIDENCE, method="percentile", rng=rng, batch=500
     ).confidence_interval
     return Interval(float(interval.low), float(interval.high))
 
 
-def _wilcoxon(values: object) -> float | None:
-    import numpy as np
+def _wilcoxon(values: NDArray[np.float64]) -> float | None:
     from scipy.stats import wilcoxon
 
-    each = np.asarray(values)
     # Ties say nothing of the direction; without them the p-values of few pairs are exact.
-    each = each[each != 0]
-    return float(wilcoxon(each).pvalue) if len(each) else None
+    unlike = values[values != 0]
+    return float(wilcoxon(unlike).pvalue) if len(unlike) else None
 
 
 def _sign_test(wins: int, losses: int) -> float | None:

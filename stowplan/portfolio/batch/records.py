@@ -15,7 +15,6 @@ import msgspec
 from stowplan import files
 from stowplan.arguments import show
 from stowplan.errors import InputError, StowplanError, UsageError
-from stowplan.file_lock import try_lock
 from stowplan.frontends.options import ReadOptions, SharedOptions
 from stowplan.models.document import Document
 from stowplan.portfolio.context import FAMILIES, Options
@@ -167,7 +166,7 @@ def only_writer(path: Path) -> Iterator[None]:
     """
     end = time.monotonic() + LOCK_SECONDS
     try:
-        while (handle := try_lock(path, 0o644)) is None and time.monotonic() < end:
+        while (handle := files.try_lock(path, 0o644)) is None and time.monotonic() < end:
             time.sleep(0.02)
     except OSError as error:
         raise InputError(f"cannot lock the folder: {error.strerror or error}", source=path.parent) from error

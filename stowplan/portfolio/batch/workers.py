@@ -31,9 +31,16 @@ import msgspec
 
 from stowplan import kinds
 from stowplan.arguments import show
-from stowplan.child_process import MOST_KEPT_MEMORY, ChildProcess, begin, describe_end, read_message, write_encoded
+from stowplan.child_process import (
+    MOST_KEPT_MEMORY,
+    ChildProcess,
+    begin,
+    describe_end,
+    light_imports,
+    read_message,
+    write_encoded,
+)
 from stowplan.errors import InputError, MissingDependencyError, UsageError, to_install
-from stowplan.models.light_imports import light_imports
 from stowplan.portfolio.batch.records import describe_failure
 from stowplan.portfolio.batch.task import Outcome, Task, solve_task
 from stowplan.process_memory import prefer_to_end, resident

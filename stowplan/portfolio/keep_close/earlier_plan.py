@@ -283,10 +283,10 @@ def together(
             break
         group, front = {first}, [first]
         while front and len(group) <= MOST_TOGETHER:
-            each = front.pop()
-            if each not in known:
-                known[each] = list(coupled(each))
-            for other in known[each]:
+            member = front.pop()
+            if member not in known:
+                known[member] = list(coupled(member))
+            for other in known[member]:
                 if other not in group:
                     group.add(other)
                     front.append(other)

@@ -207,8 +207,8 @@ class RevertingSearch:
         return left
 
 
-def _values(found: Verification[Any]) -> tuple[int, int]:
-    return found.objective or 0, found.tie_break
+def _values(verification: Verification[Any]) -> tuple[int, int]:
+    return verification.objective or 0, verification.tie_break
 
 
 def _only_objective_is_wrong(verdict: Verification[Any]) -> bool:

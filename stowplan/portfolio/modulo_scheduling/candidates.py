@@ -13,7 +13,7 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, begin, follow, list_scheduling
-from stowplan.portfolio.presolve import asks_for_heuristics
+from stowplan.portfolio.presolve import asks_for_heuristics, tell_proof
 from stowplan.portfolio.solver_limits import reporting
 
 #: Placements of deterministic runs, for each second of the limit.
@@ -124,10 +124,7 @@ def cpsat(problem: Problem, context: Context) -> None:
         incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
         **reporting(context, "cpsat", 4),
     )
-    if outcome.status == "infeasible":
-        context.proven_infeasible("cpsat", {"explanation": outcome.reason} if outcome.reason else None)
-    elif outcome.bound is not None:
-        context.bound(outcome.bound, "cpsat")
+    tell_proof(context, outcome, "cpsat")
 
 
 def milp(problem: Problem, context: Context) -> None:
@@ -146,10 +143,7 @@ def milp(problem: Problem, context: Context) -> None:
         on_plan=lambda plan: context.plan(plan, "milp"),
         should_stop=context.closed,
     )
-    if outcome.status == "infeasible":
-        context.proven_infeasible("milp")
-    elif outcome.bound is not None:
-        context.bound(outcome.bound, "milp")
+    tell_proof(context, outcome, "milp")
 
 
 def _hint(problem: Problem, context: Context) -> Plan | None:

@@ -107,8 +107,8 @@ def _fixed_times(body: Body, ii: int, times: list[int]) -> list[int]:
     """Times of every cycle moved by whole IIs, so that its first is in the first II."""
     first: dict[int, int] = {}
     for number in body.structure.recurrent:
-        each = body.structure.component[number]
-        first[each] = min(first.get(each, times[number]), times[number])
+        component = body.structure.component[number]
+        first[component] = min(first.get(component, times[number]), times[number])
     return [time - first.get(body.structure.component[number], time) // ii * ii for number, time in enumerate(times)]
 
 
@@ -224,11 +224,11 @@ class MappingSearch:
         places = self._annealing.place(ii, moves, stop, count)
         if places is not None:
             tiles, known = places
-            each = [tiles[group] for group in body.group]
-            times = list_schedule(body.structure, ii, each, known)
+            tiles_of = [tiles[group] for group in body.group]
+            times = list_schedule(body.structure, ii, tiles_of, known)
             tally.placements += body.count
             if times is not None:
-                tally.offer(ii, each, times)
+                tally.offer(ii, tiles_of, times)
                 return
         self._doublings[ii] = doublings + 1
 

@@ -104,7 +104,7 @@ class PpoPlayer:
             if going:
                 return []
             left = [number for number in left if not attempts[number] or attempts[number][-1].plan is None]
-        return [_game(problem, each, config.discount) for each in attempts]
+        return [_game(problem, own, config.discount) for own in attempts]
 
     def _step(
         self, going: dict[int, Attempt], ended: list[list[Attempt]], chance: np.random.Generator | None

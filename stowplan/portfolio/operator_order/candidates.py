@@ -21,8 +21,8 @@ from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.graph import make
-from stowplan.portfolio.operator_order.local_search import Dividing, Windows
-from stowplan.portfolio.operator_order.orders import BASELINES, best_order, is_in_tree
+from stowplan.portfolio.operator_order.local_search import Dividing
+from stowplan.portfolio.operator_order.orders import BASELINES
 from stowplan.portfolio.operator_order.set_search import EXHAUSTED, FOUND, FULL, SetSearch
 from stowplan.portfolio.packing import candidates as packing
 from stowplan.portfolio.packing.candidates import InnerRun
@@ -44,8 +44,8 @@ PRESOLVE_SETS = 1_000
 #: Sets that the exact search looks at before local search has its first turn beside it.
 FIRST_SETS = 20_000
 
-#: Rounds of local search without gain after which another way has its turn: splits by cuts, and stretches put in order.
-SPLITS, STRETCHES = 24, 8
+#: Splits by cuts without gain after which they go on from the best order, and after a few times of that beams have a turn.
+SPLITS, SPLITS_BEFORE_BEAMS = 24, 4
 
 #: Part of the time that is kept for the arena while the peak is open, and orders that it tries.
 ARENA_SHARE, ARENA_ORDERS = 0.2, 6
@@ -166,45 +166,41 @@ def _beams(run: _Run, width: int, chance: np.random.Generator | None) -> None:
 
 
 class _Improvement:
-    """Local search from the best order: splits by cuts while they gain ground, stretches, and beams with other chances."""
+    """Local search from the best order: splits by cuts while they gain ground, and beams with other chances."""
 
     def __init__(self, run: _Run, chance: np.random.Generator):
         self._run, self._chance = run, chance
-        self._searches: tuple[tuple[Dividing | Windows, str, int], ...] = ()
-        self._count = 0
+        self._dividing: Dividing | None = None
+        self._turns = 0
 
     def go_on(self, is_over: Callable[[], bool], rounds: int | None = None) -> None:
         """Until it is over, or for so many rounds."""
         count = 0
         while not is_over() and (rounds is None or count < rounds):
-            for search_, source, patience in self._ready():
-                failures = 0
-                while failures < patience and not is_over() and (rounds is None or count < rounds):
-                    count += 1
-                    if search_.step(is_over):
-                        failures = 0
-                        self._run.offer(search_.order, source)
-                    else:
-                        failures += 1
-            self._count += 1
-            if self._count % 4 == 0 and not is_over():
+            dividing, failures = self._from_best(), 0
+            while failures < SPLITS and not is_over() and (rounds is None or count < rounds):
+                count += 1
+                if dividing.step(is_over):
+                    failures = 0
+                    self._run.offer(dividing.order, "splits")
+                else:
+                    failures += 1
+            self._turns += 1
+            if self._turns % SPLITS_BEFORE_BEAMS == 0 and not is_over():
                 _beams(self._run, int(self._chance.choice([4, 8, 16, 32])), self._chance)
 
-    def _ready(self) -> tuple[tuple[Dividing | Windows, str, int], ...]:
-        """The searches, each going on from the best order, with the rounds without gain after which the next has its turn."""
+    def _from_best(self) -> Dividing:
+        """The splits, going on from the best order."""
         run = self._run
         plan, floor = run.know()
         assert plan is not None
         order = list(plan.order)
-        if not self._searches:
-            divided = Dividing(run.structure, run.forwards, run.backwards, order, floor, self._chance)
-            windows = Windows(run.structure, run.forwards, order, floor, self._chance, is_timed=not run.is_deterministic)
-            self._searches = (divided, "splits", SPLITS), (windows, "windows", STRETCHES)
-        for search_, _, _ in self._searches:
-            search_.floor = floor
-            if search_.peak > plan.objective:
-                search_.adopt(order)
-        return self._searches
+        if self._dividing is None:
+            self._dividing = Dividing(run.structure, run.forwards, run.backwards, order, floor, self._chance)
+        self._dividing.floor = floor
+        if self._dividing.peak > plan.objective:
+            self._dividing.adopt(order)
+        return self._dividing
 
 
 def exact(problem: Problem, context: Context) -> None:
@@ -213,10 +209,6 @@ def exact(problem: Problem, context: Context) -> None:
     if run.structure.ops == 0:
         return
     run.offer(stable_order(run.structure), "given")
-    if is_in_tree(run.structure):
-        bound = run.offer(best_order(run.structure), "tree")
-        context.bound(bound, "tree")
-        run.floor = max(run.floor, bound)
     _beams(run, 1, None)
     run.prove()
     chance = context.rng(1)

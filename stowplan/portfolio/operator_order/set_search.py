@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from stowplan.compiled import Bits2D, Ints2D, njit, njit_inner
 from stowplan.portfolio.operator_order.graph import Graph, Ints, Room, is_done, restore, room_for, run, settle, weigh
 
-#: Bytes that the tables of a search take at most, and sets in the smallest.
+#: Bytes that the tables of a search, which grow as they are needed, take at most, and sets in the smallest.
 MEMORY = 400_000_000
 FEWEST = 1 << 10
 
@@ -51,7 +51,7 @@ class Sets(NamedTuple):
 
 
 class SetSearch:
-    """A search from one set of operators to another; it goes on where it was stopped.
+    """A search over sets of operators, from none to all; it goes on where it was stopped.
 
     Parameters
     ----------
@@ -59,41 +59,21 @@ class SetSearch:
         A bound in bytes: no order is better.
     upper
         Orders that need so many bytes or more are of no use.
-    done
-        Operators that have run before.
-    among
-        Those that are to run; all others that are not done by default.
-    memory
-        Bytes of its tables at most. They grow as they are needed.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        lower: int,
-        upper: int,
-        done: Sequence[int] | Ints = (),
-        among: Sequence[int] | Ints | None = None,
-        memory: int = MEMORY,
-    ):
+    def __init__(self, graph: Graph, lower: int, upper: int):
         self._graph, self.upper = graph, upper
         n = len(graph.waits)
         self._words = max(1, (n + 63) // 64)
-        self._allowed = np.ones(n, np.int64) if among is None else np.zeros(n, np.int64)
-        if among is not None:
-            self._allowed[np.asarray(among, np.int64)] = 1
-        self._goal = n if among is None else len(done) + len(among)
+        self._allowed = np.ones(n, np.int64)
         # What is lazy runs with who reads it, so it counts as well.
         self._random = np.random.default_rng(20_240_607).integers(0, 1 << 63, (n, 2), np.int64).astype(np.uint64)
-        self._most = max(FEWEST, int(memory / (8 * self._words + 700)))
+        self._most = max(FEWEST, int(MEMORY / (8 * self._words + 700)))
         self._room = room_for(graph, self._words)
         self._state = np.zeros(7, np.int64)
         self._make(min(FEWEST, self._most))
-        bits = self._sets.bits[0]
-        for op in done:
-            bits[int(op) >> 6] |= np.uint64(1) << np.uint64(int(op) & 63)
         self._sets.moves[0] = (-1, 0, 0)
-        self._nodes.key[0], self._nodes.of[0] = lower, (len(done), 0, -1)
+        self._nodes.key[0], self._nodes.of[0] = lower, (0, 0, -1)
         self._state[[CLOSED, NODES, HEAP, BOUND]] = 1, 1, 1, lower
         self.outcome = RUNNING
 
@@ -116,7 +96,7 @@ class SetSearch:
             self.outcome = search_sets(
                 self._graph,
                 self._allowed,
-                self._goal,
+                len(self._graph.waits),
                 self.upper,
                 pops,
                 self._random,

@@ -183,10 +183,10 @@ def near_places(
         problem = packed_in(space, inside)
         others = len(problem.buffers) - len(inside)
         before = [place[1] if (place := earlier[number]) is not None and place[0] == space else None for number in inside]
-        current = [*(buffer.offset or 0 for buffer in problem.buffers[:others]), *(now[each][1] for each in inside)]
+        current = [*(buffer.offset or 0 for buffer in problem.buffers[:others]), *(now[number][1] for number in inside)]
         for offsets in near_offsets(problem, [*[None] * others, *before], current, budget, spaces):
-            for each, offset in zip(inside, offsets[others:], strict=True):
-                now[each] = space, offset
+            for number, offset in zip(inside, offsets[others:], strict=True):
+                now[number] = space, offset
             yield now
 
 

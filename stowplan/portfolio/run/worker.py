@@ -20,8 +20,7 @@ from typing import BinaryIO
 import msgspec
 
 from stowplan import kinds
-from stowplan.child_process import MOST_KEPT_MEMORY, begin, collect_seldom, read_message, write_encoded
-from stowplan.models.light_imports import light_imports
+from stowplan.child_process import MOST_KEPT_MEMORY, begin, collect_seldom, light_imports, read_message, write_encoded
 from stowplan.portfolio.context import Report
 from stowplan.portfolio.run.messages import Job, Load, ToWorker, WorkerContext
 from stowplan.process_memory import prefer_to_end, resident

@@ -1,18 +1,25 @@
 """The candidates for tier placement, as functions of (problem, context).
 
 What depends on the load of the machine (incumbents of others, the clock) is left alone in deterministic runs.
+
+For networks whose MILP is too large to branch on, a large-neighbourhood search solves it with most tensors where they are.
+After Shaw (CP 1998), and Danna, Rothberg and Le Pape, "Exploring relaxation induced neighborhoods to improve MIP solutions"
+(Mathematical Programming 102, 2005): first what the relaxation has elsewhere than the best map is free, then what neighbouring
+layers move, and tensors anywhere.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
+import time
 
 from stowplan.models.hint import Hint
-from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds
+from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds, tell_proof
 from stowplan.portfolio.solver_limits import reporting
 from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
@@ -148,15 +155,15 @@ class Guides:
     def news(self, solve: bool) -> Walk | None:
         """The best map that follows hints not taken up before; ``solve``: the relaxation, too, may be solved now."""
         hints = self._context.hints()
-        found = [*hints[self._taken :]]
+        news = [*hints[self._taken :]]
         self._taken = len(hints)
-        self._has_relaxation |= any(hint.source == RELAXATION for hint in found)
+        self._has_relaxation |= any(hint.source == RELAXATION for hint in news)
         if solve and not self._has_relaxation:
             self._has_relaxation = True
             hint, bound = solve_relaxation(self._problem, self._context)
             self._context.bound(bound, "linear")
-            found += [] if hint is None else [hint]
-        walks = [heuristics.best_guided(self._problem, self._data, each, self._begin, self._context.closed) for each in found]
+            news += [] if hint is None else [hint]
+        walks = [heuristics.best_guided(self._problem, self._data, hint, self._begin, self._context.closed) for hint in news]
         return min((walk for walk in walks if walk is not None), key=lambda walk: walk.latency, default=None)
 
 
@@ -187,10 +194,7 @@ def milp(problem: Problem, context: Context) -> None:
         incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
         **reporting(context, "milp"),
     )
-    if outcome.status == "infeasible":
-        context.proven_infeasible("milp")
-    if outcome.bound is not None:
-        context.bound(outcome.bound, "milp")
+    tell_proof(context, outcome, "milp")
 
 
 def cpsat(problem: Problem, context: Context) -> None:
@@ -208,10 +212,7 @@ def _solve_cpsat(problem: Problem, context: Context, seconds: float) -> None:
         lower_bound_ps=bound,
         **reporting(context, "cpsat", 4, seconds=seconds),
     )
-    if outcome.status == "infeasible":
-        context.proven_infeasible("cpsat")
-    if outcome.bound is not None:
-        context.bound(outcome.bound, "cpsat")
+    tell_proof(context, outcome, "cpsat")
 
 
 def linear(problem: Problem, context: Context) -> None:
@@ -235,3 +236,106 @@ def counts(problem: Problem, context: Context) -> None:
     )
     if outcome.bound is not None:
         context.bound(outcome.bound, "counts")
+
+
+#: Seconds for one neighbourhood, and of deterministic runs the units of :func:`solve_milp` instead.
+ROUND_SECONDS, ROUND_UNITS = 5.0, 0.2
+
+#: Tensors freed together: at first, at least, and how their number grows and shrinks.
+FREED_FIRST, FREED_LEAST, FREED_GROWTH, FREED_SHRINKAGE = 300.0, 20.0, 1.3, 0.7
+
+#: A neighbourhood solved in this part of its time was too small.
+EASY = 0.4
+
+#: The relaxation has a tensor where the map has it with at least this share.
+AGREES = 0.999
+
+#: Rounds of a deterministic run for each second of its limit.
+DETERMINISTIC_ROUNDS = 0.2
+
+
+class Neighbourhoods:
+    """Draws the tensors that are free, ways by turns, and as many as can be solved."""
+
+    def __init__(self, problem: Problem, hint: Hint | None, seed: int):
+        self._tensors = placed(problem)
+        self._layers = problem.layers
+        self._tiers = [tier.name for tier in problem.tiers]
+        self._hint = hint
+        self._chance = random.Random(seed)
+        self.sizes: dict[str, float] = dict.fromkeys(("near", "anywhere"), FREED_FIRST)
+        self._turn = 0
+
+    def draw(self, plan: Plan) -> tuple[str, set[Placed]]:
+        """The way, and what it frees."""
+        self._turn += 1
+        if self._turn == 1 and self._hint is not None:
+            return "relaxation", self._disagreeing(plan, self._hint)
+        way = ("near", "anywhere")[self._turn % 2]
+        count = round(self.sizes[way])
+        if way == "anywhere":
+            return way, {*self._chance.sample(self._tensors, min(count, len(self._tensors)))}
+        free: set[Placed] = set()
+        layer = self._chance.randrange(len(self._layers))
+        reach = 0
+        while len(free) < min(count, len(self._tensors)) and reach <= len(self._layers):
+            for other in {layer - reach, layer + reach}:
+                if 0 <= other < len(self._layers):
+                    free.add(Placed(other, True))
+                    free |= {Placed(other, False)} if self._layers[other].weight_bytes else set()
+            reach += 1
+        return way, free
+
+    def learn(self, way: str, *, easy: bool, hard: bool) -> None:
+        """Free more next time, or less."""
+        if way in self.sizes:
+            self.sizes[way] = max(FREED_LEAST, self.sizes[way] * (FREED_GROWTH if easy else FREED_SHRINKAGE if hard else 1.0))
+
+    def pins(self, plan: Plan, free: set[Placed]) -> dict[tuple[int, bool], int]:
+        """The tiers of all that is not free."""
+        return {tensor: tensor.tier(plan) for tensor in self._tensors if tensor not in free}
+
+    def _disagreeing(self, plan: Plan, hint: Hint) -> set[Placed]:
+        shares = [hint.values[name] for name in self._tiers]
+        return {tensor for number, tensor in enumerate(self._tensors) if shares[tensor.tier(plan)][number] < AGREES}
+
+
+def lns(problem: Problem, context: Context) -> None:
+    """Improve the best plan known until time is up; in deterministic runs that at the start, by rounds of limited work."""
+    from stowplan.models.tier_placement.milp import solve_milp
+
+    rounds = context.work(DETERMINISTIC_ROUNDS, least=1)
+    plan: Plan | None = context.start_plan if rounds is not None else context.incumbent()[0]
+    if plan is None:
+        context.note("found no plan to begin with")
+        return
+    neighbourhoods = Neighbourhoods(problem, next(iter(context.hints()), None), context.seed())
+    done = 0
+    while not context.closed() and (rounds is None or done < rounds):
+        other = context.incumbent()[0] if rounds is None else None
+        if other is not None and other.objective < plan.objective:
+            plan = other
+        way, free = neighbourhoods.draw(plan)
+        done += 1
+        if not free:
+            continue
+        limit = min(ROUND_SECONDS, context.remaining()) if rounds is None else context.remaining()
+        began = time.monotonic()
+        outcome = solve_milp(
+            problem,
+            time_limit=limit,
+            pins=neighbourhoods.pins(plan, free),
+            seed=context.seed(done),
+            deterministic_limit=None if rounds is None else ROUND_UNITS,
+            hint=plan,
+            should_stop=context.closed,
+        )
+        better, before = outcome.plan, plan.objective
+        if better is not None and better.objective < before:
+            plan = better
+            context.plan(plan, "lns")
+        solved = outcome.status == "optimal"
+        quick = rounds is not None or time.monotonic() - began < EASY * limit
+        neighbourhoods.learn(way, easy=solved and quick, hard=not solved and plan.objective == before)
+    sizes = ", ".join(f"{way} {size:.0f}" for way, size in neighbourhoods.sizes.items())
+    context.note(f"{done} neighbourhoods ({sizes})")

@@ -51,14 +51,18 @@ def is_valid(data: Data, tier: Ints) -> bool:
     return bool(engine.holds(data, engine.start(data, tier, 0)))
 
 
-def any_map(data: Data, seed: int = 0, tries: int = 50) -> Ints | None:
+#: Orders that are tried for a map where not all fits into the slowest tier.
+TRIES = 50
+
+
+def any_map(data: Data, seed: int = 0) -> Ints | None:
     """A valid map: all in the slowest tier where it holds them, else the first that chance finds; None where it finds none."""
     tier = np.zeros(len(data.size), np.int64)
     if is_valid(data, tier):
         return tier
     random = np.random.default_rng(seed)
-    for attempt in range(tries):
-        state = engine.start(data, tier, seed * tries + attempt)
+    for attempt in range(TRIES):
+        state = engine.start(data, tier, seed * TRIES + attempt)
         # The largest first: they have the fewest places to go.
         order = np.argsort(-data.size * random.uniform(0.5, 1.0, len(data.size)), kind="stable")
         engine.place_anywhere(data, state, order.astype(np.int64))
@@ -173,9 +177,9 @@ def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Cal
         state = engine.start(data, np.where(sure >= TRUST, _fastest(shares, least, begin), begin), 0)
         if not engine.repair(data, state):
             continue
-        found = engine.latency(data, state)
-        if best is None or found < best.latency:
-            best = Walk(state.tier.copy(), found, evaluations=1)
+        latency = engine.latency(data, state)
+        if best is None or latency < best.latency:
+            best = Walk(state.tier.copy(), latency, evaluations=1)
     return best
 
 

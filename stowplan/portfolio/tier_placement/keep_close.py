@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from stowplan.models.packing import problem as packing
 from stowplan.models.tier_placement.hint import matched_layers
 from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.models.tier_placement.structure import Structure, offsets_of, plan_of, tiers_of
+from stowplan.models.tier_placement.structure import Structure, offsets_of, packing_of, plan_of, tiers_of
 from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program
 from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked
 
@@ -38,16 +38,16 @@ class Changes(ByValues):
         else:
             raise needs_program("tier placement")
         now = {tier.name: at for at, tier in enumerate(problem.tiers)}
-        found: list[Place | None] = []
+        places: list[Place | None] = []
         for tensor in placed(problem):
             was = Placed(before[tensor.layer], tensor.is_output)
             has_place = was.layer >= 0 and (was.is_output or sizes[was.layer])
             tier = now.get(tiers[was.tier(earlier)]) if has_place else None
             if tier is None or (problem.address_spaces and not earlier.output_offsets):
-                found.append(None)
+                places.append(None)
             else:
-                found.append((tier, was.offset(earlier) if problem.address_spaces else 0))
-        return found
+                places.append((tier, was.offset(earlier) if problem.address_spaces else 0))
+        return places
 
     def values(self, plan: Any) -> Sequence[Place]:
         """Tier and offset, which is 0 where tiers are no address spaces."""
@@ -67,21 +67,11 @@ class Changes(ByValues):
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """Other offsets in the same tiers."""
-        problem, tensors = self._structure.problem, self._structure.tensors
+        problem = self._structure.problem
         if not problem.address_spaces:
             return
 
-        def packed_in(tier: int, inside: list[int]) -> packing.Problem:
-            align, capacity = problem.tiers[tier].alignment, problem.tiers[tier].capacity
-            rows = ((at, tensors[at]) for at in inside)
-            return packing.Problem(
-                buffers=tuple(
-                    packing.Buffer(id=str(at), lower=each.first, upper=each.last + 1, size=each.size, alignment=align)
-                    for at, each in rows
-                ),
-                capacity=capacity,
-            )
-
+        packed_in = partial(packing_of, self._structure)
         for places in near_places(self.values(plan), self.earlier, len(problem.tiers), packed_in, budget):
             yield self.plan(places, plan)
 
@@ -89,8 +79,8 @@ class Changes(ByValues):
         return stacked(
             (tier.capacity for tier in self._structure.problem.tiers),
             (
-                (number, each.first, each.last + 1, place, each.size)
-                for number, (each, place) in enumerate(zip(self._structure.tensors, places, strict=True))
+                (number, tensor.first, tensor.last + 1, place, tensor.size)
+                for number, (tensor, place) in enumerate(zip(self._structure.tensors, places, strict=True))
                 if place is not None
             ),
         )

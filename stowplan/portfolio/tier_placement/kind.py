@@ -57,7 +57,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
-    from stowplan.portfolio.tier_placement import candidates, lns
+    from stowplan.portfolio.tier_placement import candidates
 
     return {
         "presolve": candidates.presolve,
@@ -66,7 +66,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
         "milp": candidates.milp,
         "cpsat": candidates.cpsat,
         "linear": candidates.linear,
-        "lns": lns.lns,
+        "lns": candidates.lns,
         "egrl": learned.egrl,
         "greedy_dp": candidates.greedy_dp,
     }[name]

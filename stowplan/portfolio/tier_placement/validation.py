@@ -77,8 +77,8 @@ class Tiers:
         """``weights of L in T``."""
         problem = self.problem
         return [
-            f"{each.what} of {problem.layers[each.layer].name} in {problem.tiers[each.tier(self.plan)].name}"
-            for each in self._tensors
+            f"{tensor.what} of {problem.layers[tensor.layer].name} in {problem.tiers[tensor.tier(self.plan)].name}"
+            for tensor in self._tensors
         ]
 
     def best(self, count: int, effort: Effort) -> Completion:
@@ -88,7 +88,7 @@ class Tiers:
         outcome = solve_milp(
             self.problem,
             time_limit=effort.seconds,
-            pins={each: each.tier(self.plan) for each in self._tensors[:count]},
+            pins={tensor: tensor.tier(self.plan) for tensor in self._tensors[:count]},
             seed=effort.seed,
             deterministic_limit=effort.work,
             hint=self.plan,

@@ -211,7 +211,7 @@ class Policies:
             path = self._named.get(wanted.name, adapter.source.path)
             digest = hashlib.sha256(files.read_bytes(path)).hexdigest()
             policy = adapter.source.load(path)
-            policy, control = (adapter.player(each) for each in (policy, _untrained(adapter, policy, self._seed)))
+            policy, control = (adapter.player(agent) for agent in (policy, _untrained(adapter, policy, self._seed)))
             training = checkpoint.provenance_of(path).training(adapter.episodes)
             self._opened[wanted.name] = Opened(files.printable(path), digest, adapter, policy, control, training)
         return self._opened[wanted.name]

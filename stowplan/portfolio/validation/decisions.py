@@ -103,16 +103,16 @@ def dearest(
     return _report(decisions, completions, objective, solves, note)
 
 
-def _smoothed(found: dict[int, Completion]) -> dict[int, Completion]:
+def _smoothed(completions: dict[int, Completion]) -> dict[int, Completion]:
     """The same by ascending number, with what follows from f rising: a plan that keeps more decisions keeps fewer, too."""
-    numbers = sorted(found)
+    numbers = sorted(completions)
     objectives, bounds = dict[int, int](), dict[int, int]()
-    least = found[numbers[-1]].objective
+    least = completions[numbers[-1]].objective
     for number in reversed(numbers):
-        least = objectives[number] = min(least, found[number].objective)
-    most = found[numbers[0]].bound
+        least = objectives[number] = min(least, completions[number].objective)
+    most = completions[numbers[0]].bound
     for number in numbers:
-        most = bounds[number] = max(most, found[number].bound)
+        most = bounds[number] = max(most, completions[number].bound)
     return {number: Completion(objectives[number], min(bounds[number], objectives[number])) for number in numbers}
 
 
@@ -123,8 +123,8 @@ def _widest(known: dict[int, Completion]) -> int | None:
     return (first + last) // 2 if cost > 0 else None
 
 
-def _report(decisions: Decisions, found: dict[int, Completion], objective: int, solves: int, note: str) -> DecisionReport:
-    known = _smoothed(found)
+def _report(decisions: Decisions, completions: dict[int, Completion], objective: int, solves: int, note: str) -> DecisionReport:
+    known = _smoothed(completions)
     begin = known[0].objective
     end = known[max(known)].objective if len(known) > 1 else begin
     total = objective - begin

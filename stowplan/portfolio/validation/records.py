@@ -202,8 +202,8 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
             for name, outcomes in outcomes_of(problems).items()
         ),
         second="" if pair is None else pair.second,
-        correlation=_pooled(values, lambda each: each.correlation),
-        at_equal_positions=_pooled(values, lambda each: each.at_equal_positions),
+        correlation=_pooled(values, lambda value: value.correlation),
+        at_equal_positions=_pooled(values, lambda value: value.at_equal_positions),
         values_note=opened.adapter.values,
         training=opened.training,
         rewards=tuple(_mean_reward(name, problems) for name in measured),

@@ -9,7 +9,7 @@ from itertools import product
 from stowplan.models.bank_mapping import milp
 from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import Operator, Problem, Tensor, View
-from stowplan.models.mip.outcome import Outcome
+from stowplan.models.mip.matrix import Outcome
 from stowplan.models.mip.solve import solve
 
 

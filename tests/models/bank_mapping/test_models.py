@@ -11,7 +11,7 @@ from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble, objective_bound
 from stowplan.models.bank_mapping.verify import verify
-from stowplan.models.mip.outcome import Options
+from stowplan.models.mip.matrix import Options
 from tests.models.bank_mapping.cases import every_plan, random_problem, solve_milp
 from tests.models.bank_mapping.reference import cost
 

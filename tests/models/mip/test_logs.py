@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stowplan.models.mip.outcome import rounded_down
+from stowplan.models.mip.matrix import rounded_down
 from stowplan.models.mip.with_pulp import bound_in_log, says_infeasible
 
 CBC_STOPPED = """Result - Stopped on time limit

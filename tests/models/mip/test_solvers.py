@@ -10,8 +10,7 @@ import pytest
 from scipy import sparse
 
 from stowplan.errors import UsageError
-from stowplan.models.mip.matrix import MatrixModel
-from stowplan.models.mip.outcome import lowered
+from stowplan.models.mip.matrix import MatrixModel, lowered
 from stowplan.models.mip.solve import check_solver, solve, solvers
 from tests.models.mip.cases import knapsack, optimum, random_model
 from tests.patience import no_hang

@@ -16,7 +16,7 @@ from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order import beam, candidates
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.graph import make
-from stowplan.portfolio.operator_order.local_search import Dividing, Windows
+from stowplan.portfolio.operator_order.local_search import Dividing
 from stowplan.portfolio.operator_order.orders import BASELINES
 from stowplan.portfolio.operator_order.set_search import EXHAUSTED, FOUND, SetSearch
 from stowplan.portfolio.packing.candidates import InnerRun
@@ -81,20 +81,6 @@ def test_dividing_never_makes_it_worse() -> None:
         reached += dividing.peak < before
         assert verify(problem, Lives(problem, structure, dividing.order).quick()).ok, seed
     assert reached > 5
-
-
-def test_windows_never_make_it_worse() -> None:
-    for seed in range(60):
-        problem = random_problem(seed, 12)
-        structure = build(problem)
-        order = BASELINES["bfs"](structure, lambda: False)
-        assert order is not None
-        windows = Windows(structure, make(structure), order, load_bound(problem), np.random.default_rng(seed))
-        before = structure.peak(order)
-        for _ in range(5):
-            windows.step(lambda: False)
-        assert windows.peak == structure.peak(windows.order) <= before
-        assert verify(problem, Lives(problem, structure, windows.order).quick()).ok, seed
 
 
 @pytest.mark.parametrize("time_limit", [0.1, 0.5, 4.0])

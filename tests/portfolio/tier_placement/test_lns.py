@@ -14,7 +14,7 @@ from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import kind
-from stowplan.portfolio.tier_placement.lns import Neighbourhoods, lns
+from stowplan.portfolio.tier_placement.candidates import Neighbourhoods, lns
 from tests.models.tier_placement.brute_force import optimum
 from tests.models.tier_placement.cases import chain, random_problem
 from tests.portfolio.recorder import Recorder

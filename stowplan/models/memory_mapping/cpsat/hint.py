@@ -176,12 +176,12 @@ def hint_values(
     """
     values = _Values()
     if not variables.forbidden:
-        for times, found in (
+        for times, measured in (
             (variables.reached, moments.reached),
             (variables.open, moments.reached if variables.open is variables.reached else moments.open),
             (variables.left, moments.left),
         ):
-            for variable, moment in zip(times, found, strict=True):
+            for variable, moment in zip(times, measured, strict=True):
                 values.set(variable, moment)
     else:
         for variable, moment in zip(variables.reached, variables.floor_until, strict=True):

@@ -22,8 +22,7 @@ from scipy import sparse
 from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.milp.tightening import Window, WindowSeparator
-from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, Rows
-from stowplan.models.mip.outcome import proven
+from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, Rows, proven
 
 #: The objective's range is scaled to between this and ten times this.
 OBJECTIVE_RANGE = 1e3

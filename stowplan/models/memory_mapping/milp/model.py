@@ -21,7 +21,6 @@ and all but the hull of tables of latencies. Of that space it knows what a copy'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
@@ -79,10 +78,10 @@ class RelaxationModel(Program):
         Copies and their windows, for the rows of the channels.
     """
 
-    def __init__(self, problem: Problem, sequences: Sequence[TensorAccesses] | None = None):
+    def __init__(self, problem: Problem):
         super().__init__()
         self.problem = problem
-        self.sequences = access_sequences(problem) if sequences is None else sequences
+        self.sequences = access_sequences(problem)
         self.offset_ps = 0
         self.jobs: list[CopyJob] = []
         self.access: list[list[AccessColumns]] = []

@@ -16,8 +16,7 @@ from scipy import sparse
 
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.milp.tightening import Rounding, RoundingCuts, Window, WindowSeparator
-from stowplan.models.mip.matrix import FloatArray, IntArray, MatrixModel, Rows, proven_bound, row_scales, sides
-from stowplan.models.mip.outcome import proven
+from stowplan.models.mip.matrix import FloatArray, IntArray, MatrixModel, Rows, proven, proven_bound, row_scales, sides
 from stowplan.models.mip.with_highs import TIGHT, interrupt_when, one_thread, pass_model, tighten
 
 #: The objective's range is scaled to this, so that HiGHS's tolerances (1e-7, and 1e-9 with integers) are tiny parts of it.
@@ -152,7 +151,7 @@ class ScaledHighs:
         return bound + self._model.offset_ps
 
     def mip_bound(self) -> int | None:
-        """What the dual bound of the last MILP proves (:func:`stowplan.models.mip.outcome.proven`); None where it has none."""
+        """What the dual bound of the last MILP proves (:func:`stowplan.models.mip.matrix.proven`); None where it has none."""
         bound = self._highs.getInfo().mip_dual_bound
         if not np.isfinite(bound):
             return None

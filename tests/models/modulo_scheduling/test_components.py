@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from stowplan.components import strong_components
+from stowplan.models.modulo_scheduling.problem import strong_components
 
 
 def renumbered(labels: list[int]) -> list[int]:

@@ -11,7 +11,7 @@ from tests.paths import ROOT
 
 SOLVE = """
 import sys
-from stowplan.models.light_imports import light_imports
+from stowplan.child_process import light_imports
 light_imports()
 {first}
 from ortools.sat.python import cp_model
@@ -42,6 +42,6 @@ def test_what_is_there_already_stays() -> None:
 def test_another_version_that_wants_more_gets_it(tmp_path: Path) -> None:
     """A module that looks for something else of pandas as it is imported."""
     (tmp_path / "wants.py").write_text("import pandas\nfound = pandas.DataFrame, pandas.Series\n")
-    light = "import stowplan.models.light_imports as light; light.CP_MODEL = 'wants'; light.light_imports(); import wants"
+    light = "import stowplan.child_process as light; light.CP_MODEL = 'wants'; light.light_imports(); import wants"
     check = "; import pandas; assert wants.found == (pandas.DataFrame, pandas.Series)"
     subprocess.run([sys.executable, "-c", light + check], check=True, env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"})

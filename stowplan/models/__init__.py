@@ -1,1 +1,0 @@
-"""Kinds of problem, one folder each: instance, plan, verifier, exact models."""

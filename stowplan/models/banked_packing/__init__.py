@@ -1,1 +1,0 @@
-"""Banked packing: a bank of memory and an offset in it for each buffer, so that traffic costs least."""

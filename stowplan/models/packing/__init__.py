@@ -1,1 +1,0 @@
-"""Packing: offsets for buffers whose life spans are fixed (dynamic storage allocation)."""

@@ -1,1 +1,0 @@
-"""Bank mapping: local mapping, propagation, local search, and the exact models as candidates."""

@@ -1,1 +1,0 @@
-"""Heuristics and candidates for banked packing."""

@@ -1,1 +1,0 @@
-"""A new plan that changes as little as asked from an earlier one."""

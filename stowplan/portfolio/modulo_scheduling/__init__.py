@@ -1,1 +1,0 @@
-"""Modulo scheduling: heuristics, candidates, and the kind for the registry."""

@@ -1,1 +1,0 @@
-"""Operator order in the portfolio: heuristics, exact search, and the candidates they are."""

@@ -1,1 +1,0 @@
-"""How packing problems are solved: greedy orders, search over canonical plans, CP-SAT."""

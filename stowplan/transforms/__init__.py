@@ -1,1 +1,0 @@
-"""Transformations of programs before they become problems."""
