@@ -24,6 +24,8 @@ StopReason = Literal[
     "optimal", "fits", "gap_reached", "criterion", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"
 ]
 """``fits``: the problem asked for any plan within a capacity, and this is one. ``criterion``: the caller's (``stop``)."""
+Outcome = Literal["finished", "stopped", "rejected", "failed", "skipped"]
+"""Of a candidate. ``rejected``: a plan of it failed verification; ``stopped``: ended by the limit."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Progress:
     """Candidate that last found something better."""
     improved: float | None = None
     """When the best plan came, in seconds since the call; None where there is none."""
+
+
+def is_within(gap: float, objective: int | None, bound: int | None) -> bool:
+    """Whether (objective - bound) / objective is at most the gap; not while either is missing."""
+    return objective is not None and bound is not None and objective - bound <= gap * objective
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
@@ -61,8 +68,7 @@ class CandidateReport(msgspec.Struct, frozen=True):
     objective: int | None
     bound: int | None
     seconds: float
-    outcome: Literal["finished", "stopped", "rejected", "failed", "skipped"]
-    """``rejected``: a plan of it failed verification; ``stopped``: ended by the limit."""
+    outcome: Outcome
     note: str = ""
     family: str = ""
     """``heuristic``, ``learned``, ``exact`` or ``baseline``; empty in results of earlier versions."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stowplan.arguments import number, whole
-from stowplan.result import Progress
+from stowplan.result import Progress, is_within
 
 Criterion = Callable[[Progress], bool]
 """Asked several times a second, from the thread that called :func:`stowplan.solve`: what it raises ends the run."""
@@ -80,11 +80,6 @@ class FirstPlan:
     def __call__(self, progress: Progress) -> bool:
         """Whether there is."""
         return progress.objective is not None
-
-
-def is_within(gap: float, objective: int | None, bound: int | None) -> bool:
-    """Whether (objective - bound) / objective is at most the gap; not while either is missing."""
-    return objective is not None and bound is not None and objective - bound <= gap * objective
 
 
 def any_of(*criteria: Criterion) -> Criterion:

@@ -39,7 +39,7 @@ from benchmarks.lib.tables import table
 from stowplan import files
 from stowplan.portfolio.context import Options, Report
 from stowplan.portfolio.kind import check, kind_of
-from stowplan.portfolio.run.messages import CandidateId, Job, WorkerContext
+from stowplan.portfolio.run.messages import CandidateId, Job, News, WorkerContext
 
 #: A small instance of every kind, with its target.
 SMALL = (
@@ -273,12 +273,12 @@ class Bare:
         return self._objective is not None and self._objective <= self._bound and awaited <= self._sources
 
     def _hear(self, report: Report) -> None:
-        if report.what == "plan" and report.plan is not None:
-            self._offer(report.plan, report.source)
-        elif report.what == "bound" and report.bound is not None:
+        if report.what == "plan":
+            self._offer(report.data, report.source)
+        elif report.what == "bound":
             self._bound = max(self._bound, report.bound)
         if self._context is not None and self._is_closed:
-            self._context.end_now()
+            self._context.take(News(is_over=True))
 
     def _offer(self, data: bytes, source: str) -> None:
         verdict = check(self._kind, self._problem, self._kind.plan.decode(data))

@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stowplan.portfolio.run.start_rule import Started
+
 import stowplan
 from benchmarks.lib.alone import Alone
 from benchmarks.lib.places import EXAMPLES
@@ -29,9 +31,8 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.run import run as portfolio_run
 from stowplan.portfolio.run.messages import Job
-from stowplan.portfolio.run.start_rule import Started
 from stowplan.portfolio.run.worker_pool import WorkerPool
-from stowplan.portfolio.run.worker_process import Assignment
+from stowplan.portfolio.run.worker_process import ProcessTurn
 from stowplan.result import Progress, Result
 
 #: Instances of several kinds, with their targets: those of the examples that are not closed at once.
@@ -71,19 +72,20 @@ class Recording(WorkerPool):
         self._spent_before: dict[int, float] = {}
         Recording.latest = self
 
-    def _assign(self, worker: Started, job: Job, *, fresh: bool = False) -> None:
-        super()._assign(worker, job, fresh=fresh)
+    def _give_turn(self, worker: Started, job: Job, *, fresh: bool = False) -> None:
+        super()._give_turn(worker, job, fresh=fresh)
         self._spent_before[worker.number] = self._spent(worker)
 
     def processor_seconds(self) -> dict[str, float]:
         """Of each candidate since it was started; a thread's is that of this process."""
         return {
-            worker.candidate.name: self._spent(worker) - self._spent_before.get(worker.number, 0.0) for worker in self._workers
+            worker.candidate.name: self._spent(worker) - self._spent_before.get(number, 0.0)
+            for number, worker in self._workers.items()
         }
 
     def _spent(self, worker: Started) -> float:
-        if isinstance(worker.process, Assignment):
-            return seconds_of(worker.process.process.pid)
+        if isinstance(worker.turn, ProcessTurn):
+            return seconds_of(worker.turn.pid)
         return time.process_time()
 
 

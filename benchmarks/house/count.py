@@ -32,7 +32,6 @@ KERNEL = (
     "portfolio/run",
     "portfolio/solve.py",
     "result.py",
-    "stop.py",
 )
 
 _NO_CODE = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
 
@@ -46,25 +46,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         str | None, _flag("NAME", "Baseline that the result is no worse than; prod is XLA's by --plan, else the kind's own.")
     ] = None
     gap: Annotated[float, _flag("GAP", "Stop at this gap between plan and bound, e.g. 0.01.")] = 0.0
-    """Stop once (objective - bound) / objective is no more than this."""
     deterministic: Annotated[bool, _flag("", "Limit work, not time: the same plan, byte for byte, on every run.")] = False
-    """Limit work, not time: the same input, options and versions give the same plan, whatever the load of the machine.
-
-    No clock decides what a candidate finds, so that whatever it does must count as at least what it costs.
-    """
+    """No clock decides what a candidate finds, so that whatever it does must count as at least what it costs."""
     work_limit: Annotated[
         float | None, Option(SEARCH, "SECONDS", "Work of a deterministic run, in seconds of a machine at leisure.")
     ] = None
-    """Work of a deterministic run, in seconds of a machine at leisure, roughly; ``time_limit`` where it is None."""
+    """``time_limit`` where it is None."""
     seed: Annotated[int, _flag("N", "Seed of everything random.")] = 0
     workers: Annotated[int, _flag("N", "Processes side by side, at most.")] = 2
     memory_limit: Annotated[
         int | None,
         Option(SEARCH, "SIZE", "Memory for each candidate's process, e.g. 2GB: one that takes more has failed."),
     ] = None
-    """Bytes that the process of a candidate may hold, with what it has started; threads cannot be held to it."""
+    """In bytes, of a process with what it has started; threads cannot be held to it."""
     certify: Annotated[bool, Option(SEARCH, "", "Also prove the bound in a way that is checked without solvers.")] = False
-    """Whether the result is to have a certificate of its bound."""
 
     def __post_init__(self) -> None:
         for name, value in _checked(self).items():
@@ -120,22 +115,6 @@ def _checked(options: Options) -> dict[str, Any]:
 SEARCH_OPTIONS = declared(fields_of(Options))
 
 
-class SolverLimits(TypedDict):
-    """Keyword arguments that every exact model's ``solve`` takes."""
-
-    time_limit: float
-    deterministic_limit: float | None
-    seed: int
-    should_stop: Callable[[], bool]
-
-
-class SolverOptions(SolverLimits):
-    """The same for models that tell of better plans and bounds as they find them."""
-
-    on_plan: Callable[[Any], None]
-    on_bound: Callable[[int], None]
-
-
 class Report(msgspec.Struct):
     """What a candidate says to the run."""
 
@@ -143,38 +122,37 @@ class Report(msgspec.Struct):
     """First ``started``, when the candidate is loaded; then ``plan``, ``no_plan``, ``bound``, ``evidence``, ``infeasible``,
     ``hint``, ``follows``, ``note``; the last one: ``done``, ``stopped`` (by time) or ``failed``."""
     source: str = ""
-    plan: bytes | None = None
-    bound: int | None = None
+    data: bytes = b""
+    """A plan, a hint, or evidence."""
+    bound: int = 0
     text: str = ""
     why: dict[str, Any] | None = None
     """With ``infeasible``: details for the result."""
-    hint: bytes | None = None
-    evidence: bytes | None = None
     waits: bool = False
     """With the last one: the worker is as it was before the job, and takes another."""
 
+    @classmethod
+    def failure(cls, error: BaseException) -> Self:
+        """The last one, of a candidate that has raised something."""
+        return cls("failed", text=f"{type(error).__name__}: {error}")
+
 
 class Context:
-    """A candidate's view of the run: what it may use, what others have found, and whom it tells.
+    """A candidate's view of the run: options, a plan to start from (verified) or None, what others have found, whom it tells.
 
     This one is alone: nobody hears it, nobody else finds anything, and nothing ends it. Runs say more.
 
     How long and with which seeds a candidate works is asked here and nowhere else, so that the same code serves both kinds of
     run. In a run against the clock, :meth:`closed` and :meth:`remaining` say when to end. In a deterministic run no clock may
     decide what is found, so that the candidate limits itself to the :meth:`work` that the work limit stands for.
-
-    Parameters
-    ----------
-    options
-        Those of the run.
-    start_plan
-        A plan to start from (verified), or None.
     """
 
     def __init__(self, options: Options, start_plan: Any = None):
         self.options, self.start_plan = options, start_plan
         self.send: Callable[[Report], None] = lambda report: None
         """Takes the reports."""
+        self._incumbent: tuple[Any, int | None] = (start_plan, None)
+        self._hints: tuple[Hint, ...] = ()
 
     # ------------------------------------------------------------------------------------------------- time, work, chance
 
@@ -193,38 +171,10 @@ class Context:
     def work(self, per_second: float, size: float = 1.0, *, least: int = 0) -> int | None:
         """How much of something is done in a deterministic run; None in others, where the clock is the limit.
 
-        Parameters
-        ----------
-        per_second
-            How much of it for each second of the limit: rounds, nodes, evaluations.
-        size
-            Of the problem: where this is twice as large, half as much is done.
-        least
-            What is done in any case.
+        It is so much ``per_second`` of the limit: rounds, nodes, evaluations. Of a problem of twice the ``size`` half as much
+        is done, and ``least`` in any case.
         """
         return max(least, int(per_second * self.options.extent / size)) if self.options.deterministic else None
-
-    def reporting(self, source: str, parts: float = 1.0, *, seconds: float | None = None) -> SolverOptions:
-        """:meth:`solver_limits`, and functions that report what the solver finds under the name ``source``."""
-        limits = self.solver_limits(parts, seconds=seconds)
-        return {**limits, "on_plan": lambda plan: self.plan(plan, source), "on_bound": lambda bound: self.bound(bound, source)}
-
-    def solver_limits(self, parts: float = 1.0, *, seconds: float | None = None) -> SolverLimits:
-        """Limits, seed and stop of an exact model's solver, as keyword arguments of its ``solve``.
-
-        Parameters
-        ----------
-        parts
-            In a deterministic run the solver has one of so many parts of the work limit, in deterministic seconds.
-        seconds
-            Of the clock, at most; all that are left by default.
-        """
-        return {
-            "time_limit": self.remaining() if seconds is None else seconds,
-            "deterministic_limit": self.options.extent / parts if self.options.deterministic else None,
-            "seed": self.seed(),
-            "should_stop": self.closed,
-        }
 
     def seed(self, stream: int = 0) -> int:
         """Seed of one of the run's streams of random numbers. Candidates of a kind that must differ take different streams."""
@@ -240,7 +190,7 @@ class Context:
 
     def plan(self, plan: Any, source: str) -> None:
         """Report a plan under the name of what made it; may be called again and again, each time with a better one."""
-        self.send(Report("plan", source, plan=msgspec.json.encode(plan)))
+        self.send(Report("plan", source, msgspec.json.encode(plan)))
 
     def no_plan(self, source: str) -> None:
         """Report that a baseline has no plan: what makes it has come to its end, and nothing waits for it any more."""
@@ -255,7 +205,7 @@ class Context:
 
         Wanted where :attr:`Options.certify` is set. What the bytes mean is a matter of the kind's maker of certificates.
         """
-        self.send(Report("evidence", evidence=data))
+        self.send(Report("evidence", data=data))
 
     def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
         """Report a proof that there is no plan. ``why`` joins the result's details; its ``explanation`` is for people."""
@@ -263,7 +213,7 @@ class Context:
 
     def hint(self, hint: Hint) -> None:
         """Let the other candidates have a hint."""
-        self.send(Report("hint", hint.source, hint=msgspec.json.encode(hint)))
+        self.send(Report("hint", hint.source, msgspec.json.encode(hint)))
 
     def follows(self, guide: str) -> None:
         """Say of which trained weights this candidate takes up the values now: file and sha256, for the provenance.
@@ -280,11 +230,11 @@ class Context:
 
     def incumbent(self) -> tuple[Any, int | None]:
         """The best verified plan and bound of all candidates so far; in deterministic runs always those at the start."""
-        return self.start_plan, None
+        return self._incumbent
 
     def hints(self) -> tuple[Hint, ...]:
         """Hints for this problem so far, checked: the caller's, then those of other candidates, the first come first.
 
         In deterministic runs the caller's alone.
         """
-        return ()
+        return self._hints

@@ -1,4 +1,4 @@
-"""What the name of a baseline and a hint that a call is given stand for; and hints in files, also for an earlier version.
+"""What a call may be given beside a problem, checked: plans at hand, the name of a baseline, a hint; and hints in files.
 
 The result is no worse than the baseline that is named, as ``-prod`` of Wang et al. 2023 (section 5, table 3): the better of a
 search's plan and the compiler's.
@@ -6,7 +6,7 @@ search's plan and the compiler's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError, UsageError, brief
 from stowplan.frontends.read import read_plan
+from stowplan.log import cut
 from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
 from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
+from stowplan.portfolio.run.state import Start
+from stowplan.result import CandidateReport
 
 #: Names the production baseline: the compiler's own plan where it is at hand, else what the kind compares with.
 PRODUCTION = "prod"
@@ -66,6 +69,47 @@ def left_out(name: str, why: str) -> str:
     return f"the baseline {name} is left out: {why}"
 
 
+def why_missing(name: str, reports: Sequence[CandidateReport]) -> str:
+    """The warning that the baseline that was named has no plan, and that the result is compared with nothing."""
+    maker = next((report for report in reports if report.name == name), None)
+    if maker is None:
+        why = "it has no valid plan for this problem"
+    elif maker.outcome in ("stopped", "skipped"):
+        why = "it was not done within the limit"
+    else:
+        why = cut(maker.note) or "it has no valid plan for this problem"
+    return left_out(name, why)
+
+
+def checked_plans(
+    kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], baseline: str | None, taken: Iterable[str]
+) -> tuple[dict[str, Start], list[str]]:
+    """The plans at hand, verified, under names that are not ``taken``; and a warning where the baseline's is not valid.
+
+    Raises
+    ------
+    UsageError
+        A name that is taken, or something else than a plan of the kind.
+    InputError
+        A plan that is not valid for the problem.
+    """
+    starts: dict[str, Start] = {}
+    warnings = []
+    for name, plan in plans.items():
+        if name in taken:
+            raise UsageError(f"found a plan named {name!r}, which is the name of one of the package's own: give it another")
+        if not isinstance(plan, kind.plan):
+            raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
+        verification = check(kind, problem, plan)
+        if verification.ok:
+            starts[name] = Start(plan, verification)
+        elif name == baseline and plan.problem == problem.digest:
+            warnings.append(left_out(name, f"its plan is not valid: {'; '.join(verification.lines[:1])}"))
+        else:
+            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(verification.lines[:3])}")
+    return starts, warnings
+
+
 #: Name of the plan that comes with a hint.
 HINT = "hint"
 
@@ -88,6 +132,14 @@ def hinted_plan(kind: Kind[Any, Any], problem: Any, hint: Any) -> Any:
             f"found {describe_plan(hint)} as the hint, expected a stowplan.models.hint.Hint or a plan of {kind.name}"
         )
     return hint
+
+
+def with_hinted(kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], hint: Any) -> dict[str, Any]:
+    """The plans at hand, by name, and that of a hint (:func:`hinted_plan`, which see for what it raises)."""
+    plan = hinted_plan(kind, problem, hint)
+    if plan is not None and HINT in plans:
+        raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
+    return {**plans} if plan is None else {**plans, HINT: plan}
 
 
 def hinted_values(kind: Kind[Any, Any], problem: Any, hint: Any, plan: Any) -> list[Hint]:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=ProblemDocument[PlanDocument])
 Q = TypeVar("Q", bound=PlanDocument)
 
+Function = Callable[[Any, Context], None]
+"""What a candidate does: ``(problem, context) -> None``."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -158,16 +161,13 @@ def identify(problem: Any, cost_model: str | None = None, target: str | None = N
 
 def check(kind: Kind[Any, Any], problem: Any, plan: Any) -> Verification[Any]:
     """What the kind's verifier says of anything that is given as a plan; never raises."""
-    if not isinstance(plan, kind.plan):
-        return _not_verified("wrong_kind", f"found {describe_plan(plan)}, expected a plan of {kind.name}")
     try:
-        return kind.verify(problem, plan)
+        if isinstance(plan, kind.plan):
+            return kind.verify(problem, plan)
+        violation = Violation("wrong_kind", f"found {describe_plan(plan)}, expected a plan of {kind.name}")
     except Exception as error:  # a plan that the verifier stumbles over must not cost the plans at hand
-        return _not_verified("the verifier failed", f"{type(error).__name__}: {error}")
-
-
-def _not_verified(code: str, message: str) -> Verification[str]:
-    return Verification((Violation(code, message),), None)
+        violation = Violation("the verifier failed", f"{type(error).__name__}: {error}")
+    return Verification((violation,), None)
 
 
 def describe_plan(plan: Any) -> str:

@@ -29,7 +29,7 @@ from stowplan.files import digest, try_lock
 from stowplan.log import LOGGER
 from stowplan.portfolio.kind import Kind, check
 from stowplan.portfolio.run.call import Call
-from stowplan.result import Result
+from stowplan.result import Progress, Result
 from stowplan.version import versions
 
 T = TypeVar("T")
@@ -117,8 +117,14 @@ class PlanCache:
             return cls(Path(given))
         raise UsageError(f"found the cache {given!r}, expected a folder")
 
-    def result_of(self, call: Call, deadline: Deadline, compute: Callable[[], Result]) -> Result:
-        """The result that is kept for a call, else a new one, which is kept."""
+    def result_of(
+        self,
+        call: Call,
+        deadline: Deadline,
+        compute: Callable[[], Result],
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> Result:
+        """The result that is kept for a call, of which ``on_progress`` is told, else a new one, which is kept."""
         limit = call.options.time_limit if self.time_limit is None else self.time_limit
         key = key_of(call)
         kept = self.get(call.kind, call.problem, key, limit)
@@ -133,7 +139,10 @@ class PlanCache:
         if kept is not None:
             LOGGER.info("found in the plan cache: %s, from a run of %.3f s", kept.status, kept.seconds)
             cached = {"cached": {"seconds": kept.seconds}}
-            result = msgspec.structs.replace(kept, seconds=round(deadline.elapsed, 3), details=kept.details | cached)
+            seconds = round(deadline.elapsed, 3)
+            result = msgspec.structs.replace(kept, seconds=seconds, details=kept.details | cached)
+            if on_progress is not None:
+                on_progress(Progress(seconds, result.objective, result.bound, result.provenance.candidate, seconds))
         return msgspec.structs.replace(result, warnings=(*result.warnings, *self.notes))
 
     # ------------------------------------------------------------------------------------------------------- results

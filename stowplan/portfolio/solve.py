@@ -138,10 +138,7 @@ def solve(
     if plan_cache is None:
         result = run_call(call, deadline, on_progress, stop)
     else:
-        result = plan_cache.result_of(call, deadline, lambda: run_call(call, deadline, on_progress, stop))
-        if on_progress is not None and "cached" in result.details:
-            seconds = result.seconds
-            on_progress(Progress(seconds, result.objective, result.bound, result.provenance.candidate, seconds))
+        result = plan_cache.result_of(call, deadline, lambda: run_call(call, deadline, on_progress, stop), on_progress)
     return msgspec.structs.replace(result, problem=problem, assumptions=assumptions(kind, problem))
 
 

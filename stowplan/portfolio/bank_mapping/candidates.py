@@ -11,6 +11,7 @@ from stowplan.models.bank_mapping.structure import assemble
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.presolve import tell_proof
+from stowplan.portfolio.solver_limits import reporting
 
 if TYPE_CHECKING:
     # These load HiGHS and SciPy.
@@ -61,7 +62,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model, hinted with the best plan known."""
     from stowplan.models.bank_mapping.cpsat import solve
 
-    tell_proof(context, solve(problem, hint=known_plan(problem, context), **context.reporting("cpsat", 4)), "cpsat")
+    tell_proof(context, solve(problem, hint=known_plan(problem, context), **reporting(context, "cpsat", 4)), "cpsat")
 
 
 def known_plan(problem: Problem, context: Context) -> Plan | None:

@@ -18,6 +18,7 @@ from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.packing.quick import quick_plan
 from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds
+from stowplan.portfolio.solver_limits import reporting, solver_limits
 
 if TYPE_CHECKING:
     from stowplan.models.banked_packing.cpsat import Cut
@@ -93,7 +94,7 @@ def _cheapest(problem: Problem, context: Context, seconds: float, cuts: list[Cut
     # Not at the top: it imports ortools, which the others can do without.
     from stowplan.models.banked_packing import cpsat as model
 
-    return model.solve(problem, offsets=False, cuts=cuts, **context.solver_limits(10, seconds=seconds))
+    return model.solve(problem, offsets=False, cuts=cuts, **solver_limits(context, 10, seconds=seconds))
 
 
 def milp_choice(problem: Problem, context: Context) -> None:
@@ -178,7 +179,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(
         problem,
         hint=None if context.options.deterministic else context.incumbent()[0],
-        **context.reporting("cpsat", 4),
+        **reporting(context, "cpsat", 4),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat", {"explanation": "no choice of banks and offsets keeps all buffers apart"})

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from stowplan.deadline import Deadline
-from stowplan.errors import InputError
+from stowplan.errors import InputError, UsageError
 from stowplan.log import LOGGER
 from stowplan.models.verification import Verification
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.keep_close.earlier_plan import EARLIER, SHARE, Budget, KeepClose, changes_of, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import EARLIER, SHARE, Budget, KeepClose, changes_of, given, of_this_problem
 from stowplan.portfolio.keep_close.reverting import AcceptedPlan, RevertingSearch, cost_limit
 from stowplan.portfolio.kind import Kind, check
 from stowplan.portfolio.run.state import Best, RunState, Start
@@ -23,6 +24,14 @@ SOURCE = "keep_close"
 
 #: Plans of a run that are looked at again.
 MOST_PLANS = 50
+
+
+def keeper_of(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
+    """What keeps close to what :func:`stowplan.solve` was given for that; raises what :func:`given` and the class do."""
+    keeper = StabilityPass(kind, problem, given(keep_close, kind))
+    if EARLIER in plans:
+        raise UsageError(f"found a plan named {EARLIER!r}, which is the name of the one to keep close to: give it another")
+    return keeper
 
 
 class StabilityPass:

@@ -19,6 +19,7 @@ from stowplan.portfolio.memory_mapping.pace import Stagnation, ends_on_stagnatio
 from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
 from stowplan.portfolio.memory_mapping.state import State
 from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds
+from stowplan.portfolio.solver_limits import reporting
 
 #: Rounds of ruin and recreate that a deterministic run does for each second of its limit, times uses. A run at full speed does
 #: about three times as many.
@@ -185,7 +186,7 @@ def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
             problem,
             hint=plan,
             lower_bound_ps=bound,
-            **context.reporting("cpsat", 12, seconds=seconds),
+            **reporting(context, "cpsat", 12, seconds=seconds),
         )
     except NotImplementedError as error:
         context.note(f"the complete model does not take this problem: {error}")

@@ -14,6 +14,7 @@ from stowplan.portfolio.context import Context
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, begin, follow, list_scheduling
 from stowplan.portfolio.presolve import asks_for_heuristics, tell_proof
+from stowplan.portfolio.solver_limits import reporting
 
 #: Placements of deterministic runs, for each second of the limit.
 PLACEMENTS = 2_500
@@ -121,7 +122,7 @@ def cpsat(problem: Problem, context: Context) -> None:
         problem,
         hint=hint,
         incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
-        **context.reporting("cpsat", 4),
+        **reporting(context, "cpsat", 4),
     )
     tell_proof(context, outcome, "cpsat")
 

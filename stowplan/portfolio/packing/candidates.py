@@ -27,6 +27,7 @@ from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, s
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import HeuristicSearch
 from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds
+from stowplan.portfolio.solver_limits import reporting
 
 Search = Callable[[Problem, Context], None]
 
@@ -316,7 +317,7 @@ def _solve_model(problem: Problem, context: Context, seconds: float | None = Non
     outcome = model.solve(
         problem,
         hint=_known(context),
-        **context.reporting("cpsat", PARTS, seconds=seconds),
+        **reporting(context, "cpsat", PARTS, seconds=seconds),
     )
     if outcome.status == "infeasible":
         _explain(problem, context, "cpsat", began)

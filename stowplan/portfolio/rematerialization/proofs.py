@@ -7,6 +7,7 @@ from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.rematerialization.greedy import Policy, simulated
+from stowplan.portfolio.solver_limits import reporting
 
 #: Operators whose cuts are looked at in deterministic runs, times operators, for each second of the limit.
 CUTS = 20_000
@@ -36,7 +37,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     from stowplan.models.rematerialization import cpsat as model
 
     hint = None if context.options.deterministic else context.incumbent()[0]
-    outcome = model.solve(problem, hint=hint, **context.reporting("cpsat"))
+    outcome = model.solve(problem, hint=hint, **reporting(context, "cpsat"))
     if outcome.bound is not None:
         context.bound(outcome.bound, "cpsat")
     if outcome.status == "infeasible":

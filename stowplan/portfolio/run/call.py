@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stowplan.arguments import show
-from stowplan.errors import InputError, UsageError
+from stowplan.errors import UsageError
 from stowplan.models.hint import Hint
 from stowplan.portfolio.context import FAMILIES, Options
-from stowplan.portfolio.given import HINT, hinted_plan, hinted_values, left_out, resolve, with_maker
-from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan
+from stowplan.portfolio.given import HINT, checked_plans, hinted_values, resolve, with_hinted, with_maker
+from stowplan.portfolio.kind import Candidate, Kind
 from stowplan.portfolio.run.state import Start
 
 if TYPE_CHECKING:
@@ -41,12 +41,6 @@ class Call:
     keeper: StabilityPass | None
     """What keeps the result close to an earlier plan."""
 
-    @property
-    def baselines(self) -> tuple[str, ...]:
-        """Names of the plans that the result is set beside."""
-        named = () if self.baseline is None else (self.baseline,)
-        return tuple(dict.fromkeys((*self.starts, *self.kind.baseline_sources, *named)))
-
 
 def build_call(
     kind: Kind[Any, Any],
@@ -57,24 +51,18 @@ def build_call(
     hint: Any = None,
     keep_close: Any = None,
 ) -> Call:
-    """A call with these arguments, as :func:`stowplan.solve` takes them.
-
-    Raises
-    ------
-    UsageError
-        Names that are none, names that are taken, or a hint or an earlier plan of a wrong type.
-    InputError
-        A plan that is not valid for the problem, or a hint that is not for it.
-    """
+    """A call with these arguments, as :func:`stowplan.solve` takes them, and with what it raises."""
     candidates = chosen_candidates(kind.candidates(problem, options), options)
-    hinted = hinted_plan(kind, problem, hint)
-    if hinted is not None and HINT in plans:
-        raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
-    keeper = None if keep_close is None else _keeper(kind, problem, keep_close, plans)
-    at_hand = {**plans, **({} if hinted is None else {HINT: hinted})}
+    at_hand = with_hinted(kind, problem, plans, hint)
+    keeper = None
+    if keep_close is not None:
+        # Not at the top: most runs have no earlier plan to keep close to.
+        from stowplan.portfolio.keep_close.after_run import keeper_of
+
+        keeper = keeper_of(kind, problem, keep_close, plans)
     initial, earlier = kind.initial(problem), {} if keeper is None else keeper.starts
     named = resolve(kind, options.baseline, (*initial, *at_hand, *earlier))
-    given, warnings = _checked_plans(kind, problem, at_hand, named, {*initial, *kind.baseline_sources})
+    given, warnings = checked_plans(kind, problem, at_hand, named, {*initial, *kind.baseline_sources}) if at_hand else ({}, [])
     starts = {name: Start(plan) for name, plan in initial.items()} | given | earlier
     return Call(
         kind=kind,
@@ -103,38 +91,6 @@ def check_others(options: Options, plans: Any, on_progress: Any, stop: Any, canc
         raise UsageError(f"found stop {show(stop)}, expected a function of a Progress, such as those of stowplan.stop")
     if stop is not None and options.deterministic:
         raise UsageError("found stop and deterministic, expected one of them: what is known at a moment is a matter of load")
-
-
-def _keeper(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
-    # Not at the top: most runs have no earlier plan to keep close to.
-    from stowplan.portfolio.keep_close.after_run import StabilityPass
-    from stowplan.portfolio.keep_close.earlier_plan import EARLIER, given
-
-    keeper = StabilityPass(kind, problem, given(keep_close, kind))
-    if EARLIER in plans:
-        raise UsageError(f"found a plan named {EARLIER!r}, which is the name of the one to keep close to: give it another")
-    return keeper
-
-
-def _checked_plans(
-    kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], baseline: str | None, taken: Iterable[str]
-) -> tuple[dict[str, Start], list[str]]:
-    """The plans at hand, verified, under names that are not ``taken``; and a warning where the baseline's is not valid."""
-    starts: dict[str, Start] = {}
-    warnings = []
-    for name, plan in plans.items():
-        if name in taken:
-            raise UsageError(f"found a plan named {name!r}, which is the name of one of the package's own: give it another")
-        if not isinstance(plan, kind.plan):
-            raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
-        verification = check(kind, problem, plan)
-        if verification.ok:
-            starts[name] = Start(plan, verification)
-        elif name == baseline and plan.problem == problem.digest:
-            warnings.append(left_out(name, f"its plan is not valid: {'; '.join(verification.lines[:1])}"))
-        else:
-            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(verification.lines[:3])}")
-    return starts, warnings
 
 
 def chosen_candidates(every: list[Candidate], options: Options) -> list[Candidate]:

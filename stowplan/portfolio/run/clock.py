@@ -1,4 +1,4 @@
-"""How long the parts of a run may take.
+"""When the parts of a run begin, and how long they may take.
 
 A limit is a limit: verifying the last plans, ending processes and assembling the result are part of it.
 """
@@ -6,12 +6,16 @@ A limit is a limit: verifying the last plans, ending processes and assembling th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 
 from stowplan.deadline import Deadline
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
+from stowplan.portfolio.run.messages import CandidateId
+from stowplan.portfolio.run.started import Started
 from stowplan.portfolio.run.state import RunState
+from stowplan.portfolio.run.warm_workers import workers
 
 #: Seconds kept back for ending processes and assembling the result: at most, and as part of the limit.
 RESERVE = 0.1, 0.1
@@ -26,6 +30,14 @@ FIRST_PLAN = 0.25
 #: Seconds that no candidate works for.
 UNLIMITED = 1e6
 
+#: Part of the limit that the baseline may take where nothing runs beside it.
+BASELINE_SHARE = 0.5
+
+#: Seconds of this process's processors, since the start of a run, for which a candidate in a thread is alone: most are done by
+#: then, with all that they import. Where others keep the processors busy, at most so many seconds, and that part of the limit,
+#: but so many in any case.
+ALONE_SECONDS, ALONE_AT_MOST, ALONE_PART, ALONE_AT_LEAST = 0.4, 1.5, 0.1, 0.25
+
 
 def proves_only(candidates: Iterable[Candidate]) -> bool:
     """Whether none of them makes plans; a deterministic run may end without them."""
@@ -33,46 +45,75 @@ def proves_only(candidates: Iterable[Candidate]) -> bool:
 
 
 class Clock:
-    """The time of a run, in seconds.
+    """The time of a run, made when it begins; all in seconds.
 
-    Parameters
-    ----------
-    state
-        What is known: the limit leaves time to verify another plan.
-    options, deadline
-        Those of the run, which may be shorter than the call's.
+    ``options`` and ``deadline`` are the run's, which may be shorter than the call's; ``candidates`` are all that it may start.
     """
 
-    def __init__(self, state: RunState, options: Options, deadline: Deadline):
-        self._state, self._options, self._deadline = state, options, deadline
+    def __init__(self, state: RunState, options: Options, deadline: Deadline, candidates: Iterable[Candidate] = ()):
+        self.deadline = deadline
+        self._state, self._options = state, options
         most, part = RESERVE
         self._reserve = min(most, part * options.time_limit)
+        sharing = [
+            candidate
+            for candidate in candidates
+            if not (candidate.makes_baseline or candidate.is_presolver or candidate.takes_over)
+        ]
+        self._crowd = max(1.0, sum(candidate.share for candidate in sharing) / options.workers)
+        self._is_crowded = len(sharing) > options.workers
+        self._used = time.process_time()
 
-    @property
-    def elapsed(self) -> float:
-        """Since the run began."""
-        return self._deadline.elapsed
+    # ------------------------------------------------------------------------------------------------- of one candidate
 
-    @property
-    def was_cancelled(self) -> bool:
-        """Whether somebody has cancelled the run."""
-        return self._deadline.was_cancelled
+    def would_disturb(self, candidate: Candidate, busy: Iterable[Started]) -> bool:
+        """Whether a thread is at work that may soon be done, or has no plan yet: what is not there yet would take its time."""
+        threads = [worker for worker in busy if worker.candidate.in_thread]
+        if candidate.in_thread and any(worker.candidate.is_presolver for worker in threads):
+            # A presolver builds models in the interpreter, which two threads have only in turn.
+            return True
+        most = max(ALONE_AT_LEAST, min(ALONE_AT_MOST, ALONE_PART * self._options.time_limit))
+        is_late = time.process_time() - self._used >= ALONE_SECONDS or self.deadline.elapsed >= most
+        if self._options.deterministic or is_late:
+            return False
+        is_there = workers().is_ready(CandidateId.of(self._state.kind.name, candidate.name))
+        return any(not (worker.candidate.is_long and (is_there or worker.is_heard)) for worker in threads)
 
-    def time_left(self, at_work: list[Candidate]) -> float:
-        """Until the run must end, where these candidates are running or wait for their turn."""
-        return max([self._until_limit(proves_only(at_work)), *map(self._to_first_plan, at_work)])
-
-    def worker_seconds(self, candidate: Candidate) -> float:
-        """How long a candidate may still work; not positive where it should not start."""
+    def worker_seconds(self, candidate: Candidate, waiting: Sequence[Candidate] = ()) -> float:
+        """How long a candidate may work while these wait behind it; not positive where it should not start."""
         seconds = self._until_limit(candidate.proves_only) - self.last_report_seconds()
         seconds = max(seconds, self._to_first_plan(candidate) - 2 * self._state.verify_seconds)
-        # What makes plans sees no clock in a deterministic run: at the ceiling it is ended from outside.
-        return UNLIMITED if self._options.deterministic and not candidate.proves_only and seconds > 0 else seconds
+        if not self._options.deterministic:
+            return min(seconds, self._share(candidate, waiting) * self._options.time_limit)
+        # A share of the clock would depend on the load. What makes plans sees no clock, but has a limit of work; at the ceiling
+        # it is ended from outside.
+        return seconds if candidate.proves_only or seconds <= 0 else UNLIMITED
 
     def last_report_seconds(self) -> float:
         """For a worker to write its last plan and for it to arrive."""
         seconds, part = LAST_REPORT
         return min(seconds, part * self._options.time_limit)
+
+    def _share(self, candidate: Candidate, waiting: Sequence[Candidate]) -> float:
+        """Part of the limit."""
+        if candidate.makes_baseline:
+            return BASELINE_SHARE if self._options.workers == 1 else 1.0
+        # Those who make way for others get their share; the last ones all the time that is left.
+        if not self._is_crowded or all(later.takes_over for later in waiting):
+            return 1.0
+        return candidate.share if candidate.is_presolver else candidate.share / self._crowd
+
+    def _to_first_plan(self, candidate: Candidate) -> float:
+        """What a heuristic in a thread has in any case, while there is no plan of any candidate; others have none."""
+        may_make_it = candidate.in_thread and candidate.family == "heuristic" and not self._state.families
+        is_wanted = may_make_it and not (self._options.deterministic or self.deadline.was_cancelled)
+        return FIRST_PLAN - self.deadline.elapsed if is_wanted else -math.inf
+
+    # ------------------------------------------------------------------------------------------------------- of the run
+
+    def time_left(self, at_work: list[Candidate]) -> float:
+        """Until the run must end, where these candidates are running or wait for their turn."""
+        return max([self._until_limit(proves_only(at_work)), *map(self._to_first_plan, at_work)])
 
     def waits_for_last(self, at_work: list[Candidate]) -> bool:
         """Whether another plan, were it verified now, could be in the way of the last ones."""
@@ -80,19 +121,13 @@ class Clock:
 
     def may_verify(self) -> bool:
         """Whether there is time to verify another plan; for the first of a candidate somewhat more."""
-        more = 0.0 if self._state.families or self.was_cancelled else FIRST_PLAN
-        return self._deadline.remaining + more > self._state.verify_seconds
-
-    def _to_first_plan(self, candidate: Candidate) -> float:
-        """What a heuristic in a thread has in any case, while there is no plan of any candidate; others have none."""
-        may_make_it = candidate.in_thread and candidate.family == "heuristic" and not self._state.families
-        is_wanted = may_make_it and not (self._options.deterministic or self.was_cancelled)
-        return FIRST_PLAN - self.elapsed if is_wanted else -math.inf
+        more = 0.0 if self._state.families or self.deadline.was_cancelled else FIRST_PLAN
+        return self.deadline.remaining + more > self._state.verify_seconds
 
     def _until_limit(self, only_proofs: bool) -> float:
         """Until the last reports must have been taken in."""
-        remaining = self._deadline.remaining
+        remaining = self.deadline.remaining
         if self._options.deterministic and only_proofs:
             # What makes plans must come to its end; proofs get no more than the limit.
-            remaining = min(remaining, self._options.time_limit - self.elapsed)
+            remaining = min(remaining, self._options.time_limit - self.deadline.elapsed)
         return remaining - self._reserve - self._state.verify_seconds

@@ -57,7 +57,7 @@ def idle(pool: WorkerPool) -> StopReason | None:
 
 def _limit(pool: WorkerPool) -> StopReason:
     """What stops those who are not done: the limit is of work where the plan does not depend on them."""
-    if pool.clock.was_cancelled:
+    if pool.clock.deadline.was_cancelled:
         return "cancelled"
     return "work_limit" if pool.state.options.deterministic and proves_only(pool.unfinished) else "time_limit"
 
@@ -75,14 +75,7 @@ def is_decided(state: RunState, unfinished: Sequence[Candidate], ahead: Sequence
 
     Without a proof all that make plans must finish. With one there is no plan, or none is better, and of equals the one
     that stands first in the order of candidates is kept: only those that stand before the best can change it. When the
-    proof comes is a matter of load, the plan is not.
-
-    Parameters
-    ----------
-    state
-        What is known.
-    unfinished, ahead
-        As in :class:`stowplan.portfolio.run.worker_pool.WorkerPool`.
+    proof comes is a matter of load, the plan is not. ``unfinished`` and ``ahead`` are those of the worker pool.
     """
     if state.infeasible:
         return True

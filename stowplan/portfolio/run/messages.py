@@ -5,23 +5,19 @@ Messages are MessagePack with a length in front, over pipes.
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, Self
 
 import msgspec
 
 from stowplan import kinds
-from stowplan.child_process import write_encoded
 from stowplan.models.hint import Hint
 from stowplan.portfolio.context import Context, Options, Report
 from stowplan.portfolio.kind import kind
 
-#: Worker messages that wait at most. A candidate that reports faster than plans are verified waits itself.
-QUEUE_SIZE = 64
+#: A candidate that returns this close to its end (seconds) was stopped by time: solvers look at the clock now and then.
+_CLOSE = 0.05
 
 
 class CandidateId(msgspec.Struct, frozen=True):
@@ -57,18 +53,16 @@ class Job(msgspec.Struct, tag="job"):
     """Nothing is left to find, and the run waits for others: the candidate returns at once."""
 
 
-class Incumbent(msgspec.Struct, tag="incumbent"):
-    """Parent to worker: the best plan and bound of all, and what else others hand on."""
+class News(msgspec.Struct, tag="news"):
+    """Parent to worker: the best plan and bound of all, what else others hand on, and what is left to do."""
 
     plan: bytes | None = None
     bound: int | None = None
     hint: bytes | None = None
     closed: bool = False
     """As in :class:`Job`."""
-
-
-class Stop(msgspec.Struct, tag="stop"):
-    """Parent to worker: the run is over. What the candidate still reports goes nowhere."""
+    is_over: bool = False
+    """The run is over: what the candidate still reports goes nowhere."""
 
 
 class Load(msgspec.Struct, tag="load"):
@@ -77,75 +71,11 @@ class Load(msgspec.Struct, tag="load"):
     candidate: CandidateId
 
 
-ToWorker = Job | Incumbent | Stop | Load
-
-
-class WorkerMessage(NamedTuple):
-    """A report of worker ``number``; None when its process has ended."""
-
-    number: int
-    report: Report | None
-
-
-MessageQueue = queue.Queue[WorkerMessage]
-
-
-class Turn:
-    """A candidate's turn in a process or a thread, as the run sees it.
-
-    Parameters
-    ----------
-    number
-        What its messages carry.
-    messages
-        Where its reports go.
-    """
-
-    def __init__(self, number: int, messages: MessageQueue):
-        self._number, self._messages = number, messages
-        self._is_unwanted = threading.Event()
-        """The run is over: what is still reported goes nowhere."""
-
-    def post(self, report: Report | None) -> None:
-        """Hand a report on, None for the end of a process; waits where those before it have not been taken."""
-        while not self._is_unwanted.is_set():
-            with contextlib.suppress(queue.Full):
-                self._messages.put(WorkerMessage(self._number, report), timeout=0.1)
-                return
-
-
-def write_message(stream: BinaryIO, message: object) -> None:
-    """Send one message.
-
-    Parameters
-    ----------
-    stream
-        A pipe; it is flushed.
-    message
-        To a worker one of :data:`ToWorker`, from it a :class:`Report`.
-
-    Raises
-    ------
-    OSError
-        Nobody reads at the other end.
-    """
-    write_encoded(stream, msgspec.msgpack.encode(message))
-
-
-#: A candidate that returns this close to its end (seconds) was stopped by time: solvers look at the clock now and then.
-_CLOSE = 0.05
+ToWorker = Job | News | Load
 
 
 class WorkerContext(Context):
-    """That of a run.
-
-    Parameters
-    ----------
-    job
-        What is to be done.
-    send
-        Takes the reports; called from the candidate's threads.
-    """
+    """That of a run; ``send`` takes the reports, and is called from the candidate's threads."""
 
     def __init__(self, job: Job, send: Callable[[Report], None]):
         self._kind = kinds.named(job.candidate.kind)
@@ -153,16 +83,8 @@ class WorkerContext(Context):
         self._end = job.end
         self._is_closed = job.closed
         self.send = send
-        self._incumbent: tuple[Any, int | None] = (self.start_plan, job.start_bound)
+        self._incumbent = (self.start_plan, job.start_bound)
         self._hints = tuple(map(Hint.decode, job.hints))
-
-    def incumbent(self) -> tuple[Any, int | None]:
-        """Best plan and bound of all candidates."""
-        return self._incumbent
-
-    def hints(self) -> tuple[Hint, ...]:
-        """All hints so far."""
-        return self._hints
 
     def closed(self) -> bool:
         """Whether time is up, the run is over, or waits for others alone."""
@@ -172,12 +94,10 @@ class WorkerContext(Context):
         """Seconds left."""
         return max(0.0, self._end - time.monotonic())
 
-    def end_now(self) -> None:
-        """The run is over."""
-        self._end = 0.0
-
-    def take(self, message: Incumbent) -> None:
-        """Take in what others have found."""
+    def take(self, message: News) -> None:
+        """Take in what others have found, and whether the run is over."""
+        if message.is_over:
+            self._end = 0.0
         if self.options.deterministic:
             return
         self._is_closed = message.closed
@@ -188,6 +108,6 @@ class WorkerContext(Context):
             self._hints = (*self._hints, Hint.decode(message.hint))
         self._incumbent = (plan, bound if message.bound is None else message.bound)
 
-    def last_word(self) -> str:
+    def last_word(self, waits: bool = False) -> Report:
         """The last report of a candidate that returned."""
-        return "stopped" if self.remaining() < _CLOSE else "done"
+        return Report("stopped" if self.remaining() < _CLOSE else "done", waits=waits)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from stowplan.compiled.library import trouble
-from stowplan.log import bounded, cut
+from stowplan.log import bounded
 from stowplan.models.hint import Hint
-from stowplan.portfolio.given import left_out
+from stowplan.portfolio.given import why_missing
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.call import Call
 from stowplan.portfolio.run.run import Run
 from stowplan.portfolio.run.state import RunState
-from stowplan.result import CandidateReport, Provenance, Result, Status, StopReason
+from stowplan.result import Provenance, Result, Status, StopReason
 from stowplan.version import versions
 
 
@@ -21,6 +21,7 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
     state, kind, problem = run.state, call.kind, call.problem
     _warn(run, call)
     baseline = state.baseline or kind.baseline
+    beside = dict.fromkeys((*call.starts, *kind.baseline_sources, *([] if call.baseline is None else [call.baseline])))
     return Result(
         kind=kind.name,
         plan=state.plan,
@@ -31,7 +32,7 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         verified=state.objective is not None,
         baseline_name=baseline,
         baseline=state.sources.get(baseline),
-        baselines={name: state.sources[name] for name in call.baselines if name in state.sources},
+        baselines={name: state.sources[name] for name in beside if name in state.sources},
         history=tuple(state.history),
         candidates=tuple(run.reports),
         provenance=_provenance(run, call),
@@ -98,27 +99,13 @@ def _warn(run: Run, call: Call) -> None:
     state = run.state
     if without_code := trouble(f"stowplan.portfolio.{call.kind.name}"):
         state.warnings.append(f"heuristics ran interpreted, many times slower: {without_code}")
-    if not call.warnings:
-        _warn_where_missing(state, run.reports)
+    name = state.baseline
+    if name is not None and name not in state.sources and not state.infeasible and not call.warnings:
+        state.warnings.append(why_missing(name, run.reports))
     if run.was_cut:
         again = " and ".join(f"{name}={value}" for name, value in (run.whole or {}).items() if call.keeper is None)
         again = f"; this plan is that of {again}" if again else ""
         state.warnings.append(f"a deterministic run was ended before its work was done: another run may differ{again}")
-
-
-def _warn_where_missing(state: RunState, reports: Sequence[CandidateReport]) -> None:
-    """Say in one line that the baseline that was named has no plan, and that the result is compared with nothing."""
-    name = state.baseline
-    if name is None or name in state.sources or state.infeasible:
-        return
-    maker = next((report for report in reports if report.name == name), None)
-    if maker is None:
-        why = "it has no valid plan for this problem"
-    elif maker.outcome in ("stopped", "skipped"):
-        why = "it was not done within the limit"
-    else:
-        why = cut(maker.note) or "it has no valid plan for this problem"
-    state.warnings.append(left_out(name, why))
 
 
 def _checkpoint(run: Run, chosen: Iterable[Candidate]) -> tuple[str | None, str]:

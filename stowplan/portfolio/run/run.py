@@ -38,23 +38,25 @@ def stages(work: float) -> list[float]:
     return [*itertools.takewhile(lambda stage: stage <= STAGE_PART * work, ladder), work]
 
 
+def stages_of(options: Options, candidates: Sequence[Candidate]) -> list[tuple[Options, Sequence[Candidate]]]:
+    """Options and candidates of each stage of a run: heuristics alone but for the last. Against the clock there is one."""
+    if not options.deterministic:
+        return [(options, candidates)]
+    early = [candidate for candidate in candidates if candidate.family in ("heuristic", "baseline")]
+    names = tuple(candidate.name for candidate in early if not candidate.makes_baseline)
+    *works, whole = stages(options.extent) if names else [options.extent]
+    told = (msgspec.structs.replace(options, work_limit=work, candidates=names) for work in works)
+    return [*((options, early) for options in told), (msgspec.structs.replace(options, work_limit=whole), candidates)]
+
+
 class Run:
-    """One run. Call :meth:`run` once.
+    """One run of candidates, most useful first; it adds what it finds to ``state``. Call :meth:`run` once.
 
     A deterministic one has stages, of heuristics alone but for the last, each from the best plan of those before: what is then
     proven ends at once. Where time is up, the plan is that of the last stage that was done, for when a candidate is stopped is
     a matter of load.
 
-    Parameters
-    ----------
-    state
-        What is known; the run adds to it.
-    candidates
-        What to run, most useful first.
-    options, deadline
-        Those of the run, which may be shorter than the call's.
-    criterion
-        The caller's own.
+    ``options`` and ``deadline`` are the run's, which may be shorter than the call's, and ``criterion`` is the caller's.
     """
 
     def __init__(
@@ -69,32 +71,18 @@ class Run:
         self.reports: list[CandidateReport] = []
         self.whole: dict[str, Any] | None = None
         """Options that make the plan again, where time was up before all work was done; empty where nothing was."""
-        self._candidates, self._options, self._deadline = candidates, options, deadline
-        self._clock = Clock(state, options, deadline)
+        self._options, self._deadline = options, deadline
+        self._clock = Clock(state, options, deadline, candidates)
         self._reason = criteria.first_of(criteria.proven, criteria.asked(criterion), criteria.out_of_time, criteria.idle)
         self._first_bounds, self._bounding = iter(state.kind.first_bounds(state.problem)), 0.0
-        self._stages = stages(options.extent) if options.deterministic else [options.extent]
-        if not any(candidate.family == "heuristic" for candidate in candidates):
-            del self._stages[:-1]
-        self._pool = self._next_pool()
+        self._stages = stages_of(options, candidates)
+        self._pool = WorkerPool(state, self._clock, *self._stages.pop(0))
 
     def run(self, starts: Mapping[str, Start]) -> StopReason:
-        """Run until there is nothing to gain, to wait for, or no time left.
+        """Run from plans at hand, by source, until there is nothing to gain or to wait for, or no time left.
 
-        Parameters
-        ----------
-        starts
-            Plans at hand, by source.
-
-        Returns
-        -------
-        StopReason
-            Why the run ended; Ctrl-C is one of the reasons. ``state`` and ``reports`` have the rest.
-
-        Raises
-        ------
-        Exception
-            Whatever ``on_progress`` or the caller's criterion raises. No worker is left running.
+        Returns why the run ended; Ctrl-C is one of the reasons. ``state`` and ``reports`` have the rest. Raises whatever
+        ``on_progress`` or the caller's criterion raises. No worker is left running.
         """
         state, reason = self.state, None
         LOGGER.info(
@@ -110,8 +98,8 @@ class Run:
             reason = "cancelled"
         finally:
             self._close_pool(reason)
-        objective, bound = state.words(state.objective), state.words(state.bound)
-        LOGGER.info("run ended by %s after %.3f s: objective %s, bound %s", reason, self._clock.elapsed, objective, bound)
+        known = state.words(state.objective), state.words(state.bound)
+        LOGGER.info("run ended by %s after %.3f s: objective %s, bound %s", reason, self._deadline.elapsed, *known)
         return reason
 
     @property
@@ -124,10 +112,11 @@ class Run:
     def _run(self, starts: Mapping[str, Start]) -> StopReason:
         state, is_deterministic = self.state, self._options.deterministic
         # Verifying the simplest plan may take longer than they need for a better one; a given plan is worth the time.
-        if not is_deterministic and self._pool.is_next_ready and len(starts) <= 1:
+        at_work = self._pool.at_work
+        if not is_deterministic and at_work and at_work[0].in_thread and len(starts) <= 1:
             self._pool.start_waiting()
         self._offer_starts(starts)
-        if not self._pool.at_work:
+        if not at_work:
             return state.closed() or "candidates_done"
         # Later ones would come with the load of the machine.
         while is_deterministic and self._offer_first_bound():
@@ -139,7 +128,7 @@ class Run:
             done = {"work_limit": stage.work_limit, "candidates": [*stage.candidates]}
             known = state.plans_known()
             self._close_pool(reason)
-            self._pool = self._next_pool(self._pool.started)
+            self._pool = WorkerPool(state, self._clock, *self._stages.pop(0))
         if reason != "cancelled" and self.was_cut:
             self.whole = done
             # Without any, one that another run may not find is better than none.
@@ -168,18 +157,6 @@ class Run:
             time.sleep(max(0.0, self._clock.time_left(pool.at_work)))
         elif pool.has_news or not self._offer_first_bound():
             pool.take_messages()
-
-    def _next_pool(self, started: int = 0) -> WorkerPool:
-        """The candidates of the next stage, after so many workers."""
-        candidates, options = self._candidates, self._options
-        if options.deterministic:
-            options = msgspec.structs.replace(options, work_limit=self._stages[0])
-        del self._stages[0]
-        if self._stages:
-            candidates = [candidate for candidate in candidates if candidate.family in ("heuristic", "baseline")]
-            names = (candidate.name for candidate in candidates if not candidate.makes_baseline)
-            options = msgspec.structs.replace(options, candidates=(*names,))
-        return WorkerPool(self.state, self._clock, options, candidates, started)
 
     def _close_pool(self, reason: StopReason | None) -> None:
         """End the workers of a stage, and add what they found to the reports of those before."""

@@ -6,9 +6,10 @@ is no bound.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,8 +19,7 @@ from stowplan.models.hint import Hint
 from stowplan.models.verification import Verification
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, check
-from stowplan.result import HistoryEntry, Progress, StopReason
-from stowplan.stop import is_within
+from stowplan.result import HistoryEntry, Progress, StopReason, is_within
 
 
 class Start(NamedTuple):
@@ -82,6 +82,8 @@ class RunState:
     warnings: list[str] = field(default_factory=list)
     cut_short: bool = False
     """Whether a deterministic run lacked time for something on which its plan depends."""
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    """Of workers, in the order in which they start."""
     _verified: deque[float] = field(default_factory=lambda: deque(maxlen=5))
     """Seconds that verifying the latest plans took."""
     _refuted: set[str] = field(default_factory=set)
@@ -140,38 +142,28 @@ class RunState:
     def offer_plan(
         self, plan: Any, source: str, order: tuple[int, int], checked: Verification[Any] | None = None
     ) -> str | None:
-        """Verify a plan and keep it if it is the best.
+        """Verify a plan, keep it if it is the best, and return what is wrong with it, None where nothing is.
 
-        Parameters
-        ----------
-        plan
-            Anything; what is no plan of the kind is a violation.
-        source
-            What made it.
-        order
-            See :attr:`Best.order`.
-        checked
-            What the verifier said of it, where it has been asked.
-
-        Returns
-        -------
-        str or None
-            What is wrong with it, None where nothing is.
+        It may be anything: what is no plan of the kind is a violation. ``source`` is what made it, ``order`` as in
+        :attr:`Best.order`, ``checked`` what the verifier said of it, where it has been asked.
         """
-        verification = checked or self._verify(plan)
-        objective = verification.objective
-        if not verification.ok or objective is None:
-            violations = "; ".join(verification.lines[:3])
+        if checked is None:
+            began = time.monotonic()
+            checked = check(self.kind, self.problem, plan)
+            self._verified.append(time.monotonic() - began)
+        objective = checked.objective
+        if not checked.ok or objective is None:
+            violations = "; ".join(checked.lines[:3])
             LOGGER.info("plan of %s failed verification: %s", source, cut(violations))
             return violations
         self.sources[source] = min(objective, self.sources.get(source, objective))
         if self.on_plan is not None:
-            self.on_plan(plan, verification)
-        if self.best is None or self._is_better((objective, verification.tie_break), source, order, self.best):
+            self.on_plan(plan, checked)
+        if self.best is None or self._is_better((objective, checked.tie_break), source, order, self.best):
             what = "first" if self.best is None else "better" if objective < self.best.objective else "preferred"
             LOGGER.info("%s plan %s by %s after %.3f s", what, self.words(objective), source, self.deadline.elapsed)
             finished = self.kind.finish(self.problem, plan, objective)
-            self.best = Best(finished, objective, source, order, verification, self.deadline.elapsed)
+            self.best = Best(finished, objective, source, order, checked, self.deadline.elapsed)
             if self.infeasible:
                 self.infeasible = False
                 self.warnings.append(f"a candidate called the problem infeasible, but a plan of {source} is valid")
@@ -181,13 +173,6 @@ class RunState:
         else:
             LOGGER.debug("plan %s by %s is no better", self.words(objective), source)
         return None
-
-    def _verify(self, plan: Any) -> Verification[Any]:
-        began = time.monotonic()
-        try:
-            return check(self.kind, self.problem, plan)
-        finally:
-            self._verified.append(time.monotonic() - began)
 
     def _is_better(self, values: tuple[int, int], source: str, order: tuple[int, int], best: Best) -> bool:
         known = best.objective, best.check.tie_break
@@ -209,14 +194,9 @@ class RunState:
     # ----------------------------------------------------------------------------------------------------------- proofs
 
     def offer_bound(self, bound: int, source: str) -> None:
-        """Take a bound in, unless a plan shows that it is none.
+        """Take in that no valid plan costs less (in the kind's unit), unless there is one that does.
 
-        Parameters
-        ----------
-        bound
-            In the kind's unit: no valid plan is said to cost less.
-        source
-            Who says so. One whose bound was refuted is not believed again.
+        A source whose bound was refuted is not believed again.
         """
         if source in self._refuted:
             return
@@ -229,19 +209,9 @@ class RunState:
             LOGGER.info("bound %s by %s after %.3f s", self.words(bound), source, self.deadline.elapsed)
 
     def offer_infeasibility(self, source: str, why: dict[str, Any] | None = None) -> bool:
-        """Take in that there is no plan, unless there is one.
+        """Take in that there is no plan, unless there is one; returns whether it was taken in.
 
-        Parameters
-        ----------
-        source
-            Who says so.
-        why
-            Details for the result; those of the first proof are kept.
-
-        Returns
-        -------
-        bool
-            Whether it was taken in.
+        ``why`` are details for the result; those of the first proof are kept.
         """
         if self.best is None:
             self.infeasible = True

@@ -14,13 +14,13 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from typing import NamedTuple
 
 from stowplan.child_process import child_environment
 from stowplan.portfolio.run.messages import CandidateId
-from stowplan.portfolio.run.worker_process import Assignment, WorkerProcess
+from stowplan.portfolio.run.worker_process import ProcessTurn, WorkerProcess
 from stowplan.process_memory import resident
 
 #: Set to 0 to start every worker anew, and keep none.
@@ -28,7 +28,6 @@ KEEP = "STOWPLAN_KEEP_WORKERS"
 
 #: Seconds that a run waits at its limit for candidates to return by themselves, and that they have then; then they are killed.
 STOP_SECONDS, LINGER_SECONDS = 0.1, 2.0
-
 
 #: Set and changed while a test process runs, and of no matter to a worker: it would make every warm one another's.
 _PASSING = "PYTEST_CURRENT_TEST"
@@ -43,10 +42,7 @@ class Start(NamedTuple):
 
 
 class WarmWorkers:
-    """The workers of this process that wait for jobs.
-
-    Threads may use it side by side.
-    """
+    """The workers of this process that wait for jobs. Threads may use it side by side."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,99 +65,75 @@ class WarmWorkers:
     def get(self, candidate: CandidateId, *, fresh: bool = False, most_bytes: int | None = None) -> WorkerProcess:
         """A process that waits for a job: one that has run this candidate before, or another, or a new one.
 
-        Parameters
-        ----------
-        candidate
-            Which it is for.
-        fresh
-            Whether it must be a new one.
-        most_bytes
-            Memory that it may hold already, unless it is new.
-
-        Raises
-        ------
-        OSError
-            The system has no room for another process.
+        Unless it is new, as it must be where ``fresh``, it holds no more than ``most_bytes`` of memory. Raises OSError where
+        the system has no room for another process.
         """
-        start = _start_of()
-        if not fresh:
-            with self._lock:
-                fit = [process for process in self._waiting if self._made[process] == start and process.is_alive]
-                if most_bytes is not None:
-                    fit = [process for process in fit if resident(process.pid) <= most_bytes]
-                if fit:
-                    best = max(fit, key=lambda process: candidate in process.candidates)
-                    self._waiting.remove(best)
-                    return best
-        return self._start(start)
+        with self._lock:
+            fit = [] if fresh else self._fitting()
+            if most_bytes is not None:
+                fit = [process for process in fit if resident(process.pid) <= most_bytes]
+            if fit:
+                best = max(fit, key=lambda process: candidate in process.candidates)
+                self._waiting.remove(best)
+                return best
+        return self._start()
 
     def is_ready(self, candidate: CandidateId) -> bool:
         """Whether a process waits that has run this candidate before, and would be given for it now."""
-        start = _start_of()
         with self._lock:
-            fit = [process for process in self._waiting if process.has_run and candidate in process.candidates]
-            return any(self._made[process] == start and process.is_alive for process in fit)
+            return any(process.has_run and candidate in process.candidates for process in self._fitting())
 
     def prepare(self, *candidates: CandidateId) -> None:
         """Start a process that loads what these candidates need, for a run that is to come; none where none are kept."""
         if os.environ.get(KEEP) == "0":
             return
         with contextlib.suppress(OSError):
-            process = self._start(_start_of())
+            process = self._start()
             for candidate in candidates:
                 process.load(candidate)
             process.was_kept = True
             self._keep(process)
 
-    def finish(self, assignments: Iterable[Assignment], *, at_limit: bool, are_awaited: bool = False) -> None:
+    def finish(self, turns: Iterable[ProcessTurn], *, at_limit: bool, are_awaited: bool = False) -> None:
         """End of a run: those that stop are kept, the others killed in a while and, where calls are likely, replaced.
 
-        Parameters
-        ----------
-        assignments
-            All of the run.
-        at_limit
-            Whether they should have returned by now, and have :data:`STOP_SECONDS` more. Where a run ends sooner, none is
-            waited for. Those that still import what they need, or look at the clock seldom, have :data:`LINGER_SECONDS` for
-            that, and are there for the next call: to load everything anew takes as long.
-        are_awaited
-            Whether they have :data:`STOP_SECONDS` to return even where a run ends sooner: a call that comes at once then has
-            them, and starts no others.
+        Those that should have returned by now, ``at_limit``, have :data:`STOP_SECONDS` more. Where a run ends sooner, only
+        those that ``are_awaited`` have: a call that comes at once then has them, and starts no others. Those that still import
+        what they need, or look at the clock seldom, have :data:`LINGER_SECONDS` for that, and are there for the next call: to
+        load everything anew takes as long.
         """
-        current = [assignment for assignment in assignments if assignment.is_current]
-        for assignment in current:
-            assignment.stop()
+        current = [turn for turn in turns if turn.is_current]
+        for turn in current:
+            turn.stop()
         end = time.monotonic() + STOP_SECONDS
-        for assignment in current:
+        for turn in current:
             if (at_limit or are_awaited) and self._keeps:
-                assignment.is_over.wait(max(0.0, end - time.monotonic()))
-        lingering = [assignment for assignment in current if self._keeps and not assignment.is_over.is_set()]
-        self._end([assignment for assignment in current if assignment not in lingering], self._closes)
+                turn.is_over.wait(max(0.0, end - time.monotonic()))
+        lingering = [turn for turn in current if self._keeps and not turn.is_over.is_set()]
+        self._end([turn for turn in current if turn not in lingering], self._closes)
         if lingering:
             timer = threading.Timer(LINGER_SECONDS, self._end, (lingering, self._closes))
             timer.daemon = True
             timer.start()
         self._trim()
 
-    def _end(self, assignments: list[Assignment], closes: int) -> None:
-        """Kill processes that are still these candidates'; none takes their place where all were ended since."""
-        gone = [assignment.process for assignment in assignments if assignment.is_current]
-        for process in gone:
-            process.kill()
-        for process in gone:
-            self._drop(process)
-        if closes == self._closes:
-            self._replace(gone)
+    def _end(self, turns: list[ProcessTurn], closes: int) -> None:
+        """Kill processes that are still these candidates'; where they were not all closed since, others take their place.
+
+        Those load what these had, where this process calls again and again.
+        """
+        gone = [turn.process for turn in turns if turn.is_current]
+        self._drop(gone)
+        if closes == self._closes and self._runs > 1 and self._keeps:
+            for process in gone:
+                self.prepare(*process.candidates)
 
     def close(self) -> None:
         """End all workers that wait; those of later runs are new."""
         with self._lock:
             every, self._waiting = self._waiting, set()
             self._closes += 1
-        for process in every:
-            process.kill()
-        for process in every:
-            self._drop(process)
+        self._drop(every)
 
     def end(self) -> None:
         """This process ends."""
@@ -171,11 +143,19 @@ class WarmWorkers:
         for process in every:
             process.kill()
 
-    def _drop(self, process: WorkerProcess) -> None:
-        process.close()
-        with self._lock:
-            self._made.pop(process, None)
-            self._waiting.discard(process)
+    def _fitting(self) -> list[WorkerProcess]:
+        """Those that wait and are as a new one would be. The lock is held."""
+        start = _start_of()
+        return [process for process in self._waiting if self._made[process] == start and process.is_alive]
+
+    def _drop(self, processes: Collection[WorkerProcess]) -> None:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.close()
+            with self._lock:
+                self._made.pop(process, None)
+                self._waiting.discard(process)
 
     def _keep(self, process: WorkerProcess) -> None:
         """A process waits."""
@@ -187,32 +167,19 @@ class WarmWorkers:
 
     def _trim(self) -> None:
         """End those that are too many; first those that have ended, and those that no call like the last could use."""
-        start = _start_of()
         with self._lock:
-            is_useful = {process: self._made[process] == start for process in self._waiting if process.is_alive}
-            ordered = sorted(is_useful, key=lambda process: is_useful[process], reverse=True)
-            ended = [*(self._waiting - {*is_useful}), *ordered[self._most :]]
-            self._waiting -= {*ended}
-            ended += [
-                process
-                for process in self._made
-                if process.assignment is None and not process.is_alive and process not in ended
-            ]
-        for process in ended:
-            process.kill()
-            self._drop(process)
-
-    def _replace(self, gone: list[WorkerProcess]) -> None:
-        """Start others in place of those killed, and let them load what those had, where this process calls again and again."""
-        if self._runs < 2 or not self._keeps:
-            return
-        for process in gone:
-            self.prepare(*process.candidates)
+            fit = self._fitting()
+            kept = [*fit, *(process for process in self._waiting if process not in fit and process.is_alive)][: self._most]
+            ended = [process for process in self._waiting if process not in kept]
+            ended += [process for process in self._made if process.turn is None and not process.is_alive]
+            self._waiting = {*kept}
+        self._drop({*ended})
 
     # A process ends with the thread that has started it (PR_SET_PDEATHSIG): so that is one that lasts.
 
-    def _start(self, start: Start) -> WorkerProcess:
+    def _start(self) -> WorkerProcess:
         future: Future[WorkerProcess] = Future()
+        start = _start_of()
         with self._lock:
             if self._starter is None:
                 self._starter = threading.Thread(target=self._serve, daemon=True)
@@ -233,16 +200,11 @@ class WarmWorkers:
 
 
 def _start_of() -> Start:
-    return Start(sys.executable, os.getcwd(), _environment())
-
-
-def _environment() -> dict[str, str]:
-    environment = child_environment()
-    environment.pop(_PASSING, None)
+    """Of a process that is started now."""
     # One thread a process: the processes are what runs in parallel.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        environment.setdefault(name, "1")
-    return environment
+    environment = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1") | child_environment()
+    environment.pop(_PASSING, None)
+    return Start(sys.executable, os.getcwd(), environment)
 
 
 _own = WarmWorkers()

@@ -20,9 +20,9 @@ from typing import BinaryIO
 import msgspec
 
 from stowplan import kinds
-from stowplan.child_process import MOST_KEPT_MEMORY, begin, collect_seldom, light_imports, read_message
+from stowplan.child_process import MOST_KEPT_MEMORY, begin, collect_seldom, light_imports, read_message, write_encoded
 from stowplan.portfolio.context import Report
-from stowplan.portfolio.run.messages import Incumbent, Job, Load, Stop, ToWorker, WorkerContext, write_message
+from stowplan.portfolio.run.messages import Job, Load, ToWorker, WorkerContext
 from stowplan.process_memory import prefer_to_end, resident
 
 #: Seconds that a worker waits for a job before it ends.
@@ -33,13 +33,7 @@ OOM_SCORE = 500
 
 
 class Worker:
-    """One process: what comes in, what goes out, and the job at hand.
-
-    Parameters
-    ----------
-    incoming, outgoing
-        Pipes from and to the parent.
-    """
+    """One process: what comes in from the parent, what goes out to it, and the job at hand."""
 
     def __init__(self, incoming: BinaryIO, outgoing: BinaryIO):
         self._incoming, self._outgoing = incoming, outgoing
@@ -51,7 +45,7 @@ class Worker:
     def send(self, report: Report) -> None:
         """Report to the parent."""
         with self._lock:
-            write_message(self._outgoing, report)
+            write_encoded(self._outgoing, msgspec.msgpack.encode(report))
 
     def listen(self) -> None:
         """Take in what the parent says until it goes away; then end the process, whatever it is doing."""
@@ -69,14 +63,11 @@ class Worker:
                 try:
                     self._context = WorkerContext(message, self.send)
                 except Exception as error:
-                    self.send(Report("failed", text=f"{type(error).__name__}: {error}"))
+                    self.send(Report.failure(error))
                     return
             self._jobs.put(message)
         elif self._context is not None:
-            if isinstance(message, Incumbent):
-                self._context.take(message)
-            elif isinstance(message, Stop):
-                self._context.end_now()
+            self._context.take(message)
 
     def work(self) -> None:
         """Do jobs while there are any to come."""
@@ -106,13 +97,13 @@ class Worker:
                 function(problem, context)
         except BaseException as error:
             traceback.print_exc()
-            self.send(Report("failed", text=f"{type(error).__name__}: {error}"))
+            self.send(Report.failure(error))
             return False
         del problem
         waits = threading.active_count() == threads and not _has_children() and _environment() == self._environment
         waits = waits and resident(os.getpid()) <= MOST_KEPT_MEMORY
         self._context = None
-        self.send(Report(context.last_word(), waits=waits))
+        self.send(context.last_word(waits))
         return waits
 
 

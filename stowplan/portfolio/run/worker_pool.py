@@ -18,49 +18,34 @@ from stowplan.models import hint as hints
 from stowplan.portfolio.context import Options, Report
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.clock import Clock
-from stowplan.portfolio.run.memory_watch import watch
-from stowplan.portfolio.run.messages import QUEUE_SIZE, CandidateId, Incumbent, Job, MessageQueue, WorkerMessage
-from stowplan.portfolio.run.start_rule import Outcome, Started, StartRule
+from stowplan.portfolio.run.messages import CandidateId, Job, News
+from stowplan.portfolio.run.started import QUEUE_SIZE, MessageQueue, Started, Turn, WorkerMessage
 from stowplan.portfolio.run.state import RunState
 from stowplan.portfolio.run.warm_workers import workers
-from stowplan.portfolio.run.worker_process import Assignment
-from stowplan.portfolio.run.worker_thread import ThreadAssignment
-from stowplan.result import CandidateReport, StopReason
+from stowplan.portfolio.run.worker_process import ProcessTurn
+from stowplan.portfolio.run.worker_thread import ThreadTurn
+from stowplan.result import CandidateReport, Outcome, StopReason
 
 #: Seconds between two looks at the clock, at most.
 _TICK = 0.2
 
 
 class WorkerPool:
-    """The candidates of a run, or of a stage of it, and their workers.
+    """The candidates of a run, or of a stage of it, most useful first, and their workers.
 
-    Parameters
-    ----------
-    state
-        What is known; what workers report is added to it.
-    clock
-        Says how long workers may work.
-    options
-        What candidates are told.
-    candidates
-        Most useful first.
-    before
-        Workers of earlier stages of the run, whose plans go first where they are as good.
+    What workers report is added to ``state``. Candidates are told ``options``.
     """
 
-    def __init__(self, state: RunState, clock: Clock, options: Options, candidates: Sequence[Candidate], before: int = 0):
-        self._before = before
+    def __init__(self, state: RunState, clock: Clock, options: Options, candidates: Sequence[Candidate]):
         self.has_dropped = False
         """Whether there was no time to verify some plan."""
         self.state, self.clock, self.options = state, clock, options
-        self._waiting = list(candidates)
-        if self.options.deterministic:
-            # What makes plans must come to its end; what proves may use the time that is left.
-            self._waiting.sort(key=lambda candidate: candidate.proves_only)
-        self._workers: list[Started] = []
+        # What makes plans of a deterministic run must come to its end; what proves may use the time that is left.
+        self._waiting = sorted(candidates, key=lambda candidate: options.deterministic and candidate.proves_only)
+        self._workers: dict[int, Started] = {}
+        """By their numbers."""
         self._messages: MessageQueue = queue.Queue(QUEUE_SIZE)
         self._rejected: set[str] = set()
-        self._rule = StartRule(state.kind.name, candidates, options, clock)
         workers().begin_run(self.options.workers)
 
     @property
@@ -80,19 +65,9 @@ class WorkerPool:
         return [worker.candidate for worker in self._unfinished() if best is None or worker.number < best.order[0]]
 
     @property
-    def started(self) -> int:
-        """Workers so far, those of earlier stages included."""
-        return self._before + len(self._workers)
-
-    @property
     def is_idle(self) -> bool:
         """Whether no candidate runs and none may start."""
         return not self._busy() and not self._next_may_start()
-
-    @property
-    def is_next_ready(self) -> bool:
-        """Whether the next candidate begins at once: in a thread."""
-        return bool(self._waiting) and self._waiting[0].in_thread
 
     @property
     def has_news(self) -> bool:
@@ -100,17 +75,17 @@ class WorkerPool:
         return not self._messages.empty()
 
     def _unfinished(self) -> list[Started]:
-        return [worker for worker in self._workers if worker.ended is None or worker.outcome == "stopped"]
+        return [worker for worker in self._workers.values() if worker.ended is None or worker.outcome == "stopped"]
 
     def _busy(self) -> list[Started]:
-        return [worker for worker in self._workers if worker.ended is None]
+        return [worker for worker in self._workers.values() if worker.ended is None]
 
     # ----------------------------------------------------------------------------------------------------------- start
 
     def start_waiting(self) -> None:
         """Start candidates while there are places for them."""
         while len(self._busy()) < self.options.workers and self._next_may_start():
-            if self._rule.would_disturb(self._waiting[0], self._busy()):
+            if self.clock.would_disturb(self._waiting[0], self._busy()):
                 return
             candidate = self._waiting.pop(0)
             if not (candidate.makes_baseline and candidate.name in self.state.sources):
@@ -124,7 +99,7 @@ class WorkerPool:
         # Large ones take a moment to encode: before the clock is read.
         problem = b"" if candidate.in_thread else self._problem
         start_plan = self._first_plan if is_deterministic else self._best_plan()
-        seconds = self._rule.seconds(candidate, self._waiting)
+        seconds = self.clock.worker_seconds(candidate, self._waiting)
         job = Job(
             candidate=CandidateId.of(self.state.kind.name, candidate.name),
             options=self.options,
@@ -132,33 +107,36 @@ class WorkerPool:
             end=time.monotonic() + seconds,
             start_plan=start_plan,
             start_bound=None if is_deterministic else self.state.bound,
-            hints=self._hints,
+            # Of candidates there are none in a deterministic run.
+            hints=tuple(map(msgspec.json.encode, self.state.hints)),
             closed=self.state.is_needless(candidate),
         )
-        now = self.clock.elapsed
-        worker = Started(self.started, candidate, now, now + seconds)
-        self._workers.append(worker)
+        now = self.clock.deadline.elapsed
+        number = next(self.state.numbers)
+        worker = self._workers[number] = Started(number, candidate, Turn(number, self._messages), now, now + seconds)
         where = "thread" if candidate.in_thread else "process"
         LOGGER.debug("candidate %s started in a %s after %.3f s, for %.3g s", candidate.name, where, now, seconds)
-        self._assign(worker, job)
+        self._give_turn(worker, job)
 
-    def _assign(self, worker: Started, job: Job, *, fresh: bool = False) -> None:
+    def _give_turn(self, worker: Started, job: Job, *, fresh: bool = False) -> None:
         """Give a candidate a thread, or a process: one that waits, or a new one."""
         if worker.candidate.in_thread:
             load = partial(self.state.kind.function, worker.candidate.name)
-            worker.process = ThreadAssignment(worker.number, load, self.state.problem, job, self._messages)
+            worker.turn = ThreadTurn(worker.number, load, self.state.problem, job, self._messages)
             return
         limit = self.options.memory_limit
-        # What it holds from earlier jobs counts, so that it must not be much.
-        most = None if limit is None else limit // 2
         try:
-            process = workers().get(job.candidate, fresh=fresh, most_bytes=most)
+            # What it holds from earlier jobs counts, so that it must not be much.
+            process = workers().get(job.candidate, fresh=fresh, most_bytes=None if limit is None else limit // 2)
         except OSError as error:
             self._end(worker, "failed", f"could not be started: {error}")
             return
-        worker.process = process.assign(worker.number, job, self._messages)
+        worker.turn = turn = process.assign(worker.number, job, self._messages)
         if limit is not None:
-            watch.add(worker.process, limit)
+            # Not at the top: most runs have no limit.
+            from stowplan.memory_watch import watch
+
+            watch.add(turn, limit)
 
     @cached_property
     def _problem(self) -> bytes:
@@ -169,32 +147,21 @@ class WorkerPool:
         """What the first worker started from: all start from it in a deterministic run."""
         return self._best_plan()
 
-    @property
-    def _hints(self) -> tuple[bytes, ...]:
-        """All hints so far; of candidates there are none in a deterministic run."""
-        return tuple(map(msgspec.json.encode, self.state.hints))
-
     def _best_plan(self) -> bytes | None:
         return None if self.state.best is None else msgspec.json.encode(self.state.best.plan)
 
     # ---------------------------------------------------------------------------------------------------------- report
 
-    def _tell_others(self, finder: Started, message: Incumbent) -> None:
+    def _tell_others(self, finder: Started, message: News) -> None:
         """Tell workers of what one has found, but not that one."""
         if not self.options.deterministic:
             for worker in self._busy():
-                if worker is not finder and worker.process is not None:
+                if worker is not finder:
                     is_needless = self.state.is_needless(worker.candidate)
-                    worker.process.tell(msgspec.structs.replace(message, closed=is_needless))
+                    worker.turn.tell(msgspec.structs.replace(message, closed=is_needless))
 
     def take_messages(self, wait: bool = True) -> None:
-        """Take in what workers have reported.
-
-        Parameters
-        ----------
-        wait
-            Whether to wait a little where there is nothing yet.
-        """
+        """Take in what workers have reported; where there is nothing yet, ``wait`` a little for it."""
         messages: list[WorkerMessage] = []
         try:
             timeout = max(0.001, min(_TICK, self.clock.time_left(self.at_work))) if wait and self._busy() else 0.0
@@ -206,32 +173,32 @@ class WorkerPool:
             pass
         latest = {(number, report.source): report for number, report in messages if report and report.what == "plan"}
         for number, report in messages:
-            worker = self._workers[number - self._before]
+            worker = self._workers[number]
             if report is None:
                 self._take_end(worker)
-            elif report.what == "plan" and report.plan is not None:
+            elif report.what == "plan":
                 worker.plans += 1
                 worker.is_heard = True
                 # Only the latest plan of a source is worth the time; but which one that is, is a matter of load.
                 if self.options.deterministic or report is latest[number, report.source]:
-                    self._take_plan(worker, report.plan, report.source)
+                    self._take_plan(worker, report.data, report.source)
             else:
                 self._take_report(worker, report)
 
     def _take_end(self, worker: Started) -> None:
         """The process is gone; before its last report or after it."""
-        lost = None if worker.process is None else worker.process.lost_job
-        if worker.ended is None and lost is not None:
+        if worker.ended is not None:
+            return
+        if worker.turn.lost_job is not None:
             # It had waited since an earlier run, and somebody has ended it in the meantime.
-            self._assign(worker, lost, fresh=True)
-        elif worker.ended is None:
+            self._give_turn(worker, worker.turn.lost_job, fresh=True)
+        else:
             # Who ends a run may signal its workers, too, and one that has just begun does not withstand that yet.
-            outcome: Outcome = "stopped" if self.clock.was_cancelled else "failed"
-            self._end(worker, outcome, "" if worker.process is None else worker.process.cause_of_death())
+            self._end(worker, "stopped" if self.clock.deadline.was_cancelled else "failed", worker.turn.cause_of_death())
 
     def _end(self, worker: Started, outcome: Outcome, why: str = "") -> None:
         """Note that a candidate has come to its end; of one that failed, why."""
-        worker.ended, worker.outcome = self.clock.elapsed, outcome
+        worker.ended, worker.outcome = self.clock.deadline.elapsed, outcome
         name, seconds = worker.candidate.name, worker.ended - worker.began
         if why:
             worker.note(why)
@@ -261,26 +228,26 @@ class WorkerPool:
         if worker.objective is None or self.state.sources[source] < worker.objective:
             worker.objective = self.state.sources[source]
         if self.state.best is not before:
-            self._tell_others(worker, Incumbent(plan=self._best_plan()))
+            self._tell_others(worker, News(plan=self._best_plan()))
 
     def _take_report(self, worker: Started, report: Report) -> None:
         # Solvers may work to the end and find nothing better; a heuristic that found nothing has not come to its first plan.
         worker.is_heard = worker.is_heard or report.what != "stopped" or worker.candidate.family != "heuristic"
-        if report.what == "bound" and report.bound is not None:
+        if report.what == "bound":
             before = self.state.bound
             self.state.offer_bound(report.bound, report.source)
             worker.bound = report.bound if worker.bound is None else max(worker.bound, report.bound)
             if self.state.bound != before:
-                self._tell_others(worker, Incumbent(bound=self.state.bound))
+                self._tell_others(worker, News(bound=self.state.bound))
         elif report.what == "no_plan":
             self.state.without_plan.add(report.source)
         elif report.what == "evidence":
-            self.state.evidence.append(report.evidence or b"")
+            self.state.evidence.append(report.data)
         elif report.what == "infeasible":
             if not self.state.offer_infeasibility(report.source, report.why):
                 worker.outcome = "rejected"
-        elif report.what == "hint" and report.hint is not None:
-            self._take_hint(worker, report.hint)
+        elif report.what == "hint":
+            self._take_hint(worker, report.data)
         elif report.what == "follows":
             self.state.guides |= {report.text: None}
         elif report.what == "note":
@@ -303,46 +270,40 @@ class WorkerPool:
             return
         if not self.options.deterministic:
             self.state.hints.append(hint)
-            self._tell_others(worker, Incumbent(hint=data))
+            self._tell_others(worker, News(hint=data))
 
     # ------------------------------------------------------------------------------------------------------------- end
 
     def end_overdue(self) -> None:
         """End workers that have not stopped in time while others wait for their place."""
         for worker in self._busy() if self._waiting else ():
-            if self.clock.elapsed > worker.until + self.clock.last_report_seconds() and worker.process is not None:
-                worker.process.kill()
+            if self.clock.deadline.elapsed > worker.until + self.clock.last_report_seconds():
+                worker.turn.kill()
                 self._end(worker, worker.outcome)
 
     def close(self, reason: StopReason | None) -> list[CandidateReport]:
         """End all workers, and warn of those that failed or were never heard of.
 
-        Parameters
-        ----------
-        reason
-            Why the run ends; None where something went wrong.
-
-        Returns
-        -------
-        list of CandidateReport
-            Of the candidates in the order in which they started, then of those that did not.
+        ``reason`` is why the run ends, None where something went wrong. The reports are of the candidates in the order in which
+        they started, then of those that did not.
         """
-        is_early = self.state.closed() is not None and not self.clock.was_cancelled
-        every = [worker.process for worker in self._workers if worker.process is not None]
-        for assignment in every:
-            if isinstance(assignment, ThreadAssignment):
-                assignment.stop()
+        is_early = self.state.closed() is not None and not self.clock.deadline.was_cancelled
+        turns = [worker.turn for worker in self._workers.values()]
+        for turn in turns:
+            if isinstance(turn, ThreadTurn):
+                turn.stop()
         # Deterministic runs of small problems end by a proof with most candidates at work, and come one after the other.
-        processes = [assignment for assignment in every if isinstance(assignment, Assignment)]
+        processes = [turn for turn in turns if isinstance(turn, ProcessTurn)]
         workers().finish(processes, at_limit=not is_early, are_awaited=self.options.deterministic)
-        for worker in self._workers:
+        for worker in self._workers.values():
             if worker.bound is not None and self.state.best is not None and worker.bound > self.state.best.objective:
                 worker.note(f"claimed a bound of {worker.bound}")
                 worker.bound, worker.outcome = None, "rejected"
-        reports = [worker.report(self.clock.elapsed) for worker in self._workers]
-        for worker in self._busy():
-            LOGGER.debug("candidate %s stopped with the run", worker.candidate.name)
-        self._warn_of_failures()
+            if worker.ended is None:
+                LOGGER.debug("candidate %s stopped with the run", worker.candidate.name)
+            if worker.outcome == "failed":
+                why = worker.notes[-1] if worker.notes else "for no known reason"
+                self.state.warnings.append(cut(f"the candidate {worker.candidate.name} failed: {why}"))
         had_its_time = self.state.closed() is None and reason != "criterion"
         if had_its_time:
             self._warn_of_the_unheard()
@@ -350,18 +311,11 @@ class WorkerPool:
         skipped = (
             CandidateReport(candidate.name, None, None, 0.0, "skipped", note, candidate.family) for candidate in self._waiting
         )
-        return [*reports, *skipped]
-
-    def _warn_of_failures(self) -> None:
-        """Name those that failed, with the last thing that is known of them."""
-        for worker in self._workers:
-            if worker.outcome == "failed":
-                reason = worker.notes[-1] if worker.notes else "for no known reason"
-                self.state.warnings.append(cut(f"the candidate {worker.candidate.name} failed: {reason}"))
+        return [*(worker.report(self.clock.deadline.elapsed) for worker in self._workers.values()), *skipped]
 
     def _warn_of_the_unheard(self) -> None:
         """Name those of which nothing came: what is best of the others says nothing of them."""
-        unheard = [worker.candidate for worker in self._workers if worker.outcome == "stopped" and not worker.is_heard]
+        unheard = [worker.candidate for worker in self._workers.values() if worker.outcome == "stopped" and not worker.is_heard]
         unheard += self._waiting
         # A deterministic run does all the work for its plan; proofs have what time is left.
         # Of the baseline there is a warning of its own.
@@ -371,5 +325,5 @@ class WorkerPool:
             if not candidate.makes_baseline and not (self.options.deterministic and candidate.proves_only)
         ]
         if names:
-            when = "before the run was cancelled" if self.clock.was_cancelled else "within the limit"
+            when = "before the run was cancelled" if self.clock.deadline.was_cancelled else "within the limit"
             self.state.warnings.append(f"{', '.join(names)}: no report {when}")

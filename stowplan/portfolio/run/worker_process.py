@@ -12,103 +12,59 @@ import msgspec
 
 from stowplan.child_process import ChildProcess, describe_end
 from stowplan.portfolio.context import Report
-from stowplan.portfolio.run.messages import (
-    CandidateId,
-    Incumbent,
-    Job,
-    Load,
-    MessageQueue,
-    Stop,
-    ToWorker,
-    Turn,
-)
+from stowplan.portfolio.run.messages import CandidateId, Job, Load, News, ToWorker
+from stowplan.portfolio.run.started import MessageQueue, Turn
 
 #: Seconds to wait for a thread whose process has ended.
 _JOIN = 0.2
 
 
-class Assignment(Turn):
+class ProcessTurn(Turn):
     """A candidate's turn in a worker process, which may go on to another when it is over (:meth:`WorkerProcess.assign`)."""
 
     def __init__(self, process: WorkerProcess, number: int, job: Job, messages: MessageQueue):
         super().__init__(number, messages)
-        self.process = process
+        self.process, self.pid = process, process.pid
         self.is_over = threading.Event()
         """Nothing more will be heard of it: the process has ended, or waits for another job."""
-        self._job: Job | None = job
-        self.killed_for = ""
-        """Why it was killed, where that is known."""
-
-    @property
-    def pid(self) -> int:
-        """Number of the process."""
-        return self.process.pid
+        self._killed_for = ""
+        # One that is new has not ended while it waited.
+        self.lost_job = job if process.was_kept else None
 
     @property
     def is_current(self) -> bool:
         """Whether the process is still this candidate's, be it dead or alive."""
-        return self.process.assignment is self
+        return self.process.turn is self
 
-    @property
-    def lost_job(self) -> Job | None:
-        """The job, of a process that ended while it waited, before it began: another may do it."""
-        return self._job if self.process.was_kept else None
-
-    def tell(self, message: Incumbent | Stop) -> None:
-        """Tell the candidate what others have found, if it is still its turn; returns at once."""
+    def tell(self, message: News) -> None:
+        """Let the candidate know something, if it is still its turn; returns at once."""
         with self.process.lock:
             if self.is_current:
                 self.process.put(message)
 
-    def stop(self) -> None:
-        """Ask the candidate to return; what it still reports goes nowhere. ``is_over`` says when it has."""
-        self._is_unwanted.set()
-        self.tell(Stop())
-
-    def kill(self) -> None:
-        """End the candidate and whatever it has started, whatever it is doing."""
-        if self.is_current:
-            self.process.kill()
-
-    def end_for(self, why: str) -> None:
-        """Kill it, if it is still at work, and let this be the cause of its death."""
+    def kill(self, why: str = "") -> None:
+        """End the candidate, if it is still its turn, and what it has started; ``why`` is then the cause of its death."""
         with self.process.lock:
             if self.is_current:
-                self.killed_for = why
+                self._killed_for = why
                 self.process.kill()
 
     def cause_of_death(self) -> str:
         """How a process ended that has closed its end of the pipe without a last report."""
-        return self.killed_for or describe_end(self.process.end())
-
-    def post(self, report: Report | None) -> None:
-        """Hand a report on, but that the candidate has begun: then its job is not lost with the process."""
-        if report is not None and report.what == "started":
-            self._job = None
-        else:
-            super().post(report)
+        return self._killed_for or describe_end(self.process.end())
 
 
 class WorkerProcess(ChildProcess):
     """A process of :mod:`stowplan.portfolio.run.worker`, and the two threads that write to it and read from it.
 
-    Parameters
-    ----------
-    environment
-        Its environment.
-    on_waiting
-        Called with this process, from a thread of its own, when it waits for another job.
-
-    Raises
-    ------
-    OSError
-        The system has no room for another process.
+    ``on_waiting`` is called with it, from a thread of its own, when it waits for another job. Raises OSError where the system
+    has no room for another process.
     """
 
     def __init__(self, environment: dict[str, str], on_waiting: Callable[[WorkerProcess], None]):
         super().__init__("stowplan.portfolio.run.worker", str(os.getpid()), environment=environment)
         self._on_waiting = on_waiting
-        self.assignment: Assignment | None = None
+        self.turn: ProcessTurn | None = None
         self.was_kept = False
         """Whether it has had a job before, or waited for one."""
         self.has_run = False
@@ -122,21 +78,13 @@ class WorkerProcess(ChildProcess):
         for thread in self._threads:
             thread.start()
 
-    def assign(self, number: int, job: Job, messages: MessageQueue) -> Assignment:
-        """Give a job to a process that waits for one.
-
-        Parameters
-        ----------
-        number
-            What the candidate's messages carry.
-        messages
-            Where its reports go; when the process ends, a message comes that has none.
-        """
+    def assign(self, number: int, job: Job, messages: MessageQueue) -> ProcessTurn:
+        """Give a job to a process that waits for one; when the process ends, a message comes that has no report."""
         with self.lock:
-            assignment = self.assignment = Assignment(self, number, job, messages)
+            turn = self.turn = ProcessTurn(self, number, job, messages)
             self.candidates.add(job.candidate)
             self.put(job)
-        return assignment
+        return turn
 
     def load(self, candidate: CandidateId) -> None:
         """Have it import what a candidate needs while it waits."""
@@ -149,8 +97,8 @@ class WorkerProcess(ChildProcess):
 
     def close(self) -> None:
         """Kill the process, wait for its end, and free what it took here."""
-        if self.assignment is not None:
-            self.assignment.stop()
+        if self.turn is not None:
+            self.turn.stop()
         self.end()
         self._unsent.put(None)
         for thread in self._threads:
@@ -173,22 +121,24 @@ class WorkerProcess(ChildProcess):
         except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
             self._post(Report("failed", text=f"sent what is no message: {error}"))
             self.kill()
-        if self.assignment is not None:
-            self.assignment.is_over.set()
+        if self.turn is not None:
+            self.turn.is_over.set()
         self._post(None)
 
     def _take(self, report: Report) -> None:
-        assignment = self.assignment
+        turn = self.turn
         if report.waits:
             # Before the last report is heard, so that whoever is started next can have this process.
             with self.lock:
-                self.assignment, self.was_kept, self.has_run = None, True, True
+                self.turn, self.was_kept, self.has_run = None, True, True
             self._on_waiting(self)
-        if assignment is not None:
-            assignment.post(report)
+        if turn is not None and report.what == "started":
+            turn.lost_job = None
+        elif turn is not None:
+            turn.post(report)
             if report.waits:
-                assignment.is_over.set()
+                turn.is_over.set()
 
     def _post(self, report: Report | None) -> None:
-        if self.assignment is not None:
-            self.assignment.post(report)
+        if self.turn is not None:
+            self.turn.post(report)

@@ -17,77 +17,49 @@ from collections.abc import Callable
 from typing import Any
 
 from stowplan.portfolio.context import Report
-from stowplan.portfolio.run.messages import Incumbent, Job, MessageQueue, Turn, WorkerContext
+from stowplan.portfolio.kind import Function
+from stowplan.portfolio.run.messages import Job, News, WorkerContext
+from stowplan.portfolio.run.started import MessageQueue, Turn
 
 #: Seconds that a process waits for these threads when it ends: solvers do not bear the end of the interpreter.
 JOIN_SECONDS = 2.0
 
-#: Imports what a candidate does, ``(problem, context) -> None``.
-Loader = Callable[[], Callable[[Any, Any], None]]
 
+class ThreadTurn(Turn):
+    """A candidate's turn in a thread; ``load`` imports what it does with ``problem``. The job's own is not looked at."""
 
-class ThreadAssignment(Turn):
-    """A candidate's turn in a thread; see :class:`stowplan.portfolio.run.worker_process.Assignment`.
-
-    Parameters
-    ----------
-    number, messages
-        Of its turn.
-    load
-        Imports what the candidate does.
-    problem, job
-        What it is to do; the job's own problem is not looked at.
-    """
-
-    lost_job: Job | None = None
-
-    def __init__(self, number: int, load: Loader, problem: Any, job: Job, messages: MessageQueue):
+    def __init__(self, number: int, load: Callable[[], Function], problem: Any, job: Job, messages: MessageQueue):
         super().__init__(number, messages)
         self._context = WorkerContext(job, self.post)
-        self._thread = threading.Thread(target=self._run, args=(load, problem), daemon=True)
+        self.thread = threading.Thread(target=self._run, args=(load, problem), daemon=True)
         _running.add(self)
-        self._thread.start()
+        self.thread.start()
 
-    def tell(self, incumbent: Incumbent) -> None:
-        """Let the candidate know what others have found."""
-        self._context.take(incumbent)
+    def tell(self, message: News) -> None:
+        """Let the candidate know something."""
+        self._context.take(message)
 
-    def stop(self) -> None:
-        """Ask the candidate to return; what it still reports goes nowhere."""
-        self._is_unwanted.set()
-        self._context.end_now()
-
-    kill = stop
-
-    def join(self, seconds: float) -> None:
-        """Wait for its end."""
-        self._thread.join(seconds)
-
-    def cause_of_death(self) -> str:
-        """Never asked for: a thread always has a last word."""
-        return "its thread ended without a last word"
-
-    def _run(self, load: Loader, problem: Any) -> None:
+    def _run(self, load: Callable[[], Function], problem: Any) -> None:
         try:
             load()(problem, self._context)
         except BaseException as error:
             if os.environ.get("STOWPLAN_DEBUG"):
                 traceback.print_exc()
-            self.post(Report("failed", text=f"{type(error).__name__}: {error}"))
+            self.post(Report.failure(error))
         else:
-            self.post(Report(self._context.last_word()))
+            self.post(self._context.last_word())
 
 
-_running: weakref.WeakSet[ThreadAssignment] = weakref.WeakSet()
+_running: weakref.WeakSet[ThreadTurn] = weakref.WeakSet()
 
 
 def _end() -> None:
     running = list(_running)
-    for assignment in running:
-        assignment.stop()
+    for turn in running:
+        turn.stop()
     end = time.monotonic() + JOIN_SECONDS
-    for assignment in running:
-        assignment.join(max(0.0, end - time.monotonic()))
+    for turn in running:
+        turn.thread.join(max(0.0, end - time.monotonic()))
 
 
 atexit.register(_end)

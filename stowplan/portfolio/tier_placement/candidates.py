@@ -20,6 +20,7 @@ from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds, tell_proof
+from stowplan.portfolio.solver_limits import reporting
 from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
@@ -191,7 +192,7 @@ def milp(problem: Problem, context: Context) -> None:
         problem,
         hint=context.start_plan,
         incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
-        **context.reporting("milp"),
+        **reporting(context, "milp"),
     )
     tell_proof(context, outcome, "milp")
 
@@ -209,7 +210,7 @@ def _solve_cpsat(problem: Problem, context: Context, seconds: float) -> None:
         problem,
         hint=plan,
         lower_bound_ps=bound,
-        **context.reporting("cpsat", 4, seconds=seconds),
+        **reporting(context, "cpsat", 4, seconds=seconds),
     )
     tell_proof(context, outcome, "cpsat")
 
@@ -231,7 +232,7 @@ def counts(problem: Problem, context: Context) -> None:
         hint=context.start_plan,
         incumbent=(lambda: None) if context.options.deterministic else lambda: context.incumbent()[0],
         on_hint=context.hint,
-        **context.reporting("counts"),
+        **reporting(context, "counts"),
     )
     if outcome.bound is not None:
         context.bound(outcome.bound, "counts")

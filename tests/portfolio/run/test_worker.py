@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowplan.child_process import read_message
+from stowplan.child_process import read_message, write_encoded
 from stowplan.portfolio.context import Options, Report
-from stowplan.portfolio.run.messages import CandidateId, Incumbent, Job, WorkerContext, write_message
+from stowplan.portfolio.run.messages import CandidateId, Job, News, WorkerContext
 from stowplan.portfolio.run.worker import Worker
 from tests.paths import ROOT
 from tests.patience import HANG, wait_until
@@ -31,11 +31,11 @@ from tests.portfolio.fakes import ALL_SLOW, ladder_plan, ladder_problem
 
 
 @pytest.mark.slow
-@given(st.lists(st.builds(Report, st.text(), st.text(), st.none() | st.binary(), st.none() | st.integers(0, 2**63), st.text())))
+@given(st.lists(st.builds(Report, st.text(), st.text(), st.binary(), st.integers(0, 2**63), st.text())))
 def test_messages_come_back_as_they_went(reports: list[Report]) -> None:
     stream = io.BytesIO()
     for report in reports:
-        write_message(stream, report)
+        write_encoded(stream, msgspec.msgpack.encode(report))
     stream.seek(0)
     back = [msgspec.msgpack.decode(data, type=Report) for data in iter(lambda: read_message(stream), None)]
     assert back == reports
@@ -43,7 +43,7 @@ def test_messages_come_back_as_they_went(reports: list[Report]) -> None:
 
 def test_a_message_cut_short_is_the_end() -> None:
     stream = io.BytesIO()
-    write_message(stream, Report("note", text="a remark"))
+    write_encoded(stream, msgspec.msgpack.encode(Report("note", text="a remark")))
     for length in range(len(stream.getvalue())):
         assert read_message(io.BytesIO(stream.getvalue()[:length])) is None
 
@@ -75,17 +75,17 @@ def test_a_candidate_out_of_time_was_stopped() -> None:
     ample = context(1000.0)
     assert not ample.closed()
     assert 0 < ample.remaining() <= 1000
-    assert ample.last_word() == "done"
+    assert ample.last_word().what == "done"
     late = context(-1.0)
     assert late.closed()
     assert late.remaining() == 0
-    assert late.last_word() == "stopped"
+    assert late.last_word().what == "stopped"
 
 
 def test_the_end_of_the_run_is_the_end_of_the_time() -> None:
     ample = context(1000.0)
-    ample.end_now()
-    assert (ample.closed(), ample.remaining(), ample.last_word()) == (True, 0, "stopped")
+    ample.take(News(is_over=True))
+    assert (ample.closed(), ample.remaining(), ample.last_word().what) == (True, 0, "stopped")
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -94,12 +94,12 @@ def test_incumbents_reach_the_candidate_unless_deterministic(deterministic: bool
     better = ladder_plan(ladder_problem(), 2)
     # What comes before the job was for another.
     for message in (
-        Incumbent(bound=9),
+        News(bound=9),
         job(1000.0, deterministic),
-        Incumbent(bound=8),
-        Incumbent(plan=msgspec.json.encode(better)),
+        News(bound=8),
+        News(plan=msgspec.json.encode(better)),
     ):
-        write_message(stream, message)
+        write_encoded(stream, msgspec.msgpack.encode(message))
     stream.seek(0)
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)

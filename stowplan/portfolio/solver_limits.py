@@ -1,0 +1,51 @@
+"""What the solvers of exact models are given, by whoever runs them as candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+from stowplan.portfolio.context import Context
+
+
+class SolverLimits(TypedDict):
+    """Keyword arguments that every exact model's ``solve`` takes."""
+
+    time_limit: float
+    deterministic_limit: float | None
+    seed: int
+    should_stop: Callable[[], bool]
+
+
+class SolverOptions(SolverLimits):
+    """The same for models that tell of better plans and bounds as they find them."""
+
+    on_plan: Callable[[Any], None]
+    on_bound: Callable[[int], None]
+
+
+def solver_limits(context: Context, parts: float = 1.0, *, seconds: float | None = None) -> SolverLimits:
+    """Limits, seed and stop of an exact model's solver, as keyword arguments of its ``solve``.
+
+    Parameters
+    ----------
+    parts
+        In a deterministic run the solver has one of so many parts of the work limit, in deterministic seconds.
+    seconds
+        Of the clock, at most; all that are left by default.
+    """
+    return {
+        "time_limit": context.remaining() if seconds is None else seconds,
+        "deterministic_limit": context.options.extent / parts if context.options.deterministic else None,
+        "seed": context.seed(),
+        "should_stop": context.closed,
+    }
+
+
+def reporting(context: Context, source: str, parts: float = 1.0, *, seconds: float | None = None) -> SolverOptions:
+    """:func:`solver_limits`, and functions that report what the solver finds under the name ``source``."""
+    return {
+        **solver_limits(context, parts, seconds=seconds),
+        "on_plan": lambda plan: context.plan(plan, source),
+        "on_bound": lambda bound: context.bound(bound, source),
+    }
