@@ -160,7 +160,8 @@ def _first_plans(run: _Search) -> list[list[int]]:
             run.offer(order, "order")
             if run.is_done():
                 return orders
-            run.simulate(order, policy, FIRST_SHARE / 4)
+            # The first plan takes as long as it takes: on a busy machine nothing else has one.
+            run.simulate(order, policy, FIRST_SHARE / 4 if run.best else 1.0)
     for order in orders:
         run.offer(run.insertion.mended(order, run.limit, run.context.closed), "insertion")
     return orders
