@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
+from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
@@ -20,6 +22,7 @@ from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_polic
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.layers import fewer
 from stowplan.portfolio.rematerialization.peaks import POLICIES, lowered
+from stowplan.portfolio.rematerialization.two_cuts import LARGE, TwoCuts
 
 #: Work of deterministic runs for each second of the limit: runs times steps of local search, operators times simulations.
 STEPS = 3_000_000
@@ -116,6 +119,8 @@ def search(problem: Problem, context: Context) -> None:
     if not structure.ops:
         run.offer([], "given")
         return
+    if structure.ops >= LARGE:
+        _draft(run)
     # No clock decides in a deterministic run, and those that follow come to plans as good.
     begun = [] if context.options.deterministic else _first_plans(run)
     orders: list[list[int]] = []
@@ -144,6 +149,18 @@ def search(problem: Problem, context: Context) -> None:
     if run.best is None:
         _lower(run, orders)
     _improve(run, orders)
+
+
+def _draft(run: _Search) -> None:
+    """A plan from two cuts at the fullest moment, and the bound that they give."""
+    moments, closed = Moments(run.structure), run.context.closed
+    (moment,) = first_moments(run.structure, 1)
+    bound = moments.added_cost(moment, run.limit)
+    if bound:
+        run.context.bound(bound, "cuts")
+        sequence = TwoCuts(run.insertion, moments, moment).draft(run.limit, closed)
+        run.offer(sequence, "two cuts")
+        run.offer(None if sequence is None else run.insertion.mended(sequence, run.limit, closed), "two cuts")
 
 
 def _first_plans(run: _Search) -> list[list[int]]:

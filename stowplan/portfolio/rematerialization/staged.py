@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
-from stowplan.models.rematerialization.stages import Stages, first_moments, more_moments
+from stowplan.models.rematerialization.stages import Stages, more_moments
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import live_bytes
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.rematerialization.insertion import Insertion
+from stowplan.portfolio.rematerialization.two_cuts import LARGE
 
 #: Parts of the time for one program: as a rule, for the bound of the last chain, and for a draft by lot.
 SHARE, LAST_SHARE, DRAW_SHARE = 0.2, 0.5, 0.1
@@ -26,9 +28,9 @@ FIRST = 3
 #: Limits below that of the problem that are tried for one chain.
 AIMS = 6
 
-#: From so many operators on a program takes seconds. What it would say of one moment a cut says, longer chains come before lower
-#: limits, and drafts whose peak is above the limit by more than this part of it are not mended.
-LARGE, MENDED = 1000, 0.03
+#: Of large graphs a program takes seconds: cuts say which moment is the first, longer chains come before lower limits, and
+#: drafts whose peak is above the limit by more than this part of it are not mended.
+MENDED = 0.03
 
 #: A draft may be above its bound by this part of the added cost: for bounds, and for plans.
 BOUND_GAP, DRAFT_GAP = 0.01, 0.03
