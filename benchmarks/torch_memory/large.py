@@ -258,7 +258,7 @@ def shown(rows: list[dict[str, Any]]) -> str:
         cells.append((
             row["model"], row["operators"], f"{row['eager'] / gib:.2f}", f"{row['checkpoint'] / gib:.2f}",
             percent(row["checkpoint_flops"]), row["of"], f"{row['limit'] / gib:.2f}", percent(row["greedy_flops"]),
-            percent(row["flops"]), row["source"],
+            percent(row["flops"]), row["source"] or row["status"],
             "none" if row["cost"] is None else f"{100 * row['cost'] / row['cost_once']:.2f}",
             f"{100 * row['bound'] / row['cost_once']:.2f}", "" if math.isnan(ratio) else f"{ratio:.3f}", row["seconds"],
         ))  # fmt: skip
