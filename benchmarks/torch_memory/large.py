@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import time
 import warnings
 from pathlib import Path
@@ -35,7 +36,7 @@ from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.portfolio.rematerialization.greedy import simulate
 from stowplan.portfolio.solve import solve
 
-MODELS = "llama4,llama16,llama32,gpt24,gpt48,vit24,vit48,llama80"
+MODELS = "llama4,llama16,llama32,gpt24,gpt48,vit24,vit48,t5-24,moe16,moe32,llama80"
 
 #: Limits: times the peak of a checkpoint a layer; and of eager's.
 CHECKPOINT, EAGER = (0.8, 0.9, 1.0, 1.25), (0.5,)
@@ -145,8 +146,69 @@ class Recomputed(nn.Module):
         super().__init__()
         self.block = block
 
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(self.block, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return checkpoint(self.block, *inputs, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+
+
+class Mixture(LlamaBlock):
+    """The same with experts of which each token has two (Jiang et al. 2024); every expert has as many tokens as another."""
+
+    def __init__(self, width: int, inner: int, heads: int, experts: int = 8):
+        super().__init__(width, inner, heads)
+        self.router = nn.Linear(width, experts, bias=False)
+        self.gates, self.ups = (nn.Parameter(torch.empty(experts, width, inner)) for _ in range(2))
+        self.downs = nn.Parameter(torch.empty(experts, inner, width))
+        del self.gate, self.up, self.down
+
+    def feed(self, x: Tensor) -> Tensor:
+        words = x.flatten(0, 1)
+        weights, experts = self.router(words).topk(2)
+        places = experts.flatten().argsort()
+        routed = words[places // 2].unflatten(0, (self.gates.shape[0], -1))
+        made = torch.bmm(F.silu(torch.bmm(routed, self.gates)) * torch.bmm(routed, self.ups), self.downs)
+        weighted = made.flatten(0, 1) * weights.softmax(-1).flatten()[places, None]
+        return torch.zeros_like(words).index_add(0, places // 2, weighted).view(x.shape)
+
+
+class T5Block(LlamaBlock):
+    """A layer of an encoder or, where it is given what to look at, of a decoder (Raffel et al. 2020); no relative places."""
+
+    def __init__(self, width: int, inner: int, heads: int, is_decoder: bool):
+        super().__init__(width, inner, heads)
+        self.is_decoder, self.norm3 = is_decoder, RmsNorm(width)
+        self.others = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(4 * is_decoder))
+
+    def forward(self, x: Tensor, encoded: Tensor | None = None) -> Tensor:
+        y = self.norm1(x)
+        x = x + self.out(self.attended(*(layer(y) for layer in (self.query, self.key, self.value)), self.is_decoder))
+        if encoded is not None:
+            query, key, value, out = self.others
+            x = x + out(self.attended(query(self.norm3(x)), key(encoded), value(encoded), False))
+        return x + self.feed(self.norm2(x))
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Tensor:
+        made = F.scaled_dot_product_attention(*map(self.split, (query, key, value)), is_causal=is_causal)
+        return made.transpose(1, 2).reshape(query.shape)
+
+
+class T5(nn.Module):
+    """Encoder and decoder, of as many layers each."""
+
+    def __init__(self, layers: int, width: int, inner: int, heads: int, vocabulary: int):
+        super().__init__()
+        self.blocks = nn.ModuleList(T5Block(width, inner, heads, at >= layers) for at in range(2 * layers))
+        self.embedding, self.norms = nn.Embedding(vocabulary, width), nn.ModuleList(RmsNorm(width) for _ in range(2))
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, words: Tensor, following: Tensor) -> Tensor:
+        half = len(self.blocks) // 2
+        encoded, x = self.embedding(words), self.embedding(following)
+        for block in self.blocks[:half]:
+            encoded = block(encoded)
+        encoded = self.norms[0](encoded)
+        for block in self.blocks[half:]:
+            x = block(x, encoded)
+        return F.cross_entropy(self.head(self.norms[1](x)).flatten(0, 1), following.flatten())
 
 
 def flash(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False) -> Tensor:
@@ -160,10 +222,12 @@ def cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
 
 
 def made(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """A model of a family with a number of layers, and a batch: Llama 3 8B's layers, GPT-3 6.7B's, ViT-H's; in bfloat16."""
-    family = name.rstrip("0123456789")
-    layers = int(name.removeprefix(family))
-    width, heads = {"llama": (4096, 32), "gpt": (4096, 32), "vit": (1280, 16)}[family]
+    """A model of a family with a number of layers, and a batch, in bfloat16.
+
+    Layers are those of Llama 3 8B, GPT-3 6.7B, ViT-H, T5 1.1 XXL (as many of its encoder as of its decoder), Mixtral 8x7B.
+    """
+    family, layers = name.rstrip("0123456789"), int(re.findall(r"\d+$", name)[0])
+    width, heads = {"vit": (1280, 16), "t5-": (4096, 64)}.get(family, (4096, 32))
     with torch.device("meta"):
         model: nn.Module
         if family == "vit":
@@ -171,12 +235,13 @@ def made(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
             pictures = torch.empty(128, 3, 224, 224, dtype=torch.bfloat16)
             return model, (pictures, torch.empty(128, dtype=torch.int64))
         words = torch.empty(4, 4096, dtype=torch.int64)
-        if family == "llama":
-            blocks: list[nn.Module] = [LlamaBlock(width, 14336, heads) for _ in range(layers)]
-            model = Decoder(blocks, width, 128256, RmsNorm(width))
+        if family == "t5-":
+            model = T5(layers, width, 10240, heads, 32128)
+        elif family == "gpt":
+            model = Decoder([GptBlock(width, heads) for _ in range(layers)], width, 50257, nn.LayerNorm(width))
         else:
-            blocks = [GptBlock(width, heads) for _ in range(layers)]
-            model = Decoder(blocks, width, 50257, nn.LayerNorm(width))
+            kind, vocabulary = {"llama": (LlamaBlock, 128256), "moe": (Mixture, 32000)}[family]
+            model = Decoder([kind(width, 14336, heads) for _ in range(layers)], width, vocabulary, RmsNorm(width))
         return model.bfloat16(), (words, words.clone())
 
 
@@ -193,7 +258,7 @@ def shown(rows: list[dict[str, Any]]) -> str:
         cells.append((
             row["model"], row["operators"], f"{row['eager'] / gib:.2f}", f"{row['checkpoint'] / gib:.2f}",
             percent(row["checkpoint_flops"]), row["of"], f"{row['limit'] / gib:.2f}", percent(row["greedy_flops"]),
-            percent(row["flops"]), row["source"],
+            percent(row["flops"]), row["source"] or row["status"],
             "none" if row["cost"] is None else f"{100 * row['cost'] / row['cost_once']:.2f}",
             f"{100 * row['bound'] / row['cost_once']:.2f}", "" if math.isnan(ratio) else f"{ratio:.3f}", row["seconds"],
         ))  # fmt: skip

@@ -30,13 +30,17 @@ _PRICES = 30
 
 
 @dataclass(frozen=True)
-class _Cut:
+class Cut:
+    """What runs after the first run of an operator, for a price of bytes."""
+
     value: int
     """Of the weighted sum; no larger than the minimum."""
     cost: int
     """Added cost of the operators in it."""
     bytes: int
     """Saved for those that run afterwards, without what the operator itself reads and writes."""
+    again: frozenset[int] = frozenset()
+    """Operators in it that had to run before, too."""
 
 
 class Moments:
@@ -51,6 +55,8 @@ class Moments:
         self.proof: tuple[int, int, list[tuple[int, int, int]]] = (1, 0, [])
         """Weights of costs and of bytes, and the flow (:meth:`_flow_of`), that prove the last result of :meth:`added_cost`."""
         self._flow: list[tuple[int, int, int]] = []
+        self.around: tuple[Cut, Cut] | None = None
+        """Of the last result of :meth:`added_cost` that is above 0: the dearest cut above the limit, the cheapest within it."""
 
     @cached_property
     def before(self) -> list[int]:
@@ -77,7 +83,7 @@ class Moments:
 
     def added_cost(self, op: int, limit: int) -> int | None:
         """Cost that a plan within the limit adds, at least, by this operator's first run; None where nothing fits."""
-        room = limit - self.own_bytes(op)
+        room, self.around = limit - self.own_bytes(op), None
         fewest = self._cut(op, 0, 1)
         self.proof = 0, 1, self._flow
         if fewest.bytes > room:
@@ -102,9 +108,10 @@ class Moments:
                 low = cut
             else:
                 high = cut
+        self.around = low, high
         return best
 
-    def _cut(self, op: int, cost_weight: int, byte_weight: int) -> _Cut:
+    def _cut(self, op: int, cost_weight: int, byte_weight: int) -> Cut:
         """Operators that run after the first run of ``op`` for the least weighted sum of costs and bytes."""
         from ortools.graph.python import max_flow
 
@@ -134,16 +141,16 @@ class Moments:
             table[:, 0].astype(np.int32), table[:, 1].astype(np.int32), np.ascontiguousarray(table[:, 2])
         )
         if flow.solve(source, sink) != flow.OPTIMAL:
-            return _Cut(0, 0, 0)
+            return Cut(0, 0, 0)
         self._flow = self._flow_of([int(amount) << shift for amount in flow.flows(np.arange(len(arcs)))], arcs)
         inside = set(flow.get_source_side_min_cut())
-        cost = sum(structure.cost[operator] for operator in _bits(self.before[op]) if operator in inside)
+        again = frozenset(operator for operator in _bits(self.before[op]) if operator in inside)
         saved = sum(
             structure.size[storage]
             for storage in self.storages
             if n + storage in inside and storage not in held and structure.writer[storage] not in inside
         )
-        return _Cut(int(flow.optimal_flow()) << shift, cost, saved)
+        return Cut(int(flow.optimal_flow()) << shift, sum(structure.cost[operator] for operator in again), saved, again)
 
     def _flow_of(self, amounts: list[int], arcs: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         """(tensor, operator that reads it or -1 for the end, amount) of a flow."""

@@ -19,13 +19,11 @@ import numpy as np
 
 from stowplan.models.mip.matrix import Options, Program, proven
 from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.moments import in_stages
 from stowplan.models.rematerialization.structure import Structure
 
 #: Terms of a program at most: beyond that HiGHS takes minutes for its linear relaxation.
 MOST_TERMS = 1_500_000
-
-#: Of so many of the fullest moments one is tried.
-APART = 8
 
 #: First runs after a moment above the limit that are looked at for one that can join the chain.
 NEAR = 60
@@ -207,54 +205,7 @@ class Stages:
             return Draft(bound, None, [])
         stages = [{op for op, column in enumerate(row) if column >= 0 and solved.values[column] > 0.5} for row in self.runs]
         cost = sum(structure.cost[op] for ops in stages for op in ops) - once
-        return Draft(bound, cost, self._sequence(stages))
-
-    def _sequence(self, stages: Sequence[set[int]]) -> list[int]:
-        """The operators stage by stage: first runs in the order given, others right before they are needed."""
-        rank = {op: at for at, op in enumerate(self.structure.order)}
-        sequence: list[int] = []
-        done: set[int] = set()
-        for stage, ops in enumerate(stages):
-            head = [self.chain[stage - 1]] if stage else []
-            left = {*ops, *head}
-            for first in [*head, *sorted(left - done, key=rank.__getitem__), *sorted(left & done, key=rank.__getitem__)]:
-                stack = [first]
-                while stack:
-                    op = stack[-1]
-                    missing = self._missing(op, left) if op in left else []
-                    if missing:
-                        stack += reversed(missing)
-                        continue
-                    stack.pop()
-                    if op in left:
-                        left.remove(op)
-                        sequence.append(op)
-            done |= ops | {*head}
-        return sequence
-
-    def _missing(self, op: int, left: set[int]) -> list[int]:
-        """What is left of what must run right before an operator."""
-        writers = [self.structure.writer[value] for value in self.structure.needs[op]]
-        writers += [first for first, second in self.structure.problem.precedences if second == op]
-        return [writer for writer in writers if writer in left]
-
-
-def first_moments(structure: Structure, most: int) -> list[int]:
-    """Some of the fullest operators of the order given, of those on a longest path through the graph."""
-    start, pred = structure.ordering.pred_start.tolist(), structure.ordering.pred.tolist()
-    length, before = [0] * structure.ops, [-1] * structure.ops
-    for op in structure.order:
-        for other in pred[start[op] : start[op + 1]]:
-            if length[other] >= length[op]:
-                length[op], before[op] = length[other] + 1, other
-    at = max(structure.order, key=length.__getitem__)
-    profile = dict(zip(structure.order, structure.ordering.profile(structure.order).tolist(), strict=False))
-    path = []
-    while at >= 0:
-        path.append(at)
-        at = before[at]
-    # The fullest are next to each other, and say much the same.
-    return sorted(path, key=lambda op: -profile[op])[: most * APART : APART]
+        return Draft(bound, cost, in_stages(structure, self.chain, stages))
 
 
 def more_moments(

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
+from stowplan.models.rematerialization.bounds import Moments, load_bound
+from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
@@ -15,11 +17,12 @@ from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.graph import make as make_ordering
 from stowplan.portfolio.operator_order.orders import BASELINES
-from stowplan.portfolio.rematerialization import engine
+from stowplan.portfolio.rematerialization import engine, proofs
 from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate, simulated
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.layers import fewer
 from stowplan.portfolio.rematerialization.peaks import POLICIES, lowered
+from stowplan.portfolio.rematerialization.two_cuts import LARGE, TwoCuts
 
 #: Work of deterministic runs for each second of the limit: runs times steps of local search, operators times simulations.
 STEPS = 3_000_000
@@ -116,6 +119,8 @@ def search(problem: Problem, context: Context) -> None:
     if not structure.ops:
         run.offer([], "given")
         return
+    if structure.ops >= LARGE and _draft(run):
+        return
     # No clock decides in a deterministic run, and those that follow come to plans as good.
     begun = [] if context.options.deterministic else _first_plans(run)
     orders: list[list[int]] = []
@@ -146,6 +151,25 @@ def search(problem: Problem, context: Context) -> None:
     _improve(run, orders)
 
 
+def _draft(run: _Search) -> bool:
+    """Tell a plan from two cuts at the fullest moment, and the bound that they give; whether nothing is left to be found."""
+    if load_bound(run.structure) > run.limit:
+        run.context.proven_infeasible("cuts", proofs.TOO_MUCH)
+        return True
+    moments, closed = Moments(run.structure), run.context.closed
+    (moment,) = first_moments(run.structure, 1)
+    bound = moments.added_cost(moment, run.limit)
+    if bound is None:
+        run.context.proven_infeasible("cuts", proofs.TOO_MUCH)
+        return True
+    if bound:
+        run.context.bound(bound, "cuts")
+        sequence = TwoCuts(run.insertion, moments, moment).draft(run.limit, closed)
+        run.offer(sequence, "two cuts")
+        run.offer(None if sequence is None else run.insertion.mended(sequence, run.limit, closed), "two cuts")
+    return run.is_done()
+
+
 def _first_plans(run: _Search) -> list[list[int]]:
     """Plans of the order given and of that in which the plan at hand begins operators; returns the orders.
 
@@ -160,7 +184,8 @@ def _first_plans(run: _Search) -> list[list[int]]:
             run.offer(order, "order")
             if run.is_done():
                 return orders
-            run.simulate(order, policy, FIRST_SHARE / 4)
+            # The first plan takes as long as it takes: on a busy machine nothing else has one.
+            run.simulate(order, policy, FIRST_SHARE / 4 if run.best else 1.0)
     for order in orders:
         run.offer(run.insertion.mended(order, run.limit, run.context.closed), "insertion")
     return orders

@@ -12,6 +12,9 @@ from stowplan.portfolio.solver_limits import reporting
 #: Operators whose cuts are looked at in deterministic runs, times operators, for each second of the limit.
 CUTS = 20_000
 
+#: Why nothing fits, where a bound on the peak says so.
+TOO_MUCH = {"explanation": "what an operator needs, or stays, is more than the limit"}
+
 
 def greedy(problem: Problem, context: Context) -> None:
     """The baseline alone: the order given, one simulation."""
@@ -29,7 +32,7 @@ def cuts(problem: Problem, context: Context) -> None:
     most = context.work(CUTS, max(1, structure.ops), least=1)
     outcome = bounds.added_cost(structure, problem.limit, context.closed, lambda bound: context.bound(bound, "cuts"), most)
     if outcome is None:
-        context.proven_infeasible("cuts", {"explanation": "what an operator needs, or stays, is more than the limit"})
+        context.proven_infeasible("cuts", TOO_MUCH)
 
 
 def cpsat(problem: Problem, context: Context) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
-from stowplan.models.rematerialization.stages import Stages, first_moments, more_moments
+from stowplan.models.rematerialization.stages import Stages, more_moments
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import live_bytes
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.rematerialization.insertion import Insertion
+from stowplan.portfolio.rematerialization.two_cuts import LARGE
 
 #: Parts of the time for one program: as a rule, for the bound of the last chain, and for a draft by lot.
 SHARE, LAST_SHARE, DRAW_SHARE = 0.2, 0.5, 0.1
@@ -26,6 +28,10 @@ FIRST = 3
 #: Limits below that of the problem that are tried for one chain.
 AIMS = 6
 
+#: Of large graphs a program takes seconds: cuts say which moment is the first, longer chains come before lower limits, and
+#: drafts whose peak is above the limit by more than this part of it are not mended.
+MENDED = 0.03
+
 #: A draft may be above its bound by this part of the added cost: for bounds, and for plans.
 BOUND_GAP, DRAFT_GAP = 0.01, 0.03
 
@@ -34,6 +40,7 @@ class _Staged:
     def __init__(self, problem: Problem, context: Context, limit: int):
         self.problem, self.context, self.limit = problem, context, limit
         self.structure = build(problem)
+        self.is_large = self.structure.ops >= LARGE
         self.moments = Moments(self.structure)
         self.insertion = Insertion(self.structure)
         self.chain: list[int] = []
@@ -75,7 +82,9 @@ class _Staged:
         if not outcome.sequence or (aim < self.limit and self.best is not None and (outcome.cost or 0) >= self.best.objective):
             return None
         live = live_bytes(self.problem, self.structure.made(outcome.sequence))
-        mended = self.insertion.mended(outcome.sequence, self.limit)
+        if self.is_large and max(live) > (1 + MENDED) * self.limit:
+            return outcome.sequence, list(live)
+        mended = self.insertion.mended(outcome.sequence, self.limit, context.closed)
         plan = None if mended is None else self.structure.made(mended)
         if plan is not None and plan.peak <= self.limit and (self.best is None or plan.objective < self.best.objective):
             self.best = plan
@@ -91,6 +100,29 @@ def stages(problem: Problem, context: Context) -> None:
     if problem.limit is None or not problem.ops:
         return
     run = _Staged(problem, context, problem.limit)
+    run.chain = _first_by_cuts(run) if run.is_large else _first(run)
+    chains, deepest = [run.chain], 0
+    while not run.is_done():
+        drafted = run.draft(run.limit, BOUND_GAP, LAST_SHARE if run.is_large else SHARE)
+        if drafted is None:
+            break
+        sequence, live = drafted
+        is_short = run.is_short
+        longer = more_moments(run.moments, run.chain, sequence, live, run.limit, max(1, len(run.chain) // 2))
+        is_last = is_short or len(longer) == len(run.chain)
+        if is_last or not run.is_large:
+            deepest = max(deepest, _lowered(run, max(live)))
+        if is_last:
+            if not run.is_done():
+                run.draft(run.limit, 0.0, LAST_SHARE)
+            break
+        run.chain = longer
+        chains.append(longer)
+    _draw(run, chains, deepest)
+
+
+def _first(run: _Staged) -> list[int]:
+    """The moment whose program has the best bound."""
     best: list[int] = []
     for op in first_moments(run.structure, FIRST):
         before, run.chain = run.bound, [op]
@@ -98,30 +130,33 @@ def stages(problem: Problem, context: Context) -> None:
             break
         if not best or run.bound > before:
             best = [op]
-    run.chain = best or run.chain
-    chains, deepest = [run.chain], 0
-    while not run.is_done():
-        drafted = run.draft(run.limit, BOUND_GAP)
-        if drafted is None:
+    return best or run.chain
+
+
+def _first_by_cuts(run: _Staged) -> list[int]:
+    """The moment whose cut has the best bound."""
+    costs = {}
+    for op in first_moments(run.structure, FIRST):
+        cost = run.moments.added_cost(op, run.limit)
+        costs[op] = sum(run.structure.cost) if cost is None else cost
+        if cost is not None and cost > run.bound:
+            run.bound = cost
+            run.context.bound(cost, "stages")
+    return [max(costs, key=costs.__getitem__)]
+
+
+def _lowered(run: _Staged, peak: int) -> int:
+    """Drafts for lower and lower limits until one fits as it is; by how many bytes the lowest was below the problem's."""
+    aim, deepest = run.limit, 0
+    for _ in range(AIMS):
+        if peak <= run.limit or run.is_done():
             break
-        sequence, live = drafted
-        peak, aim, is_short = max(live), run.limit, run.is_short
-        for _ in range(AIMS):
-            if peak <= run.limit or run.is_done():
-                break
-            aim -= max(1, (peak - run.limit) // 2)
-            lower = run.draft(aim, DRAFT_GAP)
-            if lower is None:
-                break
-            peak, deepest = max(lower[1]), max(deepest, run.limit - aim)
-        longer = more_moments(run.moments, run.chain, sequence, live, run.limit, max(1, len(run.chain) // 2))
-        if is_short or len(longer) == len(run.chain):
-            if not run.is_done():
-                run.draft(run.limit, 0.0, LAST_SHARE)
+        aim -= max(1, (peak - run.limit) // 2)
+        lower = run.draft(aim, DRAFT_GAP)
+        if lower is None:
             break
-        run.chain = longer
-        chains.append(longer)
-    _draw(run, chains, deepest)
+        peak, deepest = max(lower[1]), max(deepest, run.limit - aim)
+    return deepest
 
 
 def _draw(run: _Staged, chains: list[list[int]], deepest: int) -> None:

@@ -1,0 +1,98 @@
+"""Drafts of two cuts are plans within the limit, near the bound where layers repeat, and there before other plans."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stowplan.models.rematerialization.bounds import Moments, load_bound
+from stowplan.models.rematerialization.moments import first_moments
+from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.rematerialization import candidates
+from stowplan.portfolio.rematerialization.insertion import Insertion
+from stowplan.portfolio.rematerialization.two_cuts import TwoCuts
+from tests.models.rematerialization.cases import least_cost, limited, random_problem, training
+from tests.portfolio.recorder import Recorder
+from tests.portfolio.rematerialization.test_layers import deep
+
+
+def drafted(problem: Problem) -> tuple[int, int] | None:
+    """Added cost of the draft of a problem, and the moment's bound; None where there is no draft."""
+    structure = build(problem)
+    moments = Moments(structure)
+    (moment,) = first_moments(structure, 1)
+    assert problem.limit is not None
+    bound = moments.added_cost(moment, problem.limit)
+    sequence = TwoCuts(Insertion(structure), moments, moment).draft(problem.limit)
+    if sequence is None:
+        return None
+    plan = structure.made(sequence)
+    verification = verify(problem, plan)
+    assert verification.ok, verification
+    assert bound is not None
+    assert plan.objective >= bound > 0
+    return plan.objective, bound
+
+
+def test_drafts_of_hundreds_of_graphs_are_plans() -> None:
+    found = 0
+    for seed in range(600):
+        problem = random_problem(seed, 8) if seed % 3 == 2 else training(seed, 9)
+        if seed % 4 == 1 and len(problem.ops) > 4:
+            # Operators that must not run again behind others.
+            problem = msgspec.structs.replace(problem, precedences=((0, 2), (1, len(problem.ops) - 1)))
+        structure = build(problem)
+        low, high = load_bound(structure), structure.ordering.peak(structure.order)
+        for part in (0.3, 0.6, 0.9):
+            found += drafted(msgspec.structs.replace(problem, limit=low + int(part * (high - low)))) is not None
+    assert found > 200
+
+
+def test_no_draft_costs_less_than_the_best_plan() -> None:
+    found = 0
+    for seed in range(60):
+        draft = drafted(limited(seed))
+        if draft is not None:
+            best = least_cost(limited(seed))
+            assert best is not None
+            assert draft[1] <= best <= draft[0]
+            found += 1
+    assert found > 5
+
+
+@pytest.mark.parametrize("count", [12, 60])
+@pytest.mark.parametrize("part", [0.4, 0.6, 0.8])
+def test_where_layers_repeat_mended_drafts_are_near_the_bound(count: int, part: float) -> None:
+    structure = build(deep(count))
+    low, high = load_bound(structure), structure.ordering.peak(structure.order)
+    limit = low + int(part * (high - low))
+    moments, insertion = Moments(structure), Insertion(structure)
+    (moment,) = first_moments(structure, 1)
+    bound = moments.added_cost(moment, limit)
+    draft = TwoCuts(insertion, moments, moment).draft(limit)
+    assert draft is not None
+    assert bound is not None
+    mended = insertion.mended(draft, limit)
+    assert mended is not None
+    assert bound <= structure.made(mended).objective <= 1.2 * bound
+
+
+def test_large_graphs_have_one_before_all_else() -> None:
+    problem = deep(90)
+    assert len(problem.ops) >= candidates.LARGE
+    structure = build(problem)
+    low, high = load_bound(structure), structure.ordering.peak(structure.order)
+    context = Recorder(looks=40)
+    candidates.search(msgspec.structs.replace(problem, limit=(low + high) // 2), context)
+    assert context.plans[0][1] == "two cuts"
+    assert context.bounds
+
+
+def test_what_stays_of_a_large_graph_does_not_fit() -> None:
+    problem = deep(90)
+    context = Recorder()
+    candidates.search(msgspec.structs.replace(problem, limit=load_bound(build(problem)) - 1), context)
+    assert context.infeasible
+    assert not context.plans
