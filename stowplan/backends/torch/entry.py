@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stowplan.arguments import flag, size, whole
+from stowplan.arguments import flag, show, size, whole
 from stowplan.backends.fallback import UnsupportedError, require, warn
+from stowplan.backends.torch.devices import device
 from stowplan.errors import UsageError
 from stowplan.portfolio.context import Options
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 #: What is asked of :func:`~stowplan.backends.fallback.require`.
 NEEDED = ("planning for torch", ("torch",), "learned")
+
+#: Part of the time limit in which operators are measured, at most.
+PROFILE_SHARE = 0.3
 
 
 def partitioner(
@@ -31,6 +36,7 @@ def partitioner(
     time_limit: float = 20.0,
     strict: bool = True,
     graphs: int = 1,
+    costs: str | Path = "flops",
     workers: int = 2,
     seed: int = 0,
 ) -> Partitioner:
@@ -56,6 +62,9 @@ def partitioner(
     graphs
         How many graphs share the limit: graph breaks make several. What the graphs before have left is divided evenly among the
         next one and those still to come, so that all together stay within the limit.
+    costs
+        What is added least of: ``flops``; or time, by ``profile``, which runs each kind of operator that may run again a few
+        times, or by peak rates of a device: ``h100``, ``a100``, ``rtx-4090``, or the path of a TOML file such as theirs.
     workers, seed
         As :func:`stowplan.solve` takes them.
 
@@ -63,8 +72,8 @@ def partitioner(
     ------
     MissingDependencyError
         Without torch.
-    UsageError
-        An argument of a wrong type or out of range.
+    UsageError, InputError
+        An argument of a wrong type or out of range; a device that is not known, or its file.
     """
     require(*NEEDED)
     options = Options(time_limit=time_limit, workers=workers, seed=seed)
@@ -72,10 +81,19 @@ def partitioner(
     beside = size("an outside of {}", outside, 0)
     if beside >= limit:
         raise UsageError(f"found an outside of {beside} bytes, expected less than the memory limit of {limit}")
+    from stowplan.backends.torch.costs import costs as flops
     from stowplan.backends.torch.partition import Partitioner
     from stowplan.backends.torch.planning import Settings
     from stowplan.backends.torch.reader import Counted
+    from stowplan.backends.torch.seconds import Measured, Rates
 
+    prices: Any = flops
+    if costs == "profile":
+        prices = Measured(PROFILE_SHARE * options.time_limit)
+    elif costs != "flops":
+        if not isinstance(costs, str | Path):
+            raise UsageError(f"found costs of {show(costs)}, expected flops, profile, or a device")
+        prices = Rates(device(costs))
     return Partitioner(
         Settings(
             limit=limit - beside,
@@ -86,6 +104,8 @@ def partitioner(
             graphs=graphs,
             workers=options.workers,
             seed=options.seed,
+            prices=prices,
+            is_timed=prices is not flops,
         )
     )
 

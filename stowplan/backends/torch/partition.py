@@ -87,7 +87,7 @@ class Partitioner(CustomPartitionerFn):
         began = time.monotonic()
         module = prepared(gm)
         count = kwargs["num_fwd_outputs"]
-        reading = read(module.graph, count, self.settings.counted)
+        reading = read(module.graph, count, self.settings.counted, self.settings.prices)
         before = time.monotonic()
         modules = stock.partition(gm, joint_inputs, kwargs)
         stock_seconds = time.monotonic() - before

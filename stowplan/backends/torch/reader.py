@@ -9,7 +9,7 @@ backward pass. Inputs are there from the start to the end.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ class Reading:
     backward_outputs: list[Any]
     problem: Problem = field(init=False)
     unit: int = 1
-    """Costs of the problem are in so many floating-point operations."""
+    """Costs of the problem are in so many floating-point operations, or picoseconds."""
     nodes: list[Any] = field(default_factory=list)
     """[operators] node; None for the border."""
     flops: list[int] = field(default_factory=list)
@@ -92,7 +92,11 @@ def is_mutable(node: Any) -> bool:
     return bool(getattr(schema_of(node), "is_mutable", False))
 
 
-def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted()) -> Reading:
+#: Of operators' nodes, their floating-point operations and whether they never run again, what a run of each costs.
+Prices = Callable[[Sequence[Any], Sequence[int], Sequence[bool]], list[int]]
+
+
+def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted(), prices: Prices = costs.costs) -> Reading:
     """The problem of a joint graph.
 
     Parameters
@@ -102,6 +106,8 @@ def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted()) -> Read
         pass and then gradients out.
     num_fwd_outputs
         How many of its outputs are the forward pass's.
+    prices
+        In floating-point operations, or in picoseconds.
 
     Raises
     ------
@@ -113,7 +119,7 @@ def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted()) -> Read
     reading = Reading(graph, outputs[:num_fwd_outputs], outputs[num_fwd_outputs:])
     for node in graph.nodes:
         _classify(reading, node)
-    _Builder(reading, counted).build()
+    _Builder(reading, counted, prices).build()
     return reading
 
 
@@ -181,8 +187,8 @@ def _share(one: Any, other: Any) -> bool:
 class _Builder:
     """Makes the tensors, operators and precedences of a reading's problem."""
 
-    def __init__(self, reading: Reading, counted: Counted):
-        self.reading, self.counted = reading, counted
+    def __init__(self, reading: Reading, counted: Counted, prices: Prices):
+        self.reading, self.counted, self.prices = reading, counted, prices
         self.tensors: list[Tensor] = []
         self.tensor: dict[Any, int] = {}
         """Number of the tensor of a root."""
@@ -201,7 +207,8 @@ class _Builder:
         reads = [self._read(node) for node in reading.nodes[:-1]]
         self._order()
         reading.flops = [*(costs.flops(node) for node in reading.nodes[:-1]), 0]
-        spent = [costs.cost(node, reading.flops[number]) for number, node in enumerate(reading.nodes[:-1])]
+        is_fixed = [self._is_fixed(node) for node in reading.nodes[:-1]]
+        spent = self.prices(reading.nodes[:-1], reading.flops[:-1], is_fixed)
         reading.unit = max(1, -(-sum(spent) // MOST_COST))
         returned = {reading.root(node) for node in reading.forward_outputs if isinstance(node, torch.fx.Node)}
         held = [self.tensor[root] for root in returned if root in self.tensor]
@@ -211,14 +218,13 @@ class _Builder:
             self.tensors.append(Tensor(id=f"{base.id} returned", size=0, alias_of=tensor))
             stays.append(len(self.tensors) - 1)
         for number, node in enumerate(reading.nodes[:-1]):
-            is_fixed = self._is_fixed(node)
             self.ops.append(
                 Op(
                     id=node.name,
                     reads=tuple(reads[number]),
                     writes=tuple(writes[number]),
                     cost=-(-spent[number] // reading.unit),
-                    once=is_fixed,
+                    once=is_fixed[number],
                     kind=str(node.target),
                 )
             )
