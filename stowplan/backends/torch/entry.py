@@ -36,6 +36,7 @@ def partitioner(
     time_limit: float = 20.0,
     strict: bool = True,
     graphs: int = 1,
+    repeats: int | None = None,
     costs: str | Path = "flops",
     workers: int = 2,
     seed: int = 0,
@@ -62,6 +63,9 @@ def partitioner(
     graphs
         How many graphs share the limit: graph breaks make several. What the graphs before have left is divided evenly among the
         next one and those still to come, so that all together stay within the limit.
+    repeats
+        How often a graph runs before its backward pass: layers that are compiled one by one share a graph. The limit is one of
+        what all of them keep and what one takes at work.
     costs
         What is added least of: ``flops``; or time, by ``profile``, which runs each kind of operator that may run again a few
         times, or by peak rates of a device: ``h100``, ``a100``, ``rtx-4090``, or the path of a TOML file such as theirs.
@@ -78,6 +82,8 @@ def partitioner(
     require(*NEEDED)
     options = Options(time_limit=time_limit, workers=workers, seed=seed)
     limit, graphs = size("a memory limit of {}", memory, 1), whole("{} graphs", graphs, 1)
+    if repeats is not None:
+        repeats = whole("{} repeats", repeats, 1)
     beside = size("an outside of {}", outside, 0)
     if beside >= limit:
         raise UsageError(f"found an outside of {beside} bytes, expected less than the memory limit of {limit}")
@@ -102,6 +108,7 @@ def partitioner(
             time_limit=options.time_limit,
             strict=flag("strict {}", strict),
             graphs=graphs,
+            repeats=repeats,
             workers=options.workers,
             seed=options.seed,
             prices=prices,
@@ -135,6 +142,7 @@ def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Cal
         Inductor, so does a step that takes more, with what lives beside the graphs.
     """
     planner = partitioner(memory, **options)
+    from stowplan.backends.torch.partition import code_key
     from stowplan.backends.torch.steps import Steps
 
     # Kernels of Inductor make tensors unseen.
@@ -158,7 +166,7 @@ def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Cal
         except UnsupportedError as error:
             warn(f"{error}: the graph runs as eager")
             compiled = graph_module.forward
-        return compiled if steps is None else steps.watched(compiled)
+        return compiled if steps is None else steps.watched(compiled, code_key())
 
     # What torch says of errors begins with this name.
     compile_graph.__name__ = "stowplan"

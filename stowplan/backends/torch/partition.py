@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
@@ -19,7 +20,9 @@ from stowplan.backends.torch.checkpoints import separated
 from stowplan.backends.torch.costs import SIZES, whole
 from stowplan.backends.torch.halves import split
 from stowplan.backends.torch.planning import Choice, Chooser, GraphReport, Settings
-from stowplan.backends.torch.reader import read, sequence_of
+from stowplan.backends.torch.reader import Reading, read, sequence_of
+from stowplan.backends.torch.room_plans import RoomChooser
+from stowplan.backends.torch.rooms import Rooms, copies, taken
 from stowplan.models.rematerialization.structure import build
 
 #: Versions of torch that the tests of this back end passed with.
@@ -92,7 +95,8 @@ class Partitioner(CustomPartitionerFn):
         modules = stock.partition(gm, joint_inputs, kwargs)
         stock_seconds = time.monotonic() - before
         key, limit = self._share()
-        chooser = Chooser(
+        repeats, static = self.settings.repeats or 1, set(kwargs.get("static_lifetime_input_indices") or ())
+        chooser = (RoomChooser if repeats > 1 else Chooser)(
             reading,
             limit,
             self.settings,
@@ -101,7 +105,14 @@ class Partitioner(CustomPartitionerFn):
             stock_seconds,
             began,
         )
-        choice = chooser.choose(keep_own=kwargs.get("compiler") == "inductor")
+
+        def rooms(other: Reading) -> Rooms:
+            return copies(other, repeats, limit, static if self.settings.counted.parameters else set())
+
+        if isinstance(chooser, RoomChooser):
+            choice = chooser.choose_within(rooms(reading))
+        else:
+            choice = chooser.choose(keep_own=kwargs.get("compiler") == "inductor")
         if not choice.is_stock:
             modules = split(
                 module,
@@ -110,13 +121,13 @@ class Partitioner(CustomPartitionerFn):
                 num_fwd_outputs=count,
                 static_lifetime_input_indices=kwargs.get("static_lifetime_input_indices"),
             )
-        self._guard(module, count, choice, limit)
+        self._guard(module, count, choice, limit, rooms)
         # Only what is certain to run is told, and takes a part of the limit.
         self._parts[key] = choice.report
         self.reports.append(choice.report)
         return modules
 
-    def _guard(self, module: Any, count: int, choice: Choice, limit: int) -> None:
+    def _guard(self, module: Any, count: int, choice: Choice, limit: int, rooms: Callable[[Reading], Rooms]) -> None:
         """Have torch compile anew for sizes so large that the plan may be above the limit."""
         values = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
         dynamic = [size for value in values for size in getattr(value, "shape", [value]) if isinstance(size, torch.SymInt)]
@@ -124,7 +135,8 @@ class Partitioner(CustomPartitionerFn):
 
         def peak(sizes: dict[Any, int]) -> int:
             SIZES.set(sizes)
-            return build(read(module.graph, count, self.settings.counted).problem).made(choice.sequence).peak
+            reading = read(module.graph, count, self.settings.counted)
+            return rooms(reading).peak(taken(reading, build(reading.problem).made(choice.sequence)))
 
         for times in LARGER if symbols else ():
             largest = {symbol: times * whole(size) for symbol, size in symbols.items()}
@@ -136,9 +148,8 @@ class Partitioner(CustomPartitionerFn):
 
     def _share(self) -> tuple[Any, int]:
         """What tells graphs apart, and this one's part of the limit: of what others left, as much as each to come."""
-        context = CompileContext.current_compile_id()
         # The same code compiled again, for other sizes, say, takes the place of what it was.
-        key = getattr(context, "frame_id", None)
+        key = code_key()
         taken = [report.peak for other, report in self._parts.items() if other != key]
         left = self.settings.graphs - len(taken)
         if left < 1:
@@ -150,6 +161,11 @@ class Partitioner(CustomPartitionerFn):
                 0,
             )
         return key, (self.settings.limit - sum(taken)) // left
+
+
+def code_key() -> int | None:
+    """What tells code apart that is compiled right now; None where that is not known."""
+    return getattr(CompileContext.current_compile_id(), "frame_id", None)
 
 
 def prepared(gm: Any, separate: bool = True) -> Any:

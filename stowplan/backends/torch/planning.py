@@ -51,6 +51,8 @@ class Settings:
     """Whether a limit that cannot be met is an error."""
     graphs: int = 1
     """How many graphs share the limit."""
+    repeats: int | None = None
+    """How often a graph runs before its backward pass."""
     workers: int = 2
     seed: int = 0
     prices: Prices = costs.costs
@@ -60,7 +62,7 @@ class Settings:
 
 
 class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one graph. Peaks are bytes of tensors that are live at once, as far as they count."""
+    """What came of one graph. Peaks are bytes of tensors that are live at once, as far as they count: of all its repeats."""
 
     operators: int
     limit: int

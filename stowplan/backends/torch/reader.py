@@ -77,6 +77,18 @@ class Reading:
             node = node.args[0]
         return self.number.get(node)
 
+    def input_bytes(self) -> dict[int, int]:
+        """Bytes of the inputs that are tensors, by their numbers among all inputs; of those that share storage the first's."""
+        seen: set[Any] = set()
+        sizes = {}
+        placeholders = (node for node in self.graph.nodes if node.op == "placeholder")
+        for at, node in enumerate(placeholders):
+            if node in self.inputs:
+                key = _storage_key(node.meta["val"], node)
+                sizes[at] = 0 if key in seen else costs.storage_bytes(node.meta["val"])
+                seen.add(key)
+        return sizes
+
     def added_flops(self, sequence: Iterable[int]) -> int:
         """Floating-point operations of a sequence beyond those of each operator once."""
         return sum(self.flops[number] for number in sequence) - sum(self.flops)
@@ -246,11 +258,7 @@ class _Builder:
 
     def _inputs(self) -> list[int]:
         """One tensor for all inputs: they are there all the time, so that nothing depends on who reads them."""
-        sizes = {}
-        for node in self.reading.inputs:
-            value = node.meta["val"]
-            sizes[_storage_key(value, node)] = costs.storage_bytes(value)
-        total = sum(sizes.values()) if self.counted.parameters else 0
+        total = sum(self.reading.input_bytes().values()) if self.counted.parameters else 0
         return [self._add("inputs", total)]
 
     def _written(self, node: Any, free: set[Any]) -> list[int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -36,6 +37,22 @@ _ALL: weakref.WeakSet[Steps] = weakref.WeakSet()
 _OWNERS: Any = WeakTensorKeyDictionary()
 
 
+class _Use:
+    """A use of a graph whose backward pass is to come: it ends with that, or when nobody needs it any more."""
+
+    def __init__(self, alive: Counter[Any], key: Any):
+        self.alive, self.key, self.is_over = alive, key, False
+        alive[key] += 1
+
+    def end(self, *_: Any) -> None:
+        """The backward pass begins."""
+        if not self.is_over:
+            self.alive[self.key] -= 1
+        self.is_over = True
+
+    __del__ = end
+
+
 class Steps:
     """The steps of what one back end compiles."""
 
@@ -48,14 +65,21 @@ class Steps:
         """Largest sizes of a graph."""
         self.trained: dict[int, int] = {}
         """Bytes of parameters, by identity."""
+        self.alive: Counter[Any] = Counter()
+        """How many uses of some code wait for their backward pass."""
         self.is_warned = self.storages.is_counting = self.is_begun = False
         self.is_wanted = True
         """Whether the mode is to be there: while kinds of calls are new."""
         _ALL.add(self)
         _restack({steps for steps in _ALL if not steps.trained})
 
-    def watched(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(self, compiled: Callable[..., Any], code: Any) -> Callable[..., Any]:
         """A compiled graph whose steps are within the limit.
+
+        Parameters
+        ----------
+        code
+            What it was compiled from: the same for several graphs that share repeats.
 
         Raises
         ------
@@ -65,7 +89,7 @@ class Steps:
         graph = object()
 
         def run(*args: Any) -> Any:
-            if self.is_warned:
+            if self.is_warned or self._repeats_more(code):
                 return compiled(*args)
             parameter = next(
                 (tensor for tensor in args if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad), None
@@ -77,7 +101,7 @@ class Steps:
             self.is_begun, self.is_wanted = True, sizes == most and self.is_new(kind, args)
             if not self.is_wanted:
                 self.storages.is_counting = False
-                return compiled(*args)
+                return self._used(compiled(*args), code)
             is_there = self.storages in modes._get_current_dispatch_mode_stack()
             with contextlib.nullcontext() if is_there else self.storages:
                 results = compiled(*args)
@@ -85,9 +109,31 @@ class Steps:
             for result in tree_leaves(results):
                 if isinstance(result, torch.Tensor) and result.grad_fn is not None:
                     result.grad_fn.register_prehook(self._begin_backward)
-            return results
+            return self._used(results, code)
 
         return run
+
+    def _used(self, results: Any, code: Any) -> Any:
+        """Results of a graph, with which its use ends."""
+        if self.settings.repeats is not None:
+            steps = (result.grad_fn for result in tree_leaves(results) if isinstance(result, torch.Tensor))
+            for step in itertools.islice((step for step in steps if step is not None), 1):
+                use = step.metadata["stowplan"] = _Use(self.alive, code)
+                step.register_prehook(use.end)
+        return results
+
+    def _repeats_more(self, code: Any) -> bool:
+        """Whether code is used more often than was said, where that is a warning; it is said once."""
+        most = self.settings.repeats
+        if most is None or not torch.is_grad_enabled() or self.alive[code] < most:
+            return False
+        limit, found = self.settings.limit + self.settings.outside, self.alive[code] + 1
+        text = f"a graph runs {found} times before its backward pass, expected {most}: say repeats={found}"
+        if self.settings.strict:
+            raise MemoryLimitError(text, limit, 0, 0)
+        self.storages.is_counting, self.is_warned = False, True
+        warn(text)
+        return True
 
     def is_new(self, kind: Any, tensors: Any) -> bool:
         """Whether a call of this kind is counted once more; then counting begins, with tensors that are there."""
