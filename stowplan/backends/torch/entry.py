@@ -32,10 +32,10 @@ def partitioner(
     *,
     parameters: bool = True,
     gradients: bool = True,
-    outside: int | str = 0,
+    outside: int | str | None = None,
     time_limit: float = 20.0,
     strict: bool = True,
-    graphs: int = 1,
+    graphs: int | None = None,
     repeats: int | None = None,
     costs: str | Path = "flops",
     workers: int = 2,
@@ -81,10 +81,11 @@ def partitioner(
     """
     require(*NEEDED)
     options = Options(time_limit=time_limit, workers=workers, seed=seed)
-    limit, graphs = size("a memory limit of {}", memory, 1), whole("{} graphs", graphs, 1)
+    is_measured = outside is None and graphs is None and repeats is None
+    limit, graphs = size("a memory limit of {}", memory, 1), whole("{} graphs", 1 if graphs is None else graphs, 1)
     if repeats is not None:
         repeats = whole("{} repeats", repeats, 1)
-    beside = size("an outside of {}", outside, 0)
+    beside = size("an outside of {}", 0 if outside is None else outside, 0)
     if beside >= limit:
         raise UsageError(f"found an outside of {beside} bytes, expected less than the memory limit of {limit}")
     from stowplan.backends.torch.costs import costs as flops
@@ -109,6 +110,7 @@ def partitioner(
             strict=flag("strict {}", strict),
             graphs=graphs,
             repeats=repeats,
+            is_measured=is_measured,
             workers=options.workers,
             seed=options.seed,
             prices=prices,
@@ -161,12 +163,14 @@ def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Cal
         return compiler(graph_module, example_inputs, **others)
 
     def compile_graph(graph_module: Any, example_inputs: Any, **others: Any) -> Any:
-        try:
-            compiled = compile_halves(graph_module, example_inputs, **others)
-        except UnsupportedError as error:
-            warn(f"{error}: the graph runs as eager")
-            compiled = graph_module.forward
-        return compiled if steps is None else steps.watched(compiled, code_key())
+        def compiled(inputs: Any) -> Any:
+            try:
+                return compile_halves(graph_module, inputs, **others)
+            except UnsupportedError as error:
+                warn(f"{error}: the graph runs as eager")
+                return graph_module.forward
+
+        return compiled(example_inputs) if steps is None else steps.watched(compiled, example_inputs, code_key())
 
     # What torch says of errors begins with this name.
     compile_graph.__name__ = "stowplan"

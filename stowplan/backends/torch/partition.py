@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ from stowplan.backends.torch.halves import split
 from stowplan.backends.torch.planning import Choice, Chooser, GraphReport, Settings
 from stowplan.backends.torch.reader import Reading, read, sequence_of
 from stowplan.backends.torch.room_plans import RoomChooser
-from stowplan.backends.torch.rooms import Rooms, copies, taken
+from stowplan.backends.torch.rooms import Rooms, copies, taken, tangent_bytes
+from stowplan.backends.torch.timeline import Planned
 from stowplan.models.rematerialization.structure import build
 
 #: Versions of torch that the tests of this back end passed with.
@@ -39,6 +41,19 @@ def complaint() -> str:
     return "" if known else f"found torch {installed}, expected {', '.join(VERSIONS)}"
 
 
+@dataclass
+class Task:
+    """A plan for steps that are measured."""
+
+    graph: Any
+    """What tells graphs apart."""
+    rooms: Rooms | None = None
+    """None for a plan of the first steps."""
+    planned: Planned | None = None
+    """What came of it; None where there is no plan."""
+    cost: int = 0
+
+
 class Partitioner(CustomPartitionerFn):
     """A partitioner that stays within a memory limit; made by :func:`stowplan.backends.torch.partitioner`.
 
@@ -51,6 +66,8 @@ class Partitioner(CustomPartitionerFn):
     def __init__(self, settings: Settings):
         self.settings = settings
         self.reports: list[GraphReport] = []
+        self.task: Task | None = None
+        """What is asked for right now, where steps are measured."""
         self._parts: dict[Any, GraphReport] = {}
         """Of each graph of those that share the limit."""
 
@@ -94,9 +111,10 @@ class Partitioner(CustomPartitionerFn):
         before = time.monotonic()
         modules = stock.partition(gm, joint_inputs, kwargs)
         stock_seconds = time.monotonic() - before
-        key, limit = self._share()
-        repeats, static = self.settings.repeats or 1, set(kwargs.get("static_lifetime_input_indices") or ())
-        chooser = (RoomChooser if repeats > 1 else Chooser)(
+        task, repeats = self.task, self.settings.repeats or 1
+        static = set(kwargs.get("static_lifetime_input_indices") or ()) if self.settings.counted.parameters else set()
+        key, limit = (task.graph, self.settings.limit) if task else self._share()
+        chooser = (RoomChooser if task or repeats > 1 else Chooser)(
             reading,
             limit,
             self.settings,
@@ -107,10 +125,11 @@ class Partitioner(CustomPartitionerFn):
         )
 
         def rooms(other: Reading) -> Rooms:
-            return copies(other, repeats, limit, static if self.settings.counted.parameters else set())
+            return copies(other, repeats, limit, static)
 
         if isinstance(chooser, RoomChooser):
-            choice = chooser.choose_within(rooms(reading))
+            own = (task and task.rooms) or rooms(reading)
+            choice = chooser.first() if task and task.rooms is None else chooser.choose_within(own)
         else:
             choice = chooser.choose(keep_own=kwargs.get("compiler") == "inductor")
         if not choice.is_stock:
@@ -123,6 +142,10 @@ class Partitioner(CustomPartitionerFn):
             )
         self._guard(module, count, choice, limit, rooms)
         # Only what is certain to run is told, and takes a part of the limit.
+        if task:
+            plan = build(reading.problem).made(choice.sequence)
+            task.planned = Planned(taken(reading, plan), reading.problem.tensors[0].size, tangent_bytes(reading))
+            task.cost = choice.report.added_cost
         self._parts[key] = choice.report
         self.reports.append(choice.report)
         return modules

@@ -53,6 +53,8 @@ class Settings:
     """How many graphs share the limit."""
     repeats: int | None = None
     """How often a graph runs before its backward pass."""
+    is_measured: bool = False
+    """Whether what lives beside graphs, and how often they run, is measured in the first steps."""
     workers: int = 2
     seed: int = 0
     prices: Prices = costs.costs

@@ -38,7 +38,7 @@ TOLERANCE = 0.005
 LOOKED_AT = 24
 
 #: How far above its least peak a plan that saves little may be.
-SLACK = 1.25
+SLACK = 1.05
 
 
 class RoomChooser(Chooser):
@@ -60,9 +60,13 @@ class RoomChooser(Chooser):
         """Least peak of a step, of plans so far."""
         self.takes: dict[tuple[int, ...], Taken] = {}
         given = self.free.made(self.free.order)
-        plans = [given, *([] if self.own is None else [self.own])]
+        plans = [*([] if self.own is None else [self.own]), given]
+        self.ceiling: int | None = None
         for plan in plans:
             self._offer(plan.sequence)
+            if self.best is self.own and self.own is not None:
+                # Never above torch's own peak, however much is allowed.
+                self.ceiling = self.own.peak
         if self.best is not None and self.best.objective == 0:
             return self._chosen(0)
         frugal = self.frugal(FRUGAL_SHARE * self._left())
@@ -78,6 +82,17 @@ class RoomChooser(Chooser):
             why = "proven: no plan is within it" if is_proven else "no plan found in time"
             raise MemoryLimitError(f"{text} ({why})", self.limit, least, self.limit + 1 if is_proven else 0)
         return self._chosen(bound or 0)
+
+    def first(self) -> Choice:
+        """A plan that saves little, for steps in which it is measured what lives beside the graph.
+
+        Raises
+        ------
+        MemoryLimitError
+            As :meth:`choose` raises it.
+        """
+        plan = self.frugal(FRUGAL_SHARE * self._left())
+        return self._choice(plan if plan.peak <= self.limit else self._least_peak(), "first steps", 0)
 
     def frugal(self, seconds: float) -> Plan:
         """A plan that saves few bytes, among those whose peak is not far above the least."""
@@ -98,14 +113,14 @@ class RoomChooser(Chooser):
     def _offer(self, sequence: Iterable[int]) -> None:
         """Take a sequence as the best plan if it fits and adds less."""
         plan = self.free.made(sequence)
-        if not verify(self.free.problem, plan).ok:
+        if not verify(self.free.problem, plan).ok or (self.ceiling is not None and plan.peak > self.ceiling):
             return
         takes = self.takes[plan.sequence] = taken(self.reading, plan)
         peak, room = self.rooms.peak(takes), self.rooms.room(takes.kept)
         self.least = peak if self.least is None else min(self.least, peak)
         fits = takes.forward <= room.forward and takes.backward <= room.backward and takes.kept <= room.saved
         if fits and (self.best is None or (plan.objective, peak) < (self.best.objective, self.rooms.peak(self._takes()))):
-            self.best = plan
+            self.best = self.own if self.own is not None and plan.sequence == self.own.sequence else plan
 
     def _takes(self) -> Taken:
         assert self.best is not None

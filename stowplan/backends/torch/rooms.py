@@ -90,7 +90,6 @@ def copies(reading: Reading, count: int, limit: int, static: set[int]) -> Copies
     """
     sizes = reading.input_bytes()
     tensors = {tensor.id: tensor.size for tensor in reading.problem.tensors}
-    arrived = sum(tensors[node.name] for node in reading.tangents)
     # Gradients are in the order of the inputs that they are of.
     returned = {
         node.name: reading.root(node).name
@@ -99,14 +98,21 @@ def copies(reading: Reading, count: int, limit: int, static: set[int]) -> Copies
     }
     gradients = sum(tensors.get(name, 0) for name in set(returned.values()))
     resident = sum(size for at, size in sizes.items() if at in static)
-    return Copies(limit, count, resident, reading.problem.tensors[0].size, arrived, gradients)
+    return Copies(limit, count, resident, reading.problem.tensors[0].size, tangent_bytes(reading), gradients)
 
 
 def taken(reading: Reading, plan: Plan) -> Taken:
     """What a plan of a reading's problem takes; the plan is valid."""
     live = live_bytes(reading.problem, plan)
     border = plan.sequence.index(reading.border)
-    return Taken(max(live[: border + 1]), max(live[border:]), live[border])
+    # Tangents are there once the backward pass begins.
+    return Taken(max(*live[:border], live[border] - tangent_bytes(reading)), max(live[border:]), live[border])
+
+
+def tangent_bytes(reading: Reading) -> int:
+    """Bytes of what the backward pass is called with."""
+    sizes = {tensor.id: tensor.size for tensor in reading.problem.tensors}
+    return sum(sizes[node.name] for node in reading.tangents)
 
 
 def within(reading: Reading, room: Room, kept: int | None = None) -> Problem:
