@@ -29,7 +29,7 @@ from stowplan.portfolio.solve import solve
 FRUGAL_SHARE, NODE_SHARE = 0.15, 0.08
 
 #: Seconds of a node, at least; and of a plan that saves little.
-LEAST, LEAST_FRUGAL = 0.2, 1.0
+LEAST, LEAST_FRUGAL = 0.2, 2.0
 
 #: The search ends where the best plan adds no more than this much beyond the bound.
 TOLERANCE = 0.005
@@ -75,7 +75,7 @@ class RoomChooser(Chooser):
             # Reading the graph may have taken all the time there was.
             self._offer(self.frugal(max(LEAST_LEFT, LEAST_SHARE * self.settings.time_limit)).sequence)
         highest = max(taken(self.reading, plan).kept for plan in plans)
-        bound = self._searched(min(taken(self.reading, frugal).kept, highest), highest)
+        bound = self._branched(min(taken(self.reading, frugal).kept, highest), highest)
         if self.best is None:
             least, is_proven = self.least or 0, bound is None
             text = f"the least peak found of a step is {least} bytes, and the limit is {self.limit}"
@@ -92,14 +92,16 @@ class RoomChooser(Chooser):
             As :meth:`choose` raises it.
         """
         plan = self.frugal(FRUGAL_SHARE * self._left())
-        return self._choice(plan if plan.peak <= self.limit else self._least_peak(), "first steps", 0)
+        return self._choice(plan, "first steps", 0) if plan.peak <= self.limit else self.choose(keep_own=False)
 
     def frugal(self, seconds: float) -> Plan:
         """A plan that saves few bytes, among those whose peak is not far above the least."""
         seconds = max(LEAST_FRUGAL, seconds)
         orders = [] if self.own is None else [[*dict.fromkeys(self.own.sequence)]]
         enough = self.limit // 2
-        plan, _ = peaks.least_peak(self.reading.problem, orders, seconds / 2, enough=enough)
+        plan = self.free.made(self.free.order)
+        if plan.peak > enough:
+            plan, _ = peaks.least_peak(self.reading.problem, orders, seconds / 2, enough=enough)
         border = self.reading.problem.ops[self.reading.border]
         sizes = self.reading.problem.tensors
         stays = sum(sizes[tensor].size for tensor in {*self.reading.problem.inputs, *border.reads, *border.writes})
@@ -126,7 +128,7 @@ class RoomChooser(Chooser):
         assert self.best is not None
         return self.takes[self.best.sequence]
 
-    def _searched(self, lowest: int, highest: int) -> int | None:
+    def _branched(self, lowest: int, highest: int) -> int | None:
         """Look at intervals, the least bound first; a bound on all plans, None where it is proven that there are none."""
         number = itertools.count()
         floor = min(self.reading.problem.tensors[0].size, lowest)

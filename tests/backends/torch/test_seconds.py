@@ -20,7 +20,7 @@ def trained(costs: Any, part: float = 0.6) -> Any:
     model, given = Decoder(2, dropout=0.1), words()
     eager = measure_peak(lambda: model(given).backward(), model, given)
     expected = gradients(model, lambda: model(given))
-    made: Any = backend(int(part * eager), time_limit=2.0, costs=costs)
+    made: Any = backend(int(part * eager), outside=0, time_limit=2.0, costs=costs)
     compiled = torch.compile(model, backend=made)
     found = gradients(model, lambda: compiled(given))
     assert_same(found, expected)
