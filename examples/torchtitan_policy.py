@@ -41,7 +41,8 @@ def plan(memory: int | str, time_limit: float = 20.0) -> None:
 
 def policy(gm: torch.fx.GraphModule, *, config: Any) -> torch.fx.GraphModule:
     """Tag the nodes of the forward pass in a graph of both passes."""
-    reading = read(gm.graph, len(gm.graph.output_node().args[0]))
+    outputs: Any = gm.graph.output_node().args[0]
+    reading = read(gm.graph, len(outputs))
     problem = msgspec.structs.replace(reading.problem, limit=OPTIONS["memory"])
     result = solve(problem, time_limit=OPTIONS["time_limit"])
     if result.plan is None:
@@ -72,8 +73,8 @@ def main() -> None:
         return [loss, *torch.autograd.grad(loss, values)]
 
     gm = make_fx(step, tracing_mode="fake")([*weights.values()], x)
-    for memory in ("14 MB", "11 MB"):
-        plan(memory, time_limit=5)
+    for memory in ("14 MB", "7 MB"):
+        plan(memory)
         policy(gm, config=None)
 
 

@@ -120,7 +120,7 @@ class Steps:
         """
         graph = object()
         whole = self._part(compile_graph, (graph, ()), code, inputs)
-        parts = {(): whole}
+        parts: dict[tuple[int, ...], _Part] = {(): whole}
 
         def run(*args: Any) -> Any:
             if self.is_warned or self._repeats_more(code):
@@ -185,7 +185,8 @@ class Steps:
         # A result that is a view was made of one of the graph's.
         behind = (other for other, _ in node.next_functions if other is not None and "CompiledFunction" in other.name())
         node = node if "CompiledFunction" in node.name() else next(behind, node)
-        use = node.metadata["stowplan"] = _Use(self.waiting, part, plan)
+        use = _Use(self.waiting, part, plan)
+        # It is there as long as the node is.
 
         def begin(_: Any) -> None:
             self._begin_backward(use)
