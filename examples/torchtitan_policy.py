@@ -41,6 +41,8 @@ def plan(memory: int | str, time_limit: float = 20.0) -> None:
 
 def policy(gm: torch.fx.GraphModule, *, config: Any) -> torch.fx.GraphModule:
     """Tag the nodes of the forward pass in a graph of both passes."""
+    for node in gm.graph.nodes:
+        node.meta.pop("recompute", None)
     outputs: Any = gm.graph.output_node().args[0]
     reading = read(gm.graph, len(outputs))
     problem = msgspec.structs.replace(reading.problem, limit=OPTIONS["memory"])
