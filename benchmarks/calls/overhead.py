@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stowplan.portfolio.run.start_rule import Started
+from stowplan.portfolio.run.started import Started
 
 import stowplan
 from benchmarks.lib.alone import Alone

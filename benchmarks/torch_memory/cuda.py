@@ -193,7 +193,7 @@ def own(budget: float) -> Callable[..., Any]:
 def within(eager: Eager, limit: int, options: argparse.Namespace) -> dict[str, Any]:
     """What comes of one limit."""
     # States that are restored before each step are no part of it: what goes above the limit is measured, not refused.
-    made = backend(limit, time_limit=options.time_limit, workers=options.workers, strict=False)
+    made = backend(limit, outside=0, time_limit=options.time_limit, workers=options.workers, strict=False)
     try:
         figures = eager.beside(made)
     except torch._dynamo.exc.BackendCompilerFailed as error:

@@ -221,7 +221,7 @@ def checkpoints(model: Decoder, inputs: Any, present: Any) -> dict[str, Any]:
 def within(model: Any, inputs: Any, present: Any, limit: int, expected: Any, options: argparse.Namespace) -> dict[str, Any]:
     """What comes of one limit when it is planned and run."""
     torch._dynamo.reset()
-    made = backend(limit, parameters=bool(present), time_limit=options.time_limit, workers=options.workers)
+    made = backend(limit, outside=0, parameters=bool(present), time_limit=options.time_limit, workers=options.workers)
     compiled = torch.compile(model, backend=made)
     began = time.monotonic()
     try:

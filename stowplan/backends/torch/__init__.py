@@ -2,9 +2,11 @@
 
 Importing it does not import torch. Each file knows only those above it in this list:
 
-- ``errors``, ``entry``: what users call. ``measure``: live bytes while code runs. ``inductor``: orders for Inductor
-- ``costs``: what a node costs. ``reader``: a joint graph as a problem of rematerialization
+- ``devices``: rates of devices. ``entry``: what users call. ``measure``: live bytes while code runs
+- ``inductor``: orders for Inductor
+- ``costs``: what a node costs; ``seconds``: in time. ``reader``: a joint graph as a problem of rematerialization
 - ``checkpoints``: regions that their user recomputes
+- ``rooms``: what a graph may take beside others; ``room_plans``: its plan there
 - ``halves``: a plan as two graphs. ``stock``: torch's own plans. ``planning``: the plan of one graph
 - ``partition``: what torch calls. ``steps``: what whole steps take
 """

@@ -6,6 +6,7 @@ matrix products of their forward pass, and as the five of their backward pass.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from math import prod
 from typing import Any
@@ -122,3 +123,8 @@ def cost(node: Any, operations: int) -> int:
     """Of a run, in floating-point operations: its own, and as many as take the time that its bytes take."""
     device = next((tensor.device.type for tensor in tensors_of(node.meta.get("val"))), "cpu")
     return operations + FLOPS_PER_BYTE.get(device, OTHER_FLOPS_PER_BYTE) * moved_bytes(node)
+
+
+def costs(nodes: Sequence[Any], flops: Sequence[int], _: Sequence[bool]) -> list[int]:
+    """Of each of several nodes."""
+    return [cost(node, operations) for node, operations in zip(nodes, flops, strict=True)]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stowplan.arguments import flag, size, whole
+from stowplan.arguments import flag, show, size, whole
 from stowplan.backends.fallback import UnsupportedError, require, warn
+from stowplan.backends.torch.devices import device
 from stowplan.errors import UsageError
 from stowplan.portfolio.context import Options
 
@@ -21,16 +23,21 @@ if TYPE_CHECKING:
 #: What is asked of :func:`~stowplan.backends.fallback.require`.
 NEEDED = ("planning for torch", ("torch",), "learned")
 
+#: Part of the time limit in which operators are measured, at most.
+PROFILE_SHARE = 0.3
+
 
 def partitioner(
     memory: int | str,
     *,
     parameters: bool = True,
     gradients: bool = True,
-    outside: int | str = 0,
+    outside: int | str | None = None,
     time_limit: float = 20.0,
     strict: bool = True,
-    graphs: int = 1,
+    graphs: int | None = None,
+    repeats: int | None = None,
+    costs: str | Path = "flops",
     workers: int = 2,
     seed: int = 0,
 ) -> Partitioner:
@@ -56,6 +63,12 @@ def partitioner(
     graphs
         How many graphs share the limit: graph breaks make several. What the graphs before have left is divided evenly among the
         next one and those still to come, so that all together stay within the limit.
+    repeats
+        How often a graph runs before its backward pass: layers that are compiled one by one share a graph. The limit is one of
+        what all of them keep and what one takes at work.
+    costs
+        What is added least of: ``flops``; or time, by ``profile``, which runs each kind of operator that may run again a few
+        times, or by peak rates of a device: ``h100``, ``a100``, ``rtx-4090``, or the path of a TOML file such as theirs.
     workers, seed
         As :func:`stowplan.solve` takes them.
 
@@ -63,19 +76,31 @@ def partitioner(
     ------
     MissingDependencyError
         Without torch.
-    UsageError
-        An argument of a wrong type or out of range.
+    UsageError, InputError
+        An argument of a wrong type or out of range; a device that is not known, or its file.
     """
     require(*NEEDED)
     options = Options(time_limit=time_limit, workers=workers, seed=seed)
-    limit, graphs = size("a memory limit of {}", memory, 1), whole("{} graphs", graphs, 1)
-    beside = size("an outside of {}", outside, 0)
+    is_measured = outside is None and graphs is None and repeats is None
+    limit, graphs = size("a memory limit of {}", memory, 1), whole("{} graphs", 1 if graphs is None else graphs, 1)
+    if repeats is not None:
+        repeats = whole("{} repeats", repeats, 1)
+    beside = size("an outside of {}", 0 if outside is None else outside, 0)
     if beside >= limit:
         raise UsageError(f"found an outside of {beside} bytes, expected less than the memory limit of {limit}")
+    from stowplan.backends.torch.costs import costs as flops
     from stowplan.backends.torch.partition import Partitioner
     from stowplan.backends.torch.planning import Settings
     from stowplan.backends.torch.reader import Counted
+    from stowplan.backends.torch.seconds import Measured, Rates
 
+    prices: Any = flops
+    if costs == "profile":
+        prices = Measured(PROFILE_SHARE * options.time_limit)
+    elif costs != "flops":
+        if not isinstance(costs, str | Path):
+            raise UsageError(f"found costs of {show(costs)}, expected flops, profile, or a device")
+        prices = Rates(device(costs))
     return Partitioner(
         Settings(
             limit=limit - beside,
@@ -84,8 +109,12 @@ def partitioner(
             time_limit=options.time_limit,
             strict=flag("strict {}", strict),
             graphs=graphs,
+            repeats=repeats,
+            is_measured=is_measured,
             workers=options.workers,
             seed=options.seed,
+            prices=prices,
+            is_timed=prices is not flops,
         )
     )
 
@@ -115,6 +144,7 @@ def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Cal
         Inductor, so does a step that takes more, with what lives beside the graphs.
     """
     planner = partitioner(memory, **options)
+    from stowplan.backends.torch.partition import code_key
     from stowplan.backends.torch.steps import Steps
 
     # Kernels of Inductor make tensors unseen.
@@ -133,12 +163,14 @@ def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Cal
         return compiler(graph_module, example_inputs, **others)
 
     def compile_graph(graph_module: Any, example_inputs: Any, **others: Any) -> Any:
-        try:
-            compiled = compile_halves(graph_module, example_inputs, **others)
-        except UnsupportedError as error:
-            warn(f"{error}: the graph runs as eager")
-            compiled = graph_module.forward
-        return compiled if steps is None else steps.watched(compiled)
+        def compiled(inputs: Any) -> Any:
+            try:
+                return compile_halves(graph_module, inputs, **others)
+            except UnsupportedError as error:
+                warn(f"{error}: the graph runs as eager")
+                return graph_module.forward
+
+        return compiled(example_inputs) if steps is None else steps.watched(compiled, example_inputs, code_key())
 
     # What torch says of errors begins with this name.
     compile_graph.__name__ = "stowplan"

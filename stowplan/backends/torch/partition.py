@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +21,10 @@ from stowplan.backends.torch.checkpoints import separated
 from stowplan.backends.torch.costs import SIZES, whole
 from stowplan.backends.torch.halves import split
 from stowplan.backends.torch.planning import Choice, Chooser, GraphReport, Settings
-from stowplan.backends.torch.reader import read, sequence_of
+from stowplan.backends.torch.reader import Reading, read, sequence_of
+from stowplan.backends.torch.room_plans import RoomChooser
+from stowplan.backends.torch.rooms import Rooms, copies, taken, tangent_bytes
+from stowplan.backends.torch.timeline import Planned
 from stowplan.models.rematerialization.structure import build
 
 #: Versions of torch that the tests of this back end passed with.
@@ -36,6 +41,19 @@ def complaint() -> str:
     return "" if known else f"found torch {installed}, expected {', '.join(VERSIONS)}"
 
 
+@dataclass
+class Task:
+    """A plan for steps that are measured."""
+
+    graph: Any
+    """What tells graphs apart."""
+    rooms: Rooms | None = None
+    """None for a plan of the first steps."""
+    planned: Planned | None = None
+    """What came of it; None where there is no plan."""
+    cost: int = 0
+
+
 class Partitioner(CustomPartitionerFn):
     """A partitioner that stays within a memory limit; made by :func:`stowplan.backends.torch.partitioner`.
 
@@ -48,6 +66,8 @@ class Partitioner(CustomPartitionerFn):
     def __init__(self, settings: Settings):
         self.settings = settings
         self.reports: list[GraphReport] = []
+        self.task: Task | None = None
+        """What is asked for right now, where steps are measured."""
         self._parts: dict[Any, GraphReport] = {}
         """Of each graph of those that share the limit."""
 
@@ -87,12 +107,14 @@ class Partitioner(CustomPartitionerFn):
         began = time.monotonic()
         module = prepared(gm)
         count = kwargs["num_fwd_outputs"]
-        reading = read(module.graph, count, self.settings.counted)
+        reading = read(module.graph, count, self.settings.counted, self.settings.prices)
         before = time.monotonic()
         modules = stock.partition(gm, joint_inputs, kwargs)
         stock_seconds = time.monotonic() - before
-        key, limit = self._share()
-        chooser = Chooser(
+        task, repeats = self.task, self.settings.repeats or 1
+        static = set(kwargs.get("static_lifetime_input_indices") or ()) if self.settings.counted.parameters else set()
+        key, limit = (task.graph, self.settings.limit) if task else self._share()
+        chooser = (RoomChooser if task or repeats > 1 else Chooser)(
             reading,
             limit,
             self.settings,
@@ -101,7 +123,15 @@ class Partitioner(CustomPartitionerFn):
             stock_seconds,
             began,
         )
-        choice = chooser.choose(keep_own=kwargs.get("compiler") == "inductor")
+
+        def rooms(other: Reading) -> Rooms:
+            return copies(other, repeats, limit, static)
+
+        if isinstance(chooser, RoomChooser):
+            own = (task and task.rooms) or rooms(reading)
+            choice = chooser.first() if task and task.rooms is None else chooser.choose_within(own)
+        else:
+            choice = chooser.choose(keep_own=kwargs.get("compiler") == "inductor")
         if not choice.is_stock:
             modules = split(
                 module,
@@ -110,13 +140,17 @@ class Partitioner(CustomPartitionerFn):
                 num_fwd_outputs=count,
                 static_lifetime_input_indices=kwargs.get("static_lifetime_input_indices"),
             )
-        self._guard(module, count, choice, limit)
+        self._guard(module, count, choice, limit, rooms)
         # Only what is certain to run is told, and takes a part of the limit.
+        if task:
+            plan = build(reading.problem).made(choice.sequence)
+            task.planned = Planned(taken(reading, plan), reading.problem.tensors[0].size, tangent_bytes(reading))
+            task.cost = choice.report.added_cost
         self._parts[key] = choice.report
         self.reports.append(choice.report)
         return modules
 
-    def _guard(self, module: Any, count: int, choice: Choice, limit: int) -> None:
+    def _guard(self, module: Any, count: int, choice: Choice, limit: int, rooms: Callable[[Reading], Rooms]) -> None:
         """Have torch compile anew for sizes so large that the plan may be above the limit."""
         values = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
         dynamic = [size for value in values for size in getattr(value, "shape", [value]) if isinstance(size, torch.SymInt)]
@@ -124,7 +158,8 @@ class Partitioner(CustomPartitionerFn):
 
         def peak(sizes: dict[Any, int]) -> int:
             SIZES.set(sizes)
-            return build(read(module.graph, count, self.settings.counted).problem).made(choice.sequence).peak
+            reading = read(module.graph, count, self.settings.counted)
+            return rooms(reading).peak(taken(reading, build(reading.problem).made(choice.sequence)))
 
         for times in LARGER if symbols else ():
             largest = {symbol: times * whole(size) for symbol, size in symbols.items()}
@@ -136,9 +171,8 @@ class Partitioner(CustomPartitionerFn):
 
     def _share(self) -> tuple[Any, int]:
         """What tells graphs apart, and this one's part of the limit: of what others left, as much as each to come."""
-        context = CompileContext.current_compile_id()
         # The same code compiled again, for other sizes, say, takes the place of what it was.
-        key = getattr(context, "frame_id", None)
+        key = code_key()
         taken = [report.peak for other, report in self._parts.items() if other != key]
         left = self.settings.graphs - len(taken)
         if left < 1:
@@ -150,6 +184,11 @@ class Partitioner(CustomPartitionerFn):
                 0,
             )
         return key, (self.settings.limit - sum(taken)) // left
+
+
+def code_key() -> int | None:
+    """What tells code apart that is compiled right now; None where that is not known."""
+    return getattr(CompileContext.current_compile_id(), "frame_id", None)
 
 
 def prepared(gm: Any, separate: bool = True) -> Any:

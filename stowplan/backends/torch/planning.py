@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from stowplan.backends.fallback import MemoryLimitError
-from stowplan.backends.torch import stock
-from stowplan.backends.torch.reader import Counted, Reading
+from stowplan.backends.torch import costs, stock
+from stowplan.backends.torch.reader import Counted, Prices, Reading
+from stowplan.hardware.targets.toml_files import PS_PER_SECOND
 from stowplan.log import LOGGER
 from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.plan import Plan
@@ -50,12 +51,20 @@ class Settings:
     """Whether a limit that cannot be met is an error."""
     graphs: int = 1
     """How many graphs share the limit."""
+    repeats: int | None = None
+    """How often a graph runs before its backward pass."""
+    is_measured: bool = False
+    """Whether what lives beside graphs, and how often they run, is measured in the first steps."""
     workers: int = 2
     seed: int = 0
+    prices: Prices = costs.costs
+    """What a run of an operator costs."""
+    is_timed: bool = False
+    """Whether that is in picoseconds."""
 
 
 class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one graph. Peaks are bytes of tensors that are live at once, as far as they count."""
+    """What came of one graph. Peaks are bytes of tensors that are live at once, as far as they count: of all its repeats."""
 
     operators: int
     limit: int
@@ -67,7 +76,9 @@ class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
     """Floating-point operations beyond those of each operator once."""
     added_runs: int
     added_cost: int
-    """In floating-point operations; moved bytes count as those that take as long."""
+    """In floating-point operations, where moved bytes count as those that take as long; or in picoseconds."""
+    added_seconds: float | None = None
+    """Of a step; None where costs are floating-point operations."""
     bound: int
     """No plan within the limit adds less."""
     saved: int
@@ -212,6 +223,7 @@ class Chooser:
             added_flops=reading.added_flops(sequence),
             added_runs=len(sequence) - len(reading.nodes),
             added_cost=plan.objective * reading.unit,
+            added_seconds=plan.objective * reading.unit / PS_PER_SECOND if self.settings.is_timed else None,
             bound=min(bound, plan.objective) * reading.unit,
             saved=_held(reading.problem, plan, reading.border),
             source="stock" if is_stock else source,

@@ -9,7 +9,7 @@ backward pass. Inputs are there from the start to the end.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ class Reading:
     backward_outputs: list[Any]
     problem: Problem = field(init=False)
     unit: int = 1
-    """Costs of the problem are in so many floating-point operations."""
+    """Costs of the problem are in so many floating-point operations, or picoseconds."""
     nodes: list[Any] = field(default_factory=list)
     """[operators] node; None for the border."""
     flops: list[int] = field(default_factory=list)
@@ -77,6 +77,18 @@ class Reading:
             node = node.args[0]
         return self.number.get(node)
 
+    def input_bytes(self) -> dict[int, int]:
+        """Bytes of the inputs that are tensors, by their numbers among all inputs; of those that share storage the first's."""
+        seen: set[Any] = set()
+        sizes = {}
+        placeholders = (node for node in self.graph.nodes if node.op == "placeholder")
+        for at, node in enumerate(placeholders):
+            if node in self.inputs:
+                key = _storage_key(node.meta["val"], node)
+                sizes[at] = 0 if key in seen else costs.storage_bytes(node.meta["val"])
+                seen.add(key)
+        return sizes
+
     def added_flops(self, sequence: Iterable[int]) -> int:
         """Floating-point operations of a sequence beyond those of each operator once."""
         return sum(self.flops[number] for number in sequence) - sum(self.flops)
@@ -92,7 +104,11 @@ def is_mutable(node: Any) -> bool:
     return bool(getattr(schema_of(node), "is_mutable", False))
 
 
-def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted()) -> Reading:
+#: Of operators' nodes, their floating-point operations and whether they never run again, what a run of each costs.
+Prices = Callable[[Sequence[Any], Sequence[int], Sequence[bool]], list[int]]
+
+
+def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted(), prices: Prices = costs.costs) -> Reading:
     """The problem of a joint graph.
 
     Parameters
@@ -102,6 +118,8 @@ def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted()) -> Read
         pass and then gradients out.
     num_fwd_outputs
         How many of its outputs are the forward pass's.
+    prices
+        In floating-point operations, or in picoseconds.
 
     Raises
     ------
@@ -113,7 +131,7 @@ def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted()) -> Read
     reading = Reading(graph, outputs[:num_fwd_outputs], outputs[num_fwd_outputs:])
     for node in graph.nodes:
         _classify(reading, node)
-    _Builder(reading, counted).build()
+    _Builder(reading, counted, prices).build()
     return reading
 
 
@@ -181,8 +199,8 @@ def _share(one: Any, other: Any) -> bool:
 class _Builder:
     """Makes the tensors, operators and precedences of a reading's problem."""
 
-    def __init__(self, reading: Reading, counted: Counted):
-        self.reading, self.counted = reading, counted
+    def __init__(self, reading: Reading, counted: Counted, prices: Prices):
+        self.reading, self.counted, self.prices = reading, counted, prices
         self.tensors: list[Tensor] = []
         self.tensor: dict[Any, int] = {}
         """Number of the tensor of a root."""
@@ -201,7 +219,8 @@ class _Builder:
         reads = [self._read(node) for node in reading.nodes[:-1]]
         self._order()
         reading.flops = [*(costs.flops(node) for node in reading.nodes[:-1]), 0]
-        spent = [costs.cost(node, reading.flops[number]) for number, node in enumerate(reading.nodes[:-1])]
+        is_fixed = [self._is_fixed(node) for node in reading.nodes[:-1]]
+        spent = self.prices(reading.nodes[:-1], reading.flops[:-1], is_fixed)
         reading.unit = max(1, -(-sum(spent) // MOST_COST))
         returned = {reading.root(node) for node in reading.forward_outputs if isinstance(node, torch.fx.Node)}
         held = [self.tensor[root] for root in returned if root in self.tensor]
@@ -211,14 +230,13 @@ class _Builder:
             self.tensors.append(Tensor(id=f"{base.id} returned", size=0, alias_of=tensor))
             stays.append(len(self.tensors) - 1)
         for number, node in enumerate(reading.nodes[:-1]):
-            is_fixed = self._is_fixed(node)
             self.ops.append(
                 Op(
                     id=node.name,
                     reads=tuple(reads[number]),
                     writes=tuple(writes[number]),
                     cost=-(-spent[number] // reading.unit),
-                    once=is_fixed,
+                    once=is_fixed[number],
                     kind=str(node.target),
                 )
             )
@@ -240,11 +258,7 @@ class _Builder:
 
     def _inputs(self) -> list[int]:
         """One tensor for all inputs: they are there all the time, so that nothing depends on who reads them."""
-        sizes = {}
-        for node in self.reading.inputs:
-            value = node.meta["val"]
-            sizes[_storage_key(value, node)] = costs.storage_bytes(value)
-        total = sum(sizes.values()) if self.counted.parameters else 0
+        total = sum(self.reading.input_bytes().values()) if self.counted.parameters else 0
         return [self._add("inputs", total)]
 
     def _written(self, node: Any, free: set[Any]) -> list[int]:

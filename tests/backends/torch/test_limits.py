@@ -94,7 +94,7 @@ def test_parameters_and_gradients_count_or_not() -> None:
 def test_the_back_end_for_compile_takes_text() -> None:
     torch._dynamo.reset()
     model = Decoder(1)
-    made = backend("1 MiB", time_limit=1.0)
+    made = backend("1 MiB", outside=0, time_limit=1.0)
     compiled = torch.compile(model, backend=made)
     assert_same(gradients(model, lambda: compiled(words())), gradients(model, lambda: model(words())))
     assert made.reports[0].peak <= made.reports[0].limit <= 1 << 20

@@ -1,0 +1,123 @@
+"""What lives beside graphs while a step runs, as it was measured: what there is left of the limit for each of them.
+
+A *phase* is the time in which one pass of a graph runs, or none does. What was live at most in a phase is what its graph was
+planned to take, what each use of a graph that waits for its backward pass keeps, and the rest: the *beside*. That stays what it
+is when graphs are planned anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stowplan.backends.torch.rooms import Room, Taken
+
+#: More bytes than anything takes.
+ENDLESS = 1 << 50
+
+
+class Planned(NamedTuple):
+    """What the plan of a graph takes that is in use now."""
+
+    taken: Taken
+    inputs: int
+    """Bytes of what is there when the graph is called."""
+    tangents: int
+
+    @property
+    def own(self) -> int:
+        """Bytes that a use keeps while it waits, beside its inputs."""
+        return max(0, self.taken.kept - self.constant)
+
+    @property
+    def constant(self) -> int:
+        """Bytes at the border that no use keeps while it waits."""
+        return self.inputs + self.tangents
+
+    def beside(self, is_backward: bool, first: int, most: int) -> int:
+        """Bytes that are there beside the graph in a phase, by what was live when it began, and at most."""
+        begun, taken = (self.taken.kept, self.taken.backward) if is_backward else (self.inputs, self.taken.forward)
+        return max(first - begun, most - taken)
+
+
+class Phase(NamedTuple):
+    """A time of a step."""
+
+    active: Hashable
+    """The graph that runs; None where none does."""
+    is_backward: bool
+    waiting: tuple[tuple[Hashable, int], ...]
+    """Graphs with uses that wait, and how many."""
+
+
+@dataclass
+class Timeline:
+    """Phases that were measured."""
+
+    limit: int
+    beside: dict[Phase, int] = field(default_factory=dict)
+    """Most bytes beside graphs, by phase."""
+
+    def record(self, phase: Phase, rest: int) -> None:
+        """Take in what was live at most beside graphs."""
+        self.beside[phase] = max(rest, self.beside.get(phase, rest))
+
+    def add(self, size: int) -> None:
+        """Bytes are beside graphs from now on, in all phases."""
+        self.beside = {phase: rest + size for phase, rest in self.beside.items()}
+
+    def _taken(self, phase: Phase, plans: Mapping[Hashable, Planned]) -> int:
+        kept = sum(count * plans[graph].own for graph, count in phase.waiting if graph in plans)
+        if phase.active not in plans:
+            return kept
+        taken = plans[phase.active].taken
+        return kept + (taken.backward if phase.is_backward else taken.forward)
+
+    def peak(self, plans: Mapping[Hashable, Planned]) -> int:
+        """Of a step with these plans."""
+        return max((rest + self._taken(phase, plans) for phase, rest in self.beside.items()), default=0)
+
+    def left(self, graph: Hashable, plans: Mapping[Hashable, Planned], open_graphs: set[Hashable]) -> Left:
+        """Room of a graph; what is left of the limit is shared with others that are open: planned anew after it."""
+        own, rows = plans[graph], []
+        for phase, rest in self.beside.items():
+            count = dict(phase.waiting).get(graph, 0)
+            if not count and phase.active != graph:
+                continue
+            involved = {phase.active, *(other for other, _ in phase.waiting)} & (open_graphs | {graph})
+            slack = (self.limit - rest - self._taken(phase, plans)) // len(involved)
+            present = count * own.own
+            if phase.active == graph:
+                present += own.taken.backward if phase.is_backward else own.taken.forward
+            rows.append((count, phase.active == graph, phase.is_backward, present + slack))
+        return Left(self.limit, own.constant, tuple(rows))
+
+
+@dataclass(frozen=True)
+class Left:
+    """Room of a graph in the phases in which it runs or waits."""
+
+    limit: int
+    constant: int
+    rows: tuple[tuple[int, bool, bool, int], ...]
+    """Of each phase how many uses wait, whether the graph runs, and its backward pass, and bytes for all of that."""
+
+    def room(self, kept: int) -> Room:
+        """What is left where each use keeps so much."""
+        own = max(0, kept - self.constant)
+        forward, backward = (min(self._runs(own, is_backward), default=ENDLESS) for is_backward in (False, True))
+        idle = (most // count for count, runs, _, most in self.rows if count and not runs)
+        saved = self.constant + min(idle, default=ENDLESS)
+        return Room(min(forward, self.limit), min(backward, self.limit), min(saved, self.limit, kept))
+
+    def _runs(self, own: int, is_backward: bool) -> Iterator[int]:
+        return (most - count * own for count, runs, behind, most in self.rows if runs and behind == is_backward)
+
+    def peak(self, taken: Taken) -> int:
+        """Of the step."""
+        own = max(0, taken.kept - self.constant)
+        over = [
+            count * own + runs * (taken.backward if behind else taken.forward) - most for count, runs, behind, most in self.rows
+        ]
+        return self.limit + max(over, default=0)
