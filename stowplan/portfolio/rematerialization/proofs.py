@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stowplan.models.rematerialization import bounds
+from functools import partial
+
+from stowplan.models.rematerialization import bounds, host_bounds
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.portfolio.context import Context
@@ -29,6 +31,18 @@ def cuts(problem: Problem, context: Context) -> None:
     outcome = bounds.added_cost(structure, problem.limit, context.closed, lambda bound: context.bound(bound, "cuts"), most)
     if outcome is None:
         context.proven_infeasible("cuts", {"explanation": "what an operator needs, or stays, is more than the limit"})
+
+
+def transfers(problem: Problem, context: Context) -> None:
+    """Bounds of problems with a host, and the proof that nothing fits."""
+    structure = build(problem)
+    if problem.limit is None or problem.channel is None:
+        return
+    most = context.work(CUTS / host_bounds.RANGES, max(1, structure.ops), least=1)
+    report = partial(context.bound, source="transfers")
+    outcome = host_bounds.added_cost(structure, problem.limit, context.closed, report, most)
+    if outcome is None:
+        context.proven_infeasible("transfers", {"explanation": "what an operator needs, or stays, is more than the limits"})
 
 
 def cpsat(problem: Problem, context: Context) -> None:
