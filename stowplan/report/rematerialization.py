@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from stowplan.errors import InputError
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.timeline import timeline
 from stowplan.models.rematerialization.verify import live_bytes, verify
 from stowplan.report import scene
 from stowplan.report.inline import legend_html, plot_html
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 ROWS = 40
 
 _HIGH = 260.0
+
+_COPY_COLUMNS = ("copy", "bytes:r", "begin:r", "end:r", "tensor")
+_COPY_HEADS = ("Bytes:r", "Begin:r", "End:r", "Tensor:n")
 
 
 class RematerializationPresenter(DrawingPresenter):
@@ -49,11 +54,20 @@ class RematerializationPresenter(DrawingPresenter):
             f"  peak        {found.figures.get('peak', 0):,} bytes live at once",
             f"  runs        {len(plan.sequence):,}",
         ]
+        if problem.channel is not None:
+            lines.append(
+                f"  host        {found.figures.get('host_peak', 0):,} of {problem.channel.limit:,} bytes, "
+                f"waits of {found.figures.get('stalls', 0):,}"
+            )
         for name, other in others:
             lines.append(plan_line(name, f"added cost {other.objective:,}, peak {other.peak:,} bytes"))
         rows = _again(problem, plan)
         shown = rows if everything else rows[:ROWS]
-        return "\n".join([*lines, *text_table(("runs:r", "added cost:r", "operator"), shown, len(rows))])
+        lines += text_table(("runs:r", "added cost:r", "operator"), shown, len(rows))
+        if plan.moves:
+            copies = _copies(problem, plan)
+            lines += text_table(_COPY_COLUMNS, copies if everything else copies[:ROWS], len(copies))
+        return "\n".join(lines)
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
         """Live bytes of one labelled plan, or of one beside another."""
@@ -66,6 +80,9 @@ class RematerializationPresenter(DrawingPresenter):
             ("Tensors", f"{len(problem.tensors):,}"),
             ("Limit", "none" if problem.limit is None else format_bytes(problem.limit)),
         ]
+        if problem.channel is not None:
+            host = f"{format_bytes(problem.channel.limit)}, {problem.channel.bandwidth:,g} bytes per unit of cost each way"
+            facts.append(("Host", host))
         return Overview(facts=facts)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
@@ -76,7 +93,11 @@ class RematerializationPresenter(DrawingPresenter):
         rows = _again(problem, plans[0][1])
         caption = f"{min(len(rows), ROWS):,} of {len(rows):,} operators that run again"
         again = Section("What runs again", table(caption, ("Runs:r", "Added cost:r", "Operator:n"), rows[:ROWS]))
-        return [live, again]
+        if not plans[0][1].moves:
+            return [live, again]
+        copies = _copies(problem, plans[0][1])
+        caption = f"{min(len(copies), ROWS):,} of {len(copies):,} copies, in the order in which they are issued"
+        return [live, again, Section("To the host and back", table(caption, ("Copy:n", *_COPY_HEADS), copies[:ROWS]))]
 
 
 def frontier_picture(problem: Problem, points: Sequence[Point]) -> scene.Picture:
@@ -109,11 +130,21 @@ def _again(problem: Problem, plan: Plan) -> list[tuple[str, str, str]]:
     return [(f"{counts[op]:,}", f"{(counts[op] - 1) * problem.ops[op].cost:,}", name_of(problem.ops[op].id)) for op in order]
 
 
+def _copies(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, str]]:
+    """(send or fetch, bytes, begin, end, tensor) of the copies of a valid plan, as they are issued."""
+    rows = []
+    for copy in timeline(build(problem), plan).transfers:
+        tensor = problem.tensors[copy.tensor]
+        rows.append((copy.action, f"{tensor.size:,}", f"{copy.begin:,}", f"{copy.end:,}", name_of(tensor.id)))
+    return rows
+
+
 def _plot(problem: Problem, plans: Sequence[Labelled]) -> scene.Plot:
     """Live bytes of the first plan as an area, those of another as a line, and the limit."""
     lives = [(label, plan, live_bytes(problem, plan)) for label, plan in plans]
     most = max(1, problem.limit or 0, *(max(live, default=0) for _, _, live in lives))
-    across = scene.number_axis(0, max(1, *(len(live) for _, _, live in lives)), "run")
+    is_moved = any(plan.moves for _, plan, _ in lives)
+    across = scene.number_axis(0, max(1, *(len(live) for _, _, live in lives)), "run or move" if is_moved else "run")
     marks: list[scene.Mark] = []
     legend = []
     for number, (label, plan, live) in enumerate(lives):

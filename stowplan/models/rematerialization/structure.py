@@ -56,6 +56,16 @@ class Structure:
         """Number of operators."""
         return len(self.cost)
 
+    @property
+    def movable(self) -> list[int]:
+        """Values that may go to a host and save bytes: storages that somebody reads, but no inputs that stay."""
+        stays = not self.problem.free_inputs
+        return [
+            value
+            for value, size in enumerate(self.size)
+            if size and (self.readers[value] or self.kept[value]) and not (stays and self.writer[value] < 0)
+        ]
+
     def made(self, sequence: Iterable[int], moves: Iterable[Move] = ()) -> Plan:
         """The plan of a sequence, which need not be valid; its peak is 0 where something is read that is not there."""
         problem, moved = self.problem, tuple(moves) or msgspec.UNSET

@@ -24,16 +24,6 @@ from stowplan.models.rematerialization.structure import Structure
 Ints = NDArray[np.int64]
 
 
-def may_move(structure: Structure) -> list[int]:
-    """Values that may go to the host and save bytes: storages that somebody reads, but no inputs that stay."""
-    stays = not structure.problem.free_inputs
-    return [
-        value
-        for value, size in enumerate(structure.size)
-        if size and (structure.readers[value] or structure.kept[value]) and not (stays and structure.writer[value] < 0)
-    ]
-
-
 def with_fetches(structure: Structure, moved: Sequence[int], prices: Sequence[int]) -> Structure:
     """The graph of drafts: operators from ``structure.ops`` on fetch the values of ``moved``, each at its price."""
     fetch = {value: structure.ops + number for number, value in enumerate(moved)}

@@ -38,6 +38,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
             in_caller(Candidate("offload", "heuristic", share=0.6), options),
             Candidate("transfers", "exact", share=0.3, in_thread=small),
             Candidate("search", "heuristic", share=0.4),
+            Candidate("host_cpsat", "exact", share=0.4),
         ]
     cuts = Candidate("cuts", "exact", share=0.2, in_thread=small)
     others = [
@@ -71,6 +72,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
         "greedy": proofs.greedy,
         "offload": offload.offload,
         "transfers": proofs.transfers,
+        "host_cpsat": proofs.host_cpsat,
     }[name]
 
 

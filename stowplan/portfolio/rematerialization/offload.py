@@ -1,14 +1,18 @@
 """The search for plans with a host: which values are kept, recomputed or sent there, as a function of (problem, context).
 
-A price for the time of the channel decides: values whose fetch, at that price, costs less than their writer go to the host
-where they are evicted; others are recomputed. Prices, parts of those values, and limits of drafts a little below that of the
-problem, which leave room for copies on their way, are tried in turn; then the best choice of values is changed by chance.
+Some values may go to the host: those go where they are evicted; others are recomputed. A fetch has a price, the time that the
+channel takes times a factor. Which values: all; those whose writers cost most for that time; some, evenly; those that the plan
+without a host computes again at the highest cost, as many as the channel has time for. All of these, prices, and limits of
+drafts a little below that of the problem, which leave room for copies on their way, are tried in turn. Then the best choices
+are changed by chance, towards what their plans compute again.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,17 +22,34 @@ from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.rematerialization.greedy import Policy, simulate
-from stowplan.portfolio.rematerialization.host_draft import fetched, may_move, planned, with_fetches
+from stowplan.portfolio.rematerialization.host_draft import fetched, planned, with_fetches
 from stowplan.portfolio.rematerialization.insertion import Insertion
 
-#: Prices of a unit of the channel's time, parts of the values that are cheaper to fetch, and parts of the limit.
-PRICES, PARTS, LIMITS = (0.0, 0.5, 1.0, 0.25, 2.0, 4.0), (1.0, 0.5, 0.75, 0.25), (1.0, 0.9, 0.8)
+#: Prices of a unit of the channel's time, and parts of the limit.
+PRICES, LIMITS = (0.0, 1.0, 0.25), (1.0, 0.9, 0.8)
+
+#: Parts of the values: the dearest to compute, some evenly; and parts of the channel's time for what is computed again.
+DEAREST, EVENLY, BUDGETS = (0.5, 0.25, 0.1, 0.05), (0.75, 0.5, 0.25), (0.1, 0.25, 0.5)
 
 #: Drafts of deterministic runs for each second of the limit, times operators.
 DRAFTS = 2_000
 
-#: Rounds of ruin and recreate for a draft of the second phase.
-ROUNDS = 20
+#: Drafts of one choice, each without what the one before had no room for on the host.
+TRIES = 4
+
+#: Choices that are changed, and rounds of ruin and recreate for a draft of the second phase.
+KEPT, ROUNDS = 6, 20
+
+
+class _Tried(NamedTuple):
+    """A choice, and what came of it."""
+
+    plan: Plan
+    moved: Sequence[int]
+    """Values that it may send."""
+    price: float
+    part: float
+    """Of the limit, for its draft."""
 
 
 class _Search:
@@ -36,7 +57,7 @@ class _Search:
         assert problem.channel is not None
         self.problem, self.context, self.limit, self.host_limit = problem, context, limit, problem.channel.limit
         self.structure = build(problem)
-        self.movable = may_move(self.structure)
+        self.movable = self.structure.movable
         self.copy_cost = {value: problem.copy_cost(self.structure.tensor[value]) for value in self.movable}
         self.chance = context.rng()
         self.best: Plan | None = None
@@ -52,14 +73,30 @@ class _Search:
         structure, op = self.structure, self.structure.writer[value]
         return float("inf") if op < 0 or structure.once[op] else float(structure.cost[op])
 
-    def cheaper(self, price: float) -> list[int]:
-        """Values that are cheaper to fetch than to compute."""
-        return [value for value in self.movable if price * self.copy_cost[value] < self.recompute_cost(value) or not price]
+    def choices(self) -> list[list[int]]:
+        """Values that may be sent, in several ways; each is a choice."""
+        movable, count = self.movable, len(self.movable)
+        dearest = sorted(movable, key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
+        choices = [movable, *(sorted(dearest[: max(1, int(part * count))]) for part in DEAREST)]
+        choices += [[value for at, value in enumerate(movable) if int((at + 1) * part) > int(at * part)] for part in EVENLY]
+        self.draft([], 0.0, 1.0)
+        again = [] if self.best is None else self.again(self.best)
+        again.sort(key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
+        for part in BUDGETS if again else ():
+            spent = itertools.accumulate(self.copy_cost[value] for value in again)
+            within = sum(time <= part * sum(self.structure.cost) for time in spent)
+            choices.append(sorted(again[: max(1, within)]))
+        return choices
+
+    def again(self, plan: Plan) -> list[int]:
+        """Values of operators that a plan runs again."""
+        counts = Counter(plan.sequence)
+        return [value for value in self.movable if counts[self.structure.writer[value]] > 1]
 
     def draft(self, moved: Sequence[int], price: float, part: float, rounds: int = 0) -> tuple[Plan, Sequence[int]] | None:
         """A plan that may send some values, told where it is better, and those of them that it may send within the host."""
         policies = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=0.5))
-        for _ in range(4):
+        for _ in range(TRIES):
             if self.is_done():
                 return None
             self.left = None if self.left is None else self.left - 1
@@ -110,32 +147,34 @@ def offload(problem: Problem, context: Context) -> None:
     if problem.limit is None or problem.channel is None or not problem.ops:
         return
     run = _Search(problem, context, problem.limit)
-    choices: list[tuple[int, Sequence[int], float, float]] = []
-    seen: set[tuple[tuple[int, ...], float, float]] = set()
-    for part, share, price in itertools.product(LIMITS, PARTS, PRICES):
-        cheaper = run.cheaper(price)
-        moved = [value for at, value in enumerate(cheaper) if int((at + 1) * share) > int(at * share)]
-        key = (tuple(moved), price, part)
-        if run.is_done() or not moved or key in seen:
-            continue
-        seen.add(key)
-        drafted = run.draft(moved, price, part)
+    tried: list[_Tried] = []
+    different = [list(choice) for choice in dict.fromkeys(map(tuple, run.choices()))]
+    for part, price, choice in itertools.product(LIMITS, PRICES, different):
+        drafted = run.draft(choice, price, part)
         if drafted is not None:
-            choices.append((drafted[0].objective, drafted[1], price, part))
-    _change(run, choices)
+            tried.append(_Tried(*drafted, price, part))
+    _change(run, tried)
 
 
-def _change(run: _Search, choices: list[tuple[int, Sequence[int], float, float]]) -> None:
+def _change(run: _Search, tried: list[_Tried]) -> None:
     """Change the values that may be sent, and what a draft goes by, from the best choices on."""
     chance = run.chance
-    choices = sorted(choices, key=lambda choice: choice[0])[:4]
-    while choices and not run.is_done():
-        cost, moved, price, part = choices[int(chance.integers(len(choices)))]
-        # A few values, or many, change sides.
-        flip = chance.random(len(run.movable)) < chance.choice([0.02, 0.1, 0.3]) + 1.0 / len(run.movable)
-        other = sorted({*moved} ^ {value for value, is_flipped in zip(run.movable, flip, strict=True) if is_flipped})
-        price = float(np.clip(price * chance.choice([0.7, 1.0, 1.0, 1.4]), 0.0, 16.0))
-        part = float(np.clip(part + chance.choice([-0.03, 0.0, 0.0, 0.03]), 0.5, 1.0))
-        drafted = run.draft(other, price, part, ROUNDS)
-        if drafted is not None and drafted[0].objective <= cost:
-            choices = sorted([*choices, (drafted[0].objective, drafted[1], price, part)], key=lambda choice: choice[0])[:4]
+    tried = sorted(tried, key=lambda choice: choice.plan.objective)[:KEPT]
+    while tried and not run.is_done():
+        choice = tried[int(chance.integers(len(tried)))]
+        again = run.again(choice.plan)
+        if again and chance.random() < 0.6:
+            # What is computed again, the dearer the sooner, may be sent.
+            weights = np.array([min(1e300, 1.0 + run.recompute_cost(value)) for value in again])
+            count = min(len(again), int(chance.choice([1, 2, 4])))
+            changed = {again[at] for at in chance.choice(len(again), count, replace=False, p=weights / weights.sum())}
+            if chance.random() < 0.5 and choice.moved:
+                changed.add(choice.moved[int(chance.integers(len(choice.moved)))])
+        else:
+            flip = chance.random(len(run.movable)) < chance.choice([0.02, 0.1, 0.3]) + 1.0 / len(run.movable)
+            changed = {value for value, is_changed in zip(run.movable, flip, strict=True) if is_changed}
+        price = float(np.clip(choice.price * chance.choice([0.7, 1.0, 1.0, 1.4]), 0.0, 16.0))
+        part = float(np.clip(choice.part + chance.choice([-0.03, 0.0, 0.0, 0.03]), 0.5, 1.0))
+        drafted = run.draft(sorted({*choice.moved} ^ changed), price, part, ROUNDS)
+        if drafted is not None and drafted[0].objective <= choice.plan.objective:
+            tried = sorted([*tried, _Tried(*drafted, price, part)], key=lambda other: other.plan.objective)[:KEPT]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from stowplan.models.rematerialization import bounds, host_bounds
 from stowplan.models.rematerialization.problem import Problem
@@ -49,9 +50,20 @@ def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model: orders free on small graphs, else the order given; hinted with the best plan known."""
     from stowplan.models.rematerialization import cpsat as model
 
+    _solved(model, "cpsat", problem, context)
+
+
+def host_cpsat(problem: Problem, context: Context) -> None:
+    """The CP-SAT model of small problems with a host."""
+    from stowplan.models.rematerialization import host_cpsat as model
+
+    _solved(model, "host_cpsat", problem, context)
+
+
+def _solved(model: Any, source: str, problem: Problem, context: Context) -> None:
     hint = None if context.options.deterministic else context.incumbent()[0]
-    outcome = model.solve(problem, hint=hint, **context.reporting("cpsat"))
+    outcome = model.solve(problem, hint=hint, **context.reporting(source))
     if outcome.bound is not None:
-        context.bound(outcome.bound, "cpsat")
+        context.bound(outcome.bound, source)
     if outcome.status == "infeasible":
-        context.proven_infeasible("cpsat", {"explanation": "no order, with all runs that could be of use, is within the limit"})
+        context.proven_infeasible(source, {"explanation": "no order, with all runs that could be of use, is within the limit"})

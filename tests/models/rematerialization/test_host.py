@@ -13,14 +13,17 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError
-from stowplan.models.rematerialization import host_bounds
+from stowplan.models.rematerialization import host_bounds, host_cpsat
 from stowplan.models.rematerialization.plan import Move, Plan
 from stowplan.models.rematerialization.problem import Host, Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.timeline import timeline
 from stowplan.models.rematerialization.verify import live_bytes, verify
+from stowplan.portfolio.rematerialization.offload import offload
 from tests.models.rematerialization import cases
 from tests.models.rematerialization.host_cases import SLOW, chain, hosted, least_cost
+from tests.patience import HANG
+from tests.portfolio.recorder import Recorder
 
 #: ``x`` is made, then ``big``, which is there with all but ``x``; then ``x`` is read. A copy of ``x`` takes 3 of time.
 PROBLEM = Problem(
@@ -211,6 +214,38 @@ def test_bounds_of_some_graphs() -> None:
 def test_bounds_of_hundreds_of_graphs() -> None:
     found = Counter(check_bounds(seed) for seed in range(300) if seed not in SLOW)
     assert found["tight"] > 60
+
+
+def check_model(seed: int, time_limit: float = HANG) -> str:
+    """Compare the exact model with every plan, from a hint; a model that ran out of time says nothing."""
+    problem, recorder = hosted(seed, 3), Recorder(deterministic=True, time_limit=0.3)
+    offload(problem, recorder)
+    hint = min((plan for plan, _ in recorder.plans), key=lambda plan: plan.objective, default=None)
+    least, found = least_cost(problem), host_cpsat.solve(problem, hint=hint, time_limit=time_limit)
+    if found.plan is not None:
+        assert verify(problem, found.plan).ok, seed
+        assert least is not None, seed
+        assert found.plan.objective >= least, seed
+    assert found.bound is None or least is None or found.bound <= least, seed
+    if found.status == "optimal":
+        assert found.plan is not None, seed
+        assert found.plan.objective == least, seed
+    assert found.status != "infeasible" or least is None, seed
+    return found.status
+
+
+def test_the_model_on_some_graphs() -> None:
+    assert {check_model(seed) for seed in (2, 5, 8, 20)} == {"optimal", "infeasible"}
+
+
+@pytest.mark.slow
+def test_the_model_on_hundreds_of_graphs() -> None:
+    found = Counter(check_model(seed, 5.0) for seed in range(300) if seed not in SLOW)
+    assert found["optimal"] > 100
+
+
+def test_the_model_is_of_small_graphs() -> None:
+    assert host_cpsat.solve(chain(20, 24, 1), time_limit=1).status == "unknown"
 
 
 def test_bounds_of_a_chain() -> None:
