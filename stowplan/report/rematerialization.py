@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -28,9 +29,6 @@ ROWS = 40
 
 _HIGH = 260.0
 
-_COPY_COLUMNS = ("copy", "bytes:r", "begin:r", "end:r", "tensor")
-_COPY_HEADS = ("Bytes:r", "Begin:r", "End:r", "Tensor:n")
-
 
 class RematerializationPresenter(DrawingPresenter):
     """Live bytes over the runs, beside those of another plan."""
@@ -55,10 +53,8 @@ class RematerializationPresenter(DrawingPresenter):
             f"  runs        {len(plan.sequence):,}",
         ]
         if problem.channel is not None:
-            lines.append(
-                f"  host        {found.figures.get('host_peak', 0):,} of {problem.channel.limit:,} bytes, "
-                f"waits of {found.figures.get('stalls', 0):,}"
-            )
+            host, stalls = (found.figures.get(name, 0) for name in ("host_peak", "stalls"))
+            lines.append(f"  host        {host:,} of {problem.channel.limit:,} bytes, waits of {stalls:,}")
         for name, other in others:
             lines.append(plan_line(name, f"added cost {other.objective:,}, peak {other.peak:,} bytes"))
         rows = _again(problem, plan)
@@ -66,7 +62,8 @@ class RematerializationPresenter(DrawingPresenter):
         lines += text_table(("runs:r", "added cost:r", "operator"), shown, len(rows))
         if plan.moves:
             copies = _copies(problem, plan)
-            lines += text_table(_COPY_COLUMNS, copies if everything else copies[:ROWS], len(copies))
+            head = ("copy", "bytes:r", "begin:r", "end:r", "tensor")
+            lines += text_table(head, copies if everything else copies[:ROWS], len(copies))
         return "\n".join(lines)
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
@@ -80,9 +77,6 @@ class RematerializationPresenter(DrawingPresenter):
             ("Tensors", f"{len(problem.tensors):,}"),
             ("Limit", "none" if problem.limit is None else format_bytes(problem.limit)),
         ]
-        if problem.channel is not None:
-            host = f"{format_bytes(problem.channel.limit)}, {problem.channel.bandwidth:,g} bytes per unit of cost each way"
-            facts.append(("Host", host))
         return Overview(facts=facts)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
@@ -93,11 +87,7 @@ class RematerializationPresenter(DrawingPresenter):
         rows = _again(problem, plans[0][1])
         caption = f"{min(len(rows), ROWS):,} of {len(rows):,} operators that run again"
         again = Section("What runs again", table(caption, ("Runs:r", "Added cost:r", "Operator:n"), rows[:ROWS]))
-        if not plans[0][1].moves:
-            return [live, again]
-        copies = _copies(problem, plans[0][1])
-        caption = f"{min(len(copies), ROWS):,} of {len(copies):,} copies, in the order in which they are issued"
-        return [live, again, Section("To the host and back", table(caption, ("Copy:n", *_COPY_HEADS), copies[:ROWS]))]
+        return [live, again]
 
 
 def frontier_picture(problem: Problem, points: Sequence[Point]) -> scene.Picture:
@@ -108,10 +98,12 @@ def frontier_picture(problem: Problem, points: Sequence[Point]) -> scene.Picture
     across = scene.byte_axis(most, f"limit ({byte_unit(most)[0]})")
     marks: list[scene.Mark] = []
     legend = []
-    for name, style, rows in (
-        ("added cost", scene.RULE, [(point.limit, point.added_cost or 0) for point in known]),
-        ("bound", scene.DASHED, [(point.limit, point.bound or 0) for point in known]),
-    ):
+    hosts = dict.fromkeys(point.host_limit for point in known)
+    for host, (name, style) in itertools.product(hosts, (("added cost", scene.RULE), ("bound", scene.DASHED))):
+        own = [point for point in known if point.host_limit == host]
+        rows = [(point.limit, (point.added_cost if style is scene.RULE else point.bound) or 0) for point in own]
+        if len(hosts) > 1:
+            name = f"{name}, host {format_bytes(host or 0, 4)}"
         if rows:
             # A limit's plan is good for all up to the next.
             edges = [*(limit for limit, _ in rows), most]
@@ -143,8 +135,8 @@ def _plot(problem: Problem, plans: Sequence[Labelled]) -> scene.Plot:
     """Live bytes of the first plan as an area, those of another as a line, and the limit."""
     lives = [(label, plan, live_bytes(problem, plan)) for label, plan in plans]
     most = max(1, problem.limit or 0, *(max(live, default=0) for _, _, live in lives))
-    is_moved = any(plan.moves for _, plan, _ in lives)
-    across = scene.number_axis(0, max(1, *(len(live) for _, _, live in lives)), "run or move" if is_moved else "run")
+    what = "run or move" if any(plan.moves for _, plan, _ in lives) else "run"
+    across = scene.number_axis(0, max(1, *(len(live) for _, _, live in lives)), what)
     marks: list[scene.Mark] = []
     legend = []
     for number, (label, plan, live) in enumerate(lives):

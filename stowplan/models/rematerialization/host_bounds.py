@@ -19,7 +19,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import ceil
 
-from stowplan.models.rematerialization.bounds import Moments, fullest_first
+from stowplan.models.rematerialization.bounds import Moments, fullest_first, largest
 from stowplan.models.rematerialization.structure import Structure
 
 #: Ranges of bytes that are looked at for one operator.
@@ -37,18 +37,6 @@ class HostMoments:
         self.bandwidth = Fraction(channel.bandwidth)
         self.most_bytes = min(channel.limit, sum(structure.size))
         self.once = sum(structure.cost)
-
-    def never_fits(self) -> bool:
-        """Whether an operator, or what is there at the end, takes more than the limit."""
-        structure = self.structure
-        is_kept = [not structure.problem.free_inputs and structure.writer[value] < 0 for value in range(len(structure.size))]
-        stays = {value for value, kept in enumerate(is_kept) if kept and structure.kept[value]}
-        ends = {structure.root[value] for value, kept in enumerate(structure.kept) if kept}
-        least = [sum(structure.size[value] for value in ends)]
-        for op in range(structure.ops):
-            others = stays - {*self.moments.read[op]}
-            least.append(self.moments.own_bytes(op) + sum(structure.size[value] for value in others))
-        return max(least) > self.limit
 
     def added_cost(self, op: int) -> int | None:
         """Added cost that no plan is below, by this operator's first run; None where nothing fits."""
@@ -85,6 +73,18 @@ class HostMoments:
         return ranges[0][0]
 
 
+def least_peak(structure: Structure) -> int:
+    """Bytes that no peak is below: of an operator, beside inputs that stay; and of all that is there at the end."""
+    moments = Moments(structure)
+    given = {value for value, writer in enumerate(structure.writer) if writer < 0 and not structure.problem.free_inputs}
+    ends = {structure.root[value] for value, kept in enumerate(structure.kept) if kept}
+    least = sum(structure.size[value] for value in ends)
+    for op in range(structure.ops):
+        others = given - {*moments.read[op]}
+        least = max(least, moments.own_bytes(op) + sum(structure.size[value] for value in others))
+    return least
+
+
 def added_cost(
     structure: Structure,
     limit: int,
@@ -93,16 +93,6 @@ def added_cost(
     most: int | None = None,
 ) -> int | None:
     """Cost that no plan within the limits adds less than, as far as there was time; as ``bounds.added_cost`` has it."""
-    moments, best = HostMoments(structure, limit), 0
-    if moments.never_fits():
+    if least_peak(structure) > limit:
         return None
-    for op in fullest_first(structure)[:most]:
-        if should_stop():
-            break
-        cost = moments.added_cost(op)
-        if cost is None:
-            return None
-        if cost > best:
-            best = cost
-            on_bound(best)
-    return best
+    return largest(fullest_first(structure)[:most], HostMoments(structure, limit).added_cost, should_stop, on_bound)

@@ -4,23 +4,22 @@ Times are those of the plan, multiplied by more than there are steps. A run take
 so that no two steps are at one time; a copy takes its time alone. So a plan fits where it fits in whole units of cost, and
 times rounded down are the plan's.
 
-Runs, fetches and sends of a value are limited in number. A plan with more runs of an operator costs so many of them more, and
+Runs and copies of a value are limited in number. A plan with more runs of an operator costs so many of them more, and
 one with more fetches has the channel busy for longer: the bound is no larger than what that takes.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Unpack
+from typing import Unpack, cast
 
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
+from stowplan.models.rematerialization.cpsat import judged
 from stowplan.models.rematerialization.plan import Action, Move, Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
@@ -29,8 +28,8 @@ from stowplan.models.rematerialization.timeline import timeline
 #: Operators of a graph, at most.
 MOST_OPS = 16
 
-#: Runs of an operator, fetches of a value, and sends of one where the host is short of bytes; at most.
-RUNS, FETCHES, SENDS = 3, 3, 2
+#: Runs of an operator and fetches of a value, at most. It is sent once: more is of use only where the host is short of bytes.
+RUNS, FETCHES = 3, 3
 
 #: Times of a model are below this.
 LIMIT = 1 << 50
@@ -62,19 +61,19 @@ class _Copy:
 
 
 class Model:
-    """A built model: ``runs`` and ``fetches`` are numbers at most, of operators and of values; ``sends`` of any value."""
+    """A built model: ``runs`` and ``fetches`` are numbers at most, of operators and of values."""
 
-    def __init__(self, structure: Structure, limit: int, runs: list[int], fetches: dict[int, int], sends: int):
-        channel = structure.problem.channel
-        assert channel is not None
+    def __init__(self, structure: Structure, limit: int, host_limit: int, runs: list[int], fetches: dict[int, int]):
         self.structure, self.model = structure, cp_model.CpModel()
         problem, model = structure.problem, self.model
         self.copy_cost = {value: problem.copy_cost(structure.tensor[value]) for value in fetches}
-        self.unit = sum(runs) + sum(count + 2 * sends for count in fetches.values()) + 2
+        self.unit = sum(runs) + sum(count + 2 for count in fetches.values()) + 2
         longest = sum(count * cost for count, cost in zip(runs, structure.cost, strict=True))
-        longest += sum((fetches[value] + sends) * cost for value, cost in self.copy_cost.items())
+        longest += sum((fetches[value] + 1) * cost for value, cost in self.copy_cost.items())
         self.horizon = self.unit * (longest + 1)
-        self._steps: list[cp_model.IntervalVar] = []
+        self._intervals: list[cp_model.IntervalVar] = []
+        self.steps: dict[tuple[str, int], list[tuple[Var, Var]]] = {}
+        """Whether and when each takes place, by what it does, and with which operator or tensor."""
         self.end = self._time("end")
         self.runs: list[list[tuple[Var, Var]]] = []
         self.instances: list[list[_Instance]] = [[] for _ in structure.size]
@@ -84,8 +83,8 @@ class Model:
                 self.instances[value].append(_Instance(yes, zero, 0, self._time(f"given {value}")))
         for op, count in enumerate(runs):
             self._add_runs(op, count)
-        self.fetches = {value: [self._copy(value) for _ in range(count)] for value, count in fetches.items()}
-        self.sends = {value: [self._copy(value) for _ in range(sends)] for value in fetches}
+        self.fetches = {value: [self._copy("fetch", value) for _ in range(count)] for value, count in fetches.items()}
+        self.sends = {value: self._copy("send", value) for value in fetches}
         for value, copies in self.fetches.items():
             for fetch in copies:
                 self.instances[value].append(_Instance(fetch.is_there, fetch.start, fetch.end, self._time(f"fetched {value}")))
@@ -94,20 +93,20 @@ class Model:
             for is_there, start in self.runs[one]:
                 model.add(start < self.runs[other][0][1]).only_enforce_if(is_there)
         self._read()
-        self.waits = {value: [self._time(f"wait {value}") for _ in copies] for value, copies in self.sends.items()}
-        stays = [stay for value in fetches for stay in self._host(value)]
-        model.add_no_overlap(self._steps)
-        for direction in (self.sends, self.fetches):
-            self._queue([copy for own in direction.values() for copy in own])
-        model.add_cumulative([stay for stay, _ in stays], [size for _, size in stays], channel.limit)
+        stays = [self._host(value) for value in fetches]
+        model.add_no_overlap(self._intervals)
+        self._queue([*self.sends.values()])
+        self._queue([copy for own in self.fetches.values() for copy in own])
+        model.add_cumulative(stays, [structure.size[value] for value in fetches], host_limit)
         self._fit(limit)
         model.minimize(self.end)
 
     def _time(self, name: str) -> Var:
         return self.model.new_int_var(0, self.horizon, name)
 
-    def _step(self, is_there: Var, start: Var, length: int) -> None:
-        self._steps.append(self.model.new_optional_fixed_size_interval_var(start, length, is_there, ""))
+    def _step(self, action: str, number: int, is_there: Var, start: Var, length: int = 1) -> None:
+        self._intervals.append(self.model.new_optional_fixed_size_interval_var(start, length, is_there, ""))
+        self.steps.setdefault((action, number), []).append((is_there, start))
         self.model.add(start + length <= self.end).only_enforce_if(is_there)
 
     def _add_runs(self, op: int, count: int) -> None:
@@ -119,7 +118,7 @@ class Model:
             model.add_implication(after, before)
             model.add(begin < start).only_enforce_if(after)
         for is_there, start in own:
-            self._step(is_there, start, length)
+            self._step("run", op, is_there, start, length)
             ends: dict[int, Var] = {}
             for value in structure.writes[op]:
                 ends[value] = self._time(f"end {value}")
@@ -129,10 +128,10 @@ class Model:
                     model.add(ends[structure.parent[value]] >= ends[value])
         self.runs.append(own)
 
-    def _copy(self, value: int) -> _Copy:
+    def _copy(self, action: str, value: int) -> _Copy:
         model, duration = self.model, self.copy_cost[value] * self.unit
         copy = _Copy(model.new_bool_var(""), self._time("issued"), self._time("copied"), duration)
-        self._step(copy.is_there, copy.start, 1)
+        self._step(action, self.structure.tensor[value], copy.is_there, copy.start)
         model.add(copy.end >= copy.start + 1 + duration).only_enforce_if(copy.is_there)
         return copy
 
@@ -176,55 +175,36 @@ class Model:
                     for choice, instance in self._choose(value, is_there, start):
                         model.add(instance.end >= last).only_enforce_if(choice)
                         for view in views:
-                            given = structure.writer[view] < 0
-                            made = self.instances[view][number + given]
-                            model.add(instance.end >= made.end).only_enforce_if(choice)
+                            model.add(instance.end >= self.instances[view][number].end).only_enforce_if(choice)
         yes = model.new_constant(1)
         for value, kept in enumerate(structure.kept):
-            if kept and (structure.writer[value] >= 0 or structure.problem.free_inputs):
-                for choice, instance in self._choose(value, yes, self.end):
-                    model.add(instance.end == self.horizon).only_enforce_if(choice)
-            elif kept:
-                model.add(self.instances[value][0].end == self.horizon)
+            # Inputs that are not free have no other instance than the first.
+            for choice, instance in self._choose(value, yes, self.end) if kept else ():
+                model.add(instance.end == self.horizon).only_enforce_if(choice)
 
-    def _host(self, value: int) -> Iterable[tuple[cp_model.IntervalVar, int]]:
-        """Each send reads the value, and is waited for; each fetch is read, and is of the last send before it."""
-        model, sends, fetches = self.model, self.sends[value], self.fetches[value]
-        leaves = [self._time(f"leaves {value}") for _ in sends]
-        fetched = self.instances[value][-len(fetches) :]
-        for copy, wait, leave in zip(sends, self.waits[value], leaves, strict=True):
-            self._step(copy.is_there, wait, 1)
-            model.add(wait >= copy.end).only_enforce_if(copy.is_there)
-            model.add(leave >= wait).only_enforce_if(copy.is_there)
-            for choice, instance in self._choose(value, copy.is_there, copy.start):
-                model.add(instance.end > wait).only_enforce_if(choice)
-        for (one, wait), (other, _) in itertools.pairwise(zip(sends, self.waits[value], strict=True)):
-            model.add_implication(other.is_there, one.is_there)
-            model.add(wait < other.start).only_enforce_if(other.is_there)
+    def _host(self, value: int) -> cp_model.IntervalVar:
+        """The value's stay on the host. Its send reads it, and is waited for; each fetch comes behind that, and is read."""
+        model, send, fetches = self.model, self.sends[value], self.fetches[value]
+        wait, leave = self._time(f"wait {value}"), self._time(f"leaves {value}")
+        self._step("wait", self.structure.tensor[value], send.is_there, wait)
+        model.add(wait >= send.end).only_enforce_if(send.is_there)
+        model.add(leave >= wait).only_enforce_if(send.is_there)
+        for choice, instance in self._choose(value, send.is_there, send.start):
+            model.add(instance.end > wait).only_enforce_if(choice)
         for one, other in itertools.pairwise(fetches):
             model.add_implication(other.is_there, one.is_there)
             model.add(one.start < other.start).only_enforce_if(other.is_there)
-        for fetch, instance in zip(fetches, fetched, strict=True):
-            sources = [model.new_bool_var("") for _ in sends]
-            model.add(sum(sources) == fetch.is_there)
+        for fetch, instance in zip(fetches, self.instances[value][-len(fetches) :], strict=True):
+            model.add_implication(fetch.is_there, send.is_there)
+            model.add(wait < fetch.start).only_enforce_if(fetch.is_there)
+            model.add(leave > fetch.start).only_enforce_if(fetch.is_there)
             # The host has it until somebody has needed it: whoever is said to be the first.
             firsts = [model.new_bool_var("") for _ in instance.readers]
             model.add(sum(firsts) == fetch.is_there)
-            for first, (choice, _) in zip(firsts, instance.readers, strict=True):
+            for first, (choice, start) in zip(firsts, instance.readers, strict=True):
                 model.add_implication(first, choice)
-            for number, (source, copy, leave) in enumerate(zip(sources, sends, leaves, strict=True)):
-                model.add_implication(source, copy.is_there)
-                model.add(self.waits[value][number] < fetch.start).only_enforce_if(source)
-                model.add(leave > fetch.start).only_enforce_if(source)
-                for first, (_, start) in zip(firsts, instance.readers, strict=True):
-                    model.add(leave >= start).only_enforce_if([source, first])
-                if number + 1 < len(sends):
-                    after = sends[number + 1]
-                    model.add(fetch.start < after.start).only_enforce_if([source, after.is_there])
-        for copy, leave in zip(sends, leaves, strict=True):
-            length = self._time("")
-            stay = model.new_optional_interval_var(copy.start, length, leave, copy.is_there, "")
-            yield stay, self.structure.size[value]
+                model.add(leave >= start).only_enforce_if(first)
+        return model.new_optional_interval_var(send.start, self._time(""), leave, send.is_there, "")
 
     def _fit(self, limit: int) -> None:
         model, lives, sizes = self.model, [], []
@@ -243,43 +223,26 @@ class Model:
         if len(steps) >= self.unit:
             return
         times = [self.unit * begin + at for at, begin in enumerate(timeline(self.structure, plan).begin)]
-        places: dict[tuple[str, int], list[int]] = {}
+        places = dict[tuple[str, int], list[int]]()
         for step, time in zip(steps, times, strict=True):
             places.setdefault(step, []).append(time)
         values: list[tuple[Var, int]] = []
-        for op, own in enumerate(self.runs):
-            values += _hinted(own, places.get(("run", op), []))
-        for value in self.fetches:
-            tensor = self.structure.tensor[value]
-            for action, copies in (("fetch", self.fetches[value]), ("send", self.sends[value])):
-                values += _hinted([(copy.is_there, copy.start) for copy in copies], places.get((action, tensor), []))
-            values += zip(self.waits[value], places.get(("wait", tensor), []), strict=False)
+        for what, own in self.steps.items():
+            begin = places.get(what, [])
+            values += [(is_there, int(number < len(begin))) for number, (is_there, _) in enumerate(own)]
+            values += [(start, time) for (_, start), time in zip(own, begin, strict=False)]
         cpsat_runner.add_hint(self.model, values, complete=False)
 
     def extract(self, value: Value) -> Plan:
         """Plan of a solution."""
-        steps: list[tuple[int, Action | None, int]] = []
-        for op, own in enumerate(self.runs):
-            steps += [(value(start), None, op) for is_there, start in own if value(is_there)]
-        for moved, tensor in enumerate(self.structure.tensor):
-            steps += [(value(copy.start), "fetch", tensor) for copy in self.fetches.get(moved, ()) if value(copy.is_there)]
-            for copy, wait in zip(self.sends.get(moved, ()), self.waits.get(moved, ()), strict=True):
-                if value(copy.is_there):
-                    steps += [(value(copy.start), "send", tensor), (value(wait), "wait", tensor)]
+        steps = [(value(start), step) for step, own in self.steps.items() for is_there, start in own if value(is_there)]
         sequence, moves = list[int](), list[Move]()
-        for _, action, number in sorted(steps, key=lambda step: step[0]):
-            if action is None:
+        for _, (action, number) in sorted(steps):
+            if action == "run":
                 sequence.append(number)
             else:
-                moves.append(Move(action, number, len(sequence)))
+                moves.append(Move(cast(Action, action), number, len(sequence)))
         return self.structure.made(sequence, moves)
-
-
-def _hinted(steps: Iterable[tuple[Var, Var]], times: list[int]) -> Iterable[tuple[Var, int]]:
-    for at, (is_there, start) in enumerate(steps):
-        yield is_there, int(at < len(times))
-        if at < len(times):
-            yield start, times[at]
 
 
 def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
@@ -315,19 +278,13 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
         copy = problem.copy_cost(structure.tensor[value])
         fetches[value] = cap(reads[value], FETCHES, (FETCHES + 1) * copy - once)
         if is_short:
-            cap(fetches[value], SENDS, (SENDS + 1) * copy - once)
+            cap(fetches[value], 1, 2 * copy - once)
     limit = sum(structure.size) * (max(runs, default=1) + FETCHES + 1) if problem.limit is None else problem.limit
-    model = Model(structure, limit, runs, fetches, SENDS if is_short else 1)
+    model = Model(structure, limit, channel.limit, runs, fetches)
     if model.horizon >= LIMIT:
         return Outcome("unknown", None, None, "found costs too large for the model")
-    objective = partial(_added, unit=model.unit, once=once, ceiling=ceiling)
-    outcome = cpsat_runner.find_plan(model, objective=objective, **search)
+    outcome = cpsat_runner.find_plan(model, objective=lambda end: min(end // model.unit - once, ceiling), **search)
     if outcome.status == "infeasible":
-        return Outcome("unknown", None, None) if is_capped else outcome
-    proven = outcome.plan is not None and outcome.bound is not None and outcome.plan.objective <= outcome.bound
-    status = "optimal" if proven else outcome.status if outcome.status != "optimal" else "feasible"
-    return Outcome(status, outcome.plan, outcome.bound)
-
-
-def _added(end: int, unit: int, once: int, ceiling: int) -> int:
-    return min(end // unit - once, ceiling)
+        # A hint may do what the model does not know of.
+        return Outcome("unknown", None, None) if is_capped or hint is not None else outcome
+    return judged(outcome)

@@ -66,6 +66,11 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         # As it is read from a file: digests are of its text.
         msgspec.structs.force_setattr(self, "bandwidth", float(self.bandwidth))
 
+    def copy_cost(self, size: int) -> int:
+        """What a copy of so many bytes takes on an idle channel, rounded up."""
+        # A float is a fraction: nothing is rounded but the result.
+        return math.ceil(size / Fraction(self.bandwidth))
+
 
 class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
@@ -108,7 +113,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     def copy_cost(self, tensor: int) -> int:
         """What a copy of a tensor to the host, or back, takes on an idle channel, rounded up; 0 without a channel."""
-        return 0 if self.channel is None else _copy_cost(self.tensors[tensor].size, self.channel.bandwidth)
+        return 0 if self.channel is None else self.channel.copy_cost(self.tensors[tensor].size)
 
     @cached_property
     def graph(self) -> operator_order.Problem:
@@ -136,18 +141,12 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         return files.digest(rules if self.channel is None else [*rules, self.channel])
 
 
-def _copy_cost(size: int, bandwidth: float) -> int:
-    # A float is a fraction: nothing is rounded but the result.
-    return math.ceil(size / Fraction(bandwidth))
-
-
 def _check(host: Host, largest: int) -> None:
     """Raise InputError where a host breaks a rule; ``largest`` is the size of the largest tensor."""
-    bandwidth, limit = host.bandwidth, host.limit
-    expect(0 < bandwidth < math.inf, "host.bandwidth", f"{bandwidth}", "a number above 0: bytes per unit of cost")
-    expect(0 <= limit < LIMIT, "host.limit", f"{limit}", f"0 to {LIMIT - 1} bytes")
-    slowest = _copy_cost(largest, bandwidth)
-    expect(slowest < LIMIT, "host.bandwidth", f"{bandwidth}", f"copies of {largest} bytes in less than {LIMIT} of cost")
+    expect(0 < host.bandwidth < math.inf, "host.bandwidth", host.bandwidth, "a number above 0: bytes per unit of cost")
+    expect(0 <= host.limit < LIMIT, "host.limit", host.limit, f"0 to {LIMIT - 1} bytes")
+    expected = f"copies of {largest} bytes in less than {LIMIT} of cost"
+    expect(host.copy_cost(largest) < LIMIT, "host.bandwidth", host.bandwidth, expected)
 
 
 def of_graph(graph: operator_order.Problem, costs: Mapping[str, int] | None = None, limit: int | None = None) -> Problem:

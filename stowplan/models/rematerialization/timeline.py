@@ -11,8 +11,6 @@ from stowplan.models.memory_mapping.copy_engine import CopyWindow, play
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.structure import Structure
 
-SENDS, FETCHES = 0, 1
-
 
 @dataclass(frozen=True)
 class Transfer:
@@ -62,10 +60,8 @@ def timeline(structure: Structure, plan: Plan) -> Timeline:
         else:
             due[at] = needed.pop(value_of[number])
     copies = [at for at, (action, _) in enumerate(steps) if action in ("send", "fetch")]
-    windows = [
-        CopyWindow(at, due[at], problem.copy_cost(steps[at][1]), queue=SENDS if steps[at][0] == "send" else FETCHES)
-        for at in copies
-    ]
+    times = [problem.copy_cost(steps[at][1]) for at in copies]
+    windows = [CopyWindow(at, due[at], time, queue=steps[at][0] == "fetch") for at, time in zip(copies, times, strict=True)]
     moments = play(windows, durations, waits=True, queues=2)
     transfers = (
         Transfer(*steps[at], moments.open[at], begin, begin + window.duration_ps)

@@ -130,12 +130,10 @@ def _check_limit(
     above = next((at for at, number in enumerate(occupied) if number > limit), None)
     if above is None:
         return
-    what, number = list(plan.steps())[above]
-    if what == "run":
-        run = sum(action == "run" for action, _ in list(plan.steps())[:above])
-        place = f"run {run} ({problem.ops[number].id})"
-    else:
-        place = f"the {what} of {problem.tensors[number].id}"
+    actions = list(plan.steps())[: above + 1]
+    what, number = actions[-1]
+    run = sum(action == "run" for action, _ in actions) - 1
+    place = f"run {run} ({problem.ops[number].id})" if what == "run" else f"the {what} of {problem.tensors[number].id}"
     where = "live" if code == "over_limit" else "on the host"
     violations.append(Violation(code, f"{occupied[above]} bytes are {where} at {place}, the limit is {limit}"))
 
@@ -285,9 +283,8 @@ def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Repla
     if unread is not None:
         refuse("never_read", f"a copy of {tensors[unread.tensor].id} is fetched that nothing reads")
         return None
-    if any(stay.end < 0 for stay in on_host):
-        name = next(tensors[stay.tensor].id for stay in on_host if stay.end < 0)
-        refuse("not_on_host", f"{name} is sent and never waited for")
+    if left := [stay for stay in on_host if stay.end < 0]:
+        refuse("not_on_host", f"{tensors[left[0].tensor].id} is sent and never waited for")
         return None
     lives = [(instance.tensor, max(0, instance.begin), instance.last + 1) for instance in every if instance.is_needed]
     live = _totals(problem, lives, end)

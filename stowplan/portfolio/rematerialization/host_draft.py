@@ -11,8 +11,9 @@ fetches in the order in which values are read, as early as there is room.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -107,12 +108,8 @@ class _Scheduler:
                     current[value] = current[structure.parent[value]]
             self.runs.append(op)
         for value, kept in enumerate(structure.kept):
-            if kept and value in current:
+            if kept:
                 current[value].reads.append(len(self.runs))
-        if not structure.problem.free_inputs:
-            for value, writer in enumerate(structure.writer):
-                if writer < 0:
-                    self.first[value].reads.append(len(self.runs))
         for instance in self.instances:
             if instance.is_fetched and instance.reads:
                 instance.begin = instance.reads[0]
@@ -142,9 +139,7 @@ class _Scheduler:
         for value in sorted(sent):
             first = self.first[value]
             made.setdefault(first.begin + (structure.writer[value] >= 0), []).append(first)
-        arrivals: dict[int, list[_Instance]] = {}
-        for one in fetches:
-            arrivals.setdefault(one.begin, []).append(one)
+        arrivals = {begin: [*own] for begin, own in itertools.groupby(fetches, key=lambda one: one.begin)}
         moves: list[Move] = []
         sending: deque[tuple[int, _Instance]] = deque()
         now = sends_free = fetches_free = first_left = 0
@@ -217,9 +212,3 @@ class _Scheduler:
 def planned(structure: Structure, moved: Sequence[int], draft: Sequence[int], limit: int) -> Plan | None:
     """The plan of a draft of :func:`with_fetches`, within a limit of bytes on the device; None where that fails."""
     return _Scheduler(structure, moved, draft).plan(limit)
-
-
-def fetched(structure: Structure, plan: Plan) -> Collection[int]:
-    """Values that a plan fetches."""
-    tensors = {move.tensor for move in plan.moves or () if move.action == "fetch"}
-    return [value for value, tensor in enumerate(structure.tensor) if tensor in tensors]

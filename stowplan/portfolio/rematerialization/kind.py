@@ -65,15 +65,10 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
         from stowplan.portfolio.rematerialization.staged import stages
 
         return stages
-    return {
-        "search": candidates.search,
-        "cuts": proofs.cuts,
-        "cpsat": proofs.cpsat,
-        "greedy": proofs.greedy,
-        "offload": offload.offload,
-        "transfers": proofs.transfers,
-        "host_cpsat": proofs.host_cpsat,
-    }[name]
+    if name in ("search", "offload"):
+        return candidates.search if name == "search" else offload.offload
+    function: Callable[[Problem, Context], None] = getattr(proofs, name)
+    return function
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -87,11 +82,9 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     }
     if plan is not None:
         facts |= {"peak": plan.peak, "added_runs": len(plan.sequence) - len(problem.ops)}
-    if problem.channel is not None:
-        facts["host_limit"] = problem.channel.limit
-        if plan is not None:
-            figures = verify(problem, plan).figures
-            facts |= {name: figures.get(name) for name in ("host_peak", "stalls")}
+    if problem.channel is not None and plan is not None:
+        figures = verify(problem, plan).figures
+        facts |= {name: figures.get(name) for name in ("host_peak", "stalls")}
     return facts
 
 

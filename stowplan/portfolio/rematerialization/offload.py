@@ -22,7 +22,7 @@ from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.rematerialization.greedy import Policy, simulate
-from stowplan.portfolio.rematerialization.host_draft import fetched, planned, with_fetches
+from stowplan.portfolio.rematerialization.host_draft import planned, with_fetches
 from stowplan.portfolio.rematerialization.insertion import Insertion
 
 #: Prices of a unit of the channel's time, and parts of the limit.
@@ -37,8 +37,8 @@ DRAFTS = 2_000
 #: Drafts of one choice, each without what the one before had no room for on the host.
 TRIES = 4
 
-#: Choices that are changed, and rounds of ruin and recreate for a draft of the second phase.
-KEPT, ROUNDS = 6, 20
+#: How often what is computed again is sent; choices that are changed; rounds of ruin and recreate for a draft of theirs.
+AGAIN, KEPT, ROUNDS = 0.6, 6, 20
 
 
 class _Tried(NamedTuple):
@@ -65,8 +65,8 @@ class _Search:
 
     def is_done(self) -> bool:
         """Whether there is nothing left to find, or no time."""
-        is_over = self.left is not None and self.left <= 0
-        return is_over or self.context.closed() or (self.best is not None and self.best.objective == 0)
+        is_best = self.best is not None and self.best.objective == 0
+        return is_best or self.context.closed() or (self.left is not None and self.left <= 0)
 
     def recompute_cost(self, value: int) -> float:
         """Of the writer alone; of inputs infinite."""
@@ -128,7 +128,9 @@ class _Search:
     def within_host(self, plan: Plan, moved: Sequence[int]) -> list[int]:
         """Of the values that a plan fetches, those that are dearest to recompute for their bytes and fit on the host."""
         size, left, kept = self.structure.size, self.host_limit, list[int]()
-        for value in sorted(fetched(self.structure, plan), key=lambda value: -self.recompute_cost(value) / size[value]):
+        fetched = {move.tensor for move in plan.moves or ()}
+        used = [value for value in moved if self.structure.tensor[value] in fetched]
+        for value in sorted(used, key=lambda value: -self.recompute_cost(value) / size[value]):
             if size[value] <= left:
                 left -= size[value]
                 kept.append(value)
@@ -162,17 +164,14 @@ def _change(run: _Search, tried: list[_Tried]) -> None:
     tried = sorted(tried, key=lambda choice: choice.plan.objective)[:KEPT]
     while tried and not run.is_done():
         choice = tried[int(chance.integers(len(tried)))]
-        again = run.again(choice.plan)
-        if again and chance.random() < 0.6:
-            # What is computed again, the dearer the sooner, may be sent.
-            weights = np.array([min(1e300, 1.0 + run.recompute_cost(value)) for value in again])
-            count = min(len(again), int(chance.choice([1, 2, 4])))
-            changed = {again[at] for at in chance.choice(len(again), count, replace=False, p=weights / weights.sum())}
-            if chance.random() < 0.5 and choice.moved:
-                changed.add(choice.moved[int(chance.integers(len(choice.moved)))])
-        else:
-            flip = chance.random(len(run.movable)) < chance.choice([0.02, 0.1, 0.3]) + 1.0 / len(run.movable)
-            changed = {value for value, is_changed in zip(run.movable, flip, strict=True) if is_changed}
+        # What is computed again, the dearer the sooner, may be sent; or any values change sides.
+        again = run.again(choice.plan) if chance.random() < AGAIN else []
+        values = again or run.movable
+        weights = np.array([1.0 + run.recompute_cost(value) if again else 1.0 for value in values])
+        count = min(len(values), int(chance.choice([1, 2, 4, 1 + len(values) // 10])))
+        changed = {values[at] for at in chance.choice(len(values), count, replace=False, p=weights / weights.sum())}
+        if again and choice.moved and chance.random() < 0.5:
+            changed.add(choice.moved[int(chance.integers(len(choice.moved)))])
         price = float(np.clip(choice.price * chance.choice([0.7, 1.0, 1.0, 1.4]), 0.0, 16.0))
         part = float(np.clip(choice.part + chance.choice([-0.03, 0.0, 0.0, 0.03]), 0.5, 1.0))
         drafted = run.draft(sorted({*choice.moved} ^ changed), price, part, ROUNDS)

@@ -36,13 +36,11 @@ def cuts(problem: Problem, context: Context) -> None:
 
 def transfers(problem: Problem, context: Context) -> None:
     """Bounds of problems with a host, and the proof that nothing fits."""
-    structure = build(problem)
     if problem.limit is None or problem.channel is None:
         return
-    most = context.work(CUTS / host_bounds.RANGES, max(1, structure.ops), least=1)
-    report = partial(context.bound, source="transfers")
-    outcome = host_bounds.added_cost(structure, problem.limit, context.closed, report, most)
-    if outcome is None:
+    most = context.work(CUTS / host_bounds.RANGES, max(1, len(problem.ops)), least=1)
+    told = partial(context.bound, source="transfers")
+    if host_bounds.added_cost(build(problem), problem.limit, context.closed, told, most) is None:
         context.proven_infeasible("transfers", {"explanation": "what an operator needs, or stays, is more than the limits"})
 
 

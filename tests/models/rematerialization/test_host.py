@@ -235,7 +235,7 @@ def check_model(seed: int, time_limit: float = HANG) -> str:
 
 
 def test_the_model_on_some_graphs() -> None:
-    assert {check_model(seed) for seed in (2, 5, 8, 20)} == {"optimal", "infeasible"}
+    assert {check_model(seed) for seed in (2, 8, 13, 20)} == {"optimal", "infeasible"}
 
 
 @pytest.mark.slow
