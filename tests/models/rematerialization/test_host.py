@@ -12,6 +12,10 @@ import msgspec
 import pytest
 
 import stowplan
+from stowplan import files
+from stowplan.certificates.checker import check_parsed
+from stowplan.certificates.checker.reading import UnprovenError, digest, parse
+from stowplan.certificates.maker import certify
 from stowplan.errors import InputError
 from stowplan.models.rematerialization import host_bounds, host_cpsat
 from stowplan.models.rematerialization.plan import Move, Plan
@@ -191,6 +195,21 @@ def test_two_clocks_agree_on_plans_by_chance(part: int) -> None:
                 assert timeline(structure, plan).end == plan.objective + once, (seed, plan)
                 assert found.figures["stalls"] == plan.objective + once - sum(problem.ops[op].cost for op in runs)
     assert valid > 40
+
+
+def test_no_certificate_is_issued() -> None:
+    """A cut that holds without a host is refused with one."""
+    without = msgspec.structs.replace(
+        PROBLEM, host=msgspec.UNSET, ops=tuple(msgspec.structs.replace(op, once=False) for op in PROBLEM.ops)
+    )
+    proven = certify(without)
+    assert proven.proof["form"] == "cut"
+    hosted_too = msgspec.structs.replace(without, host=PROBLEM.host)
+    assert certify(hosted_too).proof["form"] == "trusted"
+    rules = parse(files.encode(hosted_too), "problem")
+    stated = json.loads(files.encode(msgspec.structs.replace(proven, problem=digest(rules))))
+    with pytest.raises(UnprovenError, match="plans may send values there"):
+        check_parsed(rules, stated)
 
 
 def check_bounds(seed: int, most: int = 3) -> str:
