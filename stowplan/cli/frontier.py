@@ -21,6 +21,7 @@ from stowplan.frontends.options import ReadOptions
 from stowplan.portfolio.context import SEARCH_OPTIONS, Options
 
 if TYPE_CHECKING:
+    from stowplan.models.rematerialization.plan import Plan
     from stowplan.portfolio.rematerialization.frontier import Point
 
 FORMAT = "stowplan.rematerialization.frontier"
@@ -34,6 +35,9 @@ def frontier_command(
         str,
         option("--limits", "N", "How many, evenly from the least peak's bound to the given order's peak; or sizes: 2GB,3GB."),
     ] = "8",
+    host_limits: Annotated[
+        str | None, option("--host-limits", "SIZES", "Bytes on the host, for each of which all limits are tried: 4GB,16GB.")
+    ] = None,
     output: Annotated[Path | None, option("-o --output", "FILE", "Write limits, bounds and plans here, as JSON.")] = None,
     png: Annotated[Path | None, option("--png", "FILE", "Draw added cost over limits here: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, option("--json", "", "Print what -o writes, but the plans.")] = False,
@@ -49,6 +53,7 @@ def frontier_command(
     began = cli.began()
     check_outputs((output, png), inputs=(source, *options.files))
     wanted = _limits(limits)
+    hosts = [] if host_limits is None else _sizes("--host-limits", host_limits, "sizes separated by commas")
     settings = msgspec.structs.asdict(search)
     from stowplan.models.rematerialization.problem import Problem
     from stowplan.portfolio.rematerialization.frontier import frontier
@@ -60,12 +65,14 @@ def frontier_command(
             f"{files.printable(source)}: found no problem of rematerialization, expected one: operators with costs"
         )
     check_picture(problem, png)
-    count = wanted if isinstance(wanted, int) else len(wanted)
+    count = (wanted if isinstance(wanted, int) else len(wanted)) * max(1, len(hosts))
     settings["time_limit"] = max(0.1, search.time_limit - (time.monotonic() - began)) / count
     with stopping() as cancel, LinePrinter(quiet) as progress:
-        points = frontier(problem, wanted, on_point=lambda point: progress.show(_line(point)), cancel=cancel, **settings)
+        told: dict[str, Any] = {"on_point": lambda point: progress.show(_line(point)), "cancel": cancel}
+        points = frontier(problem, wanted, host_limits=hosts, **told, **settings)
     rows: list[dict[str, Any]] = [
         {"limit": point.limit, "peak": point.peak, "added_cost": point.added_cost, "bound": point.bound, "fits": _fits(point)}
+        | ({} if point.host_limit is None else {"host_limit": point.host_limit})
         for point in points
     ]
     document: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": problem.name, "points": rows}
@@ -74,8 +81,8 @@ def frontier_command(
     else:
         say("\n".join(map(_line, points)))
     if output is not None:
-        plans = [None if point.plan is None else point.plan.sequence for point in points]
-        whole = document | {"points": [row | {"sequence": plan} for row, plan in zip(rows, plans, strict=True)]}
+        plans = [_steps(point.plan) for point in points]
+        whole = document | {"points": [row | plan for row, plan in zip(rows, plans, strict=True)]}
         files.write_atomic(output, files.encode(whole))
         note(str(output))
     if png is not None:
@@ -91,17 +98,27 @@ def frontier_command(
         raise typer.Exit(1 if all(point.is_infeasible for point in points) else 3)
 
 
+def _steps(plan: Plan | None) -> dict[str, Any]:
+    """What a point says of its plan, in a file."""
+    steps: dict[str, Any] = {"sequence": None if plan is None else plan.sequence}
+    return steps if plan is None or not plan.moves else steps | {"moves": plan.moves}
+
+
 def _limits(text: str) -> int | list[int]:
     """A number of limits, or their bytes."""
-    if "," not in text and text.strip().isdecimal() and 1 <= int(text) <= 1000:
-        return int(text)
+    expected = "a number from 1 to 1000, or sizes separated by commas"
+    if "," in text or not text.strip().isdecimal():
+        return _sizes("--limits", text, expected)
+    if not 1 <= int(text) <= 1000:
+        raise UsageError(f"--limits: found {text!r}, expected {expected}")
+    return int(text)
+
+
+def _sizes(name: str, text: str, expected: str) -> list[int]:
     try:
-        sizes = [size(part.strip()) for part in text.split(",")]
+        return [size(part.strip()) for part in text.split(",")]
     except typer.BadParameter:
-        sizes = []
-    if len(sizes) < 2 and not (sizes and not text.strip().isdecimal()):
-        raise UsageError(f"--limits: found {text!r}, expected a number from 1 to 1000, or sizes separated by commas")
-    return sizes
+        raise UsageError(f"{name}: found {text!r}, expected {expected}") from None
 
 
 def _fits(point: Point) -> bool | None:
@@ -111,6 +128,8 @@ def _fits(point: Point) -> bool | None:
 
 def _line(point: Point) -> str:
     head = f"limit {point.limit:>16,}"
+    if point.host_limit is not None:
+        head += f"  host {point.host_limit:>16,}"
     if point.plan is None:
         return f"{head}  {'no plan is within it' if point.is_infeasible else 'no plan found'}"
     assert point.added_cost is not None

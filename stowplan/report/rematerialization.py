@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 from stowplan.errors import InputError
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.timeline import timeline
 from stowplan.models.rematerialization.verify import live_bytes, verify
 from stowplan.report import scene
 from stowplan.report.inline import legend_html, plot_html
@@ -49,11 +52,19 @@ class RematerializationPresenter(DrawingPresenter):
             f"  peak        {found.figures.get('peak', 0):,} bytes live at once",
             f"  runs        {len(plan.sequence):,}",
         ]
+        if problem.channel is not None:
+            host, stalls = (found.figures.get(name, 0) for name in ("host_peak", "stalls"))
+            lines.append(f"  host        {host:,} of {problem.channel.limit:,} bytes, waits of {stalls:,}")
         for name, other in others:
             lines.append(plan_line(name, f"added cost {other.objective:,}, peak {other.peak:,} bytes"))
         rows = _again(problem, plan)
         shown = rows if everything else rows[:ROWS]
-        return "\n".join([*lines, *text_table(("runs:r", "added cost:r", "operator"), shown, len(rows))])
+        lines += text_table(("runs:r", "added cost:r", "operator"), shown, len(rows))
+        if plan.moves:
+            copies = _copies(problem, plan)
+            head = ("copy", "bytes:r", "begin:r", "end:r", "tensor")
+            lines += text_table(head, copies if everything else copies[:ROWS], len(copies))
+        return "\n".join(lines)
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
         """Live bytes of one labelled plan, or of one beside another."""
@@ -87,10 +98,12 @@ def frontier_picture(problem: Problem, points: Sequence[Point]) -> scene.Picture
     across = scene.byte_axis(most, f"limit ({byte_unit(most)[0]})")
     marks: list[scene.Mark] = []
     legend = []
-    for name, style, rows in (
-        ("added cost", scene.RULE, [(point.limit, point.added_cost or 0) for point in known]),
-        ("bound", scene.DASHED, [(point.limit, point.bound or 0) for point in known]),
-    ):
+    hosts = dict.fromkeys(point.host_limit for point in known)
+    for host, (name, style) in itertools.product(hosts, (("added cost", scene.RULE), ("bound", scene.DASHED))):
+        own = [point for point in known if point.host_limit == host]
+        rows = [(point.limit, (point.added_cost if style is scene.RULE else point.bound) or 0) for point in own]
+        if len(hosts) > 1:
+            name = f"{name}, host {format_bytes(host or 0, 4)}"
         if rows:
             # A limit's plan is good for all up to the next.
             edges = [*(limit for limit, _ in rows), most]
@@ -109,11 +122,21 @@ def _again(problem: Problem, plan: Plan) -> list[tuple[str, str, str]]:
     return [(f"{counts[op]:,}", f"{(counts[op] - 1) * problem.ops[op].cost:,}", name_of(problem.ops[op].id)) for op in order]
 
 
+def _copies(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, str]]:
+    """(send or fetch, bytes, begin, end, tensor) of the copies of a valid plan, as they are issued."""
+    rows = []
+    for copy in timeline(build(problem), plan).transfers:
+        tensor = problem.tensors[copy.tensor]
+        rows.append((copy.action, f"{tensor.size:,}", f"{copy.begin:,}", f"{copy.end:,}", name_of(tensor.id)))
+    return rows
+
+
 def _plot(problem: Problem, plans: Sequence[Labelled]) -> scene.Plot:
     """Live bytes of the first plan as an area, those of another as a line, and the limit."""
     lives = [(label, plan, live_bytes(problem, plan)) for label, plan in plans]
     most = max(1, problem.limit or 0, *(max(live, default=0) for _, _, live in lives))
-    across = scene.number_axis(0, max(1, *(len(live) for _, _, live in lives)), "run")
+    what = "run or move" if any(plan.moves for _, plan, _ in lives) else "run"
+    across = scene.number_axis(0, max(1, *(len(live) for _, _, live in lives)), what)
     marks: list[scene.Mark] = []
     legend = []
     for number, (label, plan, live) in enumerate(lives):

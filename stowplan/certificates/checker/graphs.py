@@ -96,7 +96,7 @@ Slopes = Counter[int]
 def cut(problem: Fields, proof: Fields) -> int | None:
     """Least peak in bytes of operator order. Of rematerialization the least added cost, or None where nothing fits."""
     graph, at = Graph(problem), whole(proof, "at")
-    return _added_cost(graph, at, problem["limit"], proof) if "limit" in problem else _peak(graph, at, proof)
+    return _added_cost(problem, graph, at, proof) if "limit" in problem else _peak(graph, at, proof)
 
 
 def _peak(graph: Graph, at: int, proof: Fields) -> int | None:
@@ -111,20 +111,21 @@ def _peak(graph: Graph, at: int, proof: Fields) -> int | None:
     return bound_of(_bytes(graph, own) + _least(slopes, known), 1)
 
 
-def _added_cost(graph: Graph, at: int, limit: int | None, proof: Fields) -> int | None:
+def _added_cost(problem: Fields, graph: Graph, at: int, proof: Fields) -> int | None:
     """Operators may run again, also ``at``: x of one that ``at`` needs is 1 where it does, which adds its cost.
 
     What is live fits in the limit, so that at any price of a byte
 
         scale * added cost >= scale * sum of cost * x + price * (live - limit)
     """
+    need(not problem.get("host", {}).get("limit"), "problem.host", "plans may send values there, of which cuts say nothing")
     scale, price = whole(proof, "scale"), whole(proof, "price")
     own = (graph.reads[at] - graph.replaced[at]).union(graph.ops[at]["writes"])
     needed = reached(at, graph.before)
     known = _all(reached(at, graph.after), 1) | _all({op for op in needed if graph.ops[op]["once"]}, 0)
     slopes = Counter({op: scale * graph.ops[op]["cost"] for op in needed})
     slopes.update(_held(graph, _prices(graph, own, price), proof, set()))
-    most = LARGEST if limit is None else limit
+    most = LARGEST if problem["limit"] is None else problem["limit"]
     return bound_of(price * (_bytes(graph, own) - most) + _least(slopes, known), scale)
 
 

@@ -48,11 +48,11 @@ def order(wish: Wish) -> Iterator[Proof]:
 
 
 def rematerialization(wish: Wish) -> Iterator[Proof]:
-    """Flows for the price of a byte that shows most; or that show that what is live does not fit."""
+    """Flows for the price of a byte that shows most; or that show that what is live does not fit. None of a host."""
     problem = wish.problem
     if problem.ops and not wish.infeasible:
         yield {"form": "cut", "at": 0, "scale": 1, "price": 0}
-    if problem.limit is None or not problem.ops:
+    if problem.limit is None or problem.channel is not None or not problem.ops:
         return
     known = structure.build(problem)
     moments, best = bounds.Moments(known), 0

@@ -39,6 +39,8 @@ class CopyWindow:
     """How long after ``start`` is left it is queued, where that lies inside a step."""
     due_after_ps: int = 0
     """How long after ``end`` is left it must be complete, where that lies inside a step."""
+    queue: int = 0
+    """Number of the queue that it stands in."""
 
 
 def copy_window(problem: Problem, copy: Copy) -> CopyWindow:
@@ -68,6 +70,7 @@ def play(
     *,
     waits: bool,
     channels: int = 1,
+    queues: int = 1,
     first: int = 0,
     now_ps: int = 0,
     free_ps: int = 0,
@@ -84,6 +87,8 @@ def play(
     waits
         Whether boundaries wait for the copies that end there. Where they do not, whether every copy makes its end is for the
         caller to see.
+    channels
+        Of each queue.
     first
         Boundary to begin with; no copy is queued before it.
     now_ps
@@ -98,7 +103,7 @@ def play(
     Moments
         Of the boundaries from ``first`` on.
     """
-    free = [free_ps] * channels
+    free = [[free_ps] * channels for _ in range(queues)]
     due = [0] * (len(step_ps) + 2)
     for boundary, moment in (due_ps or {}).items():
         due[boundary] = moment
@@ -116,9 +121,9 @@ def play(
             if copy.queued_after_ps and not is_left:
                 is_left = True
                 now = max(now, due[boundary]) if waits else now
-            start = max(now + copy.queued_after_ps, heapq.heappop(free))
+            start = max(now + copy.queued_after_ps, heapq.heappop(free[copy.queue]))
             end = start + copy.duration_ps
-            heapq.heappush(free, end)
+            heapq.heappush(free[copy.queue], end)
             begin.append(start)
             due[copy.end] = max(due[copy.end], end - copy.due_after_ps)
             place += 1

@@ -219,13 +219,24 @@ def added_cost(
     int or None
         None where it is proven that no plan is within the limit.
     """
-    moments, best = Moments(structure), 0
     if load_bound(structure) > limit:
         return None
-    for op in fullest_first(structure)[:most]:
+    moments = Moments(structure)
+    return largest(fullest_first(structure)[:most], lambda op: moments.added_cost(op, limit), should_stop, on_bound)
+
+
+def largest(
+    ops: Iterable[int],
+    bound: Callable[[int], int | None],
+    should_stop: Callable[[], bool],
+    on_bound: Callable[[int], None],
+) -> int | None:
+    """The largest bound of some operators; None as soon as that of one is None."""
+    best = 0
+    for op in ops:
         if should_stop():
             break
-        cost = moments.added_cost(op, limit)
+        cost = bound(op)
         if cost is None:
             return None
         if cost > best:

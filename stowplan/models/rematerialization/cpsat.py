@@ -261,7 +261,11 @@ def solve(
             return Outcome("unknown", None, None)
         # Nothing fits with so few runs: nothing is proven yet.
         most = ENOUGH_RUNS
+    return judged(outcome)
+
+
+def judged(outcome: Outcome[Plan]) -> Outcome[Plan]:
+    """``optimal`` where the bound says so, whatever the solver says of its model."""
     proven = outcome.plan is not None and outcome.bound is not None and outcome.plan.objective <= outcome.bound
-    return Outcome(
-        "optimal" if proven else outcome.status if outcome.status != "optimal" else "feasible", outcome.plan, outcome.bound
-    )
+    status = "optimal" if proven else "feasible" if outcome.status == "optimal" else outcome.status
+    return Outcome(status, outcome.plan, outcome.bound)

@@ -5,7 +5,9 @@ See docs/reference/rematerialization.md. Graph and rules of lives are those of o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +51,27 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What it computes, for people."""
 
 
+class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Memory behind a channel: values may be sent there and fetched again while operators run.
+
+    Either direction takes one copy at a time, in the order in which they are issued.
+    """
+
+    bandwidth: float
+    """Bytes in each direction per unit of cost."""
+    limit: int
+    """Bytes that may stand there at once; 0 is as without a host."""
+
+    def __post_init__(self) -> None:
+        # As it is read from a file: digests are of its text.
+        msgspec.structs.force_setattr(self, "bandwidth", float(self.bandwidth))
+
+    def copy_cost(self, size: int) -> int:
+        """What a copy of so many bytes takes on an idle channel, rounded up."""
+        # A float is a fraction: nothing is rounded but the result.
+        return math.ceil(size / Fraction(self.bandwidth))
+
+
 class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
@@ -65,6 +88,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """Pairs of operators: all runs of the first are before those of the second."""
     limit: int | None = None
     """Bytes that may be live at once; None for as many as it takes."""
+    host: Host | msgspec.UnsetType = msgspec.UNSET
+    """Files without it have no such field."""
     name: str = ""
     format: str = "stowplan.rematerialization.problem"
     version: int = 1
@@ -78,6 +103,17 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             total += op.cost
             expect(total < LIMIT, place, f"costs that add up to {total}", f"less than {LIMIT}")
         _ = self.graph
+        if self.host is not msgspec.UNSET:
+            _check(self.host, max((tensor.size for tensor in self.tensors), default=0))
+
+    @property
+    def channel(self) -> Host | None:
+        """The host, where something may be sent there."""
+        return self.host if self.host is not msgspec.UNSET and self.host.limit else None
+
+    def copy_cost(self, tensor: int) -> int:
+        """What a copy of a tensor to the host, or back, takes on an idle channel, rounded up; 0 without a channel."""
+        return 0 if self.channel is None else self.channel.copy_cost(self.tensors[tensor].size)
 
     @cached_property
     def graph(self) -> operator_order.Problem:
@@ -101,7 +137,16 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     def digest(self) -> str:
         """Hex SHA-256 of what a plan depends on: everything but the name and the kinds of operators."""
         ops = [msgspec.structs.replace(op, kind="") for op in self.ops]
-        return files.digest([self.tensors, ops, self.inputs, self.outputs, self.free_inputs, self.precedences, self.limit])
+        rules = [self.tensors, ops, self.inputs, self.outputs, self.free_inputs, self.precedences, self.limit]
+        return files.digest(rules if self.channel is None else [*rules, self.channel])
+
+
+def _check(host: Host, largest: int) -> None:
+    """Raise InputError where a host breaks a rule; ``largest`` is the size of the largest tensor."""
+    expect(0 < host.bandwidth < math.inf, "host.bandwidth", host.bandwidth, "a number above 0: bytes per unit of cost")
+    expect(0 <= host.limit < LIMIT, "host.limit", host.limit, f"0 to {LIMIT - 1} bytes")
+    expected = f"copies of {largest} bytes in less than {LIMIT} of cost"
+    expect(host.copy_cost(largest) < LIMIT, "host.bandwidth", host.bandwidth, expected)
 
 
 def of_graph(graph: operator_order.Problem, costs: Mapping[str, int] | None = None, limit: int | None = None) -> Problem:

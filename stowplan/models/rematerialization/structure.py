@@ -14,7 +14,7 @@ import msgspec
 from stowplan.models.operator_order.structure import Structure as OrderStructure
 from stowplan.models.operator_order.structure import build as build_order
 from stowplan.models.operator_order.structure import stable_order
-from stowplan.models.rematerialization.plan import Plan
+from stowplan.models.rematerialization.plan import Move, Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.verify import verify
 
@@ -56,10 +56,20 @@ class Structure:
         """Number of operators."""
         return len(self.cost)
 
-    def made(self, sequence: Iterable[int]) -> Plan:
+    @property
+    def movable(self) -> list[int]:
+        """Values that may go to a host and save bytes: storages that somebody reads, but no inputs that stay."""
+        stays = not self.problem.free_inputs
+        return [
+            value
+            for value, size in enumerate(self.size)
+            if size and (self.readers[value] or self.kept[value]) and not (stays and self.writer[value] < 0)
+        ]
+
+    def made(self, sequence: Iterable[int], moves: Iterable[Move] = ()) -> Plan:
         """The plan of a sequence, which need not be valid; its peak is 0 where something is read that is not there."""
-        problem = self.problem
-        plan = Plan(problem=problem.digest, objective=0, peak=0, sequence=tuple(sequence), name=problem.name)
+        problem, moved = self.problem, tuple(moves) or msgspec.UNSET
+        plan = Plan(problem=problem.digest, objective=0, peak=0, sequence=tuple(sequence), moves=moved, name=problem.name)
         verification = verify(problem, plan)
         return msgspec.structs.replace(plan, objective=verification.objective or 0, peak=verification.figures.get("peak", 0))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from stowplan.models import verification
@@ -22,6 +23,10 @@ Code = Literal[
     "wrong_objective",
     "wrong_peak",
     "over_limit",
+    "wrong_move",
+    "not_on_host",
+    "never_read",
+    "over_host_limit",
 ]
 
 Violation = verification.Violation[Code]
@@ -30,14 +35,41 @@ Verification = verification.Verification[Code]
 
 @dataclass
 class _Instance:
-    """The bytes that one run of an operator gave to one tensor, or those of an input."""
+    """The bytes that one run of an operator, or a fetch, gave to one tensor, or those of an input."""
 
     tensor: int
     begin: int
-    """Run that wrote it; -1 for inputs."""
+    """Step that made it; -1 for inputs."""
     last: int
-    """Last run that needs it; the number of runs where it stays to the end."""
+    """Last step that needs it; the number of steps where it stays to the end."""
     is_needed: bool
+    arrives: int = 0
+    """When its content is there, at the latest: the end of its fetch."""
+    copied: _Stay | None = None
+    """What it was fetched from, until somebody has needed it."""
+
+
+@dataclass
+class _Stay:
+    """The bytes of a tensor on the host after one send."""
+
+    tensor: int
+    begin: int
+    """Step that sends it."""
+    arrives: int
+    """When its copy ends."""
+    sent: _Instance
+    end: int = -1
+    """Step from which it is needed no more, so far as known; -1 before it is waited for."""
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """What a plan does: bytes at each step, and when it ends."""
+
+    live: list[int]
+    host: list[int]
+    end: int
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
@@ -52,7 +84,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     -------
     Verification
         Of each rule the first place where it is broken; the figure ``peak``, which decides between plans of one added cost,
-        where nothing is read that is not there. What the plan itself states must be what is recomputed.
+        where nothing is read that is not there; with a host also ``host_peak`` in bytes, and ``stalls``, the cost of waiting.
+        What the plan itself states must be what is recomputed.
     """
     violations = verification.of_problem(problem, plan)
     unknown = [(at, op) for at, op in enumerate(plan.sequence) if not 0 <= op < len(problem.ops)]
@@ -62,27 +95,67 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         violations.append(Violation("unknown_operator", text))
         return Verification(tuple(violations), None)
     _check_counts(problem, plan, violations)
-    cost = sum(problem.ops[op].cost for op in plan.sequence) - sum(op.cost for op in problem.ops)
-    if plan.objective != cost:
-        violations.append(Violation("wrong_objective", f"the plan says an added cost of {plan.objective}, it is {cost}"))
+    once = sum(op.cost for op in problem.ops)
+    running = sum(problem.ops[op].cost for op in plan.sequence)
+    place = len(violations)
     _check_precedences(problem, plan, violations)
-    live = _live_bytes(problem, plan, violations)
-    if live is None:
+    replay = _replay(problem, plan, violations) if _moves_are_known(problem, plan, violations) else None
+    cost = (running if replay is None else replay.end) - once
+    if plan.objective != cost:
+        text = f"the plan says an added cost of {plan.objective}, it is {cost}"
+        violations.insert(place, Violation("wrong_objective", text))
+    if replay is None:
         return Verification(tuple(violations), cost)
-    peak = max(live, default=0)
+    peak = max(replay.live, default=0)
     if plan.peak != peak:
         violations.append(Violation("wrong_peak", f"the plan says a peak of {plan.peak} bytes, it is {peak}"))
-    if problem.limit is not None and peak > problem.limit:
-        at = next(at for at, live_bytes in enumerate(live) if live_bytes > problem.limit)
-        name = problem.ops[plan.sequence[at]].id
-        text = f"{live[at]} bytes are live at run {at} ({name}), the limit is {problem.limit}"
-        violations.append(Violation("over_limit", text))
-    return Verification(tuple(violations), cost, {"peak": peak}, tie_break=peak)
+    if problem.limit is not None:
+        _check_limit(problem, plan, replay.live, problem.limit, "over_limit", violations)
+    if problem.channel is None:
+        return Verification(tuple(violations), cost, {"peak": peak}, tie_break=peak)
+    _check_limit(problem, plan, replay.host, problem.channel.limit, "over_host_limit", violations)
+    figures = {"peak": peak, "host_peak": max(replay.host, default=0), "stalls": replay.end - running}
+    return Verification(tuple(violations), cost, figures, tie_break=peak)
 
 
 def live_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
-    """Bytes that are live while each run takes place; empty where something is read that is not there."""
-    return tuple(_live_bytes(problem, plan, []) or ())
+    """Bytes that are live at each step, runs and moves; empty where something is read that is not there."""
+    replay = _replay(problem, plan, []) if _moves_are_known(problem, plan, []) else None
+    return () if replay is None else tuple(replay.live)
+
+
+def _check_limit(
+    problem: Problem, plan: Plan, occupied: list[int], limit: int, code: Code, violations: list[Violation]
+) -> None:
+    above = next((at for at, number in enumerate(occupied) if number > limit), None)
+    if above is None:
+        return
+    actions = list(plan.steps())[: above + 1]
+    what, number = actions[-1]
+    run = sum(action == "run" for action, _ in actions) - 1
+    place = f"run {run} ({problem.ops[number].id})" if what == "run" else f"the {what} of {problem.tensors[number].id}"
+    where = "live" if code == "over_limit" else "on the host"
+    violations.append(Violation(code, f"{occupied[above]} bytes are {where} at {place}, the limit is {limit}"))
+
+
+def _moves_are_known(problem: Problem, plan: Plan, violations: list[Violation]) -> bool:
+    """Whether moves are of tensors that can be moved, at places that there are, in their order; and there is a channel."""
+    least = 0
+    for number, move in enumerate(plan.moves or ()):
+        text = ""
+        if problem.channel is None:
+            text = f"move {number} has no channel to a host"
+        elif not 0 <= move.tensor < len(problem.tensors):
+            text = f"move {number} is of tensor {move.tensor}, expected 0 to {len(problem.tensors) - 1}"
+        elif problem.tensors[move.tensor].alias_of is not None:
+            text = f"move {number} is of {problem.tensors[move.tensor].id}, a view, expected a tensor with bytes of its own"
+        elif not least <= move.before <= len(plan.sequence):
+            text = f"move {number} is before run {move.before}, expected {least} to {len(plan.sequence)}"
+        if text:
+            violations.append(Violation("wrong_move", text))
+            return False
+        least = move.before
+    return True
 
 
 def _check_counts(problem: Problem, plan: Plan, violations: list[Violation]) -> None:
@@ -111,8 +184,8 @@ def _check_precedences(problem: Problem, plan: Plan, violations: list[Violation]
             return
 
 
-def _live_bytes(problem: Problem, plan: Plan, violations: list[Violation]) -> list[int] | None:
-    """Bytes that are live at each run; None, and a violation, where something is read that is not there."""
+def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Replay | None:
+    """What a plan does; None, and a violation, where something is read or moved that is not there."""
     tensors = problem.tensors
     written = {tensor for op in problem.ops for tensor in op.writes}
 
@@ -122,20 +195,70 @@ def _live_bytes(problem: Problem, plan: Plan, violations: list[Violation]) -> li
             tensor = base
         return tensor
 
-    instances = {tensor: _Instance(tensor, -1, -1, False) for tensor in problem.inputs if source(tensor) == tensor}
+    given = {tensor: _Instance(tensor, -1, -1, False) for tensor in problem.inputs if source(tensor) == tensor}
+    instances = dict(given)
     every = list(instances.values())
+    stays: dict[int, _Stay] = {}
+    on_host: list[_Stay] = []
     takers: list[list[tuple[_Instance, int]]] = []
-    for at, number in enumerate(plan.sequence):
+    run = now = sends_free = fetches_free = 0
+
+    def need(instance: _Instance, at: int) -> None:
+        """A step needs an instance: it waits until that has arrived."""
+        nonlocal now
+        now = max(now, instance.arrives)
+        if instance.copied is not None:
+            instance.copied.end = max(instance.copied.end, at)
+        instance.last, instance.is_needed, instance.copied = at, True, None
+
+    def refuse(code: Code, text: str) -> None:
+        violations.append(Violation(code, text))
+
+    at = -1
+    for at, (action, number) in enumerate(plan.steps()):
+        takers.append([])
+        if action == "send":
+            if number not in instances:
+                refuse("too_early", f"{tensors[number].id} is sent before run {run}, which no run before it writes")
+                return None
+            if number in stays and stays[number].end < 0:
+                refuse(
+                    "not_on_host", f"{tensors[number].id} is sent again before run {run}, before its first copy is waited for"
+                )
+                return None
+            need(instances[number], at)
+            sends_free = max(now, sends_free) + problem.copy_cost(number)
+            stays[number] = _Stay(number, at, sends_free, instances[number])
+            on_host.append(stays[number])
+            continue
+        if action == "wait":
+            stay = stays.get(number)
+            if stay is None or stay.end >= 0:
+                refuse("not_on_host", f"{tensors[number].id} is waited for before run {run}, without a send")
+                return None
+            now = max(now, stay.arrives)
+            stay.end = at
+            stay.sent.last = max(stay.sent.last, at)
+            continue
+        if action == "fetch":
+            stay = stays.get(number)
+            if stay is None or stay.end < 0:
+                refuse("not_on_host", f"{tensors[number].id} is fetched before run {run}, before a copy to the host has ended")
+                return None
+            stay.end = max(stay.end, at + 1)
+            fetches_free = max(now, fetches_free) + problem.copy_cost(number)
+            instances[number] = _Instance(number, at, at, False, fetches_free, stay)
+            every.append(instances[number])
+            continue
         op = problem.ops[number]
         bases = {write: base for write in op.writes if (base := tensors[write].alias_of) is not None}
         for tensor in (*op.reads, *(base for base in bases.values() if source(base) not in op.writes)):
             instance = instances.get(source(tensor))
             if instance is None:
-                text = f"run {at} ({op.id}) needs tensor {tensors[tensor].id}, which no run before it writes"
-                violations.append(Violation("too_early", text))
+                refuse("too_early", f"run {run} ({op.id}) needs tensor {tensors[tensor].id}, which no run before it writes")
                 return None
-            instance.last, instance.is_needed = at, True
-        takers.append([(instances[source(operand)], tensors[result].size) for operand, result in op.in_place])
+            need(instance, at)
+        takers[at] = [(instances[source(operand)], tensors[result].size) for operand, result in op.in_place]
         for tensor in op.writes:
             if tensor not in bases:
                 instances[tensor] = _Instance(tensor, at, at, True)
@@ -147,19 +270,33 @@ def _live_bytes(problem: Problem, plan: Plan, violations: list[Violation]) -> li
             waiting.remove(tensor)
             instances[tensor] = instances[source(bases[tensor])]
             instances[tensor].last = max(instances[tensor].last, at)
-    end = len(plan.sequence)
-    for tensor in (*problem.outputs, *(() if problem.free_inputs else problem.inputs)):
+        now += op.cost
+        run += 1
+    end = at + 1
+    for tensor in problem.outputs:
         if source(tensor) in instances:
-            stays = instances[source(tensor)]
-            stays.last, stays.is_needed = end, True
+            need(instances[source(tensor)], end)
+    for tensor in () if problem.free_inputs else problem.inputs:
+        if source(tensor) in given:
+            given[source(tensor)].last, given[source(tensor)].is_needed = end, True
+    unread = next((instance for instance in every if not instance.is_needed and instance.copied is not None), None)
+    if unread is not None:
+        refuse("never_read", f"a copy of {tensors[unread.tensor].id} is fetched that nothing reads")
+        return None
+    if left := [stay for stay in on_host if stay.end < 0]:
+        refuse("not_on_host", f"{tensors[left[0].tensor].id} is sent and never waited for")
+        return None
+    lives = [(instance.tensor, max(0, instance.begin), instance.last + 1) for instance in every if instance.is_needed]
+    live = _totals(problem, lives, end)
+    for step, operands in enumerate(takers):
+        live[step] -= sum(size for operand, size in operands if operand.last == step)
+    return _Replay(live, _totals(problem, [(stay.tensor, stay.begin, stay.end) for stay in on_host], end), now)
+
+
+def _totals(problem: Problem, lives: list[tuple[int, int, int]], end: int) -> list[int]:
+    """Bytes at each step of lives ``(tensor, first step, step after the last)``."""
     change = [0] * (end + 1)
-    for each in every:
-        if each.is_needed:
-            change[max(0, each.begin)] += tensors[each.tensor].size
-            change[min(end, each.last + 1)] -= tensors[each.tensor].size
-    live = []
-    total = 0
-    for at in range(end):
-        total += change[at]
-        live.append(total - sum(size for operand, size in takers[at] if operand.last == at))
-    return live
+    for tensor, first, after in lives:
+        change[first] += problem.tensors[tensor].size
+        change[min(end, after)] -= problem.tensors[tensor].size
+    return list(accumulate(change[:end]))

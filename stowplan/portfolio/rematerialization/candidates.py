@@ -254,7 +254,8 @@ def _recreated(run: _Search, slices: int) -> int:
     given, _ = run.context.incumbent()
     best = run.best
     assert best is not None
-    if given is not None and given.objective < best.objective and len(given.sequence) <= run.insertion.room:
+    is_better = given is not None and not given.moves and given.objective < best.objective
+    if is_better and len(given.sequence) <= run.insertion.room:
         run.best = best = given
     mean = float(sum(run.structure.cost)) / max(1, run.structure.ops)
     warmth = mean * float(run.chance.choice([0.0, 0.01, 0.1]))

@@ -1,4 +1,4 @@
-"""Peak against added cost: a run for each of several limits."""
+"""Peak against added cost: a run for each of several limits, and limits of bytes on the host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stowplan.models.rematerialization import bounds
+from stowplan.errors import UsageError
+from stowplan.models.rematerialization import bounds, host_bounds
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
@@ -28,10 +29,17 @@ class Point(NamedTuple):
     """For the problem with that limit."""
     is_infeasible: bool = False
     """It is proven that no plan is within the limit."""
+    host_limit: int | None = None
+    """Bytes; None without a host."""
 
 
 def frontier(
-    problem: Problem, limits: Sequence[int] | int = 8, on_point: Callable[[Point], None] = lambda point: None, **options: Any
+    problem: Problem,
+    limits: Sequence[int] | int = 8,
+    on_point: Callable[[Point], None] = lambda point: None,
+    *,
+    host_limits: Sequence[int] = (),
+    **options: Any,
 ) -> list[Point]:
     """Plans for several limits, the smallest first.
 
@@ -41,6 +49,8 @@ def frontier(
         Its own limit counts for nothing.
     limits
         Bytes; or how many limits, evenly from the bound on the least peak to the peak of the order given.
+    host_limits
+        Bytes on the host; by default that of the problem alone. The limits are tried for each, the smallest first.
     on_point
         Called with what was found for each limit, in turn; its bound may rise afterwards.
     options
@@ -50,24 +60,51 @@ def frontier(
     -------
     list of Point
         A larger limit never costs more, and a smaller one never has a lower bound.
+
+    Raises
+    ------
+    UsageError
+        Limits of bytes on the host for a problem that has none.
     """
     structure = build(msgspec.structs.replace(problem, limit=None))
+    least_peak = bounds.least_peak if problem.channel is None and not any(host_limits) else host_bounds.least_peak
     if isinstance(limits, int):
-        low, high = bounds.least_peak(structure), structure.ordering.peak(structure.order)
+        low, high = least_peak(structure), structure.ordering.peak(structure.order)
         limits = [low + (high - low) * number // max(1, limits - 1) for number in range(limits)]
+    if not host_limits:
+        return _points(problem, sorted({*limits}), {}, on_point, options)
+    if problem.host is msgspec.UNSET:
+        raise UsageError("found limits of bytes on the host, expected a problem with a host: its bandwidth is not known")
+    points: list[Point] = []
+    plans: dict[int, Plan] = {}
+    for host_limit in sorted({*host_limits}):
+        host = msgspec.structs.replace(problem.host, limit=host_limit)
+        points += _points(msgspec.structs.replace(problem, host=host), sorted({*limits}), plans, on_point, options)
+        if options.get("cancel") is not None and options["cancel"].is_set():
+            break
+    return points
+
+
+def _points(
+    problem: Problem, limits: Sequence[int], plans: dict[int, Plan], on_point: Callable[[Point], None], options: dict[str, Any]
+) -> list[Point]:
+    """Points of ascending limits on the peak; ``plans`` by limit, of less bytes on the host, are known and made better."""
     points: list[Point] = []
     plan: Plan | None = None
-    for limit in sorted({*limits}):
+    host_limit = None if problem.host is msgspec.UNSET else problem.host.limit
+    for limit in limits:
         each = msgspec.structs.replace(problem, limit=limit)
         # What is within a limit is within every larger one.
-        at_hand = {} if plan is None else {"tighter": msgspec.structs.replace(plan, problem=each.digest)}
+        known = {"tighter": plan, "smaller host": plans.get(limit)}
+        at_hand = {name: msgspec.structs.replace(plan, problem=each.digest) for name, plan in known.items() if plan is not None}
         result = solve(each, plans=at_hand, **options)
         plan = result.plan
         none = result.status == "infeasible"
         if plan is None:
-            points.append(Point(limit, None, None, None if none else result.bound, None, none))
+            points.append(Point(limit, None, None, None if none else result.bound, None, none, host_limit))
         else:
-            points.append(Point(limit, plan.peak, plan.objective, result.bound, plan))
+            plans[limit] = plan
+            points.append(Point(limit, plan.peak, plan.objective, result.bound, plan, False, host_limit))
         on_point(points[-1])
         if options.get("cancel") is not None and options["cancel"].is_set():
             break

@@ -32,6 +32,14 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.ops) <= SMALL
+    if problem.channel is not None:
+        # The other bounds and models are of plans that send nothing.
+        return [
+            in_caller(Candidate("offload", "heuristic", share=0.6), options),
+            Candidate("transfers", "exact", share=0.3, in_thread=small),
+            Candidate("search", "heuristic", share=0.4),
+            Candidate("host_cpsat", "exact", share=0.4),
+        ]
     cuts = Candidate("cuts", "exact", share=0.2, in_thread=small)
     others = [
         in_caller(Candidate("search", "heuristic", share=0.7), options),
@@ -50,14 +58,17 @@ def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
-    from stowplan.portfolio.rematerialization import candidates, proofs
+    from stowplan.portfolio.rematerialization import candidates, offload, proofs
 
     if name == "stages":
         # Not with the others: it imports SciPy.
         from stowplan.portfolio.rematerialization.staged import stages
 
         return stages
-    return {"search": candidates.search, "cuts": proofs.cuts, "cpsat": proofs.cpsat, "greedy": proofs.greedy}[name]
+    if name in ("search", "offload"):
+        return candidates.search if name == "search" else offload.offload
+    function: Callable[[Problem, Context], None] = getattr(proofs, name)
+    return function
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -71,6 +82,9 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     }
     if plan is not None:
         facts |= {"peak": plan.peak, "added_runs": len(plan.sequence) - len(problem.ops)}
+    if problem.channel is not None and plan is not None:
+        figures = verify(problem, plan).figures
+        facts |= {name: figures.get(name) for name in ("host_peak", "stalls")}
     return facts
 
 
@@ -97,7 +111,7 @@ KIND = Kind(
     assumptions=("limit", "ops.once=no", "free_inputs=yes"),
     facts=_facts,
     counts=("operators", "tensors"),
-    highlights=("peak", "added_runs"),
+    highlights=("peak", "added_runs", "host_peak", "stalls"),
     identity=lambda problem: identify(problem, "cost of added runs", "limit of live bytes"),
     unit=Unit("cost"),
     makes_baselines=_makes_baselines,

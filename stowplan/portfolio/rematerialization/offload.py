@@ -1,0 +1,179 @@
+"""The search for plans with a host: which values are kept, recomputed or sent there, as a function of (problem, context).
+
+Some values may go to the host: those go where they are evicted; others are recomputed. A fetch has a price, the time that the
+channel takes times a factor. Which values: all; those whose writers cost most for that time; some, evenly; those that the plan
+without a host computes again at the highest cost, as many as the channel has time for. All of these, prices, and limits of
+drafts a little below that of the problem, which leave room for copies on their way, are tried in turn. Then the best choices
+are changed by chance, towards what their plans compute again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stowplan.models.rematerialization.plan import Plan
+from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.rematerialization.greedy import Policy, simulate
+from stowplan.portfolio.rematerialization.host_draft import planned, with_fetches
+from stowplan.portfolio.rematerialization.insertion import Insertion
+
+#: Prices of a unit of the channel's time, and parts of the limit.
+PRICES, LIMITS = (0.0, 1.0, 0.25), (1.0, 0.9, 0.8)
+
+#: Parts of the values: the dearest to compute, some evenly; and parts of the channel's time for what is computed again.
+DEAREST, EVENLY, BUDGETS = (0.5, 0.25, 0.1, 0.05), (0.75, 0.5, 0.25), (0.1, 0.25, 0.5)
+
+#: Drafts of deterministic runs for each second of the limit, times operators.
+DRAFTS = 2_000
+
+#: Drafts of one choice, each without what the one before had no room for on the host.
+TRIES = 4
+
+#: How often what is computed again is sent; choices that are changed; rounds of ruin and recreate for a draft of theirs.
+AGAIN, KEPT, ROUNDS = 0.6, 6, 20
+
+
+class _Tried(NamedTuple):
+    """A choice, and what came of it."""
+
+    plan: Plan
+    moved: Sequence[int]
+    """Values that it may send."""
+    price: float
+    part: float
+    """Of the limit, for its draft."""
+
+
+class _Search:
+    def __init__(self, problem: Problem, context: Context, limit: int):
+        assert problem.channel is not None
+        self.problem, self.context, self.limit, self.host_limit = problem, context, limit, problem.channel.limit
+        self.structure = build(problem)
+        self.movable = self.structure.movable
+        self.copy_cost = {value: problem.copy_cost(self.structure.tensor[value]) for value in self.movable}
+        self.chance = context.rng()
+        self.best: Plan | None = None
+        self.left = context.work(DRAFTS, max(1, self.structure.ops), least=60)
+
+    def is_done(self) -> bool:
+        """Whether there is nothing left to find, or no time."""
+        is_best = self.best is not None and self.best.objective == 0
+        return is_best or self.context.closed() or (self.left is not None and self.left <= 0)
+
+    def recompute_cost(self, value: int) -> float:
+        """Of the writer alone; of inputs infinite."""
+        structure, op = self.structure, self.structure.writer[value]
+        return float("inf") if op < 0 or structure.once[op] else float(structure.cost[op])
+
+    def choices(self) -> list[list[int]]:
+        """Values that may be sent, in several ways; each is a choice."""
+        movable, count = self.movable, len(self.movable)
+        dearest = sorted(movable, key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
+        choices = [movable, *(sorted(dearest[: max(1, int(part * count))]) for part in DEAREST)]
+        choices += [[value for at, value in enumerate(movable) if int((at + 1) * part) > int(at * part)] for part in EVENLY]
+        self.draft([], 0.0, 1.0)
+        again = [] if self.best is None else self.again(self.best)
+        again.sort(key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
+        for part in BUDGETS if again else ():
+            spent = itertools.accumulate(self.copy_cost[value] for value in again)
+            within = sum(time <= part * sum(self.structure.cost) for time in spent)
+            choices.append(sorted(again[: max(1, within)]))
+        return choices
+
+    def again(self, plan: Plan) -> list[int]:
+        """Values of operators that a plan runs again."""
+        counts = Counter(plan.sequence)
+        return [value for value in self.movable if counts[self.structure.writer[value]] > 1]
+
+    def draft(self, moved: Sequence[int], price: float, part: float, rounds: int = 0) -> tuple[Plan, Sequence[int]] | None:
+        """A plan that may send some values, told where it is better, and those of them that it may send within the host."""
+        policies = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=0.5))
+        for _ in range(TRIES):
+            if self.is_done():
+                return None
+            self.left = None if self.left is None else self.left - 1
+            prices = [round(price * self.copy_cost[value]) for value in moved]
+            graph, aim = with_fetches(self.structure, moved, prices), int(part * self.limit)
+            policy = policies[int(self.chance.integers(len(policies)))] if rounds else policies[0]
+            sequence = simulate(graph, graph.order, aim, policy, self.context.closed)
+            insertion = Insertion(graph)
+            if sequence is None or len(sequence) > insertion.room:
+                sequence = graph.order
+            mended = insertion.mended(sequence, aim, self.context.closed)
+            if mended is None:
+                return None
+            if rounds:
+                seed = int(self.chance.integers(1, 1 << 62))
+                mended = insertion.recreated(mended, aim, seed, 300, 0.0, rounds)
+            plan = planned(self.structure, moved, mended, self.limit)
+            if plan is None:
+                return None
+            found = verify(self.problem, plan)
+            if found.ok:
+                self.offer(plan)
+                return plan, moved
+            if any(violation.code != "over_host_limit" for violation in found.violations):
+                return None
+            moved = self.within_host(plan, moved)
+        return None
+
+    def within_host(self, plan: Plan, moved: Sequence[int]) -> list[int]:
+        """Of the values that a plan fetches, those that are dearest to recompute for their bytes and fit on the host."""
+        size, left, kept = self.structure.size, self.host_limit, list[int]()
+        fetched = {move.tensor for move in plan.moves or ()}
+        used = [value for value in moved if self.structure.tensor[value] in fetched]
+        for value in sorted(used, key=lambda value: -self.recompute_cost(value) / size[value]):
+            if size[value] <= left:
+                left -= size[value]
+                kept.append(value)
+        # One fewer at least: else nothing would change.
+        return sorted(kept) if len(kept) < len(moved) else sorted(kept[:-1])
+
+    def offer(self, plan: Plan) -> None:
+        """Tell a valid plan where it is better."""
+        if self.best is None or plan.objective < self.best.objective:
+            self.best = plan
+            self.context.plan(plan, "offload")
+
+
+def offload(problem: Problem, context: Context) -> None:
+    """Plans that send values to the host; nothing where there is no limit, or no host."""
+    if problem.limit is None or problem.channel is None or not problem.ops:
+        return
+    run = _Search(problem, context, problem.limit)
+    tried: list[_Tried] = []
+    different = [list(choice) for choice in dict.fromkeys(map(tuple, run.choices()))]
+    for part, price, choice in itertools.product(LIMITS, PRICES, different):
+        drafted = run.draft(choice, price, part)
+        if drafted is not None:
+            tried.append(_Tried(*drafted, price, part))
+    _change(run, tried)
+
+
+def _change(run: _Search, tried: list[_Tried]) -> None:
+    """Change the values that may be sent, and what a draft goes by, from the best choices on."""
+    chance = run.chance
+    tried = sorted(tried, key=lambda choice: choice.plan.objective)[:KEPT]
+    while tried and not run.is_done():
+        choice = tried[int(chance.integers(len(tried)))]
+        # What is computed again, the dearer the sooner, may be sent; or any values change sides.
+        again = run.again(choice.plan) if chance.random() < AGAIN else []
+        values = again or run.movable
+        weights = np.array([1.0 + run.recompute_cost(value) if again else 1.0 for value in values])
+        count = min(len(values), int(chance.choice([1, 2, 4, 1 + len(values) // 10])))
+        changed = {values[at] for at in chance.choice(len(values), count, replace=False, p=weights / weights.sum())}
+        if again and choice.moved and chance.random() < 0.5:
+            changed.add(choice.moved[int(chance.integers(len(choice.moved)))])
+        price = float(np.clip(choice.price * chance.choice([0.7, 1.0, 1.0, 1.4]), 0.0, 16.0))
+        part = float(np.clip(choice.part + chance.choice([-0.03, 0.0, 0.0, 0.03]), 0.5, 1.0))
+        drafted = run.draft(sorted({*choice.moved} ^ changed), price, part, ROUNDS)
+        if drafted is not None and drafted[0].objective <= choice.plan.objective:
+            tried = sorted([*tried, _Tried(*drafted, price, part)], key=lambda other: other.plan.objective)[:KEPT]

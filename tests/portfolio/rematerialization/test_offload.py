@@ -1,0 +1,110 @@
+"""The search for plans with a host: valid, never better than the least of all plans, mostly as good."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import stowplan
+from stowplan.models.rematerialization.plan import Plan
+from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.rematerialization.offload import offload
+from tests.cli.conftest import Cli, cli
+from tests.models.rematerialization import cases
+from tests.models.rematerialization.host_cases import SLOW, chain, hosted, least_cost
+from tests.paths import DATA
+from tests.patience import HANG
+from tests.portfolio.recorder import Recorder
+
+__all__ = ["cli"]
+
+EXAMPLE = DATA / "training-host.remat.json"
+
+
+def check_search(seed: int) -> bool:
+    """Whether it, or what needs no host, finds the optimum."""
+    problem, recorder = hosted(seed, 3), Recorder(deterministic=True, time_limit=0.5)
+    offload(problem, recorder)
+    least = least_cost(problem)
+    for plan, _ in recorder.plans:
+        assert verify(problem, plan).ok, seed
+        assert least is not None, seed
+        assert plan.objective >= least, seed
+    without = cases.least_cost(msgspec.structs.replace(problem, host=msgspec.UNSET))
+    costs = [plan.objective for plan, _ in recorder.plans]
+    return least in (None, without, *costs)
+
+
+def test_the_search_on_some_graphs() -> None:
+    assert sum(map(check_search, (2, 3, 5, 8, 11, 12))) >= 5
+
+
+@pytest.mark.slow
+def test_the_search_on_hundreds_of_graphs() -> None:
+    seeds = [seed for seed in range(300) if seed not in SLOW]
+    assert sum(map(check_search, seeds)) > 0.95 * len(seeds)
+
+
+@pytest.mark.parametrize(("bandwidth", "least"), [(2, 0), (1, 8), (0.5, 16)])
+def test_a_chain_is_solved(bandwidth: float, least: int) -> None:
+    """Sent as far as the channel can, and the rest recomputed: the bound says that no plan is better."""
+    result = stowplan.solve(chain(16, 24, bandwidth), time_limit=HANG)
+    assert (result.status, result.objective, result.bound) == ("optimal", least, least)
+    assert result.details["peak"] <= 24
+    assert result.details["host_peak"] > 0
+
+
+def test_the_host_holds_no_more_than_it_may() -> None:
+    problem = chain(16, 24, 8, host=20)
+    result = stowplan.solve(problem, time_limit=5)
+    assert isinstance(result.plan, Plan)
+    assert verify(problem, result.plan).figures["host_peak"] <= 20
+    assert result.objective is not None
+    # Recomputing alone adds 36.
+    assert 0 < result.objective < 36
+
+
+def test_a_deterministic_run_repeats_itself() -> None:
+    problem = hosted(5)
+    first, second = (stowplan.solve(problem, time_limit=1, deterministic=True) for _ in range(2))
+    assert first.plan == second.plan
+
+
+def test_show_lists_copies(cli: Cli, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    found = cli("solve", EXAMPLE, "-o", plan, "--candidates", "offload", "--time-limit", 5, "--deterministic", "-q")
+    assert found.code == 0
+    shown = cli("show", plan, EXAMPLE).out
+    assert "of 67,108,864 bytes, waits of " in shown
+    assert "  fetch  " in shown
+    assert cli("verify", EXAMPLE, plan).code == 0
+    # Far below the 223 that recomputing adds.
+    assert Plan.load(plan).objective < 100
+
+
+def test_the_frontier_of_three_axes(cli: Cli, tmp_path: Path) -> None:
+    source, output = tmp_path / "in.json", tmp_path / "out.json"
+    chain(8, 24, 1).save(source)
+    options = ("--limits", "16,24", "--host-limits", "0,8,1000", "--time-limit", 12, "-q", "-o", output)
+    assert cli("frontier", source, *options, "--png", tmp_path / "out.svg").code == 0
+    points = json.loads(output.read_text())["points"]
+    assert [(each["limit"], each["host_limit"]) for each in points] == [(a, b) for b in (0, 8, 1000) for a in (16, 24)]
+    costs = {(each["limit"], each["host_limit"]): each["added_cost"] for each in points}
+    assert costs[16, 0] > costs[16, 8] > costs[16, 1000]
+    assert "moves" in points[4]
+    without = msgspec.structs.replace(chain(8, 24, 1), host=msgspec.UNSET)
+    without.save(source)
+    refused = cli("frontier", source, *options)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "expected a problem with a host" in refused.err
+    assert "--host-limits: found 'x', expected sizes" in cli("frontier", source, "--host-limits", "x").err
+
+
+def test_what_never_fits_is_proven() -> None:
+    problem: Problem = chain(4, 7, 1)
+    result = stowplan.solve(problem, time_limit=HANG)
+    assert (result.status, result.plan) == ("infeasible", None)
