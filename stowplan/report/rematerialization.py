@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from stowplan.errors import InputError
@@ -12,6 +13,7 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.verify import live_bytes, verify
 from stowplan.report import scene
+from stowplan.report.colours import PALETTE
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
@@ -82,24 +84,59 @@ class RematerializationPresenter(DrawingPresenter):
 def frontier_picture(problem: Problem, points: Sequence[Point]) -> scene.Picture:
     """Added cost of the plans, and what is proven, over the limits in bytes."""
     known = [point for point in points if point.added_cost is not None]
-    most = max([1, *(point.limit for point in points)])
-    cost = max([1, *(point.added_cost or 0 for point in known)])
-    across = scene.byte_axis(most, f"limit ({byte_unit(most)[0]})")
+    lines = {
+        "added cost": [(point.limit, point.added_cost or 0) for point in known],
+        "bound": [(point.limit, point.bound or 0) for point in known],
+    }
+    title = f"{problem.name or 'graph'}: {len(problem.ops):,} operators"
+    return steps_picture(
+        title,
+        "Added cost over the limit on the peak",
+        ("limit", "added cost"),
+        lines,
+        most=max([1, *(point.limit for point in points)]),
+    )
+
+
+def steps_picture(
+    title: str,
+    spoken: str,
+    axes: tuple[str, str],
+    lines: Mapping[str, Sequence[tuple[int, float]]],
+    dots: Mapping[str, Sequence[tuple[int, float]]] | None = None,
+    most: int = 1,
+) -> scene.Picture:
+    """What is added over bytes, as steps; a second line is dashed.
+
+    Parameters
+    ----------
+    title, spoken
+        Of the picture, and for those who cannot see it.
+    axes
+        What is across, in bytes, and up.
+    lines
+        Points of lines by name, of rising bytes: each is good for all up to the next.
+    dots
+        Points that stand alone, by name.
+    most
+        Bytes that the axis reaches at least.
+    """
+    every = [point for points in (*lines.values(), *(dots or {}).values()) for point in points]
+    most = max([most, *(size for size, _ in every)])
+    across = scene.byte_axis(most, f"{axes[0]} ({byte_unit(most)[0]})")
     marks: list[scene.Mark] = []
     legend = []
-    for name, style, rows in (
-        ("added cost", scene.RULE, [(point.limit, point.added_cost or 0) for point in known]),
-        ("bound", scene.DASHED, [(point.limit, point.bound or 0) for point in known]),
-    ):
+    for (name, rows), style in zip(lines.items(), (scene.RULE, scene.DASHED), strict=False):
         if rows:
-            # A limit's plan is good for all up to the next.
-            edges = [*(limit for limit, _ in rows), most]
-            marks.append(scene.Line(scene.steps(edges, [value for _, value in rows]), style))
+            marks.append(scene.Line(scene.steps([*(size for size, _ in rows), most], [value for _, value in rows]), style))
             legend.append(scene.Key(name, style, "line"))
-    up = scene.number_axis(0, cost, "added cost")
-    panel = scene.Panel(up, marks, _HIGH, "Added cost over the limit on the peak")
-    name = problem.name or "graph"
-    return scene.Picture(f"{name}: {len(problem.ops):,} operators", [[scene.Plot(across, [panel], legend=legend)]], 560)
+    for (name, rows), colour in zip((dots or {}).items(), cycle(PALETTE), strict=False):
+        style = scene.Style(fill=colour)
+        marks += [scene.Dot(size, value, style, tip=name) for size, value in rows]
+        legend.append(scene.Key(name, style, "circle"))
+    up = scene.number_axis(0, max((value for _, value in every), default=0) or 1, axes[1])
+    panel = scene.Panel(up, marks, _HIGH, spoken)
+    return scene.Picture(title, [[scene.Plot(across, [panel], legend=legend)]], 560)
 
 
 def _again(problem: Problem, plan: Plan) -> list[tuple[str, str, str]]:

@@ -117,7 +117,7 @@ class Part:
                 source = jaxpr.eqns[sources[0]] if sources else equation
                 nodes.append(self._named(equation, source, sources))
             else:
-                nodes.append(Node(_seconds(equation, roofline), sources))
+                nodes.append(Node(_seconds(equation, roofline), sources, flops=_flops(equation)))
             maker.update(dict.fromkeys(equation.outvars, number))
         read = dict.fromkeys(var for var in _variables(jaxpr.outvars) if var in maker)
         return Graph(self.times, tuple(nodes), tuple((maker[var], _bytes(var.aval)) for var in read))

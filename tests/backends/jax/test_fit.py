@@ -27,6 +27,7 @@ from stowplan.backends.jax import entry
 from stowplan.backends.jax.graph import plan, recomputed
 from stowplan.backends.jax.policy import Policy
 from stowplan.backends.jax.program import Loss, repeated
+from stowplan.backends.jax.training import Training
 from stowplan.backends.xla.store import Record
 
 ROOFLINE = load_target("tpu-v5e").roofline
@@ -150,10 +151,10 @@ class Compiler:
     def __exit__(self, *_: Any) -> None:
         pass
 
-    def of(self, policy: Policy, make: Any) -> Record:
+    def of(self, training: Training, policy: Policy) -> Record:
         self.made += 1
         self.asked.append(policy)
-        graphs = Loss(scanned, arguments(width=1 << 16)).graphs(ROOFLINE)
+        graphs = training.graphs
         names = {name for graph in graphs for name in graph.named(policy.kind)} | {*policy.names}
         size = recomputed(graphs, names).bytes if policy.kind != "as_it_is" else sum(graph.needed_bytes for graph in graphs)
         peak = 64 * MIB + int(1.1 * size)
@@ -169,7 +170,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     made = Compiler()
     monkeypatch.setattr(entry, "Previews", lambda *_: made)
     monkeypatch.setattr(entry, "versions", dict)
-    monkeypatch.setattr(entry._Program, "workload", lambda self, policy: None)
+    monkeypatch.setattr(Training, "workload", lambda self, policy: None)
     return made
 
 
