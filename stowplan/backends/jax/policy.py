@@ -59,6 +59,10 @@ class Policy(msgspec.Struct, frozen=True):
         """Whether it is over names that the program has by itself."""
         return self.kind in ("names", "offload_names", "planned_own_names")
 
+    def is_same(self, other: Policy) -> bool:
+        """Whether both compile to the same, as a plan over all names that a program has is jax's own."""
+        return self.text == other.text and (self.kind == "planned") == (other.kind == "planned")
+
     def rule(self) -> Any:
         """The policy as ``jax.checkpoint`` takes it."""
         import jax

@@ -131,7 +131,7 @@ class Search:
         while self._left > kept_back:
             planned = plan(self._planned_graphs, int(budget))
             policy = Policy(self._kind, planned.saved)
-            if not planned.saved or any(candidate.policy == policy for candidate in self.candidates):
+            if not planned.saved or any(candidate.policy.is_same(policy) for candidate in self.candidates):
                 return
             peak = self._preview(self._candidate(policy, planned)).hbm_bytes
             if not peak:
@@ -192,7 +192,7 @@ class Search:
     def _preview(self, candidate: Candidate) -> Candidate:
         """The candidate with its peak; without where no preview is left, and as it was where it is there already."""
         for tried in self.candidates:
-            if tried.policy == candidate.policy:
+            if tried.policy.is_same(candidate.policy):
                 return tried
         if self._left <= 0:
             return candidate
