@@ -18,6 +18,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import spearmanr
+
 from benchmarks.jax_fit import programs
 from benchmarks.lib.tables import table
 from stowplan.backends.fallback import MemoryLimitError
@@ -121,8 +123,8 @@ def _show_predictions(name: str, rows: list[dict[str, Any]]) -> None:
     for _, group in groupby(places, key=lambda row: (row["program"], row["target"])):
         pairs = {(predicted, peak) for row in group for _, _, predicted, peak in row.get("predicted", ())}
         errors += [abs(predicted / peak - 1) for predicted, peak in pairs]
-        if len(pairs) > 2:
-            ranks.append(statistics.correlation(*zip(*sorted(pairs), strict=True), method="ranked"))
+        if len(pairs) > 3:
+            ranks.append(float(spearmanr(sorted(pairs)).statistic))
     if errors:
         line = f"{name}: {len(errors)} predicted peaks, mean error {statistics.mean(errors):.1%}, most {max(errors):.1%}"
         print(line + (f"; ranks {statistics.median(ranks):.2f} in the median, {min(ranks):.2f} at least" if ranks else ""))

@@ -112,7 +112,12 @@ def rows(name: str, layer: Any, is_scanned: bool) -> Iterator[dict[str, Any]]:
     base = gradients(with_policy(loss, Policy("everything_again")), given, True, {})
     for node in (node for graph in graphs for node in graph.nodes if node.name):
         found = gradients(with_policy(loss, Policy("planned", (node.name,))), given, True, {})
-        yield {"program": name, "way": "one value saved", "policy": node.line, "difference": difference(found, base)}
+        yield {
+            "program": name,
+            "way": "one value saved",
+            "policy": node.line.split(" /")[0],
+            "difference": difference(found, base),
+        }
 
 
 def show(found: list[dict[str, Any]]) -> None:
