@@ -47,7 +47,9 @@ def _row(report: FitReport) -> dict[str, Any]:
     within = [candidate for candidate in report.candidates if 0 < candidate.hbm_bytes <= report.limit]
     stock = [candidate for candidate in within if not candidate.policy.is_planned]
     best = min(
-        stock, key=lambda candidate: (not candidate.cycles, candidate.cycles, candidate.recomputed_seconds), default=None
+        stock,
+        key=lambda seen: (not seen.cycles, seen.cycles, seen.recomputed_seconds + seen.host_seconds),
+        default=None,
     )
     return {
         "kind": report.chosen.policy.kind,

@@ -5,8 +5,8 @@
 
 A scanned Llama and an unrolled GPT, small, with numbers. Each is differentiated as it is and under policies, in four ways:
 operator by operator; compiled in float32; compiled in bfloat16; compiled in bfloat16 with
-``xla_allow_excess_precision=false``, by which XLA keeps the roundings that the program has. Then one value alone is saved
-beside everything made again, for each value that has a name: which operators' results, when they are saved, change gradients.
+``xla_allow_excess_precision=false``, by which XLA keeps the roundings that the program has. Then, of the scanned one, one value
+alone is saved beside everything made again, for each value that has a name: whose operators' results change gradients.
 
 A difference is the largest of all gradients, each relative to the largest number in that gradient. Needs jax.
 """
@@ -108,6 +108,8 @@ def rows(name: str, layer: Any, is_scanned: bool) -> Iterator[dict[str, Any]]:
                 "difference": difference(found, expected),
                 "from_float32": difference(found, exact),
             }
+    if not is_scanned:
+        return
     given = arguments("bfloat16", layer is programs.llama_layer)
     base = gradients(with_policy(loss, Policy("everything_again")), given, True, {})
     for node in (node for graph in graphs for node in graph.nodes if node.name):
@@ -148,6 +150,8 @@ def show(found: list[dict[str, Any]]) -> None:
         for row in alone:
             shape, operator, *_ = row["policy"].split()
             kinds.setdefault(f"{shape.partition('[')[0]} {operator}", []).append(row["difference"])
+        if not alone:
+            continue
         print(f"\n{name}: of {len(alone)} values saved alone {sum(row['difference'] > 0 for row in alone)} change gradients")
         changing = [(kind, sum(size > 0 for size in sizes), len(sizes), f"{max(sizes):.2g}") for kind, sizes in kinds.items()]
         print(table(changing, ("value of", "change", "of", "most")))

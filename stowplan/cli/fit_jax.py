@@ -43,16 +43,13 @@ def fit_jax_command(
         option(
             "--largest",
             "NAME[:N]",
-            "Find the largest size that fits, of multiples of N: that of a name in --shapes, 's32[batch,512]', or in the call "
-            "that makes the function, 'module:make(batch)'.",
+            "Find the largest size, of multiples of N, that fits: NAME stands in --shapes, or in 'module:make(NAME)'.",
         ),
     ] = "",
     own_names: Annotated[
-        bool, option("--own-names", "", "Plan over names that the program has by checkpoint_name alone, as MaxText's are.")
+        bool, option("--own-names", "", "Plan over the program's own names alone, as MaxText has them.")
     ] = False,
-    check: Annotated[
-        bool, option("--check", "", "Compare gradients with those of the function as it is, on this CPU at full size.")
-    ] = False,
+    check: Annotated[bool, option("--check", "", "Compare gradients with unplanned ones on this CPU, at full size.")] = False,
     target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v5e",
     previews: Annotated[int, option("--previews", "N", "Short compiles at most.")] = 6,
     compiles: Annotated[int, option("--compiles", "N", "Full compiles at most, to compare cycles.")] = 6,

@@ -163,9 +163,10 @@ def fit_largest(
     session = _Session(hbm, chip, previews, compiles, folder, time_limit, compile_limit, own_names, check, on_progress, cancel)
 
     def training(count: int) -> Training:
-        function, arguments, *donated = make(count * multiple)
+        function, arguments, *places = make(count * multiple)
+        donated: Sequence[int] = places[0] if places else ()
         # A size whose arguments alone are above the limit is one that does not fit.
-        return Training(function, arguments, argnums, *(donated or ((),)), session.target, 1 << 62)
+        return Training(function, arguments, argnums, donated, session.target, 1 << 62)
 
     with session.compiler:
         first = max(1, start // multiple)
