@@ -31,7 +31,7 @@ def fit_jax_command(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="JAX loss, or step with a marked loss, not jitted; or a call that makes it, as tune-xla takes it.",
+            help="JAX loss, or step with a marked loss, not jitted; or a call that makes it.",
         ),
     ],
     hbm: Annotated[str, option("--hbm", "BYTES", "Most bytes on a device, e.g. 14GiB.")],
@@ -43,7 +43,7 @@ def fit_jax_command(
         option(
             "--largest",
             "NAME[:N]",
-            "Find the largest size, of multiples of N, that fits: NAME stands in --shapes, or in 'module:make(NAME)'.",
+            "Largest NAME that fits, a multiple of N; NAME is in --shapes or in 'module:make(NAME)'.",
         ),
     ] = "",
     own_names: Annotated[
@@ -66,8 +66,7 @@ def fit_jax_command(
 ) -> None:
     """Fit a JAX training step into so many bytes of HBM.
 
-    What is saved for the backward pass is planned, and corrected by short compiles ahead of time. No TPU is needed. Needs the
-    extra 'xla'.
+    What is saved for the backward pass is planned, and corrected by short compiles. Needs the extra 'xla', no TPU.
     """
     check_outputs((*(output or ()), png))
     if folder is not None:

@@ -181,7 +181,7 @@ def fit_largest(
         peaks = {first: small.peak(policy)}
         count = _largest(peaks, session.limit, peak)
         if count is None:
-            least = min(peaks.values())
+            least = min(found for found in peaks.values() if found)
             raise MemoryLimitError(
                 f"found no size within {mib(session.limit)}; that of {min(peaks) * multiple} has {mib(least)} ({policy.kind})",
                 session.limit,

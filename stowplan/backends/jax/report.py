@@ -101,10 +101,15 @@ class FitReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         for number, candidate in enumerate(self.candidates):
             cycles = f"{candidate.cycles:,}" if candidate.cycles else "-"
             peak = mib(candidate.hbm_bytes) if candidate.hbm_bytes else "-"
+            sent = (
+                f"  {mib(candidate.host_bytes)} to the host, {1e3 * candidate.host_seconds:.3f} ms"
+                if candidate.host_bytes
+                else ""
+            )
             lines.append(
                 f"          {'*' if number == self.best else ' '}  {candidate.policy.kind:<17}"
                 f"{mib(candidate.saved_bytes):>11}  {1e3 * candidate.recomputed_seconds:8.3f} ms  "
-                f"{mib(candidate.predicted_bytes):>12}  {peak:>12}  {cycles:>12}"
+                f"{mib(candidate.predicted_bytes):>12}  {peak:>12}  {cycles:>12}{sent}"
             )
             if candidate.error:
                 lines.append(f"             {brief(candidate.error, 100)}")

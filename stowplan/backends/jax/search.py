@@ -22,8 +22,9 @@ from stowplan.hardware.targets import xla_chip
 _FOR_STOCK = 3
 #: Part of the limit that is not worth another preview.
 _SLACK = 0.02
-#: A policy of jax's is asked for where it is expected to be this much above the limit at most.
-_NEAR = 1.1
+#: A policy of jax's is asked for where it is expected to be this much above the limit at most; further off, where previews are
+#: left in the end.
+_NEAR, _FAR = 1.1, 1.5
 #: Budgets that are tried where making everything again is above the limit: parts of its peak. A little that is saved, as what
 #: a softmax divides by, often lowers the peak.
 SMALL = (0.02, 0.05, 0.1, 0.15)
@@ -80,6 +81,7 @@ class Search:
             for candidate in reversed(every)
         }.values()
         near = sorted((candidate for candidate in stock if candidate.predicted_bytes <= _NEAR * self._limit), key=_order)
+        far = [candidate for candidate in stock if _NEAR < candidate.predicted_bytes / self._limit <= _FAR]
         try:
             if first is not None:
                 self._preview(self._candidate(first, recomputed(self._graphs, first.names)))
@@ -90,7 +92,7 @@ class Search:
             fits = whole_program is not None and self._preview(whole_program).hbm_bytes <= self._limit
             if not fits or self._training.has_own:
                 self._plans(min(_FOR_STOCK, sum(not candidate.policy.is_offloaded for candidate in near)))
-            for candidate in near:
+            for candidate in [*near, *sorted(far, key=lambda candidate: candidate.predicted_bytes)]:
                 self._preview(candidate)
         except (CompileError, TimeLimitError) as error:
             if not self._within():
