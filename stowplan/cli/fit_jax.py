@@ -60,7 +60,7 @@ def fit_jax_command(
         list[Path] | None,
         option("-o --output", "FILE", "Write the report, as JSON, or, to any other name, the policy; again and again."),
     ] = None,
-    png: Annotated[Path | None, option("--png", "FILE", "Draw FLOPs made again over peaks here: .png, .svg or .pdf.")] = None,
+    png: Annotated[Path | None, option("--png", "FILE", "Draw what is made again over peaks here: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, option("--json", "", "Print the report as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -166,16 +166,18 @@ def _loaded(
 
 def _picture(report: FitReport) -> Picture:
     """What is made again over the peak: greedy plans, as they are expected, and policies as the compiler has them."""
-    from stowplan.report.rematerialization import steps_picture
+    from stowplan.report.rematerialization import steps_plot
+    from stowplan.report.scene import Picture
 
-    return steps_picture(
-        f"{report.name} on {report.target}",
-        "Floating-point operations made again over the peak",
-        ("peak", "made again (TFLOP)"),
-        {"plans, as expected": [(size, flops / 1e12) for size, flops in report.frontier]},
-        {
-            candidate.policy.kind: [(candidate.hbm_bytes, candidate.recomputed_flops / 1e12)]
-            for candidate in report.candidates
-            if candidate.hbm_bytes
-        },
-    )
+    seen = [candidate for candidate in report.candidates if candidate.hbm_bytes]
+    rows = []
+    for number, (unit, scale) in enumerate((("ms by the roofline", 1e-3), ("TFLOP", 1e12)), 1):
+        plans = {"plans, as expected": [(point[0], point[number] / scale) for point in report.frontier]}
+        policies: dict[str, list[tuple[int, float]]] = {}
+        for candidate in seen:
+            amount = (candidate.recomputed_seconds, candidate.recomputed_flops)[number - 1] / scale
+            policies.setdefault(candidate.policy.kind, []).append((candidate.hbm_bytes, amount))
+        rows.append(
+            [steps_plot(f"What is made again over the peak, {unit}", ("peak", f"made again ({unit})"), plans, policies)]
+        )
+    return Picture(f"{report.name} on {report.target}", rows, 560)

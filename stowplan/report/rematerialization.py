@@ -89,29 +89,24 @@ def frontier_picture(problem: Problem, points: Sequence[Point]) -> scene.Picture
         "bound": [(point.limit, point.bound or 0) for point in known],
     }
     title = f"{problem.name or 'graph'}: {len(problem.ops):,} operators"
-    return steps_picture(
-        title,
-        "Added cost over the limit on the peak",
-        ("limit", "added cost"),
-        lines,
-        most=max([1, *(point.limit for point in points)]),
-    )
+    most = max((point.limit for point in points), default=1)
+    plot = steps_plot("Added cost over the limit on the peak", ("limit", "added cost"), lines, most=most)
+    return scene.Picture(title, [[plot]], 560)
 
 
-def steps_picture(
-    title: str,
+def steps_plot(
     spoken: str,
     axes: tuple[str, str],
     lines: Mapping[str, Sequence[tuple[int, float]]],
     dots: Mapping[str, Sequence[tuple[int, float]]] | None = None,
     most: int = 1,
-) -> scene.Picture:
+) -> scene.Plot:
     """What is added over bytes, as steps; a second line is dashed.
 
     Parameters
     ----------
-    title, spoken
-        Of the picture, and for those who cannot see it.
+    spoken
+        What it shows, for those who cannot see it.
     axes
         What is across, in bytes, and up.
     lines
@@ -136,7 +131,7 @@ def steps_picture(
         legend.append(scene.Key(name, style, "circle"))
     up = scene.number_axis(0, max((value for _, value in every), default=0) or 1, axes[1])
     panel = scene.Panel(up, marks, _HIGH, spoken)
-    return scene.Picture(title, [[scene.Plot(across, [panel], legend=legend)]], 560)
+    return scene.Plot(across, [panel], legend=legend)
 
 
 def _again(problem: Problem, plan: Plan) -> list[tuple[str, str, str]]:

@@ -38,7 +38,12 @@ def test_the_picture(tmp_path: Path) -> None:
         for place, policy in enumerate(policies)
     ]
     report = FitReport(
-        name="loss", target="tpu-v5e", limit=200, candidates=tuple(candidates), best=1, frontier=((100, 10**12), (150, 0))
+        name="loss",
+        target="tpu-v5e",
+        limit=200,
+        candidates=tuple(candidates),
+        best=1,
+        frontier=((100, 0.1, 10**12), (150, 0.0, 0)),
     )
     save_picture(_picture(report), tmp_path / "picture.svg")
     text = (tmp_path / "picture.svg").read_text()

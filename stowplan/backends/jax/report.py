@@ -54,8 +54,8 @@ class FitReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Where each value that it saves is made: name, shape, operator, file and line."""
     own_names: tuple[str, ...] = ()
     """Names that the program has by itself."""
-    frontier: tuple[tuple[int, int], ...] = ()
-    """Of greedy plans: peak that is expected, and floating-point operations that are made again."""
+    frontier: tuple[tuple[int, float, int], ...] = ()
+    """Of greedy plans: peak that is expected; seconds and floating-point operations that are made again."""
     previews: int = 0
     """Those that were made, not found."""
     compiles: int = 0

@@ -277,7 +277,9 @@ class Search:
             best=self.candidates.index(best),
             lines=tuple(f"{name}: {nodes[name]}" for name in best.policy.names),
             own_names=training.own_names,
-            frontier=tuple((self._base + saved.bytes, saved.flops) for saved in greedy_plans(self._planned_graphs)),
+            frontier=tuple(
+                (self._base + saved.bytes, saved.seconds, saved.flops) for saved in greedy_plans(self._planned_graphs)
+            ),
             previews=self._compiler.made,
             compiles=self._compiler.compiles,
             seconds=round(deadline.elapsed, 3),
