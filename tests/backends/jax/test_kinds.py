@@ -73,7 +73,7 @@ def with_pallas(x: Any, w: Any) -> Any:
 def twice(x: Any, w: Any) -> Any:
     """A scan in a scan, and a checkpoint that is there already."""
     inner = jax.checkpoint(lambda x, _: (jnp.sin(x @ w), None), policy=jax.checkpoint_policies.dots_saveable)
-    return x + jax.lax.scan(inner, x, None, length=2)[0]
+    return x + jnp.sin(jnp.sin(jax.lax.scan(inner, x, None, length=2)[0]))
 
 
 def indexed(weights: Any, x: Any) -> Any:
@@ -124,7 +124,7 @@ def test_shard_map_over_a_mesh_of_no_devices() -> None:
 
         specs = (PartitionSpec("data"), PartitionSpec(None, "model"))
         mapped = jax.shard_map(product, mesh=mesh, in_specs=specs, out_specs=PartitionSpec("data"), check_vma=False)
-        return x + jnp.tanh(mapped(x, w))
+        return x + jnp.sin(jnp.sin(mapped(x, w)))
 
     training = Training(over_layers(layer), arguments, 0, (), TARGET, 1 << 20)
     policy = planned(training, 0.5)
