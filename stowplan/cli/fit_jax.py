@@ -43,13 +43,11 @@ def fit_jax_command(
         option(
             "--largest",
             "NAME[:N]",
-            "Largest NAME that fits, a multiple of N; NAME is in --shapes or in 'module:make(NAME)'.",
+            "Find the largest NAME (in --shapes, or 'module:make(NAME)'), a multiple of N.",
         ),
     ] = "",
-    own_names: Annotated[
-        bool, option("--own-names", "", "Plan over the program's own names alone, as MaxText has them.")
-    ] = False,
-    check: Annotated[bool, option("--check", "", "Compare gradients with unplanned ones on this CPU, at full size.")] = False,
+    own_names: Annotated[bool, option("--own-names", "", "Plan over the program's own names alone.")] = False,
+    check: Annotated[bool, option("--check", "", "Compare gradients on this CPU, at full size.")] = False,
     target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v5e",
     previews: Annotated[int, option("--previews", "N", "Short compiles at most.")] = 6,
     compiles: Annotated[int, option("--compiles", "N", "Full compiles at most, to compare cycles.")] = 6,
@@ -58,7 +56,7 @@ def fit_jax_command(
     folder: CompileFolder = None,
     output: Annotated[
         list[Path] | None,
-        option("-o --output", "FILE", "Write the report, as JSON, or, to any other name, the policy; again and again."),
+        option("-o --output", "FILE", "Write the report (.json) or the policy; again and again."),
     ] = None,
     png: Annotated[Path | None, option("--png", "FILE", "Draw what is made again over peaks here: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, option("--json", "", "Print the report as JSON.")] = False,
