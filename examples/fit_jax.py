@@ -41,7 +41,7 @@ def step(weights: dict[str, Any], tokens: Any) -> Any:
     return jax.tree.map(lambda old, new: old - (1e-3 * new).astype(old.dtype), weights, slope), error
 
 
-def arguments() -> Any:
+def arguments(batch: int = BATCH) -> Any:
     """Shapes of parameters and tokens."""
     import jax
 
@@ -50,7 +50,12 @@ def arguments() -> Any:
 
     layers = {name: shape(LAYERS, WIDTH, WIDTH) for name in "qkv"}
     layers |= {"up": shape(LAYERS, WIDTH, HIDDEN), "down": shape(LAYERS, HIDDEN, WIDTH)}
-    return {"words": shape(WORDS, WIDTH), "layers": layers}, shape(BATCH, TOKENS, dtype="int32")
+    return {"words": shape(WORDS, WIDTH), "layers": layers}, shape(batch, TOKENS, dtype="int32")
+
+
+def make(batch: str) -> Any:
+    """The step, its arguments, and which of them it may take the memory of, for a batch that is looked for."""
+    return step, arguments(int(batch)), (0,)
 
 
 def main() -> None:

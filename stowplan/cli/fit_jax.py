@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -13,9 +14,16 @@ import typer
 from stowplan import files
 from stowplan.cli import INTERRUPTED, stopping
 from stowplan.cli.options import Arguments, CompileFolder, CompileLimit, Donated, OpenTimeLimit, Quiet, Shapes, option
-from stowplan.cli.output import LinePrinter, say, say_json
+from stowplan.cli.output import LinePrinter, note, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
-from stowplan.errors import TimeLimitError
+from stowplan.errors import TimeLimitError, UsageError
+
+if TYPE_CHECKING:
+    from stowplan.backends.jax import FitReport
+    from stowplan.report.scene import Picture
+
+#: Size at which the largest is looked for first.
+_START = 8
 
 
 def fit_jax_command(
@@ -23,71 +31,83 @@ def fit_jax_command(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="JAX loss, or step with a marked loss, not jitted; or a call that makes it, as tune-xla takes it.",
+            help="JAX loss, or step with a marked loss, not jitted; or a call that makes it.",
         ),
     ],
     hbm: Annotated[str, option("--hbm", "BYTES", "Most bytes on a device, e.g. 14GiB.")],
     shapes: Shapes = None,
     arguments: Arguments = "",
     donate: Donated = None,
+    largest: Annotated[
+        str,
+        option(
+            "--largest",
+            "NAME[:N]",
+            "Find the largest NAME (in --shapes, or 'module:make(NAME)'), a multiple of N.",
+        ),
+    ] = "",
+    own_names: Annotated[bool, option("--own-names", "", "Plan over the program's own names alone.")] = False,
+    check: Annotated[bool, option("--check", "", "Compare gradients on this CPU, at full size.")] = False,
     target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v5e",
     previews: Annotated[int, option("--previews", "N", "Short compiles at most.")] = 6,
-    compiles: Annotated[int, option("--compiles", "N", "Full compiles at most, to compare cycles.")] = 4,
+    compiles: Annotated[int, option("--compiles", "N", "Full compiles at most, to compare cycles.")] = 6,
     time_limit: OpenTimeLimit = None,
     compile_limit: CompileLimit = 900.0,
     folder: CompileFolder = None,
     output: Annotated[
         list[Path] | None,
-        option("-o --output", "FILE", "Write the report, as JSON, or, to any other name, the policy; again and again."),
+        option("-o --output", "FILE", "Write the report (.json) or the policy; again and again."),
     ] = None,
+    png: Annotated[Path | None, option("--png", "FILE", "Draw what is made again over peaks here: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, option("--json", "", "Print the report as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit a JAX training step into so many bytes of HBM.
 
-    What is saved for the backward pass is planned, and corrected by short compiles ahead of time. No TPU is needed. Needs the
-    extra 'xla'.
+    What is saved for the backward pass is planned, and corrected by short compiles. Needs the extra 'xla', no TPU.
     """
-    check_outputs(tuple(output or ()))
+    check_outputs((*(output or ()), png))
     if folder is not None:
         check_folder(folder)
+    if png is not None:
+        from stowplan.report.figures import check_format
+
+        check_format(png)
+    name, multiple = _largest(largest, function, shapes or ())
     from stowplan.backends.fallback import require
-    from stowplan.backends.jax import fit
-    from stowplan.backends.xla import CompileError, by_name
-    from stowplan.backends.xla.child import load
-    from stowplan.backends.xla.workload import PACKAGES, ArrayShape
+    from stowplan.backends.jax import fit, fit_largest
+    from stowplan.backends.xla.workload import PACKAGES
 
     require("fitting a program of jax", (*PACKAGES, "cloudpickle"), "xla")
     # It is traced here, on no accelerator.
     os.environ["JAX_PLATFORMS"] = "cpu"
-    import jax
 
-    given = [shape for text in shapes or () for shape in re.split(r"(?<=\])[\s;,]*(?=\w)", text.strip())]
-    workload = by_name(function, given, arguments=arguments, donated=donate or ())
-    try:
-        loaded, values, donated, _ = load(workload, None, None)
-    except (Exception, SystemExit) as error:
-        raise CompileError(f"{workload.name}: cannot import the function: {type(error).__name__}: {error}") from error
+    def made(size: int | None = None) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
+        def sized(text: str) -> str:
+            return text if size is None else re.sub(rf"\b{name}\b", str(size), text)
+
+        place, call, texts = function.partition("(")
+        return _loaded(place + call + sized(texts), [sized(text) for text in shapes or ()], arguments, donate or ())
+
     with stopping() as cancel:
         try:
             with LinePrinter(quiet, every=0.0) as progress:
-                fitted = fit(
-                    loaded,
-                    tuple(
-                        jax.ShapeDtypeStruct(value.dims, value.dtype) if isinstance(value, ArrayShape) else value
-                        for value in values
-                    ),
-                    hbm,
-                    target,
-                    donated=donated,
-                    previews=previews,
-                    compiles=compiles,
-                    folder=folder,
-                    time_limit=time_limit,
-                    compile_limit=compile_limit,
-                    on_progress=progress.show,
-                    cancel=cancel,
-                )
+                options: dict[str, Any] = {
+                    "previews": previews,
+                    "compiles": compiles,
+                    "folder": folder,
+                    "time_limit": time_limit,
+                    "compile_limit": compile_limit,
+                    "own_names": own_names,
+                    "check": check,
+                    "on_progress": progress.show,
+                    "cancel": cancel,
+                }
+                if name:
+                    size, fitted = fit_largest(made, hbm, target, start=_START, multiple=multiple, **options)
+                else:
+                    loaded, values, donated = made()
+                    fitted = fit(loaded, values, hbm, target, donated=donated, **options)
         except TimeLimitError:
             if cancel.is_set():
                 raise typer.Exit(INTERRUPTED) from None
@@ -95,7 +115,67 @@ def fit_jax_command(
     report = fitted.report
     for path in output or ():
         files.write_atomic(path, files.encode(report) if path.suffix == ".json" else f"{fitted.policy}\n".encode())
+    found = {name: size} if name else {}
     if as_json:
-        say_json(msgspec.to_builtins(report) | {"text": fitted.policy})
+        say_json(msgspec.to_builtins(report) | {"text": fitted.policy} | found)
     else:
-        say(f"{report.summary()}\n{fitted.policy}")
+        say("\n".join([*(f"{name} = {size} is the largest that fits" for name in found), report.summary(), fitted.policy]))
+    if png is not None:
+        from stowplan.report.figures import save_picture
+
+        save_picture(_picture(report), png)
+        note(str(png))
+
+
+def _largest(text: str, function: str, shapes: Sequence[str]) -> tuple[str, int]:
+    """A size's name, empty where there is none to find, and what it is a multiple of."""
+    if not text:
+        return "", 1
+    match = re.fullmatch(r"([A-Za-z_]\w*)(?::([1-9]\d{0,8}))?", text)
+    if match is None:
+        raise UsageError(f"--largest: found {text!r}, expected a name, or one with what it is a multiple of: batch:8")
+    if not any(re.search(rf"\b{match[1]}\b", place) for place in (*shapes, function.partition("(")[2])):
+        raise UsageError(
+            f"--largest: found no {match[1]!r} in the shapes or the function's call, expected one, as in s32[{match[1]},512] "
+            f"or module:make({match[1]})"
+        )
+    return match[1], int(match[2] or 1)
+
+
+def _loaded(
+    function: str, shapes: Sequence[str], arguments: str, donated: Sequence[int]
+) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
+    """Function, arguments and donated positions, imported."""
+    import jax
+
+    from stowplan.backends.xla import CompileError, by_name
+    from stowplan.backends.xla.child import load
+    from stowplan.backends.xla.workload import ArrayShape
+
+    given = [shape for text in shapes for shape in re.split(r"(?<=\])[\s;,]*(?=\w)", text.strip())]
+    workload = by_name(function, given, arguments=arguments, donated=donated)
+    try:
+        loaded, values, places, _ = load(workload, None, None)
+    except (Exception, SystemExit) as error:
+        raise CompileError(f"{workload.name}: cannot import the function: {type(error).__name__}: {error}") from error
+    placed = (jax.ShapeDtypeStruct(value.dims, value.dtype) if isinstance(value, ArrayShape) else value for value in values)
+    return loaded, tuple(placed), places
+
+
+def _picture(report: FitReport) -> Picture:
+    """What is made again over the peak: greedy plans, as they are expected, and policies as the compiler has them."""
+    from stowplan.report.rematerialization import steps_plot
+    from stowplan.report.scene import Picture
+
+    seen = [candidate for candidate in report.candidates if candidate.hbm_bytes]
+    rows = []
+    for number, (unit, scale) in enumerate((("ms by the roofline", 1e-3), ("TFLOP", 1e12)), 1):
+        plans = {"plans, as expected": [(point[0], point[number] / scale) for point in report.frontier]}
+        policies: dict[str, list[tuple[int, float]]] = {}
+        for candidate in seen:
+            amount = (candidate.recomputed_seconds, candidate.recomputed_flops)[number - 1] / scale
+            policies.setdefault(candidate.policy.kind, []).append((candidate.hbm_bytes, amount))
+        rows.append(
+            [steps_plot(f"What is made again over the peak, {unit}", ("peak", f"made again ({unit})"), plans, policies)]
+        )
+    return Picture(f"{report.name} on {report.target}", rows, 560)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from stowplan.errors import InputError
@@ -15,6 +15,7 @@ from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.timeline import timeline
 from stowplan.models.rematerialization.verify import live_bytes, verify
 from stowplan.report import scene
+from stowplan.report.colours import PALETTE
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
@@ -93,26 +94,57 @@ class RematerializationPresenter(DrawingPresenter):
 def frontier_picture(problem: Problem, points: Sequence[Point]) -> scene.Picture:
     """Added cost of the plans, and what is proven, over the limits in bytes."""
     known = [point for point in points if point.added_cost is not None]
-    most = max([1, *(point.limit for point in points)])
-    cost = max([1, *(point.added_cost or 0 for point in known)])
-    across = scene.byte_axis(most, f"limit ({byte_unit(most)[0]})")
+    hosts = dict.fromkeys(point.host_limit for point in known)
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for host in hosts:
+        of = f", host {format_bytes(host or 0, 4)}" if len(hosts) > 1 else ""
+        within = [point for point in known if point.host_limit == host]
+        lines[f"added cost{of}"] = [(point.limit, point.added_cost or 0) for point in within]
+        lines[f"bound{of}"] = [(point.limit, point.bound or 0) for point in within]
+    title = f"{problem.name or 'graph'}: {len(problem.ops):,} operators"
+    most = max((point.limit for point in points), default=1)
+    plot = steps_plot("Added cost over the limit on the peak", ("limit", "added cost"), lines, most=most)
+    return scene.Picture(title, [[plot]], 560)
+
+
+def steps_plot(
+    spoken: str,
+    axes: tuple[str, str],
+    lines: Mapping[str, Sequence[tuple[int, float]]],
+    dots: Mapping[str, Sequence[tuple[int, float]]] | None = None,
+    most: int = 1,
+) -> scene.Plot:
+    """What is added over bytes, as steps; every second line is dashed.
+
+    Parameters
+    ----------
+    spoken
+        What it shows, for those who cannot see it.
+    axes
+        What is across, in bytes, and up.
+    lines
+        Points of lines by name, of rising bytes: each is good for all up to the next.
+    dots
+        Points that stand alone, by name.
+    most
+        Bytes that the axis reaches at least.
+    """
+    every = [point for points in (*lines.values(), *(dots or {}).values()) for point in points]
+    most = max([most, *(size for size, _ in every)])
+    across = scene.byte_axis(most, f"{axes[0]} ({byte_unit(most)[0]})")
     marks: list[scene.Mark] = []
     legend = []
-    hosts = dict.fromkeys(point.host_limit for point in known)
-    for host, (name, style) in itertools.product(hosts, (("added cost", scene.RULE), ("bound", scene.DASHED))):
-        own = [point for point in known if point.host_limit == host]
-        rows = [(point.limit, (point.added_cost if style is scene.RULE else point.bound) or 0) for point in own]
-        if len(hosts) > 1:
-            name = f"{name}, host {format_bytes(host or 0, 4)}"
+    for (name, rows), style in zip(lines.items(), cycle((scene.RULE, scene.DASHED)), strict=False):
         if rows:
-            # A limit's plan is good for all up to the next.
-            edges = [*(limit for limit, _ in rows), most]
-            marks.append(scene.Line(scene.steps(edges, [value for _, value in rows]), style))
+            marks.append(scene.Line(scene.steps([*(size for size, _ in rows), most], [value for _, value in rows]), style))
             legend.append(scene.Key(name, style, "line"))
-    up = scene.number_axis(0, cost, "added cost")
-    panel = scene.Panel(up, marks, _HIGH, "Added cost over the limit on the peak")
-    name = problem.name or "graph"
-    return scene.Picture(f"{name}: {len(problem.ops):,} operators", [[scene.Plot(across, [panel], legend=legend)]], 560)
+    for (name, rows), colour in zip((dots or {}).items(), cycle(PALETTE), strict=False):
+        style = scene.Style(fill=colour)
+        marks += [scene.Dot(size, value, style, tip=name) for size, value in rows]
+        legend.append(scene.Key(name, style, "circle"))
+    up = scene.number_axis(0, max((value for _, value in every), default=0) or 1, axes[1])
+    panel = scene.Panel(up, marks, _HIGH, spoken)
+    return scene.Plot(across, [panel], legend=legend)
 
 
 def _again(problem: Problem, plan: Plan) -> list[tuple[str, str, str]]:

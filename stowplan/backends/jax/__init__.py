@@ -5,7 +5,8 @@ Importing it does not import jax. Each file knows only those above it in this li
 - ``policy``, ``graph``: what is saved; what that costs, and the plan
 - ``program``: a traced loss, its parts and their values. ``losses``: losses within steps
 - ``report``: what came of it
-- ``previews``: what the compiler says of a policy
+- ``training``: what is fitted. ``previews``: what the compiler says of it under a policy
+- ``search``: which policies are tried and taken. ``check``: gradients under one
 - ``entry``: what users call
 """
 
@@ -18,14 +19,16 @@ from stowplan.lazy import lazy_names, listed
 
 if TYPE_CHECKING:
     from stowplan.backends.jax.entry import Fitted as Fitted
+    from stowplan.backends.jax.entry import Largest as Largest
     from stowplan.backends.jax.entry import fit as fit
+    from stowplan.backends.jax.entry import fit_largest as fit_largest
     from stowplan.backends.jax.losses import marked as marked
     from stowplan.backends.jax.losses import with_policy as with_policy
     from stowplan.backends.jax.policy import Policy as Policy
     from stowplan.backends.jax.report import FitReport as FitReport
 
 _PLACES = {
-    "entry": ["Fitted", "fit"],
+    "entry": ["Fitted", "Largest", "fit", "fit_largest"],
     "losses": ["marked", "with_policy"],
     "policy": ["Policy"],
     "report": ["FitReport"],

@@ -1,11 +1,9 @@
-"""Fitting: plans corrected by what the compiler says of them, beside jax's own policies; and the policy that is taken."""
+"""Fitting a training step into so many bytes, and finding the largest size of it that fits: what users call."""
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,31 +11,23 @@ import msgspec
 
 from stowplan.arguments import number, size, whole
 from stowplan.backends.fallback import MemoryLimitError
-from stowplan.backends.jax.graph import Recomputation, plan, recomputed
-from stowplan.backends.jax.losses import losses_of, marked, with_policy
-from stowplan.backends.jax.policy import STOCK, Policy
+from stowplan.backends.jax.check import check_gradients
+from stowplan.backends.jax.losses import with_policy
+from stowplan.backends.jax.policy import Policy
 from stowplan.backends.jax.previews import Previews
-from stowplan.backends.jax.report import Candidate, FitReport, mib
+from stowplan.backends.jax.report import FitReport, mib
+from stowplan.backends.jax.search import SMALL, Search
+from stowplan.backends.jax.training import Training
 from stowplan.backends.xla.compiler import COMPILE_LIMIT
-from stowplan.backends.xla.process import CompileError
-from stowplan.backends.xla.sharding import partition_of
-from stowplan.backends.xla.workload import Workload, of_function, shapes_of, versions
+from stowplan.backends.xla.workload import versions
 from stowplan.deadline import Deadline
-from stowplan.errors import StowplanError, TimeLimitError, UsageError
 from stowplan.hardware.targets import Target, load_target, xla_chip
 
-#: Previews and full compiles at most, unless told otherwise.
-PREVIEWS, COMPILES = 6, 4
+#: Previews and full compiles at most, unless told otherwise. All of jax's own policies and a plan may be compiled.
+PREVIEWS, COMPILES = 6, 6
 
-#: Previews that are left to jax's own policies, where more are allowed.
-_FOR_STOCK = 2
-#: Part of the limit that is not worth another preview.
-_SLACK = 0.02
-#: A policy of jax's is asked for where it is expected to be this much above the limit at most.
-_NEAR = 1.1
-#: Budgets that are tried where making everything again is above the limit: parts of its peak. A little that is saved, as what
-#: a softmax divides by, often lowers the peak.
-_SMALL = (0.02, 0.05, 0.1, 0.15)
+#: Previews of sizes at most, where the largest is looked for.
+SIZES = 12
 
 
 class Fitted(NamedTuple):
@@ -48,6 +38,13 @@ class Fitted(NamedTuple):
     report: FitReport
     policy: str
     """Lines to paste."""
+
+
+class Largest(NamedTuple):
+    """What came of looking for the largest size."""
+
+    size: int
+    fitted: Fitted
 
 
 def fit(
@@ -63,6 +60,8 @@ def fit(
     folder: str | Path | None = None,
     time_limit: float | None = None,
     compile_limit: float = COMPILE_LIMIT,
+    own_names: bool = False,
+    check: bool = False,
     on_progress: Callable[[str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Fitted:
@@ -91,6 +90,10 @@ def fit(
         Where results are kept, and looked for.
     time_limit, compile_limit
         Seconds, of all and of one preview or compile.
+    own_names
+        Whether plans are over names that the program has by ``checkpoint_name`` alone, as MaxText's are.
+    check
+        Whether gradients under the policy are compared with those without: on this machine's CPU, at full size.
     on_progress
         Called with a line after each of them.
     cancel
@@ -102,6 +105,8 @@ def fit(
         No policy that was tried is within the limit; says the least peak.
     UsageError
         Arguments that make no sense, a function without a backward pass, a limit below the arguments alone.
+    GradientError
+        Gradients that differ by more than the tolerance.
     CompileError
         A function that does not trace, or that XLA does not compile.
     MissingDependencyError
@@ -109,289 +114,147 @@ def fit(
     TimeLimitError
         The time was over before a policy was within the limit.
     """
-    limit = size("a limit of {}", hbm, 1)
-    whole("{} previews", previews, least=1)
-    whole("{} compiles", compiles, least=0)
-    if time_limit is not None:
-        number("a time limit of {} s", time_limit, least=0, or_least=False)
-    target = load_target(chip if chip.startswith("tpu-") else f"tpu-{chip}")
-    xla_chip(target)
-    versions()
-    function = loss_or_step.loss if isinstance(loss_or_step, marked) else loss_or_step
-    name = getattr(function, "__name__", "function")
-    fixed = _argument_bytes(arguments)
-    if fixed > limit:
-        raise UsageError(f"{name}: found a limit of {mib(limit)}, expected more than the arguments alone have, {mib(fixed)}")
-    program = _Program(function, tuple(arguments), argnums, tuple(donated), target, name)
-    deadline = Deadline(time_limit, cancel)
-    with Previews(target, name, program.identity, folder, compile_limit, deadline) as compiler:
-        search = _Search(program, compiler, limit, previews, on_progress or (lambda line: None))
-        search.run()
-        search.judge(compiles)
-        return search.result(deadline)
+    session = _Session(hbm, chip, previews, compiles, folder, time_limit, compile_limit, own_names, check, on_progress, cancel)
+    with session.compiler:
+        return session.fit(Training(loss_or_step, arguments, argnums, donated, session.target, session.limit))
 
 
-class _Program:
-    """What is fitted, traced: its graphs, and how it is compiled with a policy."""
+def fit_largest(
+    make: Callable[[int], Sequence[Any]],
+    hbm: int | str,
+    chip: str = "v5e",
+    *,
+    start: int = 8,
+    multiple: int = 1,
+    argnums: int | Sequence[int] = 0,
+    previews: int = PREVIEWS,
+    compiles: int = COMPILES,
+    folder: str | Path | None = None,
+    time_limit: float | None = None,
+    compile_limit: float = COMPILE_LIMIT,
+    own_names: bool = False,
+    check: bool = False,
+    on_progress: Callable[[str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> Largest:
+    """The largest size, as of a batch, with which a training step fits, and its policy.
+
+    At ``start`` the policy of the least peak is found. Peaks under it at other sizes are predicted by a line through those that
+    are known, and previewed, until a size fits and the next does not; the largest that fits is then fitted.
+
+    Parameters
+    ----------
+    make
+        Given a size: the function, its arguments, and maybe donated positions.
+    start, multiple
+        Where it begins; sizes are multiples of ``multiple``.
+    hbm, chip, argnums, previews, compiles, folder, time_limit, compile_limit, own_names, check, on_progress, cancel
+        As of :func:`fit`; previews of sizes are not among ``previews``.
+
+    Raises
+    ------
+    MemoryLimitError
+        The least size does not fit.
+    StowplanError
+        As of :func:`fit`.
+    """
+    whole("a start of {}", start, least=1)
+    whole("multiples of {}", multiple, least=1)
+    session = _Session(hbm, chip, previews, compiles, folder, time_limit, compile_limit, own_names, check, on_progress, cancel)
+
+    def training(count: int) -> Training:
+        function, arguments, *places = make(count * multiple)
+        donated: Sequence[int] = places[0] if places else ()
+        # A size whose arguments alone are above the limit is one that does not fit.
+        return Training(function, arguments, argnums, donated, session.target, 1 << 62)
+
+    with session.compiler:
+        first = max(1, start // multiple)
+        small = session.search(training(first), 1 + len(SMALL))
+        policy = small.least()
+
+        def peak(count: int) -> int:
+            found = session.search(training(count), 1).peak(policy)
+            session.say(f"size {count * multiple}: {mib(found) if found else 'refused'} of {mib(session.limit)}")
+            return found
+
+        peaks = {first: small.peak(policy)}
+        count = _largest(peaks, session.limit, peak)
+        if count is None:
+            least = min(found for found in peaks.values() if found)
+            raise MemoryLimitError(
+                f"found no size within {mib(session.limit)}; that of {min(peaks) * multiple} has {mib(least)} ({policy.kind})",
+                session.limit,
+                least,
+                0,
+            )
+        fitted = session.fit(training(count), policy)
+        if count + 1 not in peaks:
+            fitted = _noted(fitted, f"{len(peaks)} sizes were tried: {count * multiple} is the largest of them that fits")
+        return Largest(count * multiple, fitted)
+
+
+def _largest(peaks: dict[int, int], limit: int, peak: Callable[[int], int]) -> int | None:
+    """The largest number whose peak is within a limit, by a line through those in ``peaks``, to which it adds."""
+    while True:
+        fitting = max((count for count, found in peaks.items() if 0 < found <= limit), default=0)
+        above = min((count for count in peaks if count > fitting), default=None)
+        if above == fitting + 1 or len(peaks) >= SIZES:
+            return fitting or None
+        known = sorted(count for count in peaks if peaks[count])
+        one, other = ([0, *known] if len(known) < 2 else sorted(known, key=lambda count: abs(peaks[count] - limit))[:2])[:2]
+        rise = (peaks[other] - peaks.get(one, 0)) / (other - one) if other != one else 0.0
+        guess = int(one + (limit - peaks.get(one, 0)) / rise) if rise > 0 else 2 * fitting + 1
+        # Between those that are known; at most four times what fits, since a line from one point is a rough guess.
+        count = max(fitting + 1, min(guess, above - 1 if above else 4 * max(fitting, 1)))
+        peaks[count] = peak(count)
+
+
+class _Session:
+    """What is asked for, checked, and what is asked."""
 
     def __init__(
         self,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        argnums: int | Sequence[int],
-        donated: tuple[int, ...],
-        target: Target,
-        name: str,
+        hbm: int | str,
+        chip: str,
+        previews: int,
+        compiles: int,
+        folder: str | Path | None,
+        time_limit: float | None,
+        compile_limit: float,
+        own_names: bool,
+        check: bool,
+        on_progress: Callable[[str], None] | None,
+        cancel: threading.Event | None,
     ):
-        import jax
+        self.limit = size("a limit of {}", hbm, 1)
+        self._previews = whole("{} previews", previews, least=1)
+        self._compiles = whole("{} compiles", compiles, least=0)
+        if time_limit is not None:
+            number("a time limit of {} s", time_limit, least=0, or_least=False)
+        self.target: Target = load_target(chip if chip.startswith("tpu-") else f"tpu-{chip}")
+        xla_chip(self.target)
+        versions()
+        self._own_names, self._check = own_names, check
+        self.say = on_progress or (lambda line: None)
+        self._deadline = Deadline(time_limit, cancel)
+        self.compiler = Previews(self.target, folder, compile_limit, self._deadline)
 
-        from stowplan.backends.jax.program import Loss, has_checkpoints, text_of
+    def search(self, training: Training, previews: int) -> Search:
+        """A search for a policy of what is compiled."""
+        return Search(training, self.compiler, self.limit, previews, self.say, own_names=self._own_names)
 
-        self.function, self.arguments, self.donated, self.name, self.target = function, arguments, donated, name, target
-        argnums = argnums if isinstance(argnums, int) else tuple(argnums)
-        try:
-            losses = losses_of(function, arguments)
-            self._argnums = None if losses else argnums
-            if not losses:
-                self._check_loss(jax.eval_shape(function, *arguments))
-                losses = [Loss(function, arguments)]
-            self.graphs = [graph for loss in losses for graph in loss.graphs(target.roofline)]
-            traced = jax.make_jaxpr(self.with_policy(Policy("as_it_is")))(*arguments)
-        except StowplanError:
-            raise
-        except Exception as error:
-            raise CompileError(f"{name}: cannot trace the function: {type(error).__name__}: {error}") from error
-        shapes, mesh = shapes_of(arguments)
-        self.identity = f"{text_of(traced)} {shapes} {mesh} {donated}"
-        self.has_own = has_checkpoints(traced)
-
-    def _check_loss(self, result: Any) -> None:
-        import jax
-        import jax.numpy as jnp
-
-        leaves = jax.tree.leaves(result)
-        if len(leaves) != 1 or leaves[0].shape or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
-            returned = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves[:4]) or "nothing"
-            raise UsageError(
-                f"{self.name}: found a function without a backward pass, which returns {returned}; expected a loss, one float, "
-                "or a step that calls its loss by stowplan.backends.jax.marked"
-            )
-
-    def with_policy(self, policy: Policy) -> Callable[..., Any]:
-        """What is compiled."""
-        planned, argnums = with_policy(self.function, policy), self._argnums
-        if argnums is None:
-            return planned
-
-        def differentiated(*arguments: Any) -> Any:
-            import jax
-
-            return jax.value_and_grad(planned, argnums)(*arguments)
-
-        return differentiated
-
-    def workload(self, policy: Policy) -> Workload:
-        """The same for another process."""
-        return of_function(self.with_policy(policy), *self.arguments, donated=self.donated, name=self.name)
+    def fit(self, training: Training, first: Policy | None = None) -> Fitted:
+        """The policy that is taken, ``first`` tried before others."""
+        search = self.search(training, self._previews)
+        search.run(first)
+        search.judge(self._compiles)
+        report = search.report(self._deadline)
+        policy = report.chosen.policy
+        fitted = Fitted(with_policy(training.function, policy), report, report.policy_text)
+        return _noted(fitted, check_gradients(training, policy)) if self._check else fitted
 
 
-class _Search:
-    """Candidates, as they come."""
-
-    def __init__(self, program: _Program, compiler: Previews, limit: int, previews: int, say: Callable[[str], None]):
-        self._program, self._compiler, self._limit, self._left, self._say = program, compiler, limit, previews, say
-        self._graphs = program.graphs
-        self.candidates: list[Candidate] = []
-        self.notes: list[str] = []
-        self._base = 0
-        """Peak of making everything again."""
-        self._beside = 0
-        """What the last plan had beside saved bytes: the next is predicted by it."""
-
-    def run(self) -> None:
-        """Everything again, then plans and jax's own policies, until the previews are spent."""
-        first = self._preview(self._candidate(Policy("everything_again")))
-        if first.error:
-            raise CompileError(f"{self._program.name}: {first.error}")
-        if not first.hbm_bytes:
-            raise CompileError(f"{self._program.name}: this libtpu wrote no report of memory, from which the peak is read")
-        self._base = self._beside = first.hbm_bytes
-        every = [candidate for kind in STOCK if (candidate := self._stock(kind)) is not None]
-        # Two that save the same bytes and make the same again are one, as dots are where none has batch dimensions.
-        stock = {
-            (candidate.saved_bytes, candidate.recomputed_seconds, candidate.host_bytes): candidate
-            for candidate in reversed(every)
-        }.values()
-        near = sorted((candidate for candidate in stock if candidate.predicted_bytes <= _NEAR * self._limit), key=_order)
-        try:
-            if self._base > self._limit:
-                self._below(near)
-            else:
-                whole_program = next((candidate for candidate in near if candidate.policy.kind == "as_it_is"), None)
-                fits = whole_program is not None and self._preview(whole_program).hbm_bytes <= self._limit
-                if not fits or self._program.has_own:
-                    self._plans(min(_FOR_STOCK, sum(not candidate.host_bytes for candidate in near)))
-                for candidate in near:
-                    # The host's link is not in the compiler's estimates: what is offloaded is a last resort.
-                    if not candidate.host_bytes and candidate is not whole_program:
-                        self._preview(candidate)
-        except (CompileError, TimeLimitError) as error:
-            if not self._within():
-                raise
-            self.notes.append(str(error))
-
-    def _plans(self, kept_back: int) -> None:
-        """Plans of a budget that follows from the peak of the one before."""
-        budget: float = self._limit - self._beside
-        low, high = 0, math.inf
-        while self._left > kept_back:
-            planned = plan(self._graphs, int(budget))
-            policy = Policy("planned", planned.saved)
-            if not planned.saved or any(candidate.policy == policy for candidate in self.candidates):
-                return
-            peak = self._preview(self._candidate(policy, planned)).hbm_bytes
-            if not peak:
-                return
-            self._beside = peak - planned.bytes
-            budget = self._limit - self._beside
-            if peak > self._limit:
-                high = min(high, planned.bytes)
-            elif self._limit - peak < _SLACK * self._limit:
-                return
-            else:
-                low = max(low, planned.bytes)
-            if not low < budget < high:
-                budget = (low + high) / 2 if high < math.inf else budget
-
-    def _below(self, near: Sequence[Candidate]) -> None:
-        """Where making everything again is above the limit: peaks are not monotone in what is saved."""
-        for candidate in near:
-            if candidate.host_bytes or self._program.has_own:
-                self._preview(candidate)
-        for part in _SMALL:
-            planned = plan(self._graphs, int(part * self._base))
-            made = self._preview(self._candidate(Policy("planned", planned.saved), planned))
-            if 0 < made.hbm_bytes <= self._limit:
-                self._beside = made.hbm_bytes - planned.bytes
-                self._plans(0)
-                return
-
-    def _stock(self, kind: Any) -> Candidate | None:
-        """A policy of jax's; None where the program has nothing for it."""
-        trait = kind.replace("offload_dots", "dots_no_batch").replace("offload_", "")
-        if kind == "as_it_is":
-            # What the user's own checkpoints save is not known before it is asked for.
-            size = 0 if self._program.has_own else sum(graph.needed_bytes for graph in self._graphs)
-            return self._candidate(Policy(kind), Recomputation(0.0, size, ()))
-        names = tuple(dict.fromkeys(name for graph in self._graphs for name in graph.named(trait)))
-        made = recomputed(self._graphs, names)
-        if not made.saved:
-            return None
-        policy = Policy(kind, names if "names" in kind else ())
-        if "offload" in kind:
-            kept = self._candidate(policy, msgspec.structs.replace(made, bytes=0))
-            return msgspec.structs.replace(kept, host_bytes=made.bytes)
-        return self._candidate(policy, made)
-
-    def _candidate(self, policy: Policy, made: Recomputation | None = None) -> Candidate:
-        made = made or recomputed(self._graphs, ())
-        return Candidate(
-            policy=policy,
-            saved_bytes=made.bytes,
-            recomputed_seconds=made.seconds,
-            predicted_bytes=(self._beside if policy.kind == "planned" else self._base) + made.bytes if self._base else 0,
-        )
-
-    def _preview(self, candidate: Candidate) -> Candidate:
-        """The candidate with its peak; without where no preview is left, or it is there already."""
-        if self._left <= 0 or any(tried.policy == candidate.policy for tried in self.candidates):
-            return candidate
-        self._left -= 1
-        made = self._compiler.of(candidate.policy, partial(self._program.workload, candidate.policy))
-        seen = msgspec.structs.replace(candidate, hbm_bytes=made.hbm_bytes, error=made.error)
-        self.candidates.append(seen)
-        self._say(f"{candidate.policy.kind}: {made.error or mib(made.hbm_bytes)} of {mib(self._limit)}")
-        return seen
-
-    def _within(self) -> list[Candidate]:
-        """Those within the limit, least made again first; offloads only where there is no other."""
-        within = sorted(
-            (candidate for candidate in self.candidates if 0 < candidate.hbm_bytes <= self._limit and not candidate.error),
-            key=_order,
-        )
-        return [candidate for candidate in within if not candidate.host_bytes] or within
-
-    def judge(self, compiles: int) -> None:
-        """Compile those within the limit in full: the best plan, then jax's own policies, then other plans."""
-        within = self._within()
-        plans = [candidate for candidate in within if candidate.policy.kind == "planned"]
-        finalists = [*plans[:1], *(candidate for candidate in within if candidate.policy.kind != "planned"), *plans[1:]]
-        if len(finalists) < 2:
-            return
-        if len(finalists) > compiles:
-            what = f"{compiles} of them were compiled" if compiles else "none was compiled: what makes least again is taken"
-            self.notes.append(f"{len(finalists)} policies are within the limit, {what}")
-        for candidate in finalists[:compiles]:
-            try:
-                cycles, peak = self._compiler.compiled(self._program.workload(candidate.policy))
-            except (CompileError, TimeLimitError) as error:
-                self.notes.append(f"{candidate.policy.kind}: {error}")
-                continue
-            place = self.candidates.index(candidate)
-            self.candidates[place] = msgspec.structs.replace(candidate, cycles=cycles, hbm_bytes=peak or candidate.hbm_bytes)
-            self._say(f"{candidate.policy.kind}: {cycles:,} cycles")
-
-    def result(self, deadline: Deadline) -> Fitted:
-        """The one of fewest cycles within the limit.
-
-        Raises
-        ------
-        MemoryLimitError
-            None is.
-        """
-        within = self._within()
-        if not within:
-            seen = [candidate for candidate in self.candidates if candidate.hbm_bytes]
-            least = min(seen, key=lambda candidate: candidate.hbm_bytes)
-            raise MemoryLimitError(
-                f"{self._program.name} on {self._program.target.name}: found no policy within {mib(self._limit)}; the least of "
-                f"{len(seen)} has {mib(least.hbm_bytes)} ({least.policy.kind})",
-                self._limit,
-                least.hbm_bytes,
-                0,
-            )
-        best = min(within, key=lambda candidate: (not candidate.cycles, candidate.cycles, _order(candidate)))
-        nodes = {node.name: node.line for graph in self._graphs for node in graph.nodes if node.name}
-        report = FitReport(
-            name=self._program.name,
-            target=self._program.target.name,
-            limit=self._limit,
-            candidates=tuple(self.candidates),
-            best=self.candidates.index(best),
-            lines=tuple(f"{name}: {nodes[name]}" for name in best.policy.names),
-            previews=self._compiler.made,
-            compiles=self._compiler.compiles,
-            seconds=round(deadline.elapsed, 3),
-            processor_seconds=round(self._compiler.processor_seconds, 3),
-            notes=tuple(self.notes),
-        )
-        return Fitted(with_policy(self._program.function, best.policy), report, report.policy_text)
-
-
-def _order(candidate: Candidate) -> tuple[float, int]:
-    return candidate.recomputed_seconds, candidate.saved_bytes
-
-
-def _argument_bytes(arguments: Sequence[Any]) -> int:
-    """Bytes of the arguments on one device, without what layouts add."""
-    import jax
-
-    total = 0
-    for leaf in jax.tree.leaves(tuple(arguments)):
-        if not hasattr(leaf, "dtype"):
-            continue
-        partition, mesh = partition_of(leaf)
-        sizes = dict(zip(mesh.names, mesh.sizes, strict=True)) if mesh else {}
-        parts = math.prod(sizes.get(axis, 1) for axes in partition or () for axis in axes)
-        total += math.prod(leaf.shape) * getattr(leaf.dtype, "itemsize", 0) // parts
-    return total
+def _noted(fitted: Fitted, note: str) -> Fitted:
+    report = msgspec.structs.replace(fitted.report, notes=(*fitted.report.notes, note))
+    return fitted._replace(report=report)

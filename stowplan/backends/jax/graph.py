@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -34,6 +34,8 @@ class Node(msgspec.Struct, frozen=True):
     """Stock policies that save it."""
     line: str = ""
     """Where its value is made, for people: shape, operator, file and line."""
+    flops: int = 0
+    """Floating-point operations of its matrix products."""
 
 
 class Graph(msgspec.Struct, frozen=True):
@@ -54,6 +56,15 @@ class Graph(msgspec.Struct, frozen=True):
         """Names of the values that a stock policy saves."""
         return [node.name for node in self.nodes if trait in node.traits]
 
+    @property
+    def with_own_names(self) -> Graph:
+        """The same where nothing has a name but what the program itself gives one."""
+        nodes = [
+            node if "names" in node.traits else msgspec.structs.replace(node, name="", bytes=0, traits=())
+            for node in self.nodes
+        ]
+        return msgspec.structs.replace(self, nodes=tuple(nodes))
+
 
 class Recomputation(msgspec.Struct, frozen=True):
     """What a set of saved names comes to."""
@@ -64,11 +75,13 @@ class Recomputation(msgspec.Struct, frozen=True):
     """Saved, without what is saved and never read."""
     saved: tuple[str, ...]
     """Names that are read."""
+    flops: int = 0
+    """Of what is made again."""
 
 
 def recomputed(graphs: Sequence[Graph], saved: Collection[str]) -> Recomputation:
     """What runs again, and what is kept, where the values of these names are saved."""
-    seconds, size, names = 0.0, 0, dict[str, None]()
+    seconds, size, flops, names = 0.0, 0, 0, dict[str, None]()
     for graph in graphs:
         waiting, seen = [node for node, _ in graph.needed], set[int]()
         while waiting:
@@ -82,8 +95,9 @@ def recomputed(graphs: Sequence[Graph], saved: Collection[str]) -> Recomputation
                 names[node.name] = None
             else:
                 seconds += graph.times * node.seconds
+                flops += graph.times * node.flops
                 waiting += node.inputs
-    return Recomputation(seconds, size, tuple(sorted(names)))
+    return Recomputation(seconds, size, tuple(sorted(names)), flops)
 
 
 def plan(graphs: Sequence[Graph], budget: int, time_limit: float = 20.0) -> Recomputation:
@@ -132,7 +146,13 @@ def plan(graphs: Sequence[Graph], budget: int, time_limit: float = 20.0) -> Reco
 
 def plan_greedily(graphs: Sequence[Graph], budget: int) -> Recomputation:
     """The control: again and again save what saves most seconds per byte, by gains that are looked at again when they lead."""
+    return list(greedy_plans(graphs, budget))[-1]
+
+
+def greedy_plans(graphs: Sequence[Graph], budget: float = math.inf) -> Iterator[Recomputation]:
+    """Nothing saved, and then each plan on the way to the greedy one of a budget: bytes grow, seconds fall."""
     best = recomputed(graphs, ())
+    yield best
     names = dict.fromkeys(node.name for graph in graphs for node in graph.nodes if node.name)
     waiting = [(-math.inf, name) for name in names]
     while waiting:
@@ -145,7 +165,7 @@ def plan_greedily(graphs: Sequence[Graph], budget: int) -> Recomputation:
             heapq.heappush(waiting, (-gain, name))
         else:
             best = result
-    return best
+            yield best
 
 
 def _nameable_bytes(graphs: Sequence[Graph]) -> int:

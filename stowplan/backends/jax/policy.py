@@ -6,17 +6,35 @@ from typing import Any, Literal
 
 import msgspec
 
-Kind = Literal["as_it_is", "everything_again", "dots", "dots_no_batch", "names", "offload_names", "offload_dots", "planned"]
+Kind = Literal[
+    "as_it_is",
+    "everything_again",
+    "dots",
+    "dots_no_batch",
+    "names",
+    "offload_names",
+    "offload_dots",
+    "planned",
+    "planned_own_names",
+]
 
-#: Policies that jax has, in the order in which they are tried; those over names only where the program has names.
-STOCK: tuple[Kind, ...] = ("as_it_is", "dots", "dots_no_batch", "names", "offload_names", "offload_dots")
+#: Policies that jax has, in the order in which they are tried, and what a value is that they save (``graph.Node.traits``).
+STOCK: dict[Kind, str] = {
+    "as_it_is": "",
+    "dots": "dots",
+    "dots_no_batch": "dots_no_batch",
+    "names": "names",
+    "offload_names": "names",
+    "offload_dots": "dots_no_batch",
+}
 
-_DOTS = {
+#: Those that are a function of ``jax.checkpoint_policies`` as it is.
+_PLAIN: dict[Kind, str] = {
     "everything_again": "nothing_saveable",
     "dots": "dots_saveable",
     "dots_no_batch": "dots_with_no_batch_dims_saveable",
 }
-_HOST = ("device", "pinned_host")
+_HOST = {"offload_src": "device", "offload_dst": "pinned_host"}
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -26,37 +44,55 @@ class Policy(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()
     """What is saved, or offloaded to the host."""
 
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether what it saves goes to the host."""
+        return self.kind in ("offload_names", "offload_dots")
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the names were chosen here."""
+        return self.kind in ("planned", "planned_own_names")
+
+    @property
+    def is_of_own_names(self) -> bool:
+        """Whether it is over names that the program has by itself."""
+        return self.kind in ("names", "offload_names", "planned_own_names")
+
+    def is_same(self, other: Policy) -> bool:
+        """Whether both compile to the same, as a plan over all names that a program has is jax's own."""
+        return self.text == other.text and (self.kind == "planned") == (other.kind == "planned")
+
     def rule(self) -> Any:
         """The policy as ``jax.checkpoint`` takes it."""
         import jax
 
-        policies = jax.checkpoint_policies
-        if self.kind in _DOTS:
-            return getattr(policies, _DOTS[self.kind])
-        if self.kind == "offload_dots":
-            return policies.offload_dot_with_no_batch_dims(*_HOST)
-        if self.kind == "offload_names":
-            return policies.save_and_offload_only_these_names(
-                names_which_can_be_saved=[],
-                names_which_can_be_offloaded=list(self.names),
-                offload_src=_HOST[0],
-                offload_dst=_HOST[1],
-            )
-        return policies.save_only_these_names(*self.names)
+        if self.kind in _PLAIN:
+            return getattr(jax.checkpoint_policies, _PLAIN[self.kind])
+        function, values, named = self._call()
+        return getattr(jax.checkpoint_policies, function)(*values, **named)
 
     @property
     def text(self) -> str:
         """The policy in jax's words, to paste."""
-        policies = "jax.checkpoint_policies"
         if self.kind == "as_it_is":
             return "None"
-        if self.kind in _DOTS:
-            return f"{policies}.{_DOTS[self.kind]}"
+        if self.kind in _PLAIN:
+            return f"jax.checkpoint_policies.{_PLAIN[self.kind]}"
+        function, values, named = self._call()
+        given = [*map(repr, values), *(f"{name}={value!r}" for name, value in named.items())]
+        return f"jax.checkpoint_policies.{function}({', '.join(given)})"
+
+    def _call(self) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+        """The function of ``jax.checkpoint_policies`` that makes it, and what that is given."""
         if self.kind == "offload_dots":
-            return f"{policies}.offload_dot_with_no_batch_dims{_HOST}"
+            return "offload_dot_with_no_batch_dims", (), _HOST
         if self.kind == "offload_names":
-            return (
-                f"{policies}.save_and_offload_only_these_names(names_which_can_be_saved=[], "
-                f"names_which_can_be_offloaded={list(self.names)}, offload_src={_HOST[0]!r}, offload_dst={_HOST[1]!r})"
-            )
-        return f"{policies}.save_only_these_names({', '.join(map(repr, self.names))})"
+            lists = {"names_which_can_be_saved": [], "names_which_can_be_offloaded": list(self.names)}
+            return "save_and_offload_only_these_names", (), lists | _HOST
+        return "save_only_these_names", self.names, {}
+
+    def maxtext(self, own_names: tuple[str, ...]) -> list[str]:
+        """Lines of MaxText's configuration; ``own_names`` are those that the program has."""
+        chosen = "offload" if self.is_offloaded else "device"
+        return ["remat_policy: custom", *(f"{name}: {chosen if name in self.names else 'remat'}" for name in own_names)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stowplan import files
 from stowplan.backends.jax.policy import Policy
+from stowplan.backends.jax.training import Training
 from stowplan.backends.xla import compiler
 from stowplan.backends.xla.child import Compile, Done, Lower, Preview, Previewed
 from stowplan.backends.xla.compiler import Compiler, not_lowered, record_of
@@ -28,8 +28,6 @@ class Previews:
     ----------
     target
         What is compiled for.
-    name, identity
-        Of the program: results of equal identities and policies are the same.
     folder
         Where results are kept and looked for; a temporary one where None.
     compile_limit
@@ -38,10 +36,8 @@ class Previews:
         Of all.
     """
 
-    def __init__(
-        self, target: Target, name: str, identity: str, folder: str | Path | None, compile_limit: float, deadline: Deadline
-    ):
-        self._target, self._chip, self._name, self._identity = target, xla_chip(target), name, identity
+    def __init__(self, target: Target, folder: str | Path | None, compile_limit: float, deadline: Deadline):
+        self._target, self._chip = target, xla_chip(target)
         self._temporary = tempfile.TemporaryDirectory(prefix="stowplan-jax-") if folder is None else None
         self._folder = Path(self._temporary.name if self._temporary else folder or ".")
         self._compile_limit, self._deadline = compile_limit, deadline
@@ -61,8 +57,10 @@ class Previews:
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def of(self, policy: Policy, make: Callable[[], Workload]) -> Record:
-        """The preview of a policy, kept or made: with bytes of slow memory, or the compiler's message.
+    def of(self, training: Training, policy: Policy) -> Record:
+        """The preview of a program under a policy, kept or made: with bytes of slow memory, or the compiler's message.
+
+        Results of equal identities and policies are the same.
 
         Raises
         ------
@@ -73,18 +71,20 @@ class Previews:
         TimeLimitError
             It took too long.
         """
-        digest = files.digest({"program": self._identity, "policy": policy})
-        store = WorkloadStore(self._folder, self._name, digest)
+        digest = files.digest({"program": training.identity, "policy": policy})
+        store = WorkloadStore(self._folder, training.name, digest)
         kept = store.find(result_key({}, self._versions, self._chip.machine), preview=True)
         if kept is not None:
             return kept.record
         with store.scratch() as scratch:
-            answer = self._asked(Lower(make(), self._chip.topology, self._chip.config), Compile({}, str(scratch)))
+            answer = self._asked(
+                Lower(training.workload(policy), self._chip.topology, self._chip.config), Compile({}, str(scratch))
+            )
             self.made += 1
             if isinstance(answer, Done):
                 self.processor_seconds += answer.processor_seconds
             elif answer.stage in ("place", "import", "trace"):
-                raise not_lowered(answer, self._name, self._chip.machine)
+                raise not_lowered(answer, training.name, self._chip.machine)
             record = record_of(answer, {}, self._versions, self._chip.machine, digest)
             # A process that died may not do so again.
             if not isinstance(answer, Done) and answer.stage == "end":
@@ -94,11 +94,11 @@ class Previews:
     def _asked(self, lower: Lower, asked: Compile) -> Any:
         if self._process is None or not self._process.is_alive:
             self._process = CompilingProcess(
-                compiler.CHILD_COMMAND, self._chip.accelerator, compiler.MEMORY_LIMIT, self._compile_limit, self._name
+                compiler.CHILD_COMMAND, self._chip.accelerator, compiler.MEMORY_LIMIT, self._compile_limit, lower.workload.name
             )
         answer = self._process.ask(Preview(lower, [asked], 1), self._deadline)
         if not isinstance(answer, Previewed):
-            raise CompileError(f"{self._name}: the compiling process ended")
+            raise CompileError(f"{lower.workload.name}: the compiling process ended")
         return answer.answers[0]
 
     def compiled(self, workload: Workload) -> tuple[int, int]:
@@ -116,7 +116,7 @@ class Previews:
             self.compiles += compiling.compiles
             self.processor_seconds += compiling.processor_seconds
         if result.error:
-            raise CompileError(f"{self._name}: {result.error}")
+            raise CompileError(f"{workload.name}: {result.error}")
         return _cycles(result, self._target), result.record.hbm_bytes
 
 

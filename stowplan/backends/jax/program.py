@@ -114,23 +114,26 @@ class Part:
         for number, equation in enumerate(jaxpr.eqns):
             sources = tuple(dict.fromkeys(maker[var] for var in _variables(equation.invars) if var in maker))
             if equation.primitive.name == "name":
-                source = jaxpr.eqns[sources[0]] if sources else equation
-                nodes.append(self._named(equation, source, sources))
+                source = made_by = jaxpr.eqns[sources[0]] if sources else equation
+                before = sources
+                while made_by.primitive.name == "name" and (before := nodes[before[0]].inputs if before else ()):
+                    made_by = jaxpr.eqns[before[0]]
+                nodes.append(self._named(equation, source, sources, made_by))
             else:
-                nodes.append(Node(_seconds(equation, roofline), sources))
+                nodes.append(Node(_seconds(equation, roofline), sources, flops=_flops(equation)))
             maker.update(dict.fromkeys(equation.outvars, number))
         read = dict.fromkeys(var for var in _variables(jaxpr.outvars) if var in maker)
         return Graph(self.times, tuple(nodes), tuple((maker[var], _bytes(var.aval)) for var in read))
 
-    def _named(self, equation: Any, source: Any, sources: tuple[int, ...]) -> Node:
-        """A node for a value that has a name, and for what made it."""
+    def _named(self, equation: Any, source: Any, sources: tuple[int, ...], made_by: Any) -> Node:
+        """A node for a value that has a name, and for what made it, be it by another name."""
         name, shape = equation.params["name"], equation.outvars[0].aval
         traits = [] if name.startswith(f"{self.name}.") else ["names"]
         if source.primitive.name in _PRODUCTS:
             traits.append("dots")
         if source.primitive.name == "dot_general" and not any(source.params["dimension_numbers"][1]):
             traits.append("dots_no_batch")
-        line = f"{shape.str_short()} {source.primitive.name} {source_info_util.summarize(source.source_info)}"
+        line = f"{shape.str_short()} {made_by.primitive.name} {source_info_util.summarize(made_by.source_info)}"
         return Node(0.0, sources, name, _bytes(shape), tuple(traits), line)
 
 

@@ -29,9 +29,13 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     hbm_bytes: int = 0
     """Peak as the compiler says, arguments and results among it; 0 where it was not asked."""
     cycles: int = 0
-    """Cycles of a full compile, scored with care; 0 where there was none."""
+    """Cycles of a full compile, scored with care, and of the host's link; 0 where there was none."""
+    recomputed_flops: int = 0
+    """Floating-point operations of the matrix products that are made again."""
     host_bytes: int = 0
     """What it offloads to the host, one way."""
+    host_seconds: float = 0.0
+    """Of that, to the host and back over its link, beside nothing else. Cycles have it in them."""
     error: str = ""
     """The compiler's message where it refused."""
 
@@ -48,6 +52,10 @@ class FitReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Position of the one that was taken."""
     lines: tuple[str, ...] = ()
     """Where each value that it saves is made: name, shape, operator, file and line."""
+    own_names: tuple[str, ...] = ()
+    """Names that the program has by itself."""
+    frontier: tuple[tuple[int, float, int], ...] = ()
+    """Of greedy plans: peak that is expected; seconds and floating-point operations that are made again."""
     previews: int = 0
     """Those that were made, not found."""
     compiles: int = 0
@@ -72,6 +80,8 @@ class FitReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Lines to paste: where what is saved is made, and the policy for ``jax.checkpoint``; a plan with its names."""
         policy = self.chosen.policy
         lines = [*(f"# {line}" for line in self.lines), f"policy = {policy.text}"]
+        if policy.is_of_own_names:
+            lines += [f"# MaxText: {line}" for line in policy.maxtext(self.own_names)]
         if policy.kind == "planned":
             lines += [
                 "# or, with these names given by stowplan:",
@@ -86,15 +96,20 @@ class FitReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         lines = [
             f"{self.name} on {self.target}: {mib(self.chosen.hbm_bytes)} of {mib(self.limit)} by {self.chosen.policy.kind}",
             f"  made in    {self.seconds:.1f} s ({work})",
-            "             policy                saves  makes again     predicted          peak        cycles",
+            "             policy                 saves  makes again     predicted          peak        cycles",
         ]
         for number, candidate in enumerate(self.candidates):
             cycles = f"{candidate.cycles:,}" if candidate.cycles else "-"
             peak = mib(candidate.hbm_bytes) if candidate.hbm_bytes else "-"
+            sent = (
+                f"  {mib(candidate.host_bytes)} to the host, {1e3 * candidate.host_seconds:.3f} ms"
+                if candidate.host_bytes
+                else ""
+            )
             lines.append(
-                f"          {'*' if number == self.best else ' '}  {candidate.policy.kind:<16}"
+                f"          {'*' if number == self.best else ' '}  {candidate.policy.kind:<17}"
                 f"{mib(candidate.saved_bytes):>11}  {1e3 * candidate.recomputed_seconds:8.3f} ms  "
-                f"{mib(candidate.predicted_bytes):>12}  {peak:>12}  {cycles:>12}"
+                f"{mib(candidate.predicted_bytes):>12}  {peak:>12}  {cycles:>12}{sent}"
             )
             if candidate.error:
                 lines.append(f"             {brief(candidate.error, 100)}")

@@ -110,6 +110,8 @@ class XlaChip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Copies that are under way at once. They share the bandwidth of slow memory."""
     link_bandwidth: BytesPerSecond | None = None
     """Of a link to a neighbouring chip, one way; collectives cost nothing where it is not known."""
+    host_bandwidth: BytesPerSecond = BytesPerSecond(16_000_000_000)
+    """Of the link to the host, one way; assumed where it is not said."""
 
     @property
     def machine(self) -> str:

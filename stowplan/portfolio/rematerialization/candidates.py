@@ -119,7 +119,8 @@ def search(problem: Problem, context: Context) -> None:
     if not structure.ops:
         run.offer([], "given")
         return
-    if structure.ops >= LARGE and _draft(run):
+    # Cuts know of no host.
+    if structure.ops >= LARGE and problem.channel is None and _draft(run):
         return
     # No clock decides in a deterministic run, and those that follow come to plans as good.
     begun = [] if context.options.deterministic else _first_plans(run)

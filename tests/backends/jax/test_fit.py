@@ -11,7 +11,8 @@ import pytest
 
 from stowplan.backends import jax as fitting
 from stowplan.backends.fallback import MemoryLimitError
-from stowplan.errors import UsageError
+from stowplan.backends.xla.process import CompileError
+from stowplan.errors import MissingDependencyError, UsageError
 from stowplan.hardware.targets import load_target
 from tests.patience import HANG
 
@@ -27,6 +28,7 @@ from stowplan.backends.jax import entry
 from stowplan.backends.jax.graph import plan, recomputed
 from stowplan.backends.jax.policy import Policy
 from stowplan.backends.jax.program import Loss, repeated
+from stowplan.backends.jax.training import Training
 from stowplan.backends.xla.store import Record
 
 ROOFLINE = load_target("tpu-v5e").roofline
@@ -143,6 +145,7 @@ class Compiler:
         self.made = self.compiles = 0
         self.processor_seconds = 0.0
         self.asked: list[Policy] = []
+        self.beside: Callable[[Training], int] = lambda training: 64 * MIB
 
     def __enter__(self) -> Compiler:
         return self
@@ -150,13 +153,13 @@ class Compiler:
     def __exit__(self, *_: Any) -> None:
         pass
 
-    def of(self, policy: Policy, make: Any) -> Record:
+    def of(self, training: Training, policy: Policy) -> Record:
         self.made += 1
         self.asked.append(policy)
-        graphs = Loss(scanned, arguments(width=1 << 16)).graphs(ROOFLINE)
+        graphs = training.graphs
         names = {name for graph in graphs for name in graph.named(policy.kind)} | {*policy.names}
         size = recomputed(graphs, names).bytes if policy.kind != "as_it_is" else sum(graph.needed_bytes for graph in graphs)
-        peak = 64 * MIB + int(1.1 * size)
+        peak = self.beside(training) + int(1.1 * size)
         return Record(options={}, versions={}, topology="", workload="", processor_seconds=0, seconds=0, hbm_bytes=peak)
 
     def compiled(self, workload: Any) -> tuple[int, int]:
@@ -169,7 +172,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     made = Compiler()
     monkeypatch.setattr(entry, "Previews", lambda *_: made)
     monkeypatch.setattr(entry, "versions", dict)
-    monkeypatch.setattr(entry._Program, "workload", lambda self, policy: None)
+    monkeypatch.setattr(Training, "workload", lambda self, policy: None)
     return made
 
 
@@ -198,6 +201,58 @@ def test_a_limit_that_cannot_be_met_is_an_error_with_the_least_peak(compiler: Co
     with pytest.raises(MemoryLimitError, match=r"the least of \d has 64 MiB") as error:
         fitting.fit(scanned, arguments(width=1 << 16), "50 MiB")
     assert error.value.least == 64 * MIB
+
+
+def test_offloads_have_the_hosts_link_in_their_cycles(compiler: Compiler) -> None:
+    report = fitting.fit(scanned, arguments(width=1 << 16), "72 MiB", previews=12, compiles=12).report
+    sent = [candidate for candidate in report.candidates if candidate.policy.kind == "offload_names"]
+    assert sent[0].host_seconds == 2 * sent[0].host_bytes / 16e9
+    assert sent[0].cycles > sent[0].host_seconds * 1.5e9
+    assert "to the host and back, 16 GB/s" in " ".join(report.notes)
+    assert not report.chosen.policy.is_offloaded
+
+
+def test_plans_over_own_names(compiler: Compiler) -> None:
+    fitted = fitting.fit(scanned, arguments(width=1 << 16), "70 MiB", compiles=0, own_names=True)
+    names = {name for candidate in fitted.report.candidates for name in candidate.policy.names}
+    assert names == {"inside"}
+    assert "# MaxText: remat_policy: custom\n# MaxText: inside: device" in fitted.policy
+
+
+@pytest.mark.parametrize(("multiple", "size"), [(1, 291), (16, 288)])
+def test_the_largest_size_that_fits(compiler: Compiler, multiple: int, size: int) -> None:
+    asked: list[int] = []
+
+    def make(count: int) -> Any:
+        asked.append(count)
+        return scanned, (*arguments(width=1 << 12)[:1], jax.ShapeDtypeStruct((count, 8), "float32"))
+
+    compiler.beside = lambda training: training.arguments[1].shape[0] << 20
+    found = fitting.fit_largest(make, "291 MiB", start=16, multiple=multiple, compiles=0)
+    assert found.size == size
+    assert found.fitted.report.chosen.hbm_bytes <= 291 * MIB
+    assert len(set(asked)) <= 5
+    with pytest.raises(MemoryLimitError, match=f"found no size within 1 MiB; that of {multiple} has"):
+        fitting.fit_largest(make, "1000 kB", multiple=multiple)
+
+
+def test_a_compile_that_dies_is_an_error_or_a_note(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*_: Any) -> Any:
+        raise CompileError("the compiling process ended")
+
+    monkeypatch.setattr(compiler, "compiled", dies)
+    report = fitting.fit(scanned, arguments(width=1 << 16), "72 MiB").report
+    assert not report.chosen.cycles
+    assert any("the compiling process ended" in note for note in report.notes)
+    monkeypatch.setattr(compiler, "of", dies)
+    with pytest.raises(CompileError, match="the compiling process ended"):
+        fitting.fit(scanned, arguments(width=1 << 16), "72 MiB")
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowplan.backends.fallback.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"stowplan\[xla\]|'xla'|\.\[xla\]"):
+        fitting.fit(scanned, arguments(), "1 GiB")
 
 
 def test_a_step_with_a_marked_loss(compiler: Compiler) -> None:
@@ -232,6 +287,18 @@ def test_bad_input(compiler: Compiler, function: Any, hbm: str, chip: str, says:
     assert error.value.exit_code == 2  # type: ignore[attr-defined]
     assert "\n" not in str(error.value)
     assert not compiler.made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["nnx", "linen"])
+def test_modules_of_flax(compiler: Compiler, kind: str) -> None:
+    pytest.importorskip("flax", reason="needs flax")
+    from examples import fit_flax
+
+    loss, given, _ = getattr(fit_flax, f"make_{kind}")()
+    report = fitting.fit(loss, given, "100 MiB", own_names=True, compiles=0).report
+    assert set(report.own_names) == {"query_proj", "key_proj", "value_proj", "out_proj", "mlpwi", "mlpwo"}
+    assert 0 < report.chosen.hbm_bytes <= 100 * MIB
 
 
 @pytest.mark.slow

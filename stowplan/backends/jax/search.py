@@ -1,0 +1,292 @@
+"""The search for a policy within a limit: plans corrected by previews, jax's own policies, finalists compiled in full."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from stowplan.backends.fallback import MemoryLimitError
+from stowplan.backends.jax.graph import Recomputation, greedy_plans, plan, recomputed
+from stowplan.backends.jax.policy import STOCK, Kind, Policy
+from stowplan.backends.jax.previews import Previews
+from stowplan.backends.jax.report import Candidate, FitReport, mib
+from stowplan.backends.jax.training import Training
+from stowplan.backends.xla.process import CompileError
+from stowplan.deadline import Deadline
+from stowplan.errors import TimeLimitError
+from stowplan.hardware.targets import xla_chip
+
+#: Previews that are left to jax's own policies, where more are allowed.
+_FOR_STOCK = 3
+#: Part of the limit that is not worth another preview.
+_SLACK = 0.02
+#: A policy of jax's is asked for where it is expected to be this much above the limit at most; further off, where previews are
+#: left in the end.
+_NEAR, _FAR = 1.1, 1.5
+#: Budgets that are tried where making everything again is above the limit: parts of its peak. A little that is saved, as what
+#: a softmax divides by, often lowers the peak.
+SMALL = (0.02, 0.05, 0.1, 0.15)
+
+
+class Search:
+    """Candidates, as they come.
+
+    Parameters
+    ----------
+    training
+        What is fitted.
+    compiler
+        What is asked.
+    limit
+        Bytes.
+    previews
+        How many at most.
+    say
+        Called with a line after each preview and compile.
+    own_names
+        Whether plans are over names that the program has by itself.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        compiler: Previews,
+        limit: int,
+        previews: int,
+        say: Callable[[str], None],
+        *,
+        own_names: bool = False,
+    ):
+        self._training, self._compiler, self._limit, self._left, self._say = training, compiler, limit, previews, say
+        self._graphs = training.graphs
+        self._kind: Kind = "planned_own_names" if own_names else "planned"
+        self._planned_graphs = [graph.with_own_names for graph in self._graphs] if own_names else self._graphs
+        self._host_bandwidth = xla_chip(training.target).host_bandwidth
+        self.candidates: list[Candidate] = []
+        self.notes: list[str] = []
+        self._base = 0
+        """Peak of making everything again."""
+        self._beside = 0
+        """What the last plan had beside saved bytes: the next is predicted by it."""
+
+    def run(self, first: Policy | None = None) -> None:
+        """Everything again, then plans and jax's own policies, until the previews are spent; ``first`` before those."""
+        self.start()
+        every = [candidate for kind, trait in STOCK.items() if (candidate := self._stock(kind, trait)) is not None]
+        # Two that save the same bytes and make the same again are one, as dots are where none has batch dimensions.
+        stock = {
+            (candidate.saved_bytes, candidate.recomputed_seconds, candidate.host_bytes): candidate
+            for candidate in reversed(every)
+        }.values()
+        near = sorted((candidate for candidate in stock if candidate.predicted_bytes <= _NEAR * self._limit), key=_order)
+        far = [candidate for candidate in stock if _NEAR < candidate.predicted_bytes / self._limit <= _FAR]
+        try:
+            if first is not None:
+                self._preview(self._candidate(first, recomputed(self._graphs, first.names)))
+            if self._base > self._limit:
+                self._below(near)
+                return
+            whole_program = next((candidate for candidate in near if candidate.policy.kind == "as_it_is"), None)
+            fits = whole_program is not None and self._preview(whole_program).hbm_bytes <= self._limit
+            if not fits or self._training.has_own:
+                self._plans(min(_FOR_STOCK, sum(not candidate.policy.is_offloaded for candidate in near)))
+            for candidate in [*near, *sorted(far, key=lambda candidate: candidate.predicted_bytes)]:
+                self._preview(candidate)
+        except (CompileError, TimeLimitError) as error:
+            if not self._within():
+                raise
+            self.notes.append(str(error))
+
+    def start(self) -> int:
+        """The peak of making everything again, which others are predicted by.
+
+        Raises
+        ------
+        CompileError
+            XLA refused it, or did not say a peak.
+        """
+        first = self._preview(self._candidate(Policy("everything_again")))
+        if first.error:
+            raise CompileError(f"{self._training.name}: {first.error}")
+        if not first.hbm_bytes:
+            raise CompileError(f"{self._training.name}: this libtpu wrote no report of memory, from which the peak is read")
+        self._base = self._beside = first.hbm_bytes
+        return self._base
+
+    def least(self) -> Policy:
+        """Of everything again and small plans the one of the least peak."""
+        self.start()
+        for part in SMALL:
+            self._small(part)
+        return min((seen for seen in self.candidates if seen.hbm_bytes), key=lambda seen: seen.hbm_bytes).policy
+
+    def peak(self, policy: Policy) -> int:
+        """What the compiler says of a policy; 0 where it refuses."""
+        return self._preview(self._candidate(policy, recomputed(self._graphs, policy.names))).hbm_bytes
+
+    def _plans(self, kept_back: int) -> None:
+        """Plans of a budget that follows from the peak of the one before."""
+        budget: float = self._limit - self._beside
+        low, high = 0, math.inf
+        while self._left > kept_back:
+            planned = plan(self._planned_graphs, int(budget))
+            policy = Policy(self._kind, planned.saved)
+            if not planned.saved or any(candidate.policy.is_same(policy) for candidate in self.candidates):
+                return
+            peak = self._preview(self._candidate(policy, planned)).hbm_bytes
+            if not peak:
+                return
+            self._beside = peak - planned.bytes
+            budget = self._limit - self._beside
+            if peak > self._limit:
+                high = min(high, planned.bytes)
+            elif self._limit - peak < _SLACK * self._limit:
+                return
+            else:
+                low = max(low, planned.bytes)
+            if not low < budget < high:
+                budget = (low + high) / 2 if high < math.inf else budget
+
+    def _below(self, near: Sequence[Candidate]) -> None:
+        """Where making everything again is above the limit: peaks are not monotone in what is saved."""
+        for candidate in near:
+            if candidate.policy.is_offloaded or self._training.has_own:
+                self._preview(candidate)
+        for part in SMALL:
+            small = self._small(part)
+            if 0 < small.hbm_bytes <= self._limit:
+                self._beside = small.hbm_bytes - small.saved_bytes
+                self._plans(0)
+                return
+
+    def _small(self, part: float) -> Candidate:
+        """A plan that saves a part of the peak of everything again."""
+        planned = plan(self._planned_graphs, int(part * self._base))
+        return self._preview(self._candidate(Policy(self._kind, planned.saved), planned))
+
+    def _stock(self, kind: Kind, trait: str) -> Candidate | None:
+        """A policy of jax's, which saves values of a trait; None where the program has none."""
+        if kind == "as_it_is":
+            # What the user's own checkpoints save is not known before it is asked for.
+            size = 0 if self._training.has_own else sum(graph.needed_bytes for graph in self._graphs)
+            return self._candidate(Policy(kind), Recomputation(0.0, size, ()))
+        names = tuple(dict.fromkeys(name for graph in self._graphs for name in graph.named(trait)))
+        made = recomputed(self._graphs, names)
+        if not made.saved:
+            return None
+        return self._candidate(Policy(kind, names if trait == "names" else ()), made)
+
+    def _candidate(self, policy: Policy, made: Recomputation | None = None) -> Candidate:
+        made = made or recomputed(self._graphs, ())
+        saved, sent = (0, made.bytes) if policy.is_offloaded else (made.bytes, 0)
+        return Candidate(
+            policy=policy,
+            saved_bytes=saved,
+            recomputed_seconds=made.seconds,
+            recomputed_flops=made.flops,
+            predicted_bytes=(self._beside if policy.is_planned else self._base) + saved if self._base else 0,
+            host_bytes=sent,
+            host_seconds=2 * sent / self._host_bandwidth,
+        )
+
+    def _preview(self, candidate: Candidate) -> Candidate:
+        """The candidate with its peak; without where no preview is left, and as it was where it is there already."""
+        for tried in self.candidates:
+            if tried.policy.is_same(candidate.policy):
+                return tried
+        if self._left <= 0:
+            return candidate
+        self._left -= 1
+        made = self._compiler.of(self._training, candidate.policy)
+        seen = msgspec.structs.replace(candidate, hbm_bytes=made.hbm_bytes, error=made.error)
+        self.candidates.append(seen)
+        self._say(f"{candidate.policy.kind}: {made.error or mib(made.hbm_bytes)} of {mib(self._limit)}")
+        return seen
+
+    def _within(self) -> list[Candidate]:
+        """Those within the limit, least time expected first."""
+        within = (candidate for candidate in self.candidates if 0 < candidate.hbm_bytes <= self._limit and not candidate.error)
+        return sorted(within, key=_order)
+
+    def judge(self, compiles: int) -> None:
+        """Compile those within the limit in full: the best plan, jax's own policies, then other plans, and offloads."""
+        within = self._within()
+        best_plan = next((candidate for candidate in within if candidate.policy.is_planned), None)
+        # Making everything again is expected to be the slowest, and by XLA's estimates it often is not.
+        finalists = sorted(
+            within,
+            key=lambda candidate: (
+                candidate is not best_plan,
+                candidate.policy.is_offloaded,
+                candidate.policy.is_planned,
+                candidate.policy.kind != "everything_again",
+            ),
+        )
+        if len(finalists) < 2:
+            return
+        if len(finalists) > compiles:
+            what = f"{compiles} of them were compiled" if compiles else "none was compiled: what makes least again is taken"
+            self.notes.append(f"{len(finalists)} policies are within the limit, {what}")
+        clock, rate = self._training.target.clock, self._host_bandwidth / 1e9
+        for candidate in finalists[:compiles]:
+            kind = candidate.policy.kind
+            try:
+                cycles, peak = self._compiler.compiled(self._training.workload(candidate.policy))
+            except (CompileError, TimeLimitError) as error:
+                self.notes.append(f"{kind}: {error}")
+                continue
+            if sent := round(candidate.host_seconds * clock):
+                self.notes.append(
+                    f"{kind}: {sent:,} cycles are {mib(candidate.host_bytes)} to the host and back, {rate:g} GB/s"
+                )
+            place = self.candidates.index(candidate)
+            self.candidates[place] = msgspec.structs.replace(
+                candidate, cycles=cycles + sent, hbm_bytes=peak or candidate.hbm_bytes
+            )
+            self._say(f"{kind}: {cycles + sent:,} cycles")
+
+    def report(self, deadline: Deadline) -> FitReport:
+        """The one of fewest cycles within the limit, and all others.
+
+        Raises
+        ------
+        MemoryLimitError
+            None is.
+        """
+        within = self._within()
+        training = self._training
+        if not within:
+            seen = [candidate for candidate in self.candidates if candidate.hbm_bytes]
+            least = min(seen, key=lambda candidate: candidate.hbm_bytes)
+            raise MemoryLimitError(
+                f"{training.name} on {training.target.name}: found no policy within {mib(self._limit)}; the least of "
+                f"{len(seen)} has {mib(least.hbm_bytes)} ({least.policy.kind})",
+                self._limit,
+                least.hbm_bytes,
+                0,
+            )
+        best = min(within, key=lambda candidate: (not candidate.cycles, candidate.cycles, _order(candidate)))
+        nodes = {node.name: node.line for graph in self._graphs for node in graph.nodes if node.name}
+        return FitReport(
+            name=training.name,
+            target=training.target.name,
+            limit=self._limit,
+            candidates=tuple(self.candidates),
+            best=self.candidates.index(best),
+            lines=tuple(f"{name}: {nodes[name]}" for name in best.policy.names),
+            own_names=training.own_names,
+            frontier=tuple(
+                (self._base + saved.bytes, saved.seconds, saved.flops) for saved in greedy_plans(self._planned_graphs)
+            ),
+            previews=self._compiler.made,
+            compiles=self._compiler.compiles,
+            seconds=round(deadline.elapsed, 3),
+            processor_seconds=round(self._compiler.processor_seconds, 3),
+            notes=tuple(self.notes),
+        )
+
+
+def _order(candidate: Candidate) -> tuple[float, int]:
+    return candidate.recomputed_seconds + candidate.host_seconds, candidate.saved_bytes

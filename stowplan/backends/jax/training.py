@@ -1,0 +1,123 @@
+"""What is fitted: a loss with its gradient, or a step whose loss is marked, traced; and how it is compiled with a policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stowplan.backends.jax.losses import losses_of, marked, with_policy
+from stowplan.backends.jax.policy import Policy
+from stowplan.backends.jax.report import mib
+from stowplan.backends.xla.process import CompileError
+from stowplan.backends.xla.sharding import partition_of
+from stowplan.backends.xla.workload import Workload, of_function, shapes_of
+from stowplan.errors import StowplanError, UsageError
+from stowplan.hardware.targets import Target
+
+
+class Training:
+    """A traced training step, and the graphs of its parts.
+
+    Parameters
+    ----------
+    loss_or_step, arguments, argnums, donated
+        As :func:`stowplan.backends.jax.fit` takes them.
+    target
+        What it is compiled for.
+    limit
+        Bytes; those of the arguments alone are below it.
+
+    Raises
+    ------
+    UsageError
+        A function without a backward pass, or arguments above the limit.
+    CompileError
+        A function that does not trace.
+    """
+
+    def __init__(
+        self,
+        loss_or_step: Callable[..., Any],
+        arguments: Sequence[Any],
+        argnums: int | Sequence[int],
+        donated: Sequence[int],
+        target: Target,
+        limit: int,
+    ):
+        import jax
+
+        from stowplan.backends.jax.program import Loss, has_checkpoints, text_of
+
+        self.function = loss_or_step.loss if isinstance(loss_or_step, marked) else loss_or_step
+        self.name = getattr(self.function, "__name__", "function")
+        self.arguments, self.donated, self.target = tuple(arguments), tuple(donated), target
+        fixed = _argument_bytes(arguments)
+        if fixed > limit:
+            raise UsageError(
+                f"{self.name}: found a limit of {mib(limit)}, expected more than the arguments alone have, {mib(fixed)}"
+            )
+        try:
+            losses = losses_of(self.function, self.arguments)
+            self._argnums = None if losses else argnums if isinstance(argnums, int) else tuple(argnums)
+            if not losses:
+                self._check_loss(jax.eval_shape(self.function, *self.arguments))
+                losses = [Loss(self.function, self.arguments)]
+            self.graphs = [graph for loss in losses for graph in loss.graphs(target.roofline)]
+            traced = jax.make_jaxpr(self.with_policy(Policy("as_it_is")))(*self.arguments)
+        except StowplanError:
+            raise
+        except Exception as error:
+            raise CompileError(f"{self.name}: cannot trace the function: {type(error).__name__}: {error}") from error
+        shapes, mesh = shapes_of(self.arguments)
+        self.identity = f"{text_of(traced)} {shapes} {mesh} {self.donated}"
+        self.has_own = has_checkpoints(traced)
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """Names that the program gives by itself."""
+        return tuple(dict.fromkeys(name for graph in self.graphs for name in graph.named("names")))
+
+    def _check_loss(self, result: Any) -> None:
+        import jax
+        import jax.numpy as jnp
+
+        leaves = jax.tree.leaves(result)
+        if len(leaves) != 1 or leaves[0].shape or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
+            returned = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves[:4]) or "nothing"
+            raise UsageError(
+                f"{self.name}: found a function without a backward pass, which returns {returned}; expected a loss, one float, "
+                "or a step that calls its loss by stowplan.backends.jax.marked"
+            )
+
+    def with_policy(self, policy: Policy) -> Callable[..., Any]:
+        """What is compiled."""
+        planned, argnums = with_policy(self.function, policy), self._argnums
+        if argnums is None:
+            return planned
+
+        def differentiated(*arguments: Any) -> Any:
+            import jax
+
+            return jax.value_and_grad(planned, argnums, allow_int=True)(*arguments)
+
+        return differentiated
+
+    def workload(self, policy: Policy) -> Workload:
+        """The same for another process."""
+        return of_function(self.with_policy(policy), *self.arguments, donated=self.donated, name=self.name)
+
+
+def _argument_bytes(arguments: Sequence[Any]) -> int:
+    """Bytes of the arguments on one device, without what layouts add."""
+    import jax
+
+    total = 0
+    for leaf in jax.tree.leaves(tuple(arguments)):
+        if not hasattr(leaf, "dtype"):
+            continue
+        partition, mesh = partition_of(leaf)
+        sizes = dict(zip(mesh.names, mesh.sizes, strict=True)) if mesh else {}
+        parts = math.prod(sizes.get(axis, 1) for axes in partition or () for axis in axes)
+        total += math.prod(leaf.shape) * getattr(leaf.dtype, "itemsize", 0) // parts
+    return total
