@@ -13,8 +13,10 @@ from stowplan.version import VERSION
 
 if TYPE_CHECKING:
     from stowplan.frontends.read import read as read
+    from stowplan.kernel.result import Progress as Progress
+    from stowplan.kernel.result import Result as Result
+    from stowplan.kernel.solve import solve as solve
     from stowplan.portfolio.keep_close.earlier_plan import KeepClose as KeepClose
-    from stowplan.portfolio.solve import solve as solve
 
 __version__ = VERSION
 
@@ -22,6 +24,8 @@ __all__ = [
     "InputError",
     "KeepClose",
     "MissingDependencyError",
+    "Progress",
+    "Result",
     "StowplanError",
     "UsageError",
     "VerificationError",
@@ -31,6 +35,11 @@ __all__ = [
 
 __getattr__ = lazy_names(
     __name__,
-    {"frontends.read": ["read"], "portfolio.keep_close.earlier_plan": ["KeepClose"], "portfolio.solve": ["solve"]},
+    {
+        "frontends.read": ["read"],
+        "portfolio.keep_close.earlier_plan": ["KeepClose"],
+        "kernel.result": ["Progress", "Result"],
+        "kernel.solve": ["solve"],
+    },
 )
 __dir__ = listed(globals())

@@ -1,6 +1,6 @@
 """The kinds of problem there are, and where each is declared. Those of other packages are found by an entry point.
 
-A kind is one object, a :class:`stowplan.portfolio.kind.Kind`, imported when a problem, a plan or a file of it turns up.
+A kind is one object, a :class:`stowplan.kernel.kind.Kind`, imported when a problem, a plan or a file of it turns up.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class BaseKind:
     name: str
     """As in the formats of its files: ``stowplan.NAME.problem`` and ``stowplan.NAME.plan``."""
     problem: type[Any]
-    """Class of its problems, a :class:`stowplan.models.document.ProblemDocument`."""
+    """Class of its problems, a :class:`stowplan.kernel.document.ProblemDocument`."""
     plan: type[Any]
-    """Class of its plans, a :class:`stowplan.models.document.PlanDocument`."""
+    """Class of its plans, a :class:`stowplan.kernel.document.PlanDocument`."""
     unit: Unit = PS
     """Of objectives and bounds."""
     read_plan: Callable[[str | Path, Any], Any] | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stowplan.units import PS
 
 if TYPE_CHECKING:
-    from stowplan.result import Result
+    from stowplan.kernel.result import Result
 
 
 def summary(result: Result) -> str:

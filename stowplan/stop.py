@@ -1,6 +1,6 @@
 """When to stop solving, beside the time limit and a proof: criteria for :func:`stowplan.solve`, alone or combined.
 
-A criterion is any function of a :class:`stowplan.result.Progress` that says whether to stop; the usual ones are here:
+A criterion is any function of a :class:`stowplan.Progress` that says whether to stop; the usual ones are here:
 
     stowplan.solve(problem, stop=any_of(Target(1_048_576), NoImprovement(5.0)))
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stowplan.arguments import number, whole
-from stowplan.result import Progress, is_within
+from stowplan.kernel.result import Progress, is_within
 
 Criterion = Callable[[Progress], bool]
 """Asked several times a second, from the thread that called :func:`stowplan.solve`: what it raises ends the run."""

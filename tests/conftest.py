@@ -38,7 +38,7 @@ settings.load_profile("reproducible")
 @pytest.fixture(autouse=True)
 def no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deterministic runs of tests end by their work, however slow the machine."""
-    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "CEILING", 1000.0)
+    monkeypatch.setattr(importlib.import_module("stowplan.kernel.solve"), "CEILING", 1000.0)
 
 
 @pytest.fixture(scope="session")

@@ -109,11 +109,11 @@ def test_commands_of_make_and_modules_are_there(page: Path) -> None:
 def test_the_check_sees_stale_names() -> None:
     assert not stale("stowplan/kinds.py")
     assert not stale("models/<kind>/problem.py")
-    assert not stale("result.py::Result")
+    assert not stale("kernel/result.py::Result")
     for name in (
         "stowplan/kindes.py",
         "models/<kind>/problems.py",
-        "result.py::Resultat",
+        "kernel/result.py::Resultat",
         "stowplan.kindes.of_problem",
         "context.remains_to_be_seen()",
         "NoSuchFormat",
@@ -173,8 +173,8 @@ def test_a_heuristic_changes_two_files(tmp_path: Path) -> None:
 def test_a_flag_of_searches_changes_three_files(tmp_path: Path) -> None:
     seed = '    seed: Annotated[int, _flag("N", '
     changes = {
-        "portfolio/context.py": [(seed, f'    patience: Annotated[int, _flag("N", "How long to wait.")] = 7\n{seed}')],
-        "portfolio/solve.py": [("    seed: int = 0,\n", "    seed: int = 0,\n    patience: int = 7,\n")],
+        "kernel/context.py": [(seed, f'    patience: Annotated[int, _flag("N", "How long to wait.")] = 7\n{seed}')],
+        "kernel/solve.py": [("    seed: int = 0,\n", "    seed: int = 0,\n    patience: int = 7,\n")],
         "portfolio/batch/records.py": [("    seed: int = 0\n", "    seed: int = 0\n    patience: int = 7\n")],
     }
     copy = changed_copy(tmp_path, changes)

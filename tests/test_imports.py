@@ -29,7 +29,7 @@ FLOORS = {
             ["transforms"],
             ["frontends"],
             ["learned_guidance"],
-            ["portfolio"],
+            ["portfolio", "kernel"],
             ["backends"],
             ["cli", "report"],
             ["__main__"],
@@ -40,11 +40,14 @@ FLOORS = {
 }
 
 
+#: Modules of the kernel that all packages build upon: what problems, plans and results are. They stand on the ground floor.
+GROUND = {("kernel", "document"), ("kernel", "result"), ("kernel", "verification")}
+
 #: Who names a place on a floor above: what is drawn, and where kinds are declared. It is imported when somebody asks for it.
 DOORS = {
     ("kinds", "portfolio"),
-    ("models.document", "report"),
-    ("result", "report"),
+    ("kernel.document", "report"),
+    ("kernel.result", "report"),
 }
 
 #: Tables of places, each with modules in it that import the table: commands, formats, environments, what builds kernels.
@@ -52,8 +55,8 @@ TABLES = {"cli.app", "frontends.formats", "learned_guidance.environments", "comp
 
 
 def package_of(parts: tuple[str, ...]) -> str:
-    """Package of a module below ``stowplan``, "" for the package's own ``__init__``."""
-    return parts[0] if parts else ""
+    """Package of a module below ``stowplan``, "" for the package's own ``__init__``; the name of one on the ground floor."""
+    return ".".join(parts) if parts in GROUND else parts[0] if parts else ""
 
 
 def floor(name: str) -> int:
@@ -61,8 +64,9 @@ def floor(name: str) -> int:
     return 1 + max(FLOORS.values()) if not name else FLOORS.get(name, 0)
 
 
-def is_module(name: str) -> bool:
-    return (ROOT / name).is_dir() or (ROOT / f"{name}.py").exists()
+def is_module(*parts: str) -> bool:
+    path = ROOT.joinpath(*parts)
+    return path.is_dir() or path.with_suffix(".py").exists()
 
 
 def imported(path: Path, parts: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
@@ -76,7 +80,7 @@ def imported(path: Path, parts: tuple[str, ...]) -> list[tuple[int, tuple[str, .
             start = ("stowplan", *package[: len(package) - node.level + 1]) if node.level else ()
             module = (*start, *(node.module.split(".") if node.module else ()))
             # "from stowplan import files" names a module only in its list; any other name comes from the package itself.
-            names = [alias.name for alias in node.names if module == ("stowplan",) and is_module(alias.name)]
+            names = [alias.name for alias in node.names if module[0] == "stowplan" and is_module(*module[1:], alias.name)]
             found += [(node.lineno, (*module, name)) for name in names] or [(node.lineno, module)]
     return [(line, module[1:]) for line, module in found if module[0] == "stowplan"]
 
@@ -303,13 +307,13 @@ def test_the_check_sees_circles(tmp_path: Path) -> None:
 def test_the_check_sees_all_kinds_of_import(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(
-        "import stowplan.cli\nfrom stowplan import files\nfrom stowplan.portfolio.run import x\n"
+        "import stowplan.cli\nfrom stowplan import files\nfrom stowplan.kernel import x\n"
         "def f():\n    from ..models import y\n    from . import z\nimport numpy\n"
     )
     assert imported(path, ("hardware", "module")) == [
         (1, ("cli",)),
         (2, ("files",)),
-        (3, ("portfolio", "run")),
+        (3, ("kernel",)),
         (5, ("models",)),
         (6, ("hardware",)),
     ]
@@ -322,7 +326,7 @@ def test_verifier_stands_alone() -> None:
         path = ROOT / "models" / "memory_mapping" / f"{name}.py"
         for line, target in imported(path, ("models", "memory_mapping", name)):
             is_own = target[:2] == ("models", "memory_mapping") and target[2] in allowed
-            is_shape = target in [("models",), ("models", "verification")]
+            is_shape = target == ("kernel", "verification")
             assert is_own or is_shape or target == ("errors",), f"{path}:{line} imports {target}"
 
 
@@ -362,7 +366,7 @@ def test_a_kind_is_loaded_when_it_is_asked_for() -> None:
     loaded = run_python(f"{listed} print(*sys.modules)").split()
     assert not {"torch", "ortools", "numba", "highspy", "scipy", "joblib"} & set(loaded)
     example = EXAMPLES / "buffers.csv"
-    solved = f"import sys, stowplan; from stowplan.portfolio.kind import kind_of; kind_of(stowplan.read({str(example)!r}));"
+    solved = f"import sys, stowplan; from stowplan.kernel.kind import kind_of; kind_of(stowplan.read({str(example)!r}));"
     others = run_python(f"{solved} print(*sys.modules)").split()
     assert "stowplan.portfolio.packing.kind" in others
     kinds = {

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from stowplan.errors import InputError
-from stowplan.portfolio.kind import kind as kind_named
+from stowplan.kernel.kind import kind as kind_named
 from tests.models.bank_mapping import cases as bank_cases
 from tests.models.banked_packing import cases as banked_cases
 from tests.models.memory_mapping import cases as mapping_cases

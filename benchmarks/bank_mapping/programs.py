@@ -27,12 +27,12 @@ from stowplan.frontends.affine import PRECISIONS, Builder, read_graph
 from stowplan.hardware.affine.program import Copy, Program
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import load_target
+from stowplan.kernel.solve import solve
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
-from stowplan.portfolio.solve import solve
 from stowplan.transforms.eliminate import Report, eliminate
 
 

@@ -37,9 +37,9 @@ import stowplan
 from benchmarks.lib.places import EXAMPLES
 from benchmarks.lib.tables import table
 from stowplan import files
-from stowplan.portfolio.context import Options, Report
-from stowplan.portfolio.kind import check, kind_of
-from stowplan.portfolio.run.messages import CandidateId, Job, News, WorkerContext
+from stowplan.kernel.context import Options, Report
+from stowplan.kernel.kind import check, kind_of
+from stowplan.kernel.messages import CandidateId, Job, News, WorkerContext
 
 #: A small instance of every kind, with its target.
 SMALL = (

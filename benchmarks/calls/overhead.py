@@ -21,19 +21,18 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stowplan.portfolio.run.started import Started
-
 import stowplan
 from benchmarks.lib.alone import Alone
 from benchmarks.lib.places import EXAMPLES
 from benchmarks.lib.processor import seconds_of
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import check, kind_of
-from stowplan.portfolio.run import run as portfolio_run
-from stowplan.portfolio.run.messages import Job
-from stowplan.portfolio.run.worker_pool import WorkerPool
-from stowplan.portfolio.run.worker_process import ProcessTurn
-from stowplan.result import Progress, Result
+from stowplan.kernel import run as portfolio_run
+from stowplan.kernel.context import Options
+from stowplan.kernel.kind import check, kind_of
+from stowplan.kernel.messages import Job
+from stowplan.kernel.result import Progress, Result
+from stowplan.kernel.started import Started
+from stowplan.kernel.worker_pool import WorkerPool
+from stowplan.kernel.worker_process import ProcessTurn
 
 #: Instances of several kinds, with their targets: those of the examples that are not closed at once.
 INSTANCES = (

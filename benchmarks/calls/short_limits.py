@@ -80,7 +80,7 @@ def warm_calls(paths: list[Path], ways: list[str], limits: list[float], seed: in
     import msgspec
 
     import stowplan
-    from stowplan.portfolio.kind import kind_of
+    from stowplan.kernel.kind import kind_of
 
     is_warm = False
     # Small ones need no workers.

@@ -38,10 +38,10 @@ from stowplan.frontends.arena import arena_problem
 from stowplan.frontends.arena.tflite_file import ALIGNMENT
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
+from stowplan.kernel.context import Options
 from stowplan.log import collecting_unmodelled
 from stowplan.models.operator_order.problem import Problem as OrderProblem
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.context import Options
 
 LIST = Path(__file__).with_name("models.toml")
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from benchmarks.lib.alone import Alone
+from stowplan.kernel.context import Options
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import candidates, guided
 from stowplan.portfolio.memory_mapping.learned import GUIDE
 

@@ -24,15 +24,7 @@ from benchmarks.lib.tables import table
 PACKAGE = ROOT / "stowplan"
 
 #: Protocols of problems and plans, verification, kinds and candidates, options and context, the run, its workers, the result.
-KERNEL = (
-    "models/document.py",
-    "models/verification.py",
-    "portfolio/context.py",
-    "portfolio/kind.py",
-    "portfolio/run",
-    "portfolio/solve.py",
-    "result.py",
-)
+KERNEL = "kernel"
 
 _NO_CODE = {
     tokenize.COMMENT,
@@ -64,8 +56,8 @@ def count(folder: Path) -> dict[PurePath, int]:
 
 def kernel(folder: Path) -> dict[PurePath, int]:
     """All lines of each file of the kernel, by its path in the package."""
-    every = [path for name in KERNEL for path in (sorted((folder / name).glob("*.py")) or [folder / name])]
-    return {path.relative_to(folder): len(path.read_text(encoding="utf-8").splitlines()) for path in every}
+    files = sorted((folder / KERNEL).glob("*.py"))
+    return {path.relative_to(folder): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
 
 
 def packages(files: dict[PurePath, int], split: int, depth: int = 0) -> list[tuple[str, int, int]]:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.kind import check, kind_of
 from stowplan.models.hint import Hint
-from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import check, kind_of
 
 
 class Alone(Context):

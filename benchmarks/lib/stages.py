@@ -28,11 +28,11 @@ _HERE = "stowplan.portfolio.memory_mapping"
 STAGES = {
     "stowplan.frontends.read": {"open_input": "read", "open_with": "read"},
     "stowplan.files": {"decode": "conversion"},
-    "stowplan.portfolio.run.state": {"check": "verification"},
-    "stowplan.portfolio.run.outcome": {"result_of": "result"},
-    "stowplan.portfolio.run.worker_process": {"WorkerProcess.__init__": "start of workers"},
-    "stowplan.portfolio.run.worker_pool": {"WorkerPool.take_messages": "waiting", "WorkerPool.close": "end of workers"},
-    "stowplan.portfolio.kind": {"Candidate.load": "imports"},
+    "stowplan.kernel.state": {"check": "verification"},
+    "stowplan.kernel.outcome": {"result_of": "result"},
+    "stowplan.kernel.worker_process": {"WorkerProcess.__init__": "start of workers"},
+    "stowplan.kernel.worker_pool": {"WorkerPool.take_messages": "waiting", "WorkerPool.close": "end of workers"},
+    "stowplan.kernel.kind": {"Candidate.load": "imports"},
     f"{_HERE}.arrays": {"build": "conversion"},
     f"{_HERE}.candidates": {
         "export_plan": "conversion",

@@ -28,13 +28,13 @@ import stowplan
 from benchmarks.guidance.guides import shuffled
 from benchmarks.lib.alone import Alone
 from benchmarks.lib.tables import table
+from stowplan.kernel.context import Options
+from stowplan.kernel.kind import kind_of
 from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
 from stowplan.models.modulo_scheduling.plan import describe_objective
 from stowplan.models.modulo_scheduling.problem import Problem as LoopBody
 from stowplan.models.tier_placement.problem import Problem as Network
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import kind_of
 
 HEAD = ("later version", "steps known again", "baseline", "no hint", "shuffled", "hint", "full", "of the result", "share")
 

@@ -26,10 +26,10 @@ from benchmarks.guidance.guides import HARD, SHARED, shuffled
 from benchmarks.lib.alone import Alone
 from benchmarks.lib.memory_mapping.constructions import best_guided
 from benchmarks.lib.tables import table
+from stowplan.kernel.context import Options
 from stowplan.learned_guidance.memory_mapping.guide.guide import learned_hint
 from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import arrays
 from stowplan.portfolio.memory_mapping import lns as search
 from stowplan.portfolio.memory_mapping.convert import export_plan

@@ -20,7 +20,7 @@ from benchmarks.lib.memory_mapping.speedup_table import as_text, read_batches, r
 from stowplan.cli.batch import xla_folders
 from stowplan.cli.options import settings_of
 from stowplan.errors import StowplanError, UsageError
-from stowplan.portfolio.context import FAMILIES, Options
+from stowplan.kernel.context import FAMILIES, Options
 
 #: What names the baseline of each result's own kind.
 PROD = "prod"

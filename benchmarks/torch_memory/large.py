@@ -32,9 +32,9 @@ from benchmarks.torch_memory.limits import lines
 from benchmarks.torch_memory.models import Decoder, GptBlock, LlamaBlock, RmsNorm, Vit
 from stowplan.backends.torch.partition import prepared
 from stowplan.backends.torch.reader import Reading, read
+from stowplan.kernel.solve import solve
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.portfolio.rematerialization.greedy import simulate
-from stowplan.portfolio.solve import solve
 
 MODELS = "llama4,llama16,llama32,gpt24,gpt48,vit24,vit48,t5-24,moe16,moe32,llama80"
 

@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.lib.tables import table
 from benchmarks.torch_memory.limits import joint
+from stowplan.kernel.context import Context, Options
 from stowplan.models.rematerialization.bounds import load_bound
-from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.rematerialization import candidates
 from stowplan.portfolio.rematerialization.peaks import POLICIES
 

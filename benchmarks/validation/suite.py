@@ -19,9 +19,9 @@ from benchmarks.lib.places import ROOT
 from benchmarks.lib.tables import table, write_into
 from benchmarks.validation.problems import PROBLEMS, write
 from stowplan import files
+from stowplan.kernel.kind import kind
 from stowplan.portfolio.batch.records import Settings
 from stowplan.portfolio.batch.task import find_inputs
-from stowplan.portfolio.kind import kind
 from stowplan.portfolio.validation.adapter import Policies
 from stowplan.portfolio.validation.decisions import Decision
 from stowplan.portfolio.validation.records import ProblemReport, Summary, Validation, summarize

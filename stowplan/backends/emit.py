@@ -15,8 +15,8 @@ from typing import Any
 
 from stowplan import files
 from stowplan.errors import UsageError
+from stowplan.kernel.kind import kind_of, registered
 from stowplan.models.offset_table import OffsetTable
-from stowplan.portfolio.kind import kind_of, registered
 
 
 def table_of(problem: Any, plan: Any) -> OffsetTable:

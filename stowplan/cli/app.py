@@ -10,8 +10,8 @@ from typer.core import TyperCommand
 
 from stowplan import __version__, kinds
 from stowplan.frontends.options import OPTIONS
+from stowplan.kernel.context import SEARCH_OPTIONS
 from stowplan.options import ALL_INPUTS, GRAPHS, SEARCH
-from stowplan.portfolio.context import SEARCH_OPTIONS
 
 
 def _print_version(asked: bool) -> None:

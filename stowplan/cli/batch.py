@@ -18,7 +18,7 @@ from stowplan.cli.output import as_gap, as_quantity, as_ratio, render, say, say_
 from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
-from stowplan.portfolio.context import SEARCH_OPTIONS, Options
+from stowplan.kernel.context import SEARCH_OPTIONS, Options
 
 if TYPE_CHECKING:
     from stowplan.portfolio.batch.records import Record

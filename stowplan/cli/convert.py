@@ -11,8 +11,8 @@ from stowplan.cli.output import note, open_noting, telling
 from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import OPTIONS, ReadOptions
+from stowplan.kernel.context import Options
 from stowplan.options import PROGRAMS
-from stowplan.portfolio.context import Options
 
 #: Options of inputs that are compiled programs.
 OF_PROGRAMS = tuple(name for name, option in OPTIONS.items() if option.heading == PROGRAMS or name in ("target", "capacity"))
@@ -29,7 +29,7 @@ def convert_command(
     options: ReadOptions,
 ) -> None:
     """Turn an input and a target into a problem file."""
-    from stowplan.portfolio.kind import kind_of
+    from stowplan.kernel.kind import kind_of
 
     check_outputs((output,), inputs=(source, *options.files))
     problem = open_noting(source, options)

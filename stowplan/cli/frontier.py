@@ -18,7 +18,7 @@ from stowplan.cli.outputs import check_outputs, check_picture
 from stowplan.deadline import read_within
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
-from stowplan.portfolio.context import SEARCH_OPTIONS, Options
+from stowplan.kernel.context import SEARCH_OPTIONS, Options
 
 if TYPE_CHECKING:
     from stowplan.models.rematerialization.plan import Plan

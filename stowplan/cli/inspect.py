@@ -56,8 +56,8 @@ def verify_command(
     wanted.check(inputs=(problem, plan, *options.files))
     loaded, given, assumed = open_both(problem, plan, options)
     wanted.check_problem(loaded, problem)
-    from stowplan.portfolio.kind import check as check_plan
-    from stowplan.portfolio.kind import kind_of
+    from stowplan.kernel.kind import check as check_plan
+    from stowplan.kernel.kind import kind_of
 
     kind = kind_of(loaded)
     check = check_plan(kind, loaded, given)
@@ -149,7 +149,7 @@ def show_command(
 
 def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assumed: str | None) -> None:
     """Raise where a plan cannot be shown for a problem: the error names the file, and a target not named that may be why."""
-    from stowplan.portfolio.kind import describe_plan, kind_of
+    from stowplan.kernel.kind import describe_plan, kind_of
 
     kind = kind_of(problem)
     if not isinstance(plan, kind.plan):

@@ -1,6 +1,6 @@
 """Options of commands: those that several share, ``--set``, and flags that are settings now.
 
-Those of inputs are declared in :mod:`stowplan.frontends.options`, those of searches in :mod:`stowplan.portfolio.context`. A
+Those of inputs are declared in :mod:`stowplan.frontends.options`, those of searches in :mod:`stowplan.kernel.context`. A
 command declares its own by annotating a parameter: with :func:`option` for a flag, with :class:`~stowplan.options.Option` for a
 setting.
 """
@@ -19,8 +19,8 @@ import typer
 from stowplan import arguments
 from stowplan.errors import UsageError
 from stowplan.frontends.options import OPTIONS, ReadOptions, spelt_all
+from stowplan.kernel.context import SEARCH_OPTIONS, Options
 from stowplan.options import Option, declared
-from stowplan.portfolio.context import SEARCH_OPTIONS, Options
 
 if TYPE_CHECKING:
     from stowplan.portfolio.batch.records import Settings

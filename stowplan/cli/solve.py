@@ -20,8 +20,8 @@ from stowplan.deadline import limit_after, read_within
 from stowplan.errors import UsageError
 from stowplan.frontends.formats import Opened
 from stowplan.frontends.options import ReadOptions
-from stowplan.portfolio.context import SEARCH_OPTIONS, Options
-from stowplan.result import Result
+from stowplan.kernel.context import SEARCH_OPTIONS, Options
+from stowplan.kernel.result import Result
 from stowplan.units import Unit
 
 
@@ -118,7 +118,7 @@ class _Asked(NamedTuple):
 
     @property
     def unit(self) -> Unit:
-        from stowplan.portfolio.kind import kind_of
+        from stowplan.kernel.kind import kind_of
 
         return kind_of(self.problem).unit
 
@@ -202,8 +202,8 @@ class _Given:
 
 def _solved(asked: _Asked, search: Options, drawing: float, **others: Any) -> Result:
     """The result, with what reading warned of; ``drawing`` are seconds of the limit that are for pictures."""
+    from stowplan.kernel.solve import solve
     from stowplan.portfolio.given import XLA
-    from stowplan.portfolio.solve import solve
 
     given = msgspec.structs.asdict(search)
     given["baseline"] = search.baseline or (XLA if XLA in asked.plans else None)
@@ -235,8 +235,8 @@ LARGE_FILE = 12_000
 
 def _load_ahead(source: Path) -> None:
     """Have a worker load what neighbourhoods of a large program need, while it is read."""
-    from stowplan.portfolio.run.messages import CandidateId
-    from stowplan.portfolio.run.warm_workers import workers
+    from stowplan.kernel.messages import CandidateId
+    from stowplan.kernel.warm_workers import workers
 
     if source.name.endswith(".hlo.txt.gz") and source.is_file() and source.stat().st_size >= LARGE_FILE:
         workers().prepare(CandidateId.of("memory_mapping", "lns"))

@@ -16,7 +16,7 @@ from stowplan.cli.output import note, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
-from stowplan.portfolio.context import Options
+from stowplan.kernel.context import Options
 
 if TYPE_CHECKING:
     from stowplan.backends.tflm.planning import Planned, Summary
@@ -193,7 +193,7 @@ def _draw(planned: Planned, png: Path | None, report: Path | None) -> None:
 
         draw(planned.problem, [("plan", planned.plan), *beside], png)
     if report is not None:
-        from stowplan.portfolio.solve import solve
+        from stowplan.kernel.solve import solve
         from stowplan.report.html import write_report
 
         # The plan is there: nothing more is looked for than what the report has beside it.

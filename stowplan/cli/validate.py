@@ -15,7 +15,7 @@ from stowplan.cli.options import SHARED, Quiet, Report, Suites, Targets, option,
 from stowplan.cli.output import NONE, as_gap, as_quantity, note, render, say, say_json, telling
 from stowplan.cli.outputs import check_outputs
 from stowplan.frontends.options import ReadOptions
-from stowplan.portfolio.context import Options
+from stowplan.kernel.context import Options
 
 if TYPE_CHECKING:
     from stowplan.backends.xla.score import CompiledCycles
@@ -51,9 +51,9 @@ def validate_command(
     problem, all of that together. The exit code is 0 where all were validated, else the highest of theirs.
     """
     check_outputs((output, report), inputs=(*suites, *(policies or ())))
+    from stowplan.kernel.kind import kind
     from stowplan.portfolio.batch.records import CANCELLED
     from stowplan.portfolio.batch.task import find_inputs
-    from stowplan.portfolio.kind import kind
     from stowplan.portfolio.validation.adapter import Policies
     from stowplan.portfolio.validation.records import Validation, summarize
     from stowplan.portfolio.validation.suite import EXACT_CANDIDATES, validate

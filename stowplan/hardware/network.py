@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from stowplan.errors import InputError
-from stowplan.models.document import expect
+from stowplan.models.checks import expect
 
 Precision = Literal["int8", "fp16"]
 

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 
 from stowplan.errors import InputError
-from stowplan.models.document import Document
+from stowplan.kernel.document import Document
 
 P = TypeVar("P", bound=Document)
 M = TypeVar("M")

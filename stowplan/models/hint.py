@@ -23,7 +23,7 @@ import numpy as np
 
 from stowplan import kinds
 from stowplan.errors import InputError, UsageError, brief
-from stowplan.models.document import Document, PlanDocument, ProblemDocument
+from stowplan.kernel.document import Document, PlanDocument, ProblemDocument
 
 FORMAT = "stowplan.hint"
 VERSION = 1

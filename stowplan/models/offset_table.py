@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from stowplan import files
-from stowplan.models.document import Document, PlanDocument, ProblemDocument
+from stowplan.kernel.document import Document, PlanDocument, ProblemDocument
 
 
 class Arena(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

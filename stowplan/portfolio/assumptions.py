@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from stowplan.frontends.options import OPTIONS, spelt
-from stowplan.portfolio.kind import Kind
-from stowplan.result import Assumption
+from stowplan.kernel.kind import Kind
+from stowplan.kernel.result import Assumption
 
 #: Values of a rule that are named, of those that many things in a problem have.
 MOST_VALUES = 4

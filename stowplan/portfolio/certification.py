@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stowplan.kernel.result import Result
 from stowplan.log import LOGGER
-from stowplan.result import Result
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.run.state import RunState
+    from stowplan.kernel.state import RunState
 
 #: Part of the time limit that is set aside for a certificate, at least so many seconds, and the most where solving ends early.
 SHARE, LEAST, MOST_SHARE = 0.05, 0.02, 0.2

@@ -15,12 +15,12 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError, UsageError, brief
 from stowplan.frontends.read import read_plan
+from stowplan.kernel.kind import Candidate, Kind, check, describe_plan, kind_of
+from stowplan.kernel.result import CandidateReport
+from stowplan.kernel.state import Start
 from stowplan.log import cut
 from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
-from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
-from stowplan.portfolio.run.state import Start
-from stowplan.result import CandidateReport
 
 #: Names the production baseline: the compiler's own plan where it is at hand, else what the kind compares with.
 PRODUCTION = "prod"

@@ -26,10 +26,10 @@ from stowplan.certificates.certificate import Certificate
 from stowplan.deadline import Deadline
 from stowplan.errors import StowplanError, UsageError
 from stowplan.files import digest, try_lock
+from stowplan.kernel.call import Call
+from stowplan.kernel.kind import Kind, check
+from stowplan.kernel.result import Progress, Result
 from stowplan.log import LOGGER
-from stowplan.portfolio.kind import Kind, check
-from stowplan.portfolio.run.call import Call
-from stowplan.result import Progress, Result
 from stowplan.version import versions
 
 T = TypeVar("T")

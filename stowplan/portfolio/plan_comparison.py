@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from stowplan.errors import InputError
+from stowplan.kernel.kind import Kind, check, describe_plan, kind_of
 from stowplan.models.decisions import Part
-from stowplan.portfolio.kind import Kind, check, describe_plan, kind_of
 
 
 class PlanComparison(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.kind import Candidate
 from stowplan.models.outcome import Outcome
-from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate
 
 #: The candidate of small problems that comes before all others, as the pre-solvers of algorithm portfolios do (Xu et al. 2008,
 #: SATzilla), in a thread of the calling process. Where it proves its plan the others are not started: a process takes longer to

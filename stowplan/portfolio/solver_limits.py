@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypedDict
 
-from stowplan.portfolio.context import Context
+from stowplan.kernel.context import Context
 
 
 class SolverLimits(TypedDict):

@@ -9,14 +9,14 @@ from html import escape
 import msgspec
 
 from stowplan.errors import StowplanError
+from stowplan.kernel.document import Document
+from stowplan.kernel.result import Result
 from stowplan.log import cut
-from stowplan.models.document import Document
 from stowplan.report.figures import svg_file
 from stowplan.report.page import table, warnings_box
 from stowplan.report.paper import lay_out
 from stowplan.report.presenter import Presenter, presenter_for
 from stowplan.report.text import format_values
-from stowplan.result import Result
 from stowplan.result_text import certified, format_gap
 
 #: Candidates in a table, at most.

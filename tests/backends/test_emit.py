@@ -16,13 +16,13 @@ import pytest
 from stowplan.backends import emit as emission
 from stowplan.backends.emit import FORMATS, emit, table_of, write
 from stowplan.errors import UsageError
+from stowplan.kernel.kind import kind
 from stowplan.models.memory_mapping import plan as mapping
 from stowplan.models.offset_table import OffsetTable
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.tier_placement import plan as placement
 from stowplan.models.tier_placement import problem as network
-from stowplan.portfolio.kind import kind
 from tests.portfolio.fakes import ladder_plan, ladder_problem
 
 

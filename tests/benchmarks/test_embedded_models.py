@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.embedded import models
 from benchmarks.embedded.models import Model, Package, Row, UnreachableError
+from stowplan.kernel.context import Options
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
-from stowplan.portfolio.context import Options
 from tests.paths import ROOT
 
 BRANCHES = ROOT / "examples" / "data" / "branches.tflite"

@@ -10,8 +10,8 @@ import pytest
 import benchmarks.calls.overhead
 import stowplan
 from benchmarks.lib.processor import seconds_of
-from stowplan.portfolio.run import run
-from stowplan.portfolio.run.worker_pool import WorkerPool
+from stowplan.kernel import run
+from stowplan.kernel.worker_pool import WorkerPool
 from tests.paths import EXAMPLES
 from tests.patience import HANG
 

@@ -308,7 +308,7 @@ def test_outputs_are_looked_at_before_anything_is_solved(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("solved before the outputs were looked at")
 
-    monkeypatch.setattr("stowplan.portfolio.solve.solve", refuse)
+    monkeypatch.setattr("stowplan.kernel.solve.solve", refuse)
     monkeypatch.setattr("stowplan.frontends.read.open_input", refuse)
     (tmp_path / "file").write_text("")
     for option in ("-o", "--report", "--png"):

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 import stowplan
+from stowplan.kernel.kind import registered
 from stowplan.models.packing.plan import Plan as PackingPlan
-from stowplan.portfolio.kind import registered
 from tests.cli.conftest import ALEXNET, Cli, Solved, cli, error_line
 
 __all__ = ["cli"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import stowplan
+from stowplan.kernel.kind import kind_of
 from stowplan.models.packing.plan import Plan as PackingPlan
-from stowplan.portfolio.kind import kind_of
 from tests.cli.conftest import ALEXNET, BRIEF, Cli, cli, error_line
 from tests.paths import EXAMPLES
 

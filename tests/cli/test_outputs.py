@@ -28,7 +28,7 @@ def unsolved(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("read before the outputs were looked at")
 
-    for name in ("stowplan.portfolio.solve.solve", "stowplan.frontends.read.open_input", "stowplan.frontends.read.read"):
+    for name in ("stowplan.kernel.solve.solve", "stowplan.frontends.read.open_input", "stowplan.frontends.read.read"):
         monkeypatch.setattr(name, refuse)
 
 

@@ -75,7 +75,7 @@ def refuse_to_solve(monkeypatch: pytest.MonkeyPatch) -> None:
     def solve(*arguments: Any, **options: Any) -> None:
         raise AssertionError("time was spent on a plan")
 
-    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "solve", solve)
+    monkeypatch.setattr(importlib.import_module("stowplan.kernel.solve"), "solve", solve)
 
 
 @pytest.mark.parametrize("words", KINDS, indirect=True)

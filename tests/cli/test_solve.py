@@ -12,12 +12,12 @@ import pytest
 import stowplan
 from stowplan.cli import solve
 from stowplan.frontends.read import read_plan
+from stowplan.kernel.messages import CandidateId
+from stowplan.kernel.warm_workers import WarmWorkers
 from stowplan.models.memory_mapping.hint import counts, hint, of_plan
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
-from stowplan.portfolio.run.messages import CandidateId
-from stowplan.portfolio.run.warm_workers import WarmWorkers
 from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, error_line
 from tests.paths import DATA
 from tests.patience import HANG

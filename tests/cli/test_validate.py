@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stowplan.cli import validate as command
-from stowplan.portfolio.context import Options
+from stowplan.kernel.context import Options
 from stowplan.portfolio.validation import adapter as policies
 from stowplan.portfolio.validation import suite
 from stowplan.portfolio.validation.records import Validation

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stowplan
+from stowplan.kernel.kind import kind_of
 from stowplan.models.banked_packing.plan import Plan as BankedPlan
 from stowplan.models.decisions import Part, field_by_field
 from stowplan.models.hint import longest_ascending
@@ -17,7 +18,6 @@ from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.modulo_scheduling.plan import Plan as Schedule
 from stowplan.models.operator_order.plan import Plan as Order
 from stowplan.models.tier_placement.plan import Plan as MemoryMap
-from stowplan.portfolio.kind import kind_of
 from tests.paths import EXAMPLES
 from tests.portfolio.fakes import ladder_problem
 from tests.toys.sums.plan import Plan as SumsPlan

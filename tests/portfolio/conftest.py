@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stowplan import kinds
-from stowplan.result import Result
+from stowplan.kernel.result import Result
 from tests.patience import HANG
 from tests.portfolio.fakes import fake_kind, ladder_problem
 
@@ -35,7 +35,7 @@ OF_EACH_KIND = {
 @pytest.fixture
 def solve_fakes(monkeypatch: pytest.MonkeyPatch) -> SolveFakes:
     """``solve`` of the ladder with the named fakes; ``kind`` holds changes to the kind."""
-    module = importlib.import_module("stowplan.portfolio.solve")
+    module = importlib.import_module("stowplan.kernel.solve")
 
     def run(*names: str, kind: dict[str, Any] | None = None, **options: Any) -> Result:
         # As it was before, after the test.

@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 
 from stowplan import kinds
+from stowplan.kernel.kind import Candidate, Kind
+from stowplan.kernel.messages import WorkerContext
 from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.plan import Plan, Residency
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
-from stowplan.portfolio.kind import Candidate, Kind
 from stowplan.portfolio.memory_mapping.kind import KIND
-from stowplan.portfolio.run.messages import WorkerContext
 from tests.patience import FOREVER
 
 #: Four tensors, each read once, of which three fit; a use saves 9 ps of 10.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stowplan.kernel.context import Context, Options
 from stowplan.models.hint import Hint
-from stowplan.portfolio.context import Context, Options
 
 
 class Recorder(Context):

@@ -15,13 +15,13 @@ from stowplan import kinds
 from stowplan.frontends.dfg.graph import decode_json
 from stowplan.frontends.dfg.lower import lower
 from stowplan.hardware.se.machines import load_machine, streaming_engine
+from stowplan.kernel.kind import kind, kind_of
+from stowplan.kernel.result import Assumption
 from stowplan.models.banked_packing import problem as banked
 from stowplan.models.packing import problem as packing
 from stowplan.models.rematerialization import problem as remat
 from stowplan.models.tier_placement import problem as tiers
 from stowplan.portfolio.assumptions import assumptions
-from stowplan.portfolio.kind import kind, kind_of
-from stowplan.result import Assumption
 from tests.models.modulo_scheduling import cases as loops
 from tests.portfolio.test_checks import PROBLEMS
 

@@ -11,11 +11,11 @@ import pytest
 
 import stowplan
 from stowplan import kinds
-from stowplan.models.verification import Verification
+from stowplan.kernel.kind import Candidate, kind
+from stowplan.kernel.result import Result
+from stowplan.kernel.verification import Verification
 from stowplan.portfolio.keep_close.reverting import cost_limit
-from stowplan.portfolio.kind import Candidate, kind
 from stowplan.portfolio.memory_mapping import candidates
-from stowplan.result import Result
 from tests.paths import EXAMPLES
 from tests.portfolio import fakes
 from tests.portfolio.conftest import AMPLE, OF_EACH_KIND, SolveFakes
@@ -49,7 +49,7 @@ def solve_with_nothing_else(monkeypatch: pytest.MonkeyPatch, name: str, baseline
         function=lambda name: fakes.does_nothing if name == idle.name else own.function(name),
         initial=lambda problem: {key: plan for key, plan in own.initial(problem).items() if key == baseline},
     )
-    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "kind_of", lambda problem: weak)
+    monkeypatch.setattr(importlib.import_module("stowplan.kernel.solve"), "kind_of", lambda problem: weak)
     file, target = OF_EACH_KIND[name]
     problem = stowplan.read(EXAMPLES / file, target=target)
     return stowplan.solve(problem, **{"time_limit": AMPLE, "candidates": "heuristic", "baseline": baseline, **options})

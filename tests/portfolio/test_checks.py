@@ -14,8 +14,8 @@ import pytest
 import stowplan
 from stowplan import kinds
 from stowplan.errors import UsageError
-from stowplan.models.verification import Verification
-from stowplan.portfolio.kind import check, describe_plan, kind
+from stowplan.kernel.kind import check, describe_plan, kind
+from stowplan.kernel.verification import Verification
 from tests.models.bank_mapping import cases as banks
 from tests.models.banked_packing import cases as banked
 from tests.models.memory_mapping import cases as programs

@@ -19,8 +19,8 @@ import pytest
 import stowplan
 from stowplan import kinds
 from stowplan.deadline import Deadline
-from stowplan.portfolio.run.run import stages
-from stowplan.result import Progress
+from stowplan.kernel.result import Progress
+from stowplan.kernel.run import stages
 from tests.models.memory_mapping.cases import random_problem
 from tests.paths import EXAMPLES, ROOT
 from tests.patience import no_hang
@@ -131,7 +131,7 @@ def test_all_come_to_their_end_without_a_proof(solve_fakes: SolveFakes) -> None:
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_proof_ends_the_run(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     """One that would go on for ever stands after the best, so that its plans are not waited for."""
-    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "CEILING", 20.0)
+    monkeypatch.setattr(importlib.import_module("stowplan.kernel.solve"), "CEILING", 20.0)
     with no_hang():
         result = solve_fakes("solves", "proves", "sleeps", deterministic=True, workers=workers, time_limit=0.5)
     assert (result.status, result.stop_reason, result.warnings) == ("optimal", "optimal", ())
@@ -161,7 +161,7 @@ def test_plans_take_the_time_they_need_and_proofs_what_is_left(solve_fakes: Solv
 
 @pytest.mark.slow
 def test_a_candidate_that_hangs_is_ended_and_told_of(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "CEILING", 10.0)
+    monkeypatch.setattr(importlib.import_module("stowplan.kernel.solve"), "CEILING", 10.0)
     with no_hang():
         result = solve_fakes("sleeps", deterministic=True, time_limit=0.5)
     # What it had found is a matter of load.
@@ -193,7 +193,7 @@ def test_a_run_without_time_has_the_plan_of_its_last_whole_stage(
         if progress.objective == ALL_SLOW - 18:
             deadlines[0]._end = 0.0
 
-    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "Deadline", Ending)
+    monkeypatch.setattr(importlib.import_module("stowplan.kernel.solve"), "Deadline", Ending)
     with no_hang():
         cut = solve_fakes("goes_by_work", deterministic=True, work_limit=0.5, on_progress=end)
     assert (cut.objective, cut.stop_reason, cut.history[-1].objective) == (ALL_SLOW - 9, "time_limit", ALL_SLOW - 9)

@@ -11,12 +11,12 @@ import pytest
 
 import stowplan
 from stowplan import kinds
+from stowplan.kernel.warm_workers import workers
 from stowplan.models.operator_order.problem import Op, Tensor
 from stowplan.models.operator_order.problem import Problem as OrderProblem
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.problem import Buffer
 from stowplan.models.packing.problem import Problem as PackingProblem
-from stowplan.portfolio.run.warm_workers import workers
 from tests.models.bank_mapping import cases as bank_mapping
 from tests.models.banked_packing import cases as banked_packing
 from tests.models.memory_mapping import cases as memory_mapping

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowplan import files, kinds
+from stowplan.kernel.kind import Kind, check, kind
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
-from stowplan.portfolio.kind import Kind, check, kind
 from tests.models.bank_mapping import cases as banks
 from tests.models.banked_packing import cases as banked
 from tests.models.memory_mapping import cases as programs

@@ -7,9 +7,9 @@ import inspect
 import pytest
 
 import stowplan
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import kind
-from stowplan.portfolio.run.messages import CandidateId
+from stowplan.kernel.context import Options
+from stowplan.kernel.kind import kind
+from stowplan.kernel.messages import CandidateId
 from tests.paths import EXAMPLES
 from tests.portfolio.conftest import OF_EACH_KIND
 

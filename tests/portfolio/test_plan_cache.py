@@ -263,7 +263,7 @@ def test_those_not_used_for_longest_go_first(solve_fakes: SolveFakes, tmp_path: 
 CHILD = """
 import importlib, sys
 from tests.portfolio.fakes import fake_kind, ladder_problem
-module = importlib.import_module("stowplan.portfolio.solve")
+module = importlib.import_module("stowplan.kernel.solve")
 fakes = fake_kind(*sys.argv[4:])
 module.kind_of = lambda problem: fakes
 exec(sys.argv[1])

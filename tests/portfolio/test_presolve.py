@@ -9,9 +9,9 @@ import sys
 import pytest
 
 import stowplan
+from stowplan.kernel.context import Options
+from stowplan.kernel.kind import kind_of
 from stowplan.portfolio import presolve
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import kind_of
 from tests.paths import EXAMPLES
 from tests.patience import HANG
 
@@ -34,7 +34,7 @@ import json, sys
 sys.modules |= {name: None for name in ("numba", "scipy", "highspy", "torch")}
 import stowplan
 from stowplan.portfolio import presolve
-from stowplan.portfolio.run import warm_workers
+from stowplan.kernel import warm_workers
 
 # However slow the machine is.
 presolve.PRESOLVE_SECONDS = 1e3

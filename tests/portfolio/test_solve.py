@@ -17,13 +17,13 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError, UsageError
+from stowplan.kernel.result import Result, Status, StopReason
 from stowplan.models.memory_mapping import plan as plans
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.batch.records import Settings
 from stowplan.portfolio.batch.run import run_batch
 from stowplan.portfolio.memory_mapping.kind import KIND
-from stowplan.result import Result, Status, StopReason
 from tests.models.memory_mapping.cases import random_plan, random_problem
 from tests.paths import EXAMPLES
 from tests.portfolio.conftest import AMPLE, SolveFakes
@@ -167,7 +167,7 @@ def test_real_candidates_bear_a_problem_with_nothing_to_decide(what: str, monkey
     problem = _empty(steps=() if what == "empty" else ladder_problem().steps[:1])
     if what == "no reads":
         problem = msgspec.structs.replace(problem, tensors=ladder_problem().tensors)
-    module = importlib.import_module("stowplan.portfolio.solve")
+    module = importlib.import_module("stowplan.kernel.solve")
     monkeypatch.setattr(module, "kind_of", lambda problem: replace(KIND, bound=lambda problem: -1))
     check_contract(problem, stowplan.solve(problem, time_limit=60))
 

@@ -8,8 +8,8 @@ import pytest
 
 import stowplan
 from stowplan.errors import UsageError
+from stowplan.kernel.result import Progress
 from stowplan.portfolio.plan_cache import PlanCache
-from stowplan.result import Progress
 from stowplan.stop import Criterion, FirstPlan, MaxSeconds, NoImprovement, Target, WithinGap, all_of, any_of
 from tests.paths import EXAMPLES
 from tests.portfolio.conftest import SolveFakes

@@ -11,9 +11,9 @@ import pytest
 
 import stowplan
 from stowplan import kinds
-from stowplan.portfolio.kind import check, kind_of
+from stowplan.kernel.kind import check, kind_of
+from stowplan.kernel.result import CandidateReport, HistoryEntry, Provenance, Result
 from stowplan.report.html import render_report
-from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result
 from tests.paths import EXAMPLES
 from tests.portfolio.recorder import Recorder
 from tests.portfolio.test_deterministic import OF_EACH_KIND

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import stowplan
 from stowplan.errors import InputError, UsageError
+from stowplan.kernel.kind import kind_of
 from stowplan.models.packing.csv_files import parse
 from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
-from stowplan.portfolio.kind import kind_of
 from stowplan.report import packing
 from stowplan.report.boxes import assign_colours
 from stowplan.report.packing import axis_top, build_layout, heading, layouts_section, plots

@@ -13,9 +13,9 @@ import pytest
 
 from stowplan import kinds
 from stowplan.errors import InputError, UsageError
+from stowplan.kernel.kind import kind as named
 from stowplan.models.packing.plan import Plan as Packing
 from stowplan.models.packing.problem import Problem as PackingProblem
-from stowplan.portfolio.kind import kind as named
 from stowplan.report.html import render_report
 from stowplan.report.presenter import Presenter, check_picture, draw, merge_equal, presenter_for, presenter_of
 from stowplan.units import Unit
@@ -51,7 +51,7 @@ def test_every_kind_has_a_presenter_of_its_own() -> None:
 
 def test_presenters_are_loaded_when_they_are_asked_for() -> None:
     code = (
-        "import sys; from stowplan import kinds; from stowplan.portfolio.kind import kind;"
+        "import sys; from stowplan import kinds; from stowplan.kernel.kind import kind;"
         "[kind(each.name) for each in kinds.registered()];"
         "print([name for name in sys.modules if name.startswith('stowplan.report')])"
     )

@@ -19,12 +19,12 @@ from stowplan.backends.executorch.planning import NEEDED, complaint
 from stowplan.backends.fallback import UnsupportedError, reason, require, warn
 from stowplan.backends.search import SearchOptions, solve_with
 from stowplan.errors import InputError, UsageError
+from stowplan.kernel.context import Options
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.banked_packing.verify import verify
 from stowplan.models.packing import problem as packing
 from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 
 #: Cost of a byte in a bank over that in the one before, where costs are not given.

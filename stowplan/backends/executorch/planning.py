@@ -15,10 +15,10 @@ from stowplan.backends.executorch.arenas import Arena
 from stowplan.backends.executorch.control_flow import Graph, assign, flatten, is_program, read
 from stowplan.backends.fallback import UnsupportedError, reason, require, warn
 from stowplan.backends.search import SearchOptions, solve_with
+from stowplan.kernel.context import Options
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 
 #: What is asked of :func:`~stowplan.backends.fallback.require`.

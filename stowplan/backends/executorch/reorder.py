@@ -24,8 +24,8 @@ from stowplan.frontends.torch_program import (
     storage_key,
     tensors_of,
 )
+from stowplan.kernel.context import Options
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
-from stowplan.portfolio.context import Options
 
 #: Bytes that executorch aligns tensors to.
 ALIGNMENT = 16

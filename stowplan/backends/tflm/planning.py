@@ -31,11 +31,11 @@ from stowplan.frontends.arena.tflite_file import (
     read_tflite,
     scopes,
 )
+from stowplan.kernel.context import Options
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.overlaps import loads, shared_bytes
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Overlap, Problem
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing import arrays
 from stowplan.portfolio.packing.orders import PEAK
 from stowplan.portfolio.packing.search import HeuristicSearch

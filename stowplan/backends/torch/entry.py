@@ -14,7 +14,7 @@ from stowplan.arguments import flag, show, size, whole
 from stowplan.backends.fallback import UnsupportedError, require, warn
 from stowplan.backends.torch.devices import device
 from stowplan.errors import UsageError
-from stowplan.portfolio.context import Options
+from stowplan.kernel.context import Options
 
 if TYPE_CHECKING:
     from stowplan.backends.torch.partition import Partitioner

@@ -10,9 +10,9 @@ from typing import Any, Unpack
 from stowplan.backends.fallback import require
 from stowplan.backends.search import OrderReport, SearchOptions, ordered
 from stowplan.backends.torch.entry import NEEDED
+from stowplan.kernel.context import Options
 from stowplan.log import LOGGER
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
-from stowplan.portfolio.context import Options
 
 
 class _Order:

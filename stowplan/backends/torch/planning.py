@@ -12,16 +12,16 @@ from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.torch import costs, stock
 from stowplan.backends.torch.reader import Counted, Prices, Reading
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND
+from stowplan.kernel.context import FAMILIES
+from stowplan.kernel.solve import solve
 from stowplan.log import LOGGER
 from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import live_bytes, verify
-from stowplan.portfolio.context import FAMILIES
 from stowplan.portfolio.rematerialization import peaks
 from stowplan.portfolio.rematerialization.insertion import Insertion
-from stowplan.portfolio.solve import solve
 
 #: Part of the time left for torch's plans at lower budgets.
 STOCK_SHARE = 0.3

@@ -16,6 +16,7 @@ import msgspec
 from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.torch.planning import LEAST_LEFT, LEAST_SHARE, Choice, Chooser, GraphReport
 from stowplan.backends.torch.rooms import Rooms, Taken, taken, weighted, within
+from stowplan.kernel.solve import solve
 from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
@@ -23,7 +24,6 @@ from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization import peaks
 from stowplan.portfolio.rematerialization.greedy import simulate
-from stowplan.portfolio.solve import solve
 
 #: Parts of the time for a plan that saves little, and for each node of the search.
 FRUGAL_SHARE, NODE_SHARE = 0.15, 0.08

@@ -16,9 +16,9 @@ from stowplan.backends.xla.score import with_freedoms
 from stowplan.backends.xla.steer import OVERLAP_OPTION, SLICES_OPTION, Steer
 from stowplan.hardware.costs import make_problem
 from stowplan.hardware.targets import SteerName
+from stowplan.kernel.solve import solve
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.solve import solve
 
 #: Seconds that a plan may take; the heuristics' plan is within a percent by then, and a compile takes longer.
 PLAN_SECONDS = 6.0

@@ -14,7 +14,7 @@ from stowplan import files, kinds
 from stowplan.certificates import checker
 from stowplan.certificates.certificate import Certificate
 from stowplan.certificates.checker.reading import LARGEST, MalformedError, UnprovenError, digest, parse
-from stowplan.models.document import Document
+from stowplan.kernel.document import Document
 
 Proof = dict[str, Any]
 
@@ -31,7 +31,7 @@ class Wish:
     plan: Any = None
     """The best plan known."""
     evidence: Sequence[bytes] = ()
-    """What candidates said of their bounds (:meth:`stowplan.portfolio.context.Context.evidence`), the latest last."""
+    """What candidates said of their bounds (:meth:`stowplan.kernel.context.Context.evidence`), the latest last."""
     end: float = float("inf")
     """Moment of ``time.monotonic()`` until which to look for better proofs."""
     should_stop: Callable[[], bool] = bool

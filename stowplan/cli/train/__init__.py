@@ -147,7 +147,7 @@ class Training(ABC, Generic[T]):
 
     def learn_from_own(self, trainer: T, index: int, limit: float, deadline: Deadline) -> None:
         """Find a plan of the problem of this index within so many seconds, and learn from it."""
-        from stowplan.portfolio.solve import solve
+        from stowplan.kernel.solve import solve
 
         problem, cancel = trainer.problems[index], deadline.cancelled
         plan = solve(problem, time_limit=limit, candidates=self.CANDIDATES, seed=self.seed or 0, cancel=cancel).plan

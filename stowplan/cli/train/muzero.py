@@ -89,9 +89,9 @@ class _Training(Training["Trainer"]):
 
     def learn_from_own(self, trainer: Trainer, index: int, limit: float, deadline: Deadline) -> None:
         """Find a plan, improve it by local search, and learn from the game that it is."""
+        from stowplan.kernel.solve import solve
         from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
         from stowplan.learned_guidance.memory_mapping.game.programs import as_played
-        from stowplan.portfolio.solve import solve
 
         game, seed = trainer.programs[index].game, self.seed or 0
         played = as_played(trainer.programs[index].problem)

@@ -15,7 +15,7 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError, naming
 from stowplan.hardware.network import Layer, Network, Operation
-from stowplan.models.document import expect
+from stowplan.models.checks import expect
 
 FORMAT = "stowplan.layers"
 VERSION = 1

@@ -12,7 +12,7 @@ from stowplan import files
 from stowplan.errors import InputError, naming
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import Target
-from stowplan.models.document import expect
+from stowplan.models.checks import expect
 from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Table
 
 FORMAT = "stowplan.measurements"

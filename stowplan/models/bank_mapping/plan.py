@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from stowplan.kernel.document import PlanDocument
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import PlanDocument
 
 
 class BankCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,8 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import ProblemDocument, expect, expect_unique
+from stowplan.kernel.document import ProblemDocument
+from stowplan.models.checks import expect, expect_unique
 
 if TYPE_CHECKING:
     from stowplan.models.bank_mapping.plan import Plan  # noqa: F401

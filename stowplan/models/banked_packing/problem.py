@@ -16,7 +16,8 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import ProblemDocument, expect, expect_range, expect_unique
+from stowplan.kernel.document import ProblemDocument
+from stowplan.models.checks import expect, expect_range, expect_unique
 from stowplan.models.packing.bounds import live_sets
 from stowplan.models.packing.problem import SizedLife
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import ProblemDocument
+from stowplan.kernel.document import ProblemDocument
 
 if TYPE_CHECKING:
     from stowplan.models.memory_mapping.plan import Plan  # noqa: F401

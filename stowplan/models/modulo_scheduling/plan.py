@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from stowplan.kernel.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import PlanDocument
 from stowplan.models.modulo_scheduling.problem import Problem
 
 #: An objective is the initiation interval times this, plus the makespan: in decimal, 4000019 is an II of 4 and 19 clocks.

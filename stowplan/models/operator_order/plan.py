@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stowplan.kernel.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import PlanDocument
 from stowplan.models.hint import longest_ascending
 from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 from stowplan.models.operator_order.problem import Problem

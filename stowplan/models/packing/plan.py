@@ -8,8 +8,8 @@ from pathlib import Path
 
 from stowplan import files
 from stowplan.errors import UsageError
+from stowplan.kernel.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import PlanDocument
 from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 from stowplan.models.packing.problem import Buffer, Problem
 

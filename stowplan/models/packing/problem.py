@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import ProblemDocument, expect, expect_unique
+from stowplan.kernel.document import ProblemDocument
+from stowplan.models.checks import expect, expect_unique
 
 if TYPE_CHECKING:
     from stowplan.models.packing.plan import Plan  # noqa: F401

@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from stowplan.kernel.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import PlanDocument
 from stowplan.models.rematerialization.problem import Problem
 
 Action = Literal["send", "wait", "fetch"]

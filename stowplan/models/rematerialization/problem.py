@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stowplan import files
-from stowplan.models.document import ProblemDocument, expect
+from stowplan.kernel.document import ProblemDocument
+from stowplan.models.checks import expect
 from stowplan.models.operator_order import problem as operator_order
 
 if TYPE_CHECKING:

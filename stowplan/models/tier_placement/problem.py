@@ -14,7 +14,8 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import ProblemDocument, expect, expect_range, expect_unique
+from stowplan.kernel.document import ProblemDocument
+from stowplan.models.checks import expect, expect_range, expect_unique
 
 if TYPE_CHECKING:
     from stowplan.models.tier_placement.plan import Plan  # noqa: F401

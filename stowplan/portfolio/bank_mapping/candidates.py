@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stowplan.kernel.context import Context
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.portfolio.bank_mapping import choose
-from stowplan.portfolio.context import Context
 from stowplan.portfolio.presolve import tell_proof
 from stowplan.portfolio.solver_limits import reporting
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.kind import Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.bank_mapping.plan import DECISIONS, Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import objective_bound
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
-from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
 from stowplan.units import BYTES
 
 #: Up to so many operators nothing is worth a process of its own.

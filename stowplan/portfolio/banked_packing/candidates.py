@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from stowplan.kernel.context import Context
 from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem, find_overload
 from stowplan.models.outcome import Outcome
@@ -15,7 +16,6 @@ from stowplan.models.packing import problem as packing
 from stowplan.models.packing.bounds import find_overload as find_bank_overload
 from stowplan.models.packing.plan import Plan as Packing
 from stowplan.portfolio.banked_packing import greedy
-from stowplan.portfolio.context import Context
 from stowplan.portfolio.packing.quick import quick_plan
 from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds
 from stowplan.portfolio.solver_limits import reporting, solver_limits

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.kind import Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.banked_packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.banked_packing.problem import Problem, find_overload, floor
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import greedy
-from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.units import Unit
 

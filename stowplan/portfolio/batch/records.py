@@ -16,8 +16,8 @@ from stowplan import files
 from stowplan.arguments import show
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.frontends.options import ReadOptions, SharedOptions
-from stowplan.models.document import Document
-from stowplan.portfolio.context import FAMILIES, Options
+from stowplan.kernel.context import FAMILIES, Options
+from stowplan.kernel.document import Document
 
 FORMAT = "stowplan.batch.result"
 VERSION = 1

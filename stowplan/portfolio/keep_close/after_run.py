@@ -10,14 +10,14 @@ import msgspec
 
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
+from stowplan.kernel.context import Options
+from stowplan.kernel.kind import Kind, check
+from stowplan.kernel.result import Result
+from stowplan.kernel.state import Best, RunState, Start
+from stowplan.kernel.verification import Verification
 from stowplan.log import LOGGER
-from stowplan.models.verification import Verification
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.keep_close.earlier_plan import EARLIER, SHARE, Budget, KeepClose, changes_of, given, of_this_problem
 from stowplan.portfolio.keep_close.reverting import AcceptedPlan, RevertingSearch, cost_limit
-from stowplan.portfolio.kind import Kind, check
-from stowplan.portfolio.run.state import Best, RunState, Start
-from stowplan.result import Result
 
 #: What provenance calls plans that were brought closer.
 SOURCE = "keep_close"

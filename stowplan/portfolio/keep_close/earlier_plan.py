@@ -19,9 +19,9 @@ from stowplan.arguments import number
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.read import read_plan
+from stowplan.kernel.context import Options
+from stowplan.kernel.kind import Kind, check, describe_plan, kind_of
 from stowplan.models.decisions import COMMON
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Kind, check, describe_plan, kind_of
 
 #: Name of the earlier plan among the plans at hand.
 EARLIER = "earlier"

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stowplan.models.verification import Verification
+from stowplan.kernel.kind import Kind, check
+from stowplan.kernel.verification import Verification
 from stowplan.portfolio.keep_close.earlier_plan import Budget, Counts, PlanChanges
-from stowplan.portfolio.kind import Kind, check
 
 #: Pairs of sets of decisions that are tried where none can be reverted alone.
 MOST_PAIRS = 3000

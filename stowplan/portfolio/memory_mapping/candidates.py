@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Iterator
 
+from stowplan.kernel.context import Context
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.context import Context
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
 from stowplan.portfolio.memory_mapping.guided import (

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.errors import InputError
+from stowplan.kernel.context import Context, Options
 from stowplan.models.hint import TRUST, Hint
 from stowplan.models.memory_mapping.hint import FAST, KEEP, PLACE
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
 from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.heuristics import (

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from stowplan.hardware.simulator import simulate
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.kind import Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.memory_mapping.plan import DECISIONS, Plan, offset_table
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.pace import COMPLETE_MODEL_USES, is_large
 from stowplan.portfolio.memory_mapping.priced import first_bounds

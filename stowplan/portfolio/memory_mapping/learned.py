@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.kind import Candidate
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource
 
 if TYPE_CHECKING:

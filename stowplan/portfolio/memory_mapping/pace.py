@@ -7,8 +7,8 @@ takes its place.
 
 from __future__ import annotations
 
+from stowplan.kernel.context import Options
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.context import Options
 
 #: The complete model is tried up to this many uses; beyond it proves nothing in minutes.
 COMPLETE_MODEL_USES = 400

@@ -118,7 +118,7 @@ class FastOrSlow:
         return Completion(outcome.plan.objective, outcome.bound)
 
     def _portfolio(self, problem: Problem, hint: Plan, effort: Effort) -> Completion:
-        from stowplan.portfolio.solve import solve
+        from stowplan.kernel.solve import solve
 
         result = solve(
             problem,

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.kind import Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.operator_order.bounds import load_bound
 from stowplan.models.operator_order.plan import DECISIONS, Plan, offset_table
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import verify
-from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.orders import BASELINES, alone
 from stowplan.portfolio.presolve import PRESOLVER, in_caller

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from stowplan.kernel.context import Context
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import Structure, build, needed_first, stable_order
-from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order.arena import Lives
 
 Stop = Callable[[], bool]

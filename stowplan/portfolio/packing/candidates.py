@@ -18,11 +18,11 @@ import numpy as np
 
 from stowplan.certificates.checker.packing import search as prove
 from stowplan.certificates.checker.reading import LOOKS, UnprovenError
+from stowplan.kernel.context import Context
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.context import Context
 from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import HeuristicSearch

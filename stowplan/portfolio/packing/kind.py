@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.kind import Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.csv_files import read_described_plan, read_plan
@@ -13,8 +15,6 @@ from stowplan.models.packing.overlaps import shared_bytes
 from stowplan.models.packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.units import BYTES
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from stowplan.kernel.context import Context
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.context import Context
 from stowplan.portfolio.packing import arrays, skyline
 from stowplan.portfolio.packing.search import Placements, skyline_keys
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
+from stowplan.kernel.context import Context
 from stowplan.models.rematerialization.bounds import Moments, load_bound
 from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
-from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.graph import make as make_ordering
 from stowplan.portfolio.operator_order.orders import BASELINES

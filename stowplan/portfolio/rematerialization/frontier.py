@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stowplan.errors import UsageError
+from stowplan.kernel.solve import solve
 from stowplan.models.rematerialization import bounds, host_bounds
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
-from stowplan.portfolio.solve import solve
 
 
 class Point(NamedTuple):

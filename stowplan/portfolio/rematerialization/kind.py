@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.kind import Candidate, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.rematerialization.plan import DECISIONS, Plan
 from stowplan.models.rematerialization.problem import Problem, amended
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
-from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate, Kind, identify
 from stowplan.portfolio.presolve import in_caller
 from stowplan.portfolio.rematerialization.greedy import simulate
 from stowplan.units import Unit

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stowplan.kernel.context import Context
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
-from stowplan.portfolio.context import Context
 from stowplan.portfolio.rematerialization.greedy import Policy, simulate
 from stowplan.portfolio.rematerialization.host_draft import planned, with_fetches
 from stowplan.portfolio.rematerialization.insertion import Insertion

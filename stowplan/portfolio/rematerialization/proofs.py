@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from stowplan.kernel.context import Context
 from stowplan.models.rematerialization import bounds, host_bounds
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
-from stowplan.portfolio.context import Context
 from stowplan.portfolio.rematerialization.greedy import Policy, simulated
 from stowplan.portfolio.solver_limits import reporting
 

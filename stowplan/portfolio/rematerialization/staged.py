@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stowplan.kernel.context import Context
 from stowplan.models.rematerialization.bounds import Moments
 from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.plan import Plan
@@ -9,7 +10,6 @@ from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.stages import Stages, more_moments
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import live_bytes
-from stowplan.portfolio.context import Context
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.two_cuts import LARGE
 

@@ -14,11 +14,11 @@ import itertools
 import random
 import time
 
+from stowplan.kernel.context import Context
 from stowplan.models.hint import Hint
 from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
-from stowplan.portfolio.context import Context
 from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds, tell_proof
 from stowplan.portfolio.solver_limits import reporting
 from stowplan.portfolio.tier_placement import heuristics

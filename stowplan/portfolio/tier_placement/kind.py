@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.kind import Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.tier_placement.plan import DECISIONS, Plan, offset_table, placed
 from stowplan.models.tier_placement.prices import first_bounds
 from stowplan.models.tier_placement.problem import Problem, amended
 from stowplan.models.tier_placement.structure import counted_sizes, find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
-from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate, Extras, Kind, identify
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.portfolio.tier_placement import learned
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stowplan.errors import InputError
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.kind import Candidate
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
-from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource
 from stowplan.portfolio.presolve import is_overloaded
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from stowplan import files
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, MissingDependencyError, to_install
-from stowplan.portfolio.kind import Kind, kind, registered
+from stowplan.kernel.kind import Kind, kind, registered
 from stowplan.portfolio.policies import PolicySource
 
 Stop = Callable[[], bool]

@@ -10,9 +10,9 @@ import pytest
 from stowplan.backends.executorch.reorder import GraphReader, ReorderPass
 from stowplan.backends.fallback import PlanningWarning
 from stowplan.errors import UsageError
+from stowplan.kernel.solve import solve
 from stowplan.models.operator_order.verify import verify
 from stowplan.portfolio.operator_order.kind import KIND
-from stowplan.portfolio.solve import solve
 from tests.patience import HANG
 
 torch = pytest.importorskip("torch")

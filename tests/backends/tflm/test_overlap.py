@@ -20,9 +20,9 @@ from stowplan.backends.tflm.write import with_offsets
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
 from stowplan.frontends.arena.tflite_file import read_tflite, scopes
+from stowplan.kernel.context import Options
 from stowplan.models.packing.overlaps import loads, without_overlaps
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.context import Options
 from tests.backends.tflm.models import (
     ADD,
     CONCATENATION,

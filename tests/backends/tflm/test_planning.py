@@ -15,7 +15,7 @@ from stowplan.backends.tflm.planning import plan_model
 from stowplan.backends.tflm.write import with_offsets, with_orders
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.arena.tflite_file import read_tflite, scopes
-from stowplan.portfolio.context import Options
+from stowplan.kernel.context import Options
 from tests.backends.tflm.models import ADD, IF, LESS, NEG, Graph, Step, branch, drawn, loop, number, real, save, state, wide
 from tests.frontends.arena.tflite_models import tensor
 from tests.paths import EXAMPLES

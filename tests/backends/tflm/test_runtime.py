@@ -10,7 +10,7 @@ import pytest
 from stowplan.backends.tflm import runtime, scratch
 from stowplan.backends.tflm.planning import plan_and_run, plan_model
 from stowplan.frontends.arena.tflite_file import read_tflite
-from stowplan.portfolio.context import Options
+from stowplan.kernel.context import Options
 from tests.backends.tflm.models import branch, chain, drawn, loop, state, wide
 
 pytest.importorskip("tflite_micro")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from benchmarks.lib.memory_mapping.synthetic import FORMS, Form, synthetic
+from stowplan.kernel.kind import kind_of
 from stowplan.learned_guidance.memory_mapping.game.game import Game
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.kind import kind_of
 
 
 @pytest.mark.parametrize("form", FORMS)

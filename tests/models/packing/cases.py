@@ -6,10 +6,10 @@ import random
 import time
 from typing import Any
 
+from stowplan.kernel.context import Context, Options
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.context import Context, Options
 from tests.patience import HANG
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from makespan.model import Plan, Problem, makespan
 
-from stowplan.portfolio.context import Context
+from stowplan.kernel.context import Context
 
 
 def longest_first(problem: Problem, context: Context) -> None:

@@ -8,7 +8,7 @@ from makespan.candidates import longest_first, plan_of
 from makespan.certificate import proofs
 from makespan.model import DECISIONS, Plan, Problem, verify
 
-from stowplan.portfolio.kind import Candidate, Kind, identify
+from stowplan.kernel.kind import Candidate, Kind, identify
 from stowplan.units import Unit
 
 

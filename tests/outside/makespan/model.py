@@ -6,9 +6,10 @@ import hashlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from stowplan.models import verification
+from stowplan.kernel import verification
+from stowplan.kernel.document import PlanDocument, ProblemDocument
+from stowplan.models.checks import expect
 from stowplan.models.decisions import Decision
-from stowplan.models.document import PlanDocument, ProblemDocument, expect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

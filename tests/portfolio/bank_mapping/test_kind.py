@@ -21,13 +21,13 @@ from stowplan.hardware.affine.expression import evaluate
 from stowplan.hardware.affine.program import Program
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import decode_target, is_bank_target, load_target
+from stowplan.kernel.context import Context, Options
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, search
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
-from stowplan.portfolio.context import Context, Options
 from stowplan.report import bank_mapping
 from stowplan.report.bank_mapping import bytes_on_chip, moved
 from stowplan.report.presenter import presenter_for

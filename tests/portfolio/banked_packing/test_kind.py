@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from stowplan.kernel.solve import solve
 from stowplan.models.banked_packing.plan import plan_of
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import candidates, greedy
 from stowplan.portfolio.banked_packing.candidates import pack
 from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
-from stowplan.portfolio.solve import solve
 from stowplan.report.html import write_report
 from stowplan.report.presenter import draw, presenter_of
 from tests.models.banked_packing.cases import is_valid, least_cost, random_problem

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from stowplan import files
+from stowplan.kernel.result import Progress, Result
+from stowplan.kernel.solve import solve
 from stowplan.portfolio.batch.records import Record
 from stowplan.portfolio.batch.task import Outcome, Task, solve_task
-from stowplan.portfolio.solve import solve
-from stowplan.result import Progress, Result
 from tests.patience import HANG
 from tests.portfolio.fakes import fake_kind, ladder_problem
 
@@ -123,7 +123,7 @@ def never_ends(task: Task, cancel: threading.Event) -> Outcome:
     """Solves with a candidate that does not stop, and lets a test find all processes of it (LADDER_PIDS) and the cancel."""
     _say()
     threading.Thread(target=lambda: cancel.wait() and _say(), daemon=True).start()
-    module = importlib.import_module("stowplan.portfolio.solve")
+    module = importlib.import_module("stowplan.kernel.solve")
     fakes = fake_kind("sleeps")
     module.kind_of = lambda problem: fakes  # type: ignore[attr-defined]
     module.solve(ladder_problem(), time_limit=1200)

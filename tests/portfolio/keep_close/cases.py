@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from stowplan.kernel.kind import check, kind_of
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.banked_packing.plan import Plan as BankedPlan
 from stowplan.models.modulo_scheduling.assemble import make_plan
@@ -16,7 +17,6 @@ from stowplan.models.packing.plan import Plan as Packing
 from stowplan.models.rematerialization.structure import build as build_runs
 from stowplan.models.tier_placement.structure import Offsets, plan_of
 from stowplan.models.tier_placement.structure import Structure as Network
-from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.modulo_scheduling.candidates import list_plan
 from stowplan.portfolio.operator_order.arena import Lives
 from tests.models.bank_mapping import cases as bank_mapping

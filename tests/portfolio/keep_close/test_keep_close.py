@@ -15,18 +15,18 @@ import stowplan
 from stowplan import KeepClose, kinds
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
+from stowplan.kernel.context import Options
+from stowplan.kernel.kind import check, kind_of
+from stowplan.kernel.state import RunState
 from stowplan.models.modulo_scheduling.cpsat.questions import solve_closest as solve_closest_schedule
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.packing.cpsat import solve_closest
 from stowplan.models.packing.plan import Plan as Packing
 from stowplan.models.packing.problem import Problem as PackingProblem
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.keep_close.after_run import StabilityPass
 from stowplan.portfolio.keep_close.earlier_plan import given
-from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.packing.keep_close import ejected
 from stowplan.portfolio.plan_comparison import compare_plans
-from stowplan.portfolio.run.state import RunState
 from tests.models.packing.cases import fits, least_height, random_problem
 from tests.portfolio.conftest import SolveFakes
 from tests.portfolio.fakes import OPTIMUM, ladder_plan, ladder_problem

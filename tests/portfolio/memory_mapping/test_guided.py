@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.lib.memory_mapping.constructions import best_guided
+from stowplan.kernel.context import Options
 from stowplan.learned_guidance.memory_mapping.guide import guide as learned_guide
 from stowplan.learned_guidance.memory_mapping.guide.guide import filled_hint
 from stowplan.models.hint import TRUST, Hint, check
@@ -22,7 +23,6 @@ from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import arrays, candidates
 from stowplan.portfolio.memory_mapping import guided as guided_plans
 from stowplan.portfolio.memory_mapping.guided import (

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from stowplan.errors import UsageError
+from stowplan.kernel.call import chosen_candidates
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.solve import solve
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio import policies
-from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.kind import KIND
-from stowplan.portfolio.run.call import chosen_candidates
-from stowplan.portfolio.solve import solve
 from tests.models.memory_mapping.cases import random_problem
 from tests.patience import HANG
 
@@ -120,7 +120,7 @@ def test_the_parent_never_imports_torch(any_file: Path) -> None:
     program = """
         import sys
         from stowplan.models.memory_mapping.problem import Problem
-        from stowplan.portfolio.context import Options
+        from stowplan.kernel.context import Options
         from stowplan.portfolio.memory_mapping.kind import KIND
         problem = Problem(name="x", target="x", cost_model="x", capacity=1, steps=(), tensors=())
         KIND.candidates(problem, Options(candidates=("policy",)))

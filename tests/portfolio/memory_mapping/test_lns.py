@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stowplan.kernel.context import Context, Options
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts
@@ -17,7 +18,6 @@ from stowplan.models.memory_mapping.cpsat import Improvement
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping import pace
 from stowplan.portfolio.memory_mapping.lns import LEAST_COUNT, Arm, LargeNeighbourhoodSearch, lns
 from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser, lost_gains

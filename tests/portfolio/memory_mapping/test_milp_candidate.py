@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from stowplan.portfolio.context import Options
+from stowplan.kernel.call import chosen_candidates
+from stowplan.kernel.context import Options
+from stowplan.kernel.solve import solve
 from stowplan.portfolio.memory_mapping.kind import KIND
-from stowplan.portfolio.run.call import chosen_candidates
-from stowplan.portfolio.solve import solve
 from tests.models.memory_mapping.brute_force import optimum
 from tests.models.memory_mapping.cases import random_problem
 

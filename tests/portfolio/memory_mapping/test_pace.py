@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from stowplan.kernel.context import Options
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.portfolio.memory_mapping.pace import LARGE_USES, LEAST_PART, SECONDS, Stagnation, ends_on_stagnation, is_large
 from tests.portfolio.memory_mapping.states import wide_problem

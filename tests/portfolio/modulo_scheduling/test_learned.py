@@ -15,21 +15,21 @@ from benchmarks.lib.modulo_scheduling import kernels
 from benchmarks.lib.modulo_scheduling.generated_graphs import generated
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg import lower
+from stowplan.kernel.call import chosen_candidates
+from stowplan.kernel.context import Options
+from stowplan.kernel.solve import solve
 from stowplan.learned_guidance.modulo_scheduling.state import Uniform
 from stowplan.models.modulo_scheduling.machine import Link
 from stowplan.models.modulo_scheduling.plan import encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio import policies
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.modulo_scheduling import learned
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 from stowplan.portfolio.modulo_scheduling.search import Tally
 from stowplan.portfolio.policies import PolicySource
-from stowplan.portfolio.run.call import chosen_candidates
-from stowplan.portfolio.solve import solve
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, random_problem
 from tests.patience import HANG
@@ -82,7 +82,7 @@ def test_the_parent_imports_neither_torch_nor_numba(any_file: Path) -> None:
     program = """
         import sys
         from tests.models.modulo_scheduling.cases import graph
-        from stowplan.portfolio.context import Options
+        from stowplan.kernel.context import Options
         from stowplan.portfolio.modulo_scheduling.kind import KIND
         KIND.candidates(graph("a>b"), Options(candidates=("ppo",)))
         sys.exit("torch" in sys.modules or "numba" in sys.modules)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from stowplan.kernel.call import chosen_candidates
+from stowplan.kernel.context import Options
+from stowplan.kernel.solve import solve
 from stowplan.models.modulo_scheduling.plan import decode_objective
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.modulo_scheduling.kind import KIND
-from stowplan.portfolio.run.call import chosen_candidates
-from stowplan.portfolio.solve import solve
 from tests.models.modulo_scheduling.brute_force import best
 from tests.models.modulo_scheduling.cases import random_problem
 

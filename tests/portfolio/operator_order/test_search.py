@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stowplan.kernel.context import Context
 from stowplan.models.operator_order.bounds import load_bound
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import verify
-from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order import beam, candidates
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.graph import make

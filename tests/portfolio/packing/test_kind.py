@@ -10,17 +10,17 @@ import pytest
 import stowplan
 from stowplan.deadline import Deadline
 from stowplan.errors import UsageError
+from stowplan.kernel.context import Options
+from stowplan.kernel.criteria import proven
+from stowplan.kernel.kind import Candidate
+from stowplan.kernel.state import RunState
 from stowplan.models.packing import plan as plans
 from stowplan.models.packing.csv_files import read_plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.packing.candidates import beam2, search
 from stowplan.portfolio.packing.kind import KIND
 from stowplan.portfolio.packing.quick import quick_plan
-from stowplan.portfolio.run.criteria import proven
-from stowplan.portfolio.run.state import RunState
 from tests.models.packing.cases import least_height, random_problem
 from tests.portfolio.recorder import Recorder
 from tests.portfolio.run.test_criteria import Now

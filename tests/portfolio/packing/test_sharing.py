@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 
 import stowplan
+from stowplan.kernel.context import Options
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.csv_files import parse
 from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing import arrays, candidates
 from stowplan.portfolio.packing.keep_close import ejected
 from stowplan.portfolio.packing.kind import KIND

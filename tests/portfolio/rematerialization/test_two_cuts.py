@@ -7,7 +7,7 @@ import pytest
 
 from stowplan.models.rematerialization.bounds import Moments, load_bound
 from stowplan.models.rematerialization.moments import first_moments
-from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.problem import Host, Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization import candidates
@@ -96,3 +96,11 @@ def test_what_stays_of_a_large_graph_does_not_fit() -> None:
     candidates.search(msgspec.structs.replace(problem, limit=load_bound(build(problem)) - 1), context)
     assert context.infeasible
     assert not context.plans
+
+
+def test_cuts_say_nothing_of_a_large_graph_with_a_host() -> None:
+    problem = msgspec.structs.replace(deep(90), host=Host(bandwidth=1.0, limit=1 << 40))
+    context = Recorder(looks=40)
+    candidates.search(msgspec.structs.replace(problem, limit=load_bound(build(problem)) - 1), context)
+    assert context.why is None
+    assert not context.bounds

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from stowplan.deadline import Deadline
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.run.clock import Clock
-from stowplan.portfolio.run.criteria import asked, first_of, idle, is_decided, out_of_time, proven
-from stowplan.portfolio.run.state import RunState
-from stowplan.result import Progress
+from stowplan.kernel.clock import Clock
+from stowplan.kernel.context import Options
+from stowplan.kernel.criteria import asked, first_of, idle, is_decided, out_of_time, proven
+from stowplan.kernel.kind import Candidate
+from stowplan.kernel.result import Progress
+from stowplan.kernel.state import RunState
 from stowplan.stop import Target
 from tests.portfolio.fakes import OPTIMUM, fake_kind, ladder_plan, ladder_problem
 

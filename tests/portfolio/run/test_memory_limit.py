@@ -11,9 +11,9 @@ import pytest
 import stowplan
 from stowplan import process_memory
 from stowplan.errors import UsageError
-from stowplan.portfolio.run.warm_workers import workers
+from stowplan.kernel.result import Result
+from stowplan.kernel.warm_workers import workers
 from stowplan.process_memory import resident
-from stowplan.result import Result
 from tests.paths import EXAMPLES
 from tests.patience import wait_until
 from tests.portfolio.conftest import SolveFakes, is_running

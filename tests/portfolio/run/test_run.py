@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from stowplan.kernel.result import CandidateReport, Progress, Result
+from stowplan.kernel.warm_workers import workers
 from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping.kind import KIND
-from stowplan.portfolio.run.warm_workers import workers
-from stowplan.result import CandidateReport, Progress, Result
 from tests.patience import no_hang, wait_until
 from tests.portfolio.conftest import SolveFakes, is_running
 from tests.portfolio.fakes import ALL_SLOW, FLOOR, OPTIMUM, ladder_plan, ladder_problem

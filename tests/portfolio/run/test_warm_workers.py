@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from stowplan.portfolio.run.messages import CandidateId
-from stowplan.portfolio.run.warm_workers import KEEP, workers
-from stowplan.result import Result
+from stowplan.kernel.messages import CandidateId
+from stowplan.kernel.result import Result
+from stowplan.kernel.warm_workers import KEEP, workers
 from tests.paths import ROOT
 from tests.patience import HANG, wait_until
 from tests.portfolio.conftest import SolveFakes, is_running
@@ -109,7 +109,7 @@ def test_one_that_dies_on_taking_a_job_costs_nothing(solve_fakes: SolveFakes, mo
     """Its end shows only when it is written to."""
     (waiting,) = pids(solve_fakes("says_where"))
     os.kill(waiting, signal.SIGSTOP)
-    monkeypatch.setattr("stowplan.portfolio.run.worker_process.WorkerProcess.is_alive", True)
+    monkeypatch.setattr("stowplan.kernel.worker_process.WorkerProcess.is_alive", True)
     os.kill(waiting, signal.SIGKILL)
     result = solve_fakes("says_where")
     assert (result.warnings, result.candidates[0].outcome) == ((), "finished")
@@ -162,7 +162,7 @@ def test_runs_side_by_side_do_not_disturb_each_other(solve_fakes: SolveFakes) ->
 PARENT = """
 import importlib, os, sys, time
 from tests.portfolio.fakes import fake_kind, ladder_problem
-module = importlib.import_module("stowplan.portfolio.solve")
+module = importlib.import_module("stowplan.kernel.solve")
 fakes = fake_kind("says_where")
 module.kind_of = lambda problem: fakes
 result = module.solve(ladder_problem(), time_limit=1200)

@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowplan.child_process import read_message, write_encoded
-from stowplan.portfolio.context import Options, Report
-from stowplan.portfolio.run.messages import CandidateId, Job, News, WorkerContext
-from stowplan.portfolio.run.worker import Worker
+from stowplan.kernel.context import Options, Report
+from stowplan.kernel.messages import CandidateId, Job, News, WorkerContext
+from stowplan.kernel.worker import Worker
 from tests.paths import ROOT
 from tests.patience import HANG, wait_until
 from tests.portfolio.conftest import is_running
@@ -117,7 +117,7 @@ def test_incumbents_reach_the_candidate_unless_deterministic(deterministic: bool
 PARENT = """
 import importlib, json, sys
 from tests.portfolio.fakes import fake_kind, ladder_problem
-module = importlib.import_module("stowplan.portfolio.solve")
+module = importlib.import_module("stowplan.kernel.solve")
 fakes = fake_kind(*sys.argv[1:])
 module.kind_of = lambda problem: fakes
 tell = lambda now: print(now.source, file=sys.stderr, flush=True)

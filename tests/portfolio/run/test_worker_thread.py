@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import stowplan
-from stowplan.portfolio.kind import kind_of
-from stowplan.portfolio.run.warm_workers import workers
-from stowplan.result import Result
+from stowplan.kernel.kind import kind_of
+from stowplan.kernel.result import Result
+from stowplan.kernel.warm_workers import workers
 from tests.paths import EXAMPLES
 from tests.patience import no_hang, wait_until
 from tests.portfolio import fakes
@@ -117,6 +117,6 @@ def test_small_problems_start_no_process(file: str, target: str, monkeypatch: py
 
 
 def _options() -> Any:
-    from stowplan.portfolio.context import Options
+    from stowplan.kernel.context import Options
 
     return Options()

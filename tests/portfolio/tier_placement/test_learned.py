@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from stowplan.errors import UsageError
+from stowplan.kernel.call import chosen_candidates
+from stowplan.kernel.context import Options
+from stowplan.kernel.solve import solve
 from stowplan.models.tier_placement.problem import Problem, Tier
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio import policies
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.run.call import chosen_candidates
-from stowplan.portfolio.solve import solve
 from stowplan.portfolio.tier_placement import learned
 from stowplan.portfolio.tier_placement.kind import KIND
 from tests.learned_guidance.tier_placement.policies import small_network, write_policy
@@ -103,7 +103,7 @@ def test_the_parent_never_imports_torch(any_file: Path) -> None:
     program = """
         import sys
         from tests.learned_guidance.tier_placement.policies import small_network
-        from stowplan.portfolio.context import Options
+        from stowplan.kernel.context import Options
         from stowplan.portfolio.tier_placement.kind import KIND
         KIND.candidates(small_network(), Options(candidates=("egrl",)))
         sys.exit("torch" in sys.modules)

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from stowplan.errors import InputError
+from stowplan.kernel.kind import Kind
+from stowplan.kernel.result import Provenance, Result
 from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.models.memory_mapping.cpsat import solve as solve_exactly
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
-from stowplan.portfolio.kind import Kind
 from stowplan.portfolio.memory_mapping.validation import ADAPTER
 from stowplan.portfolio.validation.adapter import Estimate, Game, Opened, Stop
-from stowplan.result import Provenance, Result
 from tests.patience import HANG
 
 #: What a fast read of each tensor saves; three of them fit.

@@ -16,6 +16,7 @@ from benchmarks.lib.tier_placement.variants import generated
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, MissingDependencyError
 from stowplan.frontends.dfg import lower
+from stowplan.kernel.kind import kind, kind_of
 from stowplan.models.memory_mapping.cpsat import solve as solve_exactly
 from stowplan.models.memory_mapping.problem import Step, Table
 from stowplan.models.memory_mapping.verify import verify as verify_mapping
@@ -25,7 +26,6 @@ from stowplan.models.tier_placement.milp import solve_milp
 from stowplan.models.tier_placement.plan import Plan as TierPlan
 from stowplan.models.tier_placement.structure import Structure
 from stowplan.models.tier_placement.verify import verify as verify_tiers
-from stowplan.portfolio.kind import kind, kind_of
 from stowplan.portfolio.memory_mapping import validation
 from stowplan.portfolio.memory_mapping.validation import FastOrSlow, with_uses
 from stowplan.portfolio.modulo_scheduling.validation import Placed, Places, PpoPlayer, with_places

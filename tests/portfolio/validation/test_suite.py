@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from stowplan.kernel.kind import kind_of
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.batch.records import Settings
 from stowplan.portfolio.batch.task import Item
-from stowplan.portfolio.kind import kind_of
 from stowplan.portfolio.validation import suite
 from stowplan.portfolio.validation.adapter import Game
 from stowplan.portfolio.validation.records import ProblemReport, Validation, summarize

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stowplan.models.verification import Verification, Violation
-from stowplan.portfolio.context import Context
-from stowplan.portfolio.kind import Candidate, Kind, identify
+from stowplan.kernel.context import Context
+from stowplan.kernel.kind import Candidate, Kind, identify
+from stowplan.kernel.verification import Verification, Violation
 from stowplan.units import Unit
 from tests.toys.sums.plan import Plan
 from tests.toys.sums.problem import Problem

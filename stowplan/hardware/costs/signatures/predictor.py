@@ -21,7 +21,7 @@ from stowplan import files
 from stowplan.errors import naming
 from stowplan.hardware.costs.signatures.table import StepSignature
 from stowplan.hardware.targets import PredictorName
-from stowplan.models.document import expect
+from stowplan.models.checks import expect
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]

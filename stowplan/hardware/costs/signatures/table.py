@@ -14,7 +14,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.document import Document
+from stowplan.kernel.document import Document
 
 #: Stands for a leaf that is no use of its step: an empty array, a flag.
 NO_USE = -1

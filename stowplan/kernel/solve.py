@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowplan.deadline import Deadline
-from stowplan.models.document import PlanDocument, ProblemDocument
+from stowplan.kernel.call import Call, build_call, check_others
+from stowplan.kernel.context import FAMILIES, Options
+from stowplan.kernel.document import PlanDocument, ProblemDocument
+from stowplan.kernel.kind import kind_of
+from stowplan.kernel.outcome import result_of
+from stowplan.kernel.result import Progress, Result
+from stowplan.kernel.run import Run
+from stowplan.kernel.state import RunState
 from stowplan.portfolio.assumptions import assumptions
 from stowplan.portfolio.certification import certified, seconds_for
-from stowplan.portfolio.context import FAMILIES, Options
-from stowplan.portfolio.kind import kind_of
 from stowplan.portfolio.plan_cache import PlanCache
-from stowplan.portfolio.run.call import Call, build_call, check_others
-from stowplan.portfolio.run.outcome import result_of
-from stowplan.portfolio.run.run import Run
-from stowplan.portfolio.run.state import RunState
-from stowplan.result import Progress, Result
 from stowplan.stop import Criterion
 
 PlanT = TypeVar("PlanT", bound=PlanDocument)
@@ -97,7 +97,7 @@ def solve(
     on_progress
         Called from this thread whenever incumbent or bound improve.
     stop
-        When to stop before the time limit: any function of a :class:`stowplan.result.Progress` that says whether to, such as
+        When to stop before the time limit: any function of a :class:`stowplan.Progress` that says whether to, such as
         those of :mod:`stowplan.stop`. It is asked several times a second. A baseline that was named is still waited for. Not
         with ``deterministic``: what is known at a moment is a matter of load.
     cancel

@@ -116,7 +116,7 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
 
     kind: str
     plan: PlanT | None
-    """The plan (a :class:`stowplan.models.document.PlanDocument`), or ``None`` where there is none."""
+    """The plan (a :class:`stowplan.kernel.document.PlanDocument`), or ``None`` where there is none."""
     objective: int | None
     bound: int | None
     """Proven: no valid plan is better. The best of all candidates' bounds; kept even where no plan was found."""

@@ -12,9 +12,9 @@ from typing import Any, Self
 import msgspec
 
 from stowplan import kinds
+from stowplan.kernel.context import Context, Options, Report
+from stowplan.kernel.kind import kind
 from stowplan.models.hint import Hint
-from stowplan.portfolio.context import Context, Options, Report
-from stowplan.portfolio.kind import kind
 
 #: A candidate that returns this close to its end (seconds) was stopped by time: solvers look at the clock now and then.
 _CLOSE = 0.05

@@ -7,10 +7,10 @@ import queue
 import threading
 from dataclasses import dataclass, field
 
-from stowplan.portfolio.context import Report
-from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.run.messages import Job, News
-from stowplan.result import CandidateReport, Outcome
+from stowplan.kernel.context import Report
+from stowplan.kernel.kind import Candidate
+from stowplan.kernel.messages import Job, News
+from stowplan.kernel.result import CandidateReport, Outcome
 
 #: Worker messages that wait at most. A candidate that reports faster than plans are verified waits itself.
 QUEUE_SIZE = 64

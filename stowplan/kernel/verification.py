@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from stowplan.models.document import PlanDocument, ProblemDocument
+from stowplan.kernel.document import PlanDocument, ProblemDocument
 
 CodeT = TypeVar("CodeT", bound=str, covariant=True)
 

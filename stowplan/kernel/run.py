@@ -15,14 +15,14 @@ import msgspec
 
 from stowplan import stop
 from stowplan.deadline import Deadline
+from stowplan.kernel import criteria
+from stowplan.kernel.clock import Clock
+from stowplan.kernel.context import Options
+from stowplan.kernel.kind import Candidate
+from stowplan.kernel.result import CandidateReport, StopReason
+from stowplan.kernel.state import RunState, Start
+from stowplan.kernel.worker_pool import WorkerPool
 from stowplan.log import LOGGER
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.run import criteria
-from stowplan.portfolio.run.clock import Clock
-from stowplan.portfolio.run.state import RunState, Start
-from stowplan.portfolio.run.worker_pool import WorkerPool
-from stowplan.result import CandidateReport, StopReason
 
 #: Work of the first stage of a deterministic run, how many times as much the next one does, and which part of all the work the
 #: last but one has at most.

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import msgspec
 
 from stowplan.child_process import ChildProcess, describe_end
-from stowplan.portfolio.context import Report
-from stowplan.portfolio.run.messages import CandidateId, Job, Load, News, ToWorker
-from stowplan.portfolio.run.started import MessageQueue, Turn
+from stowplan.kernel.context import Report
+from stowplan.kernel.messages import CandidateId, Job, Load, News, ToWorker
+from stowplan.kernel.started import MessageQueue, Turn
 
 #: Seconds to wait for a thread whose process has ended.
 _JOIN = 0.2
@@ -55,14 +55,14 @@ class ProcessTurn(Turn):
 
 
 class WorkerProcess(ChildProcess):
-    """A process of :mod:`stowplan.portfolio.run.worker`, and the two threads that write to it and read from it.
+    """A process of :mod:`stowplan.kernel.worker`, and the two threads that write to it and read from it.
 
     ``on_waiting`` is called with it, from a thread of its own, when it waits for another job. Raises OSError where the system
     has no room for another process.
     """
 
     def __init__(self, environment: dict[str, str], on_waiting: Callable[[WorkerProcess], None]):
-        super().__init__("stowplan.portfolio.run.worker", str(os.getpid()), environment=environment)
+        super().__init__("stowplan.kernel.worker", str(os.getpid()), environment=environment)
         self._on_waiting = on_waiting
         self.turn: ProcessTurn | None = None
         self.was_kept = False

@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterable, Sequence
 
 from stowplan.deadline import Deadline
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.run.messages import CandidateId
-from stowplan.portfolio.run.started import Started
-from stowplan.portfolio.run.state import RunState
-from stowplan.portfolio.run.warm_workers import workers
+from stowplan.kernel.context import Options
+from stowplan.kernel.kind import Candidate
+from stowplan.kernel.messages import CandidateId
+from stowplan.kernel.started import Started
+from stowplan.kernel.state import RunState
+from stowplan.kernel.warm_workers import workers
 
 #: Seconds kept back for ending processes and assembling the result: at most, and as part of the limit.
 RESERVE = 0.1, 0.1

@@ -1,7 +1,7 @@
 """Workers that outlive a run: started once, kept for the next candidate and the next call, replaced when they misbehave.
 
 What a worker imports takes half a second and more, what small problems take is milliseconds. A process goes back to waiting
-only where it says itself that its last job has left nothing behind (:mod:`stowplan.portfolio.run.worker`); those that do not
+only where it says itself that its last job has left nothing behind (:mod:`stowplan.kernel.worker`); those that do not
 stop when they are told to are killed. All end with this process, however it ends.
 """
 
@@ -19,8 +19,8 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from stowplan.child_process import child_environment
-from stowplan.portfolio.run.messages import CandidateId
-from stowplan.portfolio.run.worker_process import ProcessTurn, WorkerProcess
+from stowplan.kernel.messages import CandidateId
+from stowplan.kernel.worker_process import ProcessTurn, WorkerProcess
 from stowplan.process_memory import resident
 
 #: Set to 0 to start every worker anew, and keep none.

@@ -14,12 +14,12 @@ import msgspec
 
 from stowplan import kinds
 from stowplan.errors import UsageError
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.document import PlanDocument, ProblemDocument
+from stowplan.kernel.verification import Verification, Violation
 from stowplan.models.decisions import Decision, Part, field_by_field
-from stowplan.models.document import PlanDocument, ProblemDocument
 from stowplan.models.hint import HintValues
 from stowplan.models.offset_table import OffsetTable
-from stowplan.models.verification import Verification, Violation
-from stowplan.portfolio.context import Context, Options
 
 if TYPE_CHECKING:
     from stowplan.portfolio.keep_close.earlier_plan import KeepClose, PlanChanges
@@ -115,7 +115,7 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     them where that baseline is named, whatever other candidates it has."""
     awaited_baselines: Callable[[P], tuple[str, ...]] = lambda problem: ()
     """Those of ``baseline_sources`` that heuristics make first: a run of a problem that could stop waits for them, until each
-    has a plan, or is known to have none (:meth:`stowplan.portfolio.context.Context.no_plan`)."""
+    has a plan, or is known to have none (:meth:`stowplan.kernel.context.Context.no_plan`)."""
     asks_for_any: Callable[[P], bool] = lambda problem: False
     """Whether any valid plan will do, however good others may be."""
     assumptions: tuple[str, ...] = ()
@@ -193,5 +193,5 @@ def registered() -> list[Kind[Any, Any]]:
 
 def _whole(kind: kinds.BaseKind) -> Kind[Any, Any]:
     if not isinstance(kind, Kind):
-        raise UsageError(f"found a {type(kind).__name__} as the kind {kind.name}, expected a stowplan.portfolio.kind.Kind")
+        raise UsageError(f"found a {type(kind).__name__} as the kind {kind.name}, expected a stowplan.kernel.kind.Kind")
     return kind

@@ -1,7 +1,7 @@
 """Candidates in threads of the calling process: those whose loops are compiled, and what takes less time than a process does.
 
 They report, hear of others and stop as in a process, but cannot be killed: only candidates that look at the clock often, and
-take little memory, run here (:attr:`stowplan.portfolio.kind.Candidate.in_thread`). The caller's own thread stays free to meet
+take little memory, run here (:attr:`stowplan.kernel.kind.Candidate.in_thread`). The caller's own thread stays free to meet
 the limit and Ctrl-C.
 """
 
@@ -16,10 +16,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from stowplan.portfolio.context import Report
-from stowplan.portfolio.kind import Function
-from stowplan.portfolio.run.messages import Job, News, WorkerContext
-from stowplan.portfolio.run.started import MessageQueue, Turn
+from stowplan.kernel.context import Report
+from stowplan.kernel.kind import Function
+from stowplan.kernel.messages import Job, News, WorkerContext
+from stowplan.kernel.started import MessageQueue, Turn
 
 #: Seconds that a process waits for these threads when it ends: solvers do not bear the end of the interpreter.
 JOIN_SECONDS = 2.0

@@ -1,7 +1,7 @@
-"""The process that runs candidates, one after the other: ``python -m stowplan.portfolio.run.worker PARENT``.
+"""The process that runs candidates, one after the other: ``python -m stowplan.kernel.worker PARENT``.
 
 Jobs come on standard input, and, whenever another candidate finds something, the incumbent; plans and bounds go out on what was
-standard output (:mod:`stowplan.portfolio.run.messages`). Solvers may print: their output goes to standard error. When the
+standard output (:mod:`stowplan.kernel.messages`). Solvers may print: their output goes to standard error. When the
 parent goes away, the process ends: the kernel sees to it on Linux, elsewhere the end of the input does.
 
 A worker takes another job only where the last one has left nothing behind: no error, no process, no thread, no change of folder
@@ -21,8 +21,8 @@ import msgspec
 
 from stowplan import kinds
 from stowplan.child_process import MOST_KEPT_MEMORY, begin, collect_seldom, light_imports, read_message, write_encoded
-from stowplan.portfolio.context import Report
-from stowplan.portfolio.run.messages import Job, Load, ToWorker, WorkerContext
+from stowplan.kernel.context import Report
+from stowplan.kernel.messages import Job, Load, ToWorker, WorkerContext
 from stowplan.process_memory import prefer_to_end, resident
 
 #: Seconds that a worker waits for a job before it ends.

@@ -13,18 +13,18 @@ from functools import cached_property, partial
 import msgspec
 
 from stowplan.errors import StowplanError
+from stowplan.kernel.clock import Clock
+from stowplan.kernel.context import Options, Report
+from stowplan.kernel.kind import Candidate
+from stowplan.kernel.messages import CandidateId, Job, News
+from stowplan.kernel.result import CandidateReport, Outcome, StopReason
+from stowplan.kernel.started import QUEUE_SIZE, MessageQueue, Started, Turn, WorkerMessage
+from stowplan.kernel.state import RunState
+from stowplan.kernel.warm_workers import workers
+from stowplan.kernel.worker_process import ProcessTurn
+from stowplan.kernel.worker_thread import ThreadTurn
 from stowplan.log import LOGGER, cut
 from stowplan.models import hint as hints
-from stowplan.portfolio.context import Options, Report
-from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.run.clock import Clock
-from stowplan.portfolio.run.messages import CandidateId, Job, News
-from stowplan.portfolio.run.started import QUEUE_SIZE, MessageQueue, Started, Turn, WorkerMessage
-from stowplan.portfolio.run.state import RunState
-from stowplan.portfolio.run.warm_workers import workers
-from stowplan.portfolio.run.worker_process import ProcessTurn
-from stowplan.portfolio.run.worker_thread import ThreadTurn
-from stowplan.result import CandidateReport, Outcome, StopReason
 
 #: Seconds between two looks at the clock, at most.
 _TICK = 0.2

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from stowplan.arguments import show
 from stowplan.errors import UsageError
+from stowplan.kernel.context import FAMILIES, Options
+from stowplan.kernel.kind import Candidate, Kind
+from stowplan.kernel.state import Start
 from stowplan.models.hint import Hint
-from stowplan.portfolio.context import FAMILIES, Options
 from stowplan.portfolio.given import HINT, checked_plans, hinted_values, resolve, with_hinted, with_maker
-from stowplan.portfolio.kind import Candidate, Kind
-from stowplan.portfolio.run.state import Start
 
 if TYPE_CHECKING:
     from stowplan.portfolio.keep_close.after_run import StabilityPass

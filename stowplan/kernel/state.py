@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from stowplan.deadline import Deadline
+from stowplan.kernel.context import Options
+from stowplan.kernel.kind import Candidate, Kind, check
+from stowplan.kernel.result import HistoryEntry, Progress, StopReason, is_within
+from stowplan.kernel.verification import Verification
 from stowplan.log import LOGGER, cut
 from stowplan.models.hint import Hint
-from stowplan.models.verification import Verification
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, check
-from stowplan.result import HistoryEntry, Progress, StopReason, is_within
 
 
 class Start(NamedTuple):

@@ -1,1 +1,0 @@
-"""One run of candidates, side by side: what is known of it, its workers, and when it stops."""
