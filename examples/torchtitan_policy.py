@@ -1,8 +1,9 @@
 """A memory policy for torchtitan 0.3: ``python examples/torchtitan_policy.py`` tags a small model with it.
 
 Needs ``pip install '.[learned]'``. Where torchtitan trains, import this file and call ``plan(memory="40 GiB")``: the policy is
-then ``stowplan``, in ``compile.memory_policy``. What a plan within the limit runs again is tagged for torchtitan to recompute,
-the rest to save. It recomputes a value once, before it is first needed, so that its peak may differ from the plan's.
+then ``stowplan``, in ``compile.memory_policy``: set it in code, since the command line of 0.3.0 takes its own names alone. What
+a plan within the limit runs again is tagged for torchtitan to recompute, the rest to save. It recomputes a value once, before
+it is first needed, so that its peak may differ from the plan's.
 """
 
 from __future__ import annotations
