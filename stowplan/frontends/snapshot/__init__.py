@@ -1,9 +1,9 @@
-"""Memory snapshots of PyTorch among the inputs, known by how they begin."""
+"""Memory snapshots of PyTorch among the inputs, known by how they begin, or by name."""
 
 from __future__ import annotations
 
 from stowplan import files
-from stowplan.errors import naming
+from stowplan.errors import InputError, naming
 from stowplan.frontends.formats import InputFormat, Opened, Source
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.snapshot.plain_pickle import MAX_BYTES, is_pickle, load
@@ -15,15 +15,23 @@ def _open(source: Source, options: ReadOptions) -> Opened:
 
     name = source.path.name.lower().removesuffix(".gz").rpartition(".")[0]
     with naming(source.path):
-        trace = read_trace(load(files.read_bytes(source.path, MAX_BYTES)), options.device)
+        data = files.read_bytes(source.path, MAX_BYTES)
+        if not is_pickle(data):
+            raise InputError("found no pickle of protocol 2 to 5, expected what torch.cuda.memory._dump_snapshot writes")
+        trace = read_trace(load(data), options.device)
         findings = Findings(trace, name, options.capacity)
         return Opened(findings.problem, findings=findings)
+
+
+def _matches(source: Source) -> bool:
+    named = source.path.name.lower().removesuffix(".gz").endswith(".pickle")
+    return source.data is None and (named or is_pickle(files.head(source.path)))
 
 
 FORMAT = InputFormat(
     what="a memory snapshot of PyTorch",
     suffixes=(".pickle",),
     accepts=lambda source: frozenset({"capacity", "device"}),
-    matches=lambda source: source.data is None and is_pickle(files.head(source.path)),
+    matches=_matches,
     open=_open,
 )

@@ -283,3 +283,11 @@ def test_segments_that_overlap_and_wild_numbers(tmp_path: Path) -> None:
         segment["total_size"] = 1 << 58
     value["allocator_settings"] = {"max_split_size": "x", "roundup_power2_divisions": {"1": 1 << 70}}
     assert details(written(tmp_path / "a.pickle", value), 1, 1)["peaks"]["reserved"] > 0
+
+
+def test_other_files_of_the_name_are_refused(tmp_path: Path) -> None:
+    for number, data in enumerate((b"", b"hello", pickle.dumps({"segments": []}, protocol=0))):
+        path = tmp_path / f"{number}.pickle"
+        path.write_bytes(data)
+        with pytest.raises(InputError, match="found no pickle of protocol 2 to 5"):
+            stowplan.read(path)
