@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--places", type=float, nargs="+", default=PLACES, help="of limits, from the least peak (0) to all (1)")
     parser.add_argument("--seconds", type=float, default=3600.0, help="no model or limit begins after this")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--costs", default="flops", help="what plans add least of: flops, profile, or a device")
     parser.add_argument("--any-torch", action="store_true", help="plan with a version of torch that was not tested, too")
     parser.add_argument("-o", "--output", type=Path, default=Path("out/torch_memory_cuda.jsonl"))
     parser.add_argument("--table", action="store_true", help="print a table of what the file has, and run nothing")
@@ -193,7 +194,7 @@ def own(budget: float) -> Callable[..., Any]:
 def within(eager: Eager, limit: int, options: argparse.Namespace) -> dict[str, Any]:
     """What comes of one limit."""
     # States that are restored before each step are no part of it: what goes above the limit is measured, not refused.
-    made = backend(limit, outside=0, time_limit=options.time_limit, workers=options.workers, strict=False)
+    made = backend(limit, outside=0, time_limit=options.time_limit, workers=options.workers, strict=False, costs=options.costs)
     try:
         figures = eager.beside(made)
     except torch._dynamo.exc.BackendCompilerFailed as error:
