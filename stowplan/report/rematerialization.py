@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from itertools import cycle
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.timeline import timeline
 from stowplan.models.rematerialization.verify import live_bytes, verify
 from stowplan.report import scene
-from stowplan.report.colours import PALETTE
+from stowplan.report.colours import PALETTE, TIER_COLOURS
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
@@ -114,7 +115,7 @@ def steps_plot(
     dots: Mapping[str, Sequence[tuple[int, float]]] | None = None,
     most: int = 1,
 ) -> scene.Plot:
-    """What is added over bytes, as steps; every second line is dashed.
+    """What is added over bytes, as steps; every second line is dashed, and pairs of lines have colours of their own.
 
     Parameters
     ----------
@@ -134,7 +135,10 @@ def steps_plot(
     across = scene.byte_axis(most, f"{axes[0]} ({byte_unit(most)[0]})")
     marks: list[scene.Mark] = []
     legend = []
-    for (name, rows), style in zip(lines.items(), cycle((scene.RULE, scene.DASHED)), strict=False):
+    for number, (name, rows) in enumerate(lines.items()):
+        style = scene.DASHED if number % 2 else scene.RULE
+        if len(lines) > 2:
+            style = replace(style, stroke=TIER_COLOURS[number // 2 % len(TIER_COLOURS)])
         if rows:
             marks.append(scene.Line(scene.steps([*(size for size, _ in rows), most], [value for _, value in rows]), style))
             legend.append(scene.Key(name, style, "line"))
