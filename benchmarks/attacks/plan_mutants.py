@@ -95,7 +95,7 @@ def changed(value: Any, chance: random.Random) -> Any:
 
 def mutant_of(plan: Any, chance: random.Random) -> Any:
     """The plan with one to three changes, as a file of it would be read: what no file can say is changed again."""
-    fields = [name for name in plan.__struct_fields__ if name not in FOR_PEOPLE]
+    fields = [name for name in plan.__struct_fields__ if name not in FOR_PEOPLE and getattr(plan, name) is not msgspec.UNSET]
     while True:
         mutant = plan
         for _ in range(chance.choice((1, 1, 1, 2, 3))):
