@@ -129,9 +129,9 @@ def unit(name: str) -> Unit:
     return next((kind.unit for kind in every if kind.unit.name == name), Unit(name))
 
 
-def of_format(found: object, what: Literal["problem", "plan"]) -> BaseKind | None:
+def of_format(text: object, what: Literal["problem", "plan"]) -> BaseKind | None:
     """The kind whose problems, or plans, have a format; None where there is none."""
-    match = _FORMAT.fullmatch(found) if isinstance(found, str) else None
+    match = _FORMAT.fullmatch(text) if isinstance(text, str) else None
     if match is None or match[2] != what or place_of(match[1]) is None:
         return None
     return named(match[1])
@@ -147,11 +147,11 @@ def of_problem(problem: object) -> BaseKind:
 
 def of_plan_file(data: bytes, source: str | Path | None = None) -> BaseKind:
     """The kind of a plan file, by its format; raises InputError for anything else."""
-    found = files.peek_format(data)
-    kind = of_format(found, "plan")
+    text = files.peek_format(data)
+    kind = of_format(text, "plan")
     if kind is None:
         message = f"found {files.describe(data)}, expected a plan: {', '.join(formats('plan'))}"
-        raise InputError(message, source=source, place=None if found is None else "format")
+        raise InputError(message, source=source, place=None if text is None else "format")
     return kind
 
 

@@ -30,7 +30,7 @@ from benchmarks.lib.costs.calibrate import (
 )
 from benchmarks.lib.places import SHARED
 from stowplan import files
-from stowplan.backends.xla.steer import ALL_SLOW
+from stowplan.backends.xla.knobs import ALL_SLOW
 from stowplan.backends.xla.store import read_result
 from stowplan.errors import StowplanError
 from stowplan.frontends.hlo import read_program

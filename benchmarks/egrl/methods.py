@@ -166,12 +166,12 @@ def _train(run: Run, config: EgrlConfig) -> tuple[Record, Arrays]:
     network.chip.evaluate_many = meter  # type: ignore[method-assign]
     kept: Arrays = {}
     moments = [moment for moment in MOMENTS if run.method == "egrl" and not run.noise]
-    judge, judged = Chip(run.problem), 0.0
+    reference, judged = Chip(run.problem), 0.0
     while not trainer.done and (run.seconds is None or time.monotonic() - began_at < run.seconds):
         trainer.tick()
         while moments and trainer.evaluations >= moments[0] / 100 * config.evaluations:
             paused = time.process_time()
-            kept |= _policies(moments.pop(0), trainer, judge)
+            kept |= _policies(moments.pop(0), trainer, reference)
             judged += time.process_time() - paused
     seconds = time.process_time() - began - judged
     assert network.best.latency_ps == meter.latency_ps
@@ -179,13 +179,13 @@ def _train(run: Run, config: EgrlConfig) -> tuple[Record, Arrays]:
     return msgspec.structs.replace(found, evaluations=trainer.evaluations), kept
 
 
-def _policies(moment: int, trainer: Trainer, judge: Chip) -> Arrays:
+def _policies(moment: int, trainer: Trainer, reference: Chip) -> Arrays:
     """Weights of the learner, and of the graph network of the population whose map is the best; the run's chip is not asked."""
     found = {f"learner_{moment}": trainer.learner.weights()}
     networks = [member.encoding for member in trainer.members if not member.is_chromosome]
     if networks:
         likeliest = trainer.learner.posteriors(0, networks).argmax(-1).astype(np.int64)
-        found[f"member_{moment}"] = networks[int(judge.evaluate_many(likeliest).rewards.argmax())]
+        found[f"member_{moment}"] = networks[int(reference.evaluate_many(likeliest).rewards.argmax())]
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stowplan import files
-from stowplan.backends.xla.steer import SCOPED_OPTION
+from stowplan.backends.xla.knobs import SCOPED_OPTION
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError
 from stowplan.hardware.targets import Target, xla_chip

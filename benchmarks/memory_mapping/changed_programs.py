@@ -108,7 +108,7 @@ def main() -> None:
 
 def _compile(name: str, search: list[str], later: Path) -> None:
     from stowplan.backends.xla.compiler import Compiler
-    from stowplan.backends.xla.steer import DEFAULT
+    from stowplan.backends.xla.knobs import DEFAULT
     from stowplan.backends.xla.workload import by_name
 
     job = by_name(f"benchmarks.memory_mapping.changed_programs:make({name})", search_path=search, name=name)

@@ -3,7 +3,7 @@
     python -m benchmarks.torch_memory.layers [--models llama16,gpt8] [--seconds 5] [--seeds 2] [--places 0.3 0.6]
 
 Limits are parts of the way from what stays at the end to the peak of the order given. All begin with the best of three
-simulations, mended; what is left of the time is ruin and recreate. Added costs are in GFLOP.
+simulations, repaired; what is left of the time is ruin and recreate. Added costs are in GFLOP.
 """
 
 from __future__ import annotations

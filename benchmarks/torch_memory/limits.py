@@ -5,7 +5,7 @@
 
 Parameters and gradients count. Limits are even between the least peak found and eager's, both included. Every plan runs: peaks
 are measured during a step, gradients are compared with eager's. ``stock`` is the cheapest of torch's plans within the limit,
-over all budgets and both solvers, by the same judge; ``greedy`` one simulation; ``checkpoints`` a checkpoint a layer. A line of
+over all budgets and both solvers, measured alike; ``greedy`` one simulation; ``checkpoints`` a checkpoint a layer. A line of
 JSON is written for each model; those that are there are not run again. ``--table`` prints what docs/results/torch-memory.md
 shows.
 """

@@ -1,1 +1,1 @@
-"""XLA's own plans, and steering it."""
+"""XLA's own plans, and tuning it."""

@@ -32,12 +32,12 @@ from stowplan.backends.xla.bandit import PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
+from stowplan.backends.xla.knobs import BETWEEN, DEFAULT, SLICES_OPTION, Knobs, flags_of
 from stowplan.backends.xla.loop import tune_workload
 from stowplan.backends.xla.process import CompileError
-from stowplan.backends.xla.proposals import WAYS as WAYS_OF_STEERING
+from stowplan.backends.xla.proposals import WAYS as KNOB_WAYS
 from stowplan.backends.xla.proposals import draws
 from stowplan.backends.xla.score import Score
-from stowplan.backends.xla.steer import BETWEEN, DEFAULT, SLICES_OPTION, Steer, flags_of
 from stowplan.backends.xla.workload import Workload, by_name
 from stowplan.errors import StowplanError
 from stowplan.hardware.costs.signatures.predictor import Predictor
@@ -45,7 +45,7 @@ from stowplan.hardware.costs.signatures.predictor import shipped as shipped_pred
 from stowplan.hardware.targets import load_target, xla_chip
 
 #: Ways of tuning, and whether chance plays a part in them. All but the first are controls; ``random previews`` is the loop with
-#: orders by lot alone, whose previews are judged as the loop's; ``flags first`` is the loop that never begins with steers;
+#: orders by lot alone, whose previews are judged as the loop's; ``flags first`` is the loop that never begins with settings;
 #: ``one predictor`` is the loop with v5e's on every chip.
 WAYS = {
     "loop": True,
@@ -81,13 +81,13 @@ def family(name: str) -> str:
     return FAMILIES.get(first, first)
 
 
-def random_steer(evidence: Evidence, chance: random.Random) -> Steer:
+def random_knobs(evidence: Evidence, chance: random.Random) -> Knobs:
     """Some tensors to the front and some to the back, by lot; 5 to 50 % of all."""
-    return next(draws(evidence, evidence.trials[0], chance)).steer
+    return next(draws(evidence, evidence.trials[0], chance)).knobs
 
 
-def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[tuple[str, Callable[[list[Score]], Steer]]]:
-    """Steers of a control with their names, each told the scores so far, the default's first: flags one by one and then pairs
+def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[tuple[str, Callable[[list[Score]], Knobs]]]:
+    """Settings of a control with their names, each told the scores so far, the default's first: flags one by one and then pairs
     of the best."""
     named: dict[str, dict[str, Any]] = {name: dict(options) for name, options in flags_of(xla_chip(chip)).items()}
     named.pop("bundle_aware", None)
@@ -95,7 +95,7 @@ def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[tupl
     chance = random.Random(seed)
     if way == "random orders":
         while True:
-            yield way, lambda scores: random_steer(evidence, chance)
+            yield way, lambda scores: random_knobs(evidence, chance)
     if way == "random flags":
         while True:
             yield (
@@ -109,7 +109,7 @@ def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[tupl
     single = [*named.values()]
     for number in range(len(single) * (len(single) - 1) // 2):
 
-        def pair(scores: list[Score], number: int = number) -> Steer:
+        def pair(scores: list[Score], number: int = number) -> Knobs:
             best = sorted(range(len(single)), key=lambda at: scores[1 + at].total)
             pairs = sorted(combinations(range(len(single)), 2), key=sum)
             fitting = [(best[one], best[two]) for one, two in pairs if not single[best[one]].keys() & single[best[two]].keys()]
@@ -121,9 +121,9 @@ def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[tupl
 
 @contextmanager
 def by_lot_alone() -> Iterator[None]:
-    """The loop without flags, and without any way of steering but orders by lot."""
+    """The loop without flags, and without any way of setting knobs but orders by lot."""
     with (
-        patch.object(tuning_run, "WAYS", [way for way in WAYS_OF_STEERING if way.name == "draw"]),
+        patch.object(tuning_run, "WAYS", [way for way in KNOB_WAYS if way.name == "draw"]),
         patch.object(tuning_run, "flags_of", lambda chip: {}),
     ):
         yield
@@ -131,8 +131,8 @@ def by_lot_alone() -> Iterator[None]:
 
 @contextmanager
 def flags_first() -> Iterator[None]:
-    """The loop where nothing that steers are expected to save comes before flags."""
-    with patch.object(bandit, "STEERS_KEPT", 0.0):
+    """The loop where nothing that settings are expected to save comes before flags."""
+    with patch.object(bandit, "SETTINGS_KEPT", 0.0):
         yield
 
 
@@ -177,9 +177,9 @@ def run(name: str, way: str, seed: int, options: argparse.Namespace) -> dict[str
             evidence = Evidence(compiled, load_target(chip))
             default = evidence.add(DEFAULT, compiled)
             features, scores, ways = [*evidence.features(default)], [default.score], ["default"]
-            for _, (label, steer) in zip(range(options.compiles - 1), control(way, chip, evidence, seed), strict=False):
+            for _, (label, knobs) in zip(range(options.compiles - 1), control(way, chip, evidence, seed), strict=False):
                 ways.append(label)
-                tried = compiler.compile(steer(scores).compiler_options())
+                tried = compiler.compile(knobs(scores).compiler_options())
                 own = (
                     evidence if tried.program_path.read_bytes() == evidence.program_text else Evidence(tried, load_target(chip))
                 )
@@ -242,28 +242,28 @@ def print_tables(lines: list[dict[str, Any]]) -> None:
 def learn(lines: list[dict[str, Any]]) -> Experience:
     """How often each way won on each program and chip, all runs of the loop and of single flags together."""
     programs: dict[tuple[str, str], EarlierProgram] = {}
-    first_steers = dict[tuple[str, str], list[float]]()
+    first_settings = dict[tuple[str, str], list[float]]()
     for line in lines:
         if not line["features"] or line["way"] not in ("loop", "flags"):
             continue
         key = line["chip"], line["program"]
         ways, gains = (dict(programs[key].ways), dict(programs[key].gains)) if key in programs else ({}, {})
-        best, steered = line["totals"][0], False
+        best, has_setting = line["totals"][0], False
         flags = flags_of(xla_chip(line["chip"]))
         for name, total in zip(line["ways"][1:], line["totals"][1:], strict=True):
-            # Previews tell which way of steering; what is learned is when a flag is worth its compile.
+            # Previews tell which way of setting knobs; what is learned is when a flag is worth its compile.
             if line["way"] == "flags" and name not in flags:
                 continue
             if name == BETWEEN:
                 best = min(best, total)
                 continue
-            way = name if name in flags else "steer"
+            way = name if name in flags else "knobs"
             if line["way"] == "flags":
                 gains[way] = round(1 - total / line["totals"][0], 4)
-            elif way == "steer" and not steered:
-                steered = True
-                first_steers.setdefault(key, []).append((best - total) / line["totals"][0])
-                gains[way] = round(statistics.mean(first_steers[key]), 4)
+            elif way == "knobs" and not has_setting:
+                has_setting = True
+                first_settings.setdefault(key, []).append((best - total) / line["totals"][0])
+                gains[way] = round(statistics.mean(first_settings[key]), 4)
             wins, tries = ways.get(way, (0, 0))
             ways[way] = wins + (total < 0.999 * best), tries + 1
             best = min(best, total)

@@ -1,4 +1,4 @@
-"""All commands in one place; each module of the room brings its own, and is imported when one of its commands is asked for."""
+"""All commands in one place; each module of the package brings its own, and is imported when one of them is asked for."""
 
 from __future__ import annotations
 

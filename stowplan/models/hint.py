@@ -113,8 +113,8 @@ def check(problem: Any, hint: Hint, known: HintValues[Any, Any] | None) -> None:
     if hint.kind != kind.name:
         raise InputError(f"found a hint for {brief(hint.kind, NAME)}, expected one for {kind.name}", place="kind")
     if hint.problem != problem.digest:
-        found, expected = brief(hint.problem, NAME), brief(problem.digest, NAME)
-        raise InputError(f"found a hint for the problem {found}, expected {expected}", place="problem")
+        named, expected = brief(hint.problem, NAME), brief(problem.digest, NAME)
+        raise InputError(f"found a hint for the problem {named}, expected {expected}", place="problem")
     if not hint.values and hint.plan is None:
         raise InputError("found neither values nor a plan, expected one of them", place="values")
     if not hint.values:
@@ -136,9 +136,9 @@ def plan_of(hint: Hint) -> Any:
 def _check_values(hint: Hint, counts: Mapping[str, int], optional: Sequence[str]) -> None:
     required = {*counts} - {*optional}
     if not required <= {*hint.values} <= {*counts}:
-        found, expected = ", ".join(hint.values), ", ".join(name for name in counts if name in required)
+        named, expected = ", ".join(hint.values), ", ".join(name for name in counts if name in required)
         more = f" and perhaps {', '.join(optional)}" if optional else ""
-        raise InputError(f"found values named {brief(found, NAME)}, expected {expected}{more}", place="values")
+        raise InputError(f"found values named {brief(named, NAME)}, expected {expected}{more}", place="values")
     for name, values in hint.values.items():
         _check_list(f"values.{name}", values, counts[name])
     if hint.confidence:
@@ -202,7 +202,7 @@ def matched(later: Steps, earlier: Steps) -> list[int]:
     known: dict[Hashable, int] = {}
     readers = [_readers(steps) for steps in (later, earlier)]
     for begins in ((later.signatures, earlier.signatures), (later.coarse, earlier.coarse)):
-        rounds = [_rounds(*each, known) for each in zip((later, earlier), begins, readers, strict=True)]
+        rounds = [_rounds(*side, known) for side in zip((later, earlier), begins, readers, strict=True)]
         for here, there in zip(*rounds, strict=True):
             _match(matches, free, here, there, later, earlier)
     return matches

@@ -209,6 +209,6 @@ def read_hint(path: Path, problem: Any) -> Any:
         raise InputError(f"found {files.describe(data)}, {expected}", source=path, place="format")
     plan = read_plan(path, problem)
     if plan.problem != problem.digest:
-        found, expected = brief(plan.problem, hints.NAME), brief(problem.digest, hints.NAME)
-        raise InputError(f"found a plan for the problem {found}, expected {expected}", source=path, place="problem")
+        named, expected = brief(plan.problem, hints.NAME), brief(problem.digest, hints.NAME)
+        raise InputError(f"found a plan for the problem {named}, expected {expected}", source=path, place="problem")
     return plan

@@ -22,28 +22,28 @@ def convergence_plot(
     history: Sequence[HistoryEntry], seconds: float, unit: Unit, baselines: Mapping[str, int], baseline: int | None
 ) -> Plot | None:
     """Incumbent and bound, with the baselines that lie in their range; None without history."""
-    found = _changes((entry.seconds, entry.objective, entry.source) for entry in history)
+    best = _changes((entry.seconds, entry.objective, entry.source) for entry in history)
     proven = _changes((entry.seconds, entry.bound, entry.source) for entry in history)
-    if not found and not proven:
+    if not best and not proven:
         return None
-    base = _common_part(unit, [value for _, value, _ in found])
-    found, proven = ([(moment, value - base, source) for moment, value, source in steps] for steps in (found, proven))
+    base = _common_part(unit, [value for _, value, _ in best])
+    best, proven = ([(moment, value - base, source) for moment, value, source in steps] for steps in (best, proven))
     baselines = {label: value - base for label, value in baselines.items()}
     # One with another first number is off the scale.
     is_near = baseline is not None and (not base or _common_part(unit, [baseline]) == base)
     baseline = baseline - base if baseline is not None and is_near else None
     # The worst bounds say little and would flatten all else, so the scale ends at the last one.
-    values = [value for _, value, _ in found] + [value for _, value, _ in proven[-1:] if value >= 0]
-    if found and baseline is not None:
+    values = [value for _, value, _ in best] + [value for _, value, _ in proven[-1:] if value >= 0]
+    if best and baseline is not None:
         values.append(baseline)
     margin = max((max(values) - min(values)) * 0.06, max(values) * 0.002, 1.0)
     low, high = min(values) - margin, max(values) + margin
-    end = max([seconds, *(moment for moment, _, _ in found + proven), 1e-3])
-    across, place = _time_axis(end, min((moment for moment, _, _ in found + proven if moment > 0), default=end))
+    end = max([seconds, *(moment for moment, _, _ in best + proven), 1e-3])
+    across, place = _time_axis(end, min((moment for moment, _, _ in best + proven if moment > 0), default=end))
     per_unit, name = _scale_of(unit, int(high), base)
     ticks = [(tick * per_unit, format_tick(tick)) for tick in nice_ticks(low / per_unit, high / per_unit)]
-    marks = _baselines(baselines if found else {}, low, high)
-    for series, style, word in ((proven, BOUND, "bound"), (found, INCUMBENT, "objective")):
+    marks = _baselines(baselines if best else {}, low, high)
+    for series, style, word in ((proven, BOUND, "bound"), (best, INCUMBENT, "objective")):
         # Bounds below the scale are left out; the curve then comes up from its edge.
         series = [point for point in series if point[1] >= low]
         if not series:

@@ -45,17 +45,17 @@ class RematerializationPresenter(DrawingPresenter):
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """Added cost and peak beside those of other plans; then what runs again, most costly first."""
-        found = verify(problem, plan)
+        verification = verify(problem, plan)
         once = sum(op.cost for op in problem.ops)
         limit = "no limit" if problem.limit is None else f"limit {problem.limit:,} bytes"
         lines = [
             f"{printable(problem.name or 'graph')}: {len(problem.ops):,} operators, {len(problem.tensors):,} tensors, {limit}",
-            f"  added cost  {found.objective or 0:,} on {once:,} of every operator once",
-            f"  peak        {found.figures.get('peak', 0):,} bytes live at once",
+            f"  added cost  {verification.objective or 0:,} on {once:,} of every operator once",
+            f"  peak        {verification.figures.get('peak', 0):,} bytes live at once",
             f"  runs        {len(plan.sequence):,}",
         ]
         if problem.channel is not None:
-            host, stalls = (found.figures.get(name, 0) for name in ("host_peak", "stalls"))
+            host, stalls = (verification.figures.get(name, 0) for name in ("host_peak", "stalls"))
             lines.append(f"  host        {host:,} of {problem.channel.limit:,} bytes, waits of {stalls:,}")
         for name, other in others:
             lines.append(plan_line(name, f"added cost {other.objective:,}, peak {other.peak:,} bytes"))

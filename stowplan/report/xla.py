@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stowplan import files
 from stowplan.backends.xla.child import Option
-from stowplan.backends.xla.steer import CAPACITY_OPTION, SCOPED_OPTION
+from stowplan.backends.xla.knobs import CAPACITY_OPTION, SCOPED_OPTION
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import brief
 from stowplan.report.boxes import assign_colours
@@ -99,7 +99,7 @@ def _summary(tuning: Tuning, comparison: Comparison) -> str:
     time = {trial.total: format_ps(target.cycles_ps(trial.total)) for trial in (tuning.default, best)}
     gained = tuning.best != 0
     cards = [
-        ("Gain", f"{tuning.gain:.2%}", "of cycles and stalls" if gained else "no steer was better than XLA's default"),
+        ("Gain", f"{tuning.gain:.2%}", "of cycles and stalls" if gained else "no setting was better than XLA's default"),
         ("XLA's default", f"{tuning.default.total:,}", f"cycles and stalls, {time[tuning.default.total]}"),
         ("Best", f"{best.total:,}", f"by {escape(in_words(best.way))}, {time[best.total]}"),
         ("Stalls", f"{best.stall_cycles:,}", f"cycles; {tuning.default.stall_cycles:,} by default"),
@@ -139,7 +139,7 @@ def _trials(tuning: Tuning) -> Section:
     head = (
         "Compile:r",
         "Way",
-        "Steer",
+        "Knobs",
         "Cycles:r",
         "Stalls:r",
         "Change:r",
@@ -148,7 +148,7 @@ def _trials(tuning: Tuning) -> Section:
         "Note:o",
     )
     as_table = table(
-        "Steer: values moved to the front and to the back of XLA's order, and other options", head, rows, [tuning.best]
+        "Knobs: values moved to the front and to the back of XLA's order, and other options", head, rows, [tuning.best]
     )
     failed = any(trial.error for trial in tuning.trials)
     return Section(

@@ -72,7 +72,7 @@ class Comparison:
 
 
 def in_words(way: str) -> str:
-    """A way of steering for people."""
+    """A way of setting knobs for people."""
     return way.replace("_", " ")
 
 

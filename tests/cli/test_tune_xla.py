@@ -144,7 +144,7 @@ def interrupted(fake: xla.Fake, tmp_path: Path, when: str, how: signal.Signals) 
         f"c.CHILD_COMMAND = {xla.FAKE!r}\nc.versions = lambda: {{}}\n"
         "from stowplan.cli import main; main()"
     )
-    hang = "hang" if when == "hang" else "steered:hang"
+    hang = "hang" if when == "hang" else "tuned:hang"
     command = [sys.executable, "-c", setup, *TOY, "--option", f"fake={hang}", "-o", str(tmp_path / "out.json")]
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
         assert process.stderr is not None

@@ -104,7 +104,7 @@ def test_overlap(cli: Cli, solved: Solved, tmp_path: Path) -> None:
 
 
 def in_units(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:
-    """Problem and plan with memory counted in units of the alignment, for a judge that looks at every unit of it.
+    """Problem and plan with memory counted in units of the alignment, for a reference that looks at every unit of it.
 
     Sizes are rounded up: offsets are multiples of the unit, so that two tensors meet in bytes just where they meet in units.
     """

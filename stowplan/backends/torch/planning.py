@@ -190,7 +190,7 @@ class Chooser:
         own = [] if self.own is None else [[*dict.fromkeys(self.own.sequence)]]
         plan, bound = peaks.least_peak(self.reading.problem, own, seconds, enough=self.limit)
         if plan.peak <= self.limit:
-            mended = Insertion(self.free).mended(plan.sequence, self.limit)
+            mended = Insertion(self.free).repaired(plan.sequence, self.limit)
             plans = [plan] if mended is None else [plan, self.free.made(mended)]
             return min(plans, key=lambda made: made.objective)
         text = f"the least peak found is {plan.peak} bytes, and the limit is {self.limit}"

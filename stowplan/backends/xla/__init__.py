@@ -6,10 +6,10 @@ the ``[xla]`` table of its target. Each file knows only those above it in this l
 - ``sharding``, ``workload``: what is sent to another process and rebuilt there
 - ``dumps``, ``child``: the files of a compile; the process that compiles. Requests and answers are lines of JSON
 - ``store``, ``process``, ``compiler``: results on disk; the parent's side of a child; children side by side
-- ``steer``: options of the compiler
+- ``knobs``: options of the compiler
 - ``collectives``, ``score``: what a result costs
 - ``evidence``, ``experience``: what all trials of a program have shown, and what earlier programs have
-- ``proposals``: ways of finding the next steer. To add one, write a ``Way`` and give it a line in ``WAYS``
+- ``proposals``: ways of finding the next setting. To add one, write a ``Way`` and give it a line in ``WAYS``
 - ``bandit``, ``search``: what is left, and what to try next; previews
 - ``tuning``, ``run``, ``loop``: what came of a run; the run; ``tune``
 """
@@ -23,11 +23,11 @@ from stowplan.lazy import lazy_names, listed
 
 if TYPE_CHECKING:
     from stowplan.backends.xla.compiler import Compiler as Compiler
+    from stowplan.backends.xla.knobs import Knobs as Knobs
+    from stowplan.backends.xla.knobs import as_flags as as_flags
     from stowplan.backends.xla.loop import tune as tune
     from stowplan.backends.xla.loop import tune_workload as tune_workload
     from stowplan.backends.xla.process import CompileError as CompileError
-    from stowplan.backends.xla.steer import Steer as Steer
-    from stowplan.backends.xla.steer import as_flags as as_flags
     from stowplan.backends.xla.tuning import Tuning as Tuning
     from stowplan.backends.xla.workload import Workload as Workload
     from stowplan.backends.xla.workload import by_name as by_name
@@ -37,7 +37,7 @@ _PLACES = {
     "compiler": ["Compiler"],
     "process": ["CompileError"],
     "loop": ["tune", "tune_workload"],
-    "steer": ["Steer", "as_flags"],
+    "knobs": ["Knobs", "as_flags"],
     "tuning": ["Tuning"],
     "workload": ["Workload", "by_name", "of_function"],
 }

@@ -1,6 +1,6 @@
-"""What a run may still spend, and what to try next with it: a bandit over arms, that between steers and flags, and previews.
+"""What a run may still spend, and what to try next with it: a bandit over arms, that between settings and flags, and previews.
 
-Of many steers of a program, tried up to the memory-space assignment, :class:`Search` finds those worth a whole compile.
+Of many settings of a program, tried up to the memory-space assignment, :class:`Search` finds those worth a whole compile.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Improvement
+from stowplan.backends.xla.knobs import Knobs
 from stowplan.backends.xla.proposals import Proposal, Way
-from stowplan.backends.xla.steer import Steer
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
 
@@ -26,17 +26,17 @@ BATCH = 4
 #: Previews that take a compile's time together, about; measured were 9 to 40 of a program's compile.
 PREVIEWS_OF_A_COMPILE = 20
 
-#: Compiles' worth of time between two compiles of steers, that one included: the rest goes to previews.
+#: Compiles' worth of time between two compiles of settings, that one included: the rest goes to previews.
 ROUND = 1.6
 
-#: Steers that one way proposes for a batch.
+#: Settings that one way proposes for a batch.
 _FORMS = 2
 
 #: Previews that are predicted anew when a compile has shown more.
 _AGAIN = 16
 
-#: Makes previews of some steers, in their order.
-Previewer = Callable[[Sequence[Steer]], list[Compiled]]
+#: Makes previews of some settings, in their order.
+Previewer = Callable[[Sequence[Knobs]], list[Compiled]]
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Budget:
 
     @property
     def previews_of_a_round(self) -> int:
-        """Those of which one steer is chosen, so that each of the compiles left has as many."""
+        """Those of which one setting is chosen, so that each of the compiles left has as many."""
         rounds = max(1, round(self.left / ROUND))
         return min(self.previews, max(BATCH, int(PREVIEWS_OF_A_COMPILE * (self.left - rounds) / rounds)))
 
@@ -90,13 +90,13 @@ _CURIOSITY = 0.35
 
 #: What the best preview, and a flag, are worth before anything is known of them: shares of compiles that were better than the
 #: incumbent.
-_STEERING_WORTH, _FLAG_WORTH = 0.6, 0.3
+_KNOBS_WORTH, _FLAG_WORTH = 0.6, 0.3
 #: How much more that is for a flag for each part of the default's cycles that its preview saves.
 _WORTH_OF_A_GAIN = 6.0
-#: Part of the default's cycles for which a flag comes before steers, by itself.
+#: Part of the default's cycles for which a flag comes before settings, by itself.
 _FIRST_GAIN = 0.005
-#: Part of what steers save that counts beside flags: it is lost where a flag wins later.
-STEERS_KEPT = 0.5
+#: Part of what settings save that counts beside flags: it is lost where a flag wins later.
+SETTINGS_KEPT = 0.5
 
 
 @dataclass(eq=False)
@@ -132,15 +132,15 @@ class FlagToTry(NamedTuple):
 
 
 class Bandit:
-    """Steers of the best program, again and again, and flags, each once."""
+    """Settings of the best program, again and again, and flags, each once."""
 
     def __init__(self) -> None:
-        self.steering = Arm("steer", PRIOR_TRIES * _STEERING_WORTH)
+        self.knobs = Arm("knobs", PRIOR_TRIES * _KNOBS_WORTH)
         self.flags: dict[Arm, FlagToTry] = {}
         """Those not tried yet."""
-        self.steers_save = 0.0
-        """What the first compile of a steer is expected to save of the default's cycles."""
-        self._steered = 0
+        self.knobs_save = 0.0
+        """What the first compile of a setting is expected to save of the default's cycles."""
+        self._knob_tries = 0
 
     def add(self, name: str, flag: FlagToTry, worth: float = 0.0) -> None:
         """A flag that may be tried, worth more the more of the default's cycles it is expected to save."""
@@ -148,7 +148,7 @@ class Bandit:
 
     def learn(self, known: Mapping[str, tuple[float, float]]) -> None:
         """Count wins and tries of earlier programs, by the names of the arms."""
-        for arm in (self.steering, *self.flags):
+        for arm in (self.knobs, *self.flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
 
@@ -156,38 +156,38 @@ class Bandit:
         """A compile of an arm, and whether it was better than all before."""
         arm.tries += 1
         arm.wins += is_better
-        self._steered += arm is self.steering
+        self._knob_tries += arm is self.knobs
 
     def first(self, saved: float) -> list[Arm]:
         """What comes before all else: flags by themselves, which take no previews but their own, the best mean first.
 
-        Before them stand steers, where as much work is expected to save more by these. A flag by itself has to save more than
-        steers have ``saved`` already, as a part of the default's cycles.
+        Before them stand settings, where as much work is expected to save more by these. A flag by itself has to save more than
+        settings have ``saved`` already, as a part of the default's cycles.
         """
         flags = {arm: flag.expected for arm, flag in self.flags.items() if flag.expected.saved >= _FIRST_GAIN + saved}
         first = sorted(flags, key=lambda arm: -flags[arm].mean)
-        steers_save = STEERS_KEPT / ROUND * self.steers_save / (1 + self._steered)
-        is_behind = any(expected.saved >= steers_save for expected in flags.values())
-        return first if is_behind or not first else [self.steering, *first]
+        knobs_save = SETTINGS_KEPT / ROUND * self.knobs_save / (1 + self._knob_tries)
+        is_behind = any(expected.saved >= knobs_save for expected in flags.values())
+        return first if is_behind or not first else [self.knobs, *first]
 
     def order(self, first: list[Arm], count: int) -> list[Arm]:
         """Arms to choose ``count`` compiles from, ``first`` and then by promise.
 
         Few at a time: each of them takes previews.
         """
-        arms = [*first, *(arm for arm in by_promise([self.steering, *self.flags]) if arm not in first)]
-        return arms[: max(arms.index(self.steering), count) + 1]
+        arms = [*first, *(arm for arm in by_promise([self.knobs, *self.flags]) if arm not in first)]
+        return arms[: max(arms.index(self.knobs), count) + 1]
 
 
 class Search:
-    """Steers of one program.
+    """Settings of one program.
 
     Parameters
     ----------
     evidence
         What its compiles have shown.
     ways
-        Ways of steering, each with its arm.
+        Ways of setting knobs, each with its arm.
     chance
         Of what is chosen by lot.
     """
@@ -196,21 +196,21 @@ class Search:
         self.evidence = evidence
         self._ways = ways
         self._chance = chance
-        self._tried: set[Steer] = set()
+        self._tried: set[Knobs] = set()
         self._assignments: set[str] = set()
         self._previewed: list[tuple[Proposal, Trial]] = []
         self.refusals: list[str] = []
-        """What the compiler said of steers that it refuses, each once."""
+        """What the compiler said of settings that it refuses, each once."""
 
     def preview(self, count: int, make: Previewer, given: Sequence[Proposal] = ()) -> int:
         """Make at most so many previews, those that are given first, the others from the best so far on; how many were made.
 
-        A steer whose assignment is that of another is not looked at again.
+        A setting whose assignment is that of another is not looked at again.
         """
-        made, waiting = 0, [proposal for proposal in given if proposal.steer not in self._tried]
+        made, waiting = 0, [proposal for proposal in given if proposal.knobs not in self._tried]
         while made < count:
             size = min(BATCH, count - made)
-            chosen: dict[Steer, tuple[Arm | None, Proposal]] = {proposal.steer: (None, proposal) for proposal in waiting[:size]}
+            chosen: dict[Knobs, tuple[Arm | None, Proposal]] = {proposal.knobs: (None, proposal) for proposal in waiting[:size]}
             waiting = waiting[size:]
             best = self.best
             if best is not None:
@@ -225,24 +225,24 @@ class Search:
                     tried.wins += trial is not None and best is not None and trial.score.total < best.score.total
         return made
 
-    def _propose(self, chosen: dict[Steer, tuple[Arm | None, Proposal]], size: int, best: Trial) -> None:
+    def _propose(self, chosen: dict[Knobs, tuple[Arm | None, Proposal]], size: int, best: Trial) -> None:
         """Fill up what is chosen to ``size``, by the ways that promise most."""
         for arm in by_promise(self._ways):
             proposed = self._ways[arm](self.evidence, best, self._chance)
-            new = (proposal for proposal in proposed if proposal.steer not in self._tried and proposal.steer not in chosen)
+            new = (proposal for proposal in proposed if proposal.knobs not in self._tried and proposal.knobs not in chosen)
             for proposal in islice(new, min(_FORMS, size - len(chosen))):
-                chosen[proposal.steer] = arm, proposal
+                chosen[proposal.knobs] = arm, proposal
             if len(chosen) >= size:
                 return
 
     def take(self, proposal: Proposal, compiled: Compiled) -> Trial | None:
-        """Note a preview; None where the compiler refuses the steer, or another has its assignment."""
-        self._tried.add(proposal.steer)
+        """Note a preview; None where the compiler refuses the setting, or another has its assignment."""
+        self._tried.add(proposal.knobs)
         if compiled.error not in ("", *self.refusals):
             self.refusals.append(compiled.error)
         if compiled.error or not self._notes(compiled):
             return None
-        trial = self.evidence.preview(proposal.steer, compiled)
+        trial = self.evidence.preview(proposal.knobs, compiled)
         self._previewed.append((proposal, trial))
         return trial
 
@@ -252,29 +252,29 @@ class Search:
         self._assignments.add(compiled.assignment_digest)
         return is_new
 
-    def add(self, steer: Steer, compiled: Compiled) -> Trial:
+    def add(self, knobs: Knobs, compiled: Compiled) -> Trial:
         """Take a compile into the evidence, and predict the best previews anew with what it shows."""
         self._notes(compiled)
-        trial = self.evidence.add(steer, compiled)
-        self.drop(steer)
+        trial = self.evidence.add(knobs, compiled)
+        self.drop(knobs)
         self._previewed.sort(key=lambda pair: pair[1].score.total)
-        again = ((proposal, self.evidence.preview(proposal.steer, old.compiled)) for proposal, old in self._previewed[:_AGAIN])
+        again = ((proposal, self.evidence.preview(proposal.knobs, old.compiled)) for proposal, old in self._previewed[:_AGAIN])
         self._previewed[:_AGAIN] = [*again]
         return trial
 
-    def drop(self, steer: Steer) -> None:
-        """Forget a preview, whose steer has been compiled, whatever came of it."""
-        self._tried.add(steer)
-        self._previewed = [pair for pair in self._previewed if pair[0].steer != steer]
+    def drop(self, knobs: Knobs) -> None:
+        """Forget a preview, whose setting has been compiled, whatever came of it."""
+        self._tried.add(knobs)
+        self._previewed = [pair for pair in self._previewed if pair[0].knobs != knobs]
 
     @property
     def best(self) -> Trial | None:
-        """The best of all compiles and previews that steers can start from."""
+        """The best of all compiles and previews that settings can start from."""
         compiled = [self.evidence.incumbent] if self.evidence.trials else []
         return min((*compiled, *(trial for _, trial in self._previewed)), key=lambda trial: trial.score.total, default=None)
 
     def worth_compiling(self, now: int, optimism: float = 0.0) -> list[Proposal]:
-        """Steers with previews, with what they are expected to save of ``now`` cycles.
+        """Settings with previews, with what they are expected to save of ``now`` cycles.
 
         The best stand first, or with optimism those that may be best: that part of what a prediction may be off by counts.
         """

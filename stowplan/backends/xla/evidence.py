@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
+from stowplan.backends.xla.knobs import ALL_SLOW, Knobs, values_of
 from stowplan.backends.xla.score import PreviewedModule, Score, Scorer, scored_program
-from stowplan.backends.xla.steer import ALL_SLOW, Steer, values_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
 from stowplan.frontends.hlo import HloModule, read_module
@@ -26,9 +26,9 @@ _SPARE = 0.875
 
 
 class Trial(NamedTuple):
-    """A steer, and what the compiler made of it."""
+    """A setting, and what the compiler made of it."""
 
-    steer: Steer
+    knobs: Knobs
     compiled: Compiled
     assignment: Assignment
     """Copies and collectives with cycles by their bytes, as they are scored."""
@@ -103,10 +103,10 @@ class Evidence:
                 for use, mask in signature.used_leaves().items():
                     masks[step.uses[use].tensor] = masks.get(step.uses[use].tensor, 0) | mask
 
-    def add(self, steer: Steer, compiled: Compiled) -> Trial:
+    def add(self, knobs: Knobs, compiled: Compiled) -> Trial:
         """Read a result and take it into the table."""
         module = self.scorer.read(compiled)
-        trial = Trial(steer, compiled, module.assignment(self.signatures), self.scorer.score(module), module.has_fast_memory)
+        trial = Trial(knobs, compiled, module.assignment(self.signatures), self.scorer.score(module), module.has_fast_memory)
         self.table.add(trial.assignment, self.signatures)
         self._known.update(module.cycles)
         self.trials.append(trial)
@@ -114,15 +114,15 @@ class Evidence:
             self.all_slow = trial
         return trial
 
-    def preview(self, steer: Steer, compiled: Compiled) -> Trial:
-        """What is expected of a steer by its memory-space assignment: cycles as the table and its predictions have them."""
+    def preview(self, knobs: Knobs, compiled: Compiled) -> Trial:
+        """What is expected of a setting by its memory-space assignment: cycles as the table and its predictions have them."""
         known = self._known
         if not self.trials:
             roofline = self.scorer.roofline_cycles(compiled)
             known = {name: round(self._pace * cycles) for name, cycles in roofline.items()}
         module = PreviewedModule(compiled, self.scorer.target, self.costs, known)
         assignment = module.assignment(self.signatures)
-        return Trial(steer, compiled, assignment, self.scorer.score(module), module.has_fast_memory, module.deviation)
+        return Trial(knobs, compiled, assignment, self.scorer.score(module), module.has_fast_memory, module.deviation)
 
     @cached_property
     def pace(self) -> float:
@@ -133,9 +133,9 @@ class Evidence:
 
     @property
     def incumbent(self) -> Trial:
-        """The best trial that steers can start from, the first of equals: where the assignment is off, no order counts."""
-        steered = [trial for trial in self.trials if trial.steer != ALL_SLOW]
-        return min(steered or self.trials, key=lambda trial: trial.score.total)
+        """The best trial that settings can start from, the first of equals: where the assignment is off, no order counts."""
+        ordered = [trial for trial in self.trials if trial.knobs != ALL_SLOW]
+        return min(ordered or self.trials, key=lambda trial: trial.score.total)
 
     @property
     def capacity(self) -> int:
@@ -169,7 +169,7 @@ class Evidence:
         )
 
     def why_nothing(self) -> str:
-        """Why steers have nothing to gain here, by the incumbent; empty where they may have."""
+        """Why settings have nothing to gain here, by the incumbent; empty where they may have."""
         trial = self.incumbent
         total = max(trial.score.total, 1)
         spare, stalls = 1 - trial.score.fast_bytes / self.capacity, trial.score.stall_cycles / total

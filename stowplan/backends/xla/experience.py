@@ -1,4 +1,4 @@
-"""What earlier programs taught: how often steers, and which flags, made programs like this one faster.
+"""What earlier programs taught: how often settings, and which flags, made programs like this one faster.
 
 A program is described by what its default compile shows. A flag counts for a new program as often as it won on earlier ones,
 each weighed by how alike both are, so that the loop begins where those succeeded.
@@ -33,7 +33,7 @@ _PREVIEW = 0.25
 
 
 class Improvement(NamedTuple):
-    """Part of a program's cycles that a flag, or a steer, is expected to save."""
+    """Part of a program's cycles that a flag, or a setting, is expected to save."""
 
     saved: float
     """Losses count nothing: whoever tries it keeps the better one."""
@@ -50,9 +50,9 @@ class EarlierProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     features: tuple[float, ...]
     """See :meth:`stowplan.backends.xla.evidence.Evidence.features`."""
     ways: dict[str, tuple[int, int]]
-    """For ``steer`` and each flag how often it was better than all before, and how often it was tried."""
+    """For ``knobs`` and each flag how often it was better than all before, and how often it was tried."""
     gains: dict[str, float] = {}
-    """Part of the default's cycles that each flag saved by itself, and the first ``steer`` against the best before it; below 0
+    """Part of the default's cycles that each flag saved by itself, and the first ``knobs`` against the best before it; below 0
     where it cost some."""
 
 
@@ -90,7 +90,7 @@ class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         }
 
     def improvement(self, way: str, target: str, features: tuple[float, ...], promised: float | None) -> Improvement:
-        """What a flag, or the first steer, is expected to save of a program with these features.
+        """What a flag, or the first setting, is expected to save of a program with these features.
 
         Means over what a preview promises, where that says anything, and what it saved on earlier programs, each weighed by
         how alike both are.

@@ -1,4 +1,4 @@
-"""The loop: compile, learn what the compile cost, steer again; the best of all compiles, XLA's default among them."""
+"""The loop: compile, learn what the compile cost, set knobs again; the best of all compiles, XLA's default among them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.compiler import COMPILE_LIMIT, Compiler
 from stowplan.backends.xla.dumps import DUMPED
 from stowplan.backends.xla.experience import Experience, shipped
+from stowplan.backends.xla.knobs import KNOB_OPTIONS
 from stowplan.backends.xla.run import Run
-from stowplan.backends.xla.steer import STEERED
 from stowplan.backends.xla.tuning import Tuning, TuningProgress
 from stowplan.backends.xla.workload import Workload, of_function
 from stowplan.deadline import Deadline
@@ -135,7 +135,7 @@ def tune_workload(
     number("a limit of {} s for one compile", compile_limit, least=0, or_least=False)
     if time_limit is not None:
         number("a time limit of {} s", time_limit, least=0, or_least=False)
-    taken = sorted({*STEERED, *DUMPED} & {*(compiler_options or {})})
+    taken = sorted({*KNOB_OPTIONS, *DUMPED} & {*(compiler_options or {})})
     if taken:
         raise UsageError(f"found compiler option {taken[0]}, expected another: tuning sets it")
     machine = load_target(target)

@@ -1,6 +1,6 @@
-"""Steers worth a compile: each way of finding one looks at the evidence so far and proposes the next.
+"""Settings worth a compile: each way of finding one looks at the evidence so far and proposes the next.
 
-A plan of ours says what goes first and what last; small corrections of the best steer so far move what its own cycles blame.
+A plan of ours says what goes first and what last; small corrections of the best setting so far move what its own cycles blame.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import NamedTuple
 import msgspec
 
 from stowplan.backends.xla.evidence import Evidence, Move, Trial
+from stowplan.backends.xla.knobs import OVERLAP_OPTION, SLICES_OPTION, Knobs
 from stowplan.backends.xla.score import with_freedoms
-from stowplan.backends.xla.steer import OVERLAP_OPTION, SLICES_OPTION, Steer
 from stowplan.hardware.costs import make_problem
-from stowplan.hardware.targets import SteerName
+from stowplan.hardware.targets import KnobName
 from stowplan.kernel.solve import solve
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
@@ -51,7 +51,7 @@ def planned(evidence: Evidence, chance: random.Random, start: Trial, capacity: i
             evidence.program,
             evidence.scorer.target,
             cost_model="signatures",
-            capacity=start.steer.capacity if capacity is None else capacity,
+            capacity=start.knobs.capacity if capacity is None else capacity,
             signatures=evidence.costs,
         )
     )
@@ -100,16 +100,16 @@ _OVERLAPS, _MOST_OVERLAP = (10.0, 4.0), 100.0
 
 
 class Proposal(NamedTuple):
-    """A steer and what is expected of it."""
+    """A setting and what is expected of it."""
 
     way: str
-    steer: Steer
+    knobs: Knobs
     gain: float = 0.0
     """Cycles that it is expected to save against the incumbent; an order's effect is never certain."""
 
 
-#: One way of steering: the steers that it would propose from a trial or a preview on, the most promising first; the first that
-#: are new are taken.
+#: One way of setting knobs: the settings that it would propose from a trial or a preview on, the most promising first;
+#: the first that are new are taken.
 Way = Callable[[Evidence, Trial, random.Random], Iterator[Proposal]]
 
 
@@ -120,19 +120,19 @@ def plans(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[P
     not keep.
     """
     fast = planned(evidence, chance, trial).tensors
-    front = msgspec.structs.replace(trial.steer, first=evidence.names(fast), last=frozenset(), preload="")
+    front = msgspec.structs.replace(trial.knobs, first=evidence.names(fast), last=frozenset(), preload="")
     unwanted = evidence.fast_tensors(trial.assignment) - fast
-    yield Proposal("plan", trial.steer.moved(last=evidence.names(unwanted)))
+    yield Proposal("plan", trial.knobs.moved(last=evidence.names(unwanted)))
     yield Proposal("plan", _towards(evidence, trial, fast))
     yield Proposal("plan", front)
     yield Proposal("plan", front.moved(last=evidence.names(unwanted)))
     yield Proposal("plan", front.moved(last=evidence.names(set(evidence.values) - fast)))
 
 
-def _towards(evidence: Evidence, trial: Trial, fast: set[int]) -> Steer:
-    """A trial's steer, moved to keep some tensors and no others: what it lacks goes first, what it has besides goes last."""
+def _towards(evidence: Evidence, trial: Trial, fast: set[int]) -> Knobs:
+    """A trial's setting, moved to keep some tensors and no others: what it lacks goes first, what it has besides goes last."""
     kept = evidence.fast_tensors(trial.assignment)
-    return trial.steer.moved(first=evidence.names(fast - kept), last=evidence.names(kept - fast))
+    return trial.knobs.moved(first=evidence.names(fast - kept), last=evidence.names(kept - fast))
 
 
 def capacities(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
@@ -141,22 +141,22 @@ def capacities(evidence: Evidence, trial: Trial, chance: random.Random) -> Itera
     The order cannot keep a value out where there is room for all. Less room can: what goes last then finds none, and what is
     larger than all of it never does.
     """
-    steer, used = trial.steer, trial.score.fast_bytes
-    if steer.capacity is not None:
-        parts = [round(steer.capacity * factor) for factor in (0.75, 1.5, 0.5, 1.25)]
+    knobs, used = trial.knobs, trial.score.fast_bytes
+    if knobs.capacity is not None:
+        parts = [round(knobs.capacity * factor) for factor in (0.75, 1.5, 0.5, 1.25)]
     elif _worth(evidence) > _WORTH_MUCH:
         parts = [3 * used // 4, used // 2, 7 * used // 8, used // 4]
     else:
         parts = [used // 4, used // 2, used // 8, 3 * used // 4]
     for part in parts:
         if _LEAST_CAPACITY <= part <= evidence.capacity:
-            yield Proposal("capacity", steer.within(part))
+            yield Proposal("capacity", knobs.within(part))
 
 
 def fitted(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent within less fast memory, moved to a plan that was made for so little: what the plan would still keep goes
     first, and what it would not goes last."""
-    tried = {earlier.steer.capacity for earlier in evidence.trials}
+    tried = {earlier.knobs.capacity for earlier in evidence.trials}
     for share in _FITS:
         part = min(round(share * trial.score.fast_bytes), evidence.capacity) >> 10 << 10
         if part >= _LEAST_CAPACITY and part not in tried:
@@ -178,9 +178,9 @@ def tightened(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterat
         chosen = harmful[: -(-len(harmful) // part)]
         left = evidence.scorer.most_bytes(plan, {move.tensor for move in chosen})
         if _LEAST_CAPACITY <= left < evidence.capacity:
-            steer = trial.steer.moved(last=evidence.names(move.tensor for move in chosen))
+            knobs = trial.knobs.moved(last=evidence.names(move.tensor for move in chosen))
             # Rounded up: the rest has to fit.
-            yield Proposal("tighten", steer.within(left + 1023), -sum(move.cycles for move in chosen))
+            yield Proposal("tighten", knobs.within(left + 1023), -sum(move.cycles for move in chosen))
 
 
 def _worth(evidence: Evidence) -> float:
@@ -198,7 +198,7 @@ def preloads(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterato
             gains.append((-cycles, evidence.values[move.tensor][0]))
     for gain, name in sorted(gains, reverse=True)[:MOST_PRELOADS]:
         if gain >= _LEAST_GAIN * trial.score.total:
-            yield Proposal("preload", msgspec.structs.replace(trial.steer, preload=name), gain)
+            yield Proposal("preload", msgspec.structs.replace(trial.knobs, preload=name), gain)
 
 
 def overlaps(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
@@ -209,10 +209,10 @@ def overlaps(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterato
     """
     if not waits(trial):
         return
-    ratio = trial.steer.overlap
+    ratio = trial.knobs.overlap
     for larger in _OVERLAPS if ratio is None else (3 * ratio,):
         if larger <= _MOST_OVERLAP:
-            yield Proposal("overlap", trial.steer.with_option(OVERLAP_OPTION, f"{larger:g}"))
+            yield Proposal("overlap", trial.knobs.with_option(OVERLAP_OPTION, f"{larger:g}"))
 
 
 def waits(trial: Trial) -> bool:
@@ -245,7 +245,7 @@ def perturbations(evidence: Evidence, trial: Trial, chance: random.Random) -> It
         chosen = [tensor for tensor in tensors if chance.random() < share] or [chance.choice(tensors)]
         first = [tensor for tensor in chosen if chance.random() < 0.5]
         last = [tensor for tensor in chosen if tensor not in first]
-        yield Proposal("perturb", trial.steer.moved(first=evidence.names(first), last=evidence.names(last)))
+        yield Proposal("perturb", trial.knobs.moved(first=evidence.names(first), last=evidence.names(last)))
 
 
 def draws(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
@@ -256,7 +256,7 @@ def draws(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[P
         sides = {tensor: chance.random() < 0.5 for tensor in tensors if chance.random() < share}
         first = evidence.names(tensor for tensor, side in sides.items() if side)
         last = evidence.names(tensor for tensor, side in sides.items() if not side)
-        yield Proposal("draw", msgspec.structs.replace(trial.steer, first=first, last=last, preload=""))
+        yield Proposal("draw", msgspec.structs.replace(trial.knobs, first=first, last=last, preload=""))
 
 
 def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) -> Iterator[Proposal]:
@@ -264,51 +264,51 @@ def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) ->
         if count > len(moves):
             continue
         chosen = moves[:count]
-        steer = trial.steer.moved(
+        knobs = trial.knobs.moved(
             first=evidence.names(move.tensor for move in chosen if move.to_fast),
             last=evidence.names(move.tensor for move in chosen if not move.to_fast),
         )
-        yield Proposal(way, steer, -sum(move.cycles for move in chosen))
+        yield Proposal(way, knobs, -sum(move.cycles for move in chosen))
 
 
 def eager(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with large values fetched earlier or later, where it waits for copies."""
     if waits(trial):
         for setting in _EAGER:
-            yield Proposal("eager", msgspec.structs.replace(trial.steer, eager=setting))
+            yield Proposal("eager", msgspec.structs.replace(trial.knobs, eager=setting))
 
 
 def whole(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with values fetched whole, not in slices, each of which is a copy of its own."""
-    yield Proposal("whole", trial.steer.with_option(SLICES_OPTION, "0"))
+    yield Proposal("whole", trial.knobs.with_option(SLICES_OPTION, "0"))
 
 
-class WayOfSteering(NamedTuple):
+class KnobWay(NamedTuple):
     """A way, and what is known of it."""
 
     name: str
     """What its trials are called."""
     way: Way
-    steer: SteerName
+    knob: KnobName
     """What has to act on a chip for it."""
     worth: float
     """What it is worth before anything is known of a program: its share of compiles that were better than the incumbent."""
 
 
-#: Ways of steering (``benchmarks/xla/tuning.py`` prints the shares).
+#: Ways of setting knobs (``benchmarks/xla/tuning.py`` prints the shares).
 WAYS = (
-    WayOfSteering("tighten", tightened, "capacity", 0.3),
-    WayOfSteering("capacity", capacities, "capacity", 0.35),
-    WayOfSteering("plan", plans, "order", 0.2),
-    WayOfSteering("fit", fitted, "capacity", 0.28),
-    WayOfSteering("correct", corrections, "order", 0.346),
-    WayOfSteering("explore", explorations, "order", 0.1),
-    WayOfSteering("preload", preloads, "preload", 0.38),
-    WayOfSteering("return", returns, "order", 0.1),
-    WayOfSteering("perturb", perturbations, "order", 0.3),
-    WayOfSteering("draw", draws, "order", 0.3),
+    KnobWay("tighten", tightened, "capacity", 0.3),
+    KnobWay("capacity", capacities, "capacity", 0.35),
+    KnobWay("plan", plans, "order", 0.2),
+    KnobWay("fit", fitted, "capacity", 0.28),
+    KnobWay("correct", corrections, "order", 0.346),
+    KnobWay("explore", explorations, "order", 0.1),
+    KnobWay("preload", preloads, "preload", 0.38),
+    KnobWay("return", returns, "order", 0.1),
+    KnobWay("perturb", perturbations, "order", 0.3),
+    KnobWay("draw", draws, "order", 0.3),
     # Less than its share: it can save the stalls alone, so others, which save cycles, come first where they are as good.
-    WayOfSteering("overlap", overlaps, "overlap", 0.345),
-    WayOfSteering("eager", eager, "eagerness", 0.2),
-    WayOfSteering("whole", whole, "slices", 0.2),
+    KnobWay("overlap", overlaps, "overlap", 0.345),
+    KnobWay("eager", eager, "eagerness", 0.2),
+    KnobWay("whole", whole, "slices", 0.2),
 )

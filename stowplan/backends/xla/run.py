@@ -1,4 +1,4 @@
-"""One run: compile XLA's default, learn what the compile cost, and steer again, until the budget is spent."""
+"""One run: compile XLA's default, learn what the compile cost, and set knobs again, until the budget is spent."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stowplan.backends.xla.bandit import PREVIEWS_OF_A_COMPILE, PRIOR_TRIES, Arm
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Experience, Improvement
+from stowplan.backends.xla.knobs import ALL_SLOW, BETWEEN, DEFAULT, SCOPED_OPTION, UNSEEN, Flags, Knobs, between, flags_of
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS, Proposal, Way
 from stowplan.backends.xla.score import Score
-from stowplan.backends.xla.steer import ALL_SLOW, BETWEEN, DEFAULT, SCOPED_OPTION, UNSEEN, Flags, Steer, between, flags_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
 from stowplan.errors import InputError, TimeLimitError, brief
@@ -26,7 +26,7 @@ _ENOUGH_TO_TELL = 2
 
 #: Where no preview promises this part of the incumbent's cycles, so many more are made.
 _LEAST_GAIN, _MORE = 0.001, 8
-#: What a flag's preview may lose of the default's cycles, and of the incumbent's with steers found for it.
+#: What a flag's preview may lose of the default's cycles, and of the incumbent's with settings found for it.
 _MOST_LOST, _LEAST_OF_A_FLAG = 0.1, 0.0
 #: What may be lost by a scoped limit for the one between it and XLA's own to be tried, and what that saves beside it, about:
 #: parts of the default's cycles.
@@ -68,7 +68,7 @@ class Run:
         self._bandit = Bandit()
         self._programs: dict[Flags, Search] = {}
         """By the flags that make a program; the same for flags that make the same."""
-        self._trials: list[tuple[TrialRecord, Steer]] = []
+        self._trials: list[tuple[TrialRecord, Knobs]] = []
         self._best = 0
         self._notes: list[str] = []
 
@@ -154,7 +154,7 @@ class Run:
         least = _LEAST_GAIN * self._incumbent.score.total
         return any(proposal.gain >= least for proposal in proposals)
 
-    # ------------------------------------------------------------------------------------------------------- flags and steers
+    # ------------------------------------------------------------------------------------------------------- flags and settings
 
     def _find_flags(self, default: Trial, experience: Experience) -> None:
         """Flags of the chip that change something, by what their previews promise and earlier programs say of them."""
@@ -163,14 +163,14 @@ class Run:
         if self._budget.left < 1 + len(flags) / PREVIEWS_OF_A_COMPILE:
             return
         alike = self._target.name, self._programs[()].evidence.features(default)
-        self._bandit.steers_save = experience.improvement(self._bandit.steering.name, *alike, None).saved
-        steers = [DEFAULT.with_flags(options) for options in flags.values()]
-        for (name, options), steer, preview in zip(flags.items(), steers, self._make_previews(steers), strict=True):
+        self._bandit.knobs_save = experience.improvement(self._bandit.knobs.name, *alike, None).saved
+        settings = [DEFAULT.with_flags(options) for options in flags.values()]
+        for (name, options), knobs, preview in zip(flags.items(), settings, self._make_previews(settings), strict=True):
             is_idle = not preview.error and preview.assignment_digest == default.compiled.assignment_digest
             if preview.error or (is_idle and SCOPED_OPTION not in options):
                 self._notes += [f"{name}: {preview.error}"] if preview.error else []
                 continue
-            promised = 1 - self._program_of(steer, preview).evidence.preview(steer, preview).score.total / default.score.total
+            promised = 1 - self._program_of(knobs, preview).evidence.preview(knobs, preview).score.total / default.score.total
             expected = experience.improvement(name, *alike, None if name in UNSEEN else promised)
             if expected.saved >= _LEAST_GAIN if name in UNSEEN else promised >= -_MOST_LOST:
                 self._bandit.add(name, FlagToTry(options, expected, promised, preview), expected.saved)
@@ -189,28 +189,28 @@ class Run:
         now = best.evidence.incumbent.score.total
         chosen: list[tuple[Arm, Proposal]] = []
         unlikely: list[tuple[Arm, Proposal]] = []
-        first = self._bandit.first(self._saved_by_steers)
+        first = self._bandit.first(self._saved_by_knobs)
         for arm in self._bandit.order(first, count):
             if len(chosen) == count:
                 break
-            if arm is self._bandit.steering:
-                proposals, least = self._steered(best), _LEAST_GAIN
+            if arm is self._bandit.knobs:
+                proposals, least = self._by_knobs(best), _LEAST_GAIN
             else:
                 proposals, least = self._flagged(arm, best, is_alone=arm in first)[:1], _LEAST_OF_A_FLAG
             likely = [(arm, proposal) for proposal in proposals if proposal.gain >= least * now]
             unlikely += [(arm, proposal) for proposal in proposals if proposal.gain < least * now]
-            # Where compiles run side by side, flags may yet take places of steers.
+            # Where compiles run side by side, flags may yet take places of settings.
             chosen += likely[: count - len(chosen)]
         return chosen or unlikely[:count]
 
     @property
-    def _saved_by_steers(self) -> float:
-        """Part of the default's cycles that steers of the best program save beside its flags alone."""
+    def _saved_by_knobs(self) -> float:
+        """Part of the default's cycles that settings of the best program save beside its flags alone."""
         evidence, default = self._best_program.evidence, self._trials[0][0].total
-        alone = [trial.score.total for trial in evidence.trials if trial.steer == DEFAULT.with_flags(dict(trial.steer.flags))]
+        alone = [trial.score.total for trial in evidence.trials if trial.knobs == DEFAULT.with_flags(dict(trial.knobs.flags))]
         return (min(alone, default=default) - evidence.incumbent.score.total) / default
 
-    def _steered(self, best: Search) -> list[Proposal]:
+    def _by_knobs(self, best: Search) -> list[Proposal]:
         """The best previews of the best program; where even more of them promise nothing, those of which least is known."""
         now = best.evidence.incumbent.score.total
         best.preview(self._budget.previews_of_a_round, self._make_previews)
@@ -220,13 +220,13 @@ class Run:
         return proposals if self._promise(proposals[:1]) or self._why_nothing else best.worth_compiling(now, _OPTIMISM)
 
     def _flagged(self, arm: Arm, best: Search, is_alone: bool) -> list[Proposal]:
-        """Steers of the program that a flag makes beside the incumbent's flags, by their previews; or the flag alone.
+        """Settings of the program that a flag makes beside the incumbent's flags, by their previews; or the flag alone.
 
-        What the incumbent's steer says of single values holds where the program stays the same.
+        What the incumbent's setting says of single values holds where the program stays the same.
         """
         incumbent = best.evidence.incumbent
         flag = self._bandit.flags[arm]
-        plain = incumbent.steer.with_flags(flag.options)
+        plain = incumbent.knobs.with_flags(flag.options)
         made = flag.preview if plain == DEFAULT.with_flags(flag.options) else None
         if made is None and not self._budget.previews:
             return []
@@ -239,11 +239,11 @@ class Run:
         program.take(Proposal(arm.name, plain), preview)
         if not is_alone:
             is_same = program.evidence.program_text == best.evidence.program_text
-            named = [msgspec.structs.replace(incumbent.steer, flags=plain.flags)] if is_same else []
+            named = [msgspec.structs.replace(incumbent.knobs, flags=plain.flags)] if is_same else []
             count = min(_MORE - 1, self._budget.previews)
-            program.preview(count, self._make_previews, [Proposal(arm.name, steer) for steer in named])
+            program.preview(count, self._make_previews, [Proposal(arm.name, knobs) for knobs in named])
         now = incumbent.score.total
-        proposals = (proposal for proposal in program.worth_compiling(now) if proposal.steer.flags == plain.flags)
+        proposals = (proposal for proposal in program.worth_compiling(now) if proposal.knobs.flags == plain.flags)
         if is_alone:
             # Beside flags whose previews show only what they cost, a preview says little.
             return [proposal._replace(way=arm.name, gain=round(flag.expected.saved * now)) for proposal in proposals]
@@ -252,11 +252,11 @@ class Run:
 
     # --------------------------------------------------------------------------------------------------- previews and compiles
 
-    def _program_of(self, steer: Steer, compiled: Compiled) -> Search:
-        """The program that a steer's flags make; the same for flags that leave text and scoped limit as they are."""
-        if steer.flags in self._programs:
-            return self._programs[steer.flags]
-        text, scoped = compiled.program_path.read_bytes(), dict(steer.flags).get(SCOPED_OPTION)
+    def _program_of(self, knobs: Knobs, compiled: Compiled) -> Search:
+        """The program that a setting's flags make; the same for flags that leave text and scoped limit as they are."""
+        if knobs.flags in self._programs:
+            return self._programs[knobs.flags]
+        text, scoped = compiled.program_path.read_bytes(), dict(knobs.flags).get(SCOPED_OPTION)
         alike = (program for flags, program in self._programs.items() if dict(flags).get(SCOPED_OPTION) == scoped)
         same = next((program for program in alike if program.evidence.program_text == text), None)
         if same is None:
@@ -272,49 +272,49 @@ class Run:
                 evidence = Evidence(compiled, target, self._table, self._predictor)
             evidence.deadline = self._budget.deadline
             # Ways that act on the chip.
-            ways = (way for way in WAYS if way.steer in self._chip.steers)
+            ways = (way for way in WAYS if way.knob in self._chip.steers)
             arms: dict[Arm, Way] = {Arm(way.name, PRIOR_TRIES * way.worth): way.way for way in ways}
             same = Search(evidence, arms, self._chance)
-        self._programs[steer.flags] = same
+        self._programs[knobs.flags] = same
         return same
 
-    def _make_previews(self, steers: Sequence[Steer]) -> list[Compiled]:
-        self._budget.previewed += len(steers)
-        return self._compiler.previews([steer.compiler_options() for steer in steers], self._budget.deadline)
+    def _make_previews(self, settings: Sequence[Knobs]) -> list[Compiled]:
+        self._budget.previewed += len(settings)
+        return self._compiler.previews([knobs.compiler_options() for knobs in settings], self._budget.deadline)
 
     def _try(self, proposals: list[Proposal]) -> list[Trial | None]:
-        """Compile steers side by side; None for those that XLA refuses."""
+        """Compile settings side by side; None for those that XLA refuses."""
         deadline = self._budget.deadline
         trials = []
-        answers = self._compiler.compile_all([proposal.steer.compiler_options() for proposal in proposals], deadline)
+        answers = self._compiler.compile_all([proposal.knobs.compiler_options() for proposal in proposals], deadline)
         for proposal, answer in zip(proposals, answers, strict=True):
             if isinstance(answer, (CompileError, TimeLimitError)) and deadline.expired:
                 raise answer
-            # The compiler died of this steer, or took longer than it may; of others it may not.
+            # The compiler died of this setting, or took longer than it may; of others it may not.
             trials.append(self._add(proposal, answer))
         return trials
 
     def _add(self, proposal: Proposal, compiled: Compiled | CompileError | TimeLimitError) -> Trial | None:
         """Take a result, or the reason why there is none, into trials and evidence."""
-        steer, trial, score = proposal.steer, None, Score(0, 0)
+        knobs, trial, score = proposal.knobs, None, Score(0, 0)
         made = compiled if isinstance(compiled, Compiled) else None
         error = str(compiled) if made is None else made.error
         if made is not None and not error:
             try:
-                trial = self._program_of(steer, made).add(steer, made)
+                trial = self._program_of(knobs, made).add(knobs, made)
                 score = trial.score
             except InputError as unreadable:
                 if not self._trials:
                     raise
                 error = str(unreadable)
-        if error and steer.flags in self._programs:
-            self._programs[steer.flags].drop(steer)
+        if error and knobs.flags in self._programs:
+            self._programs[knobs.flags].drop(knobs)
         base = self._trials[0][0].total if self._trials else score.total
         record = TrialRecord(
             way=proposal.way,
-            first=len(steer.first),
-            last=len(steer.last - steer.first),
-            steer=steer.describe(),
+            first=len(knobs.first),
+            last=len(knobs.last - knobs.first),
+            steer=knobs.describe(),
             cycles=score.cycles,
             stall_cycles=score.stall_cycles,
             copy_cycles=score.copy_cycles,
@@ -325,7 +325,7 @@ class Run:
             processor_seconds=0.0 if made is None else made.record.processor_seconds,
             result="" if error or made is None else f"{made.folder.parent.name}/{made.folder.name}",
         )
-        self._trials.append((record, steer))
+        self._trials.append((record, knobs))
         self._budget.compiled += 1
         if trial is not None and record.total < self._trials[self._best][0].total:
             self._best = len(self._trials) - 1

@@ -8,7 +8,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.backends.xla.child import Option
-from stowplan.backends.xla.steer import as_flags
+from stowplan.backends.xla.knobs import as_flags
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError, brief
 
@@ -26,12 +26,12 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """One compile, as it is reported."""
 
     way: str
-    """How its steer was found: default, all_slow, a flag, or a way of the loop."""
+    """How its setting was found: default, all_slow, a flag, or a way of the loop."""
     first: int
     last: int
     """Values moved to the front and to the back of XLA's order."""
     steer: str = ""
-    """The steer in a few words, empty for XLA's own plan."""
+    """The setting in a few words, empty for XLA's own plan."""
     cycles: int = 0
     """As XLA estimates them."""
     stall_cycles: int = 0
@@ -40,7 +40,7 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     careful_copy_cycles: int = 0
     """What those take by bytes over bandwidth."""
     expected_gain: float = 0.0
-    """Share of the default's cycles that the steer was expected to save against the incumbent."""
+    """Share of the default's cycles that the setting was expected to save against the incumbent."""
     previews: int = 0
     """Those made before it, all together."""
     error: str = ""

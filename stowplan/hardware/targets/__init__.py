@@ -74,8 +74,8 @@ class Roofline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Fixed part of every step, ps."""
 
 
-#: Ways of steering that act on some chip and may be idle on another.
-SteerName = Literal["order", "preload", "overlap", "eagerness", "capacity", "slices"]
+#: Ways of setting knobs that act on some chip and may be idle on another.
+KnobName = Literal["order", "preload", "overlap", "eagerness", "capacity", "slices"]
 
 #: Flags that change the program before its memory-space assignment.
 FlagName = Literal["scoped_half", "scoped_double", "no_conv_input_fusion", "scavenge", "bundle_aware"]
@@ -93,8 +93,8 @@ class XlaChip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Type of the accelerator, as ``TPU_ACCELERATOR_TYPE`` takes it."""
     fast_space: int
     """Memory space of the fast memory in layouts, ``S(n)``."""
-    steers: tuple[SteerName, ...]
-    """What is known to act on the assignment; what is idle is not tried."""
+    steers: tuple[KnobName, ...]
+    """Knobs that are known to act on the assignment; what is idle is not tried."""
     flags: tuple[FlagName, ...] = ()
     """What is known to change programs and may make them faster."""
     harm: bool = False

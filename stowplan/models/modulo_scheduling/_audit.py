@@ -58,7 +58,7 @@ class Audit:
         self.problem = problem
         self.machine = problem.machine
         self.plan = plan
-        self.found = verification.of_problem(problem, plan)
+        self.violations = verification.of_problem(problem, plan)
         self.latency = [
             problem.machine.latency if instruction.latency is None else instruction.latency
             for instruction in problem.instructions
@@ -79,7 +79,7 @@ class Audit:
 
     def add(self, code: Code, message: str, *instructions: int) -> None:
         """Report a broken rule, of these instructions."""
-        self.found.append(Violation(code, message, {"instructions": instructions}))
+        self.violations.append(Violation(code, message, {"instructions": instructions}))
 
     def name(self, number: int) -> str:
         """Id of an instruction."""
@@ -139,7 +139,7 @@ def least_clocks(problem: Problem) -> list[dict[int, int]]:
         steps.append(near)
     if not problem.rules.pass_through:
         return steps
-    found = []
+    nearest = []
     for tile in tiles:
         least = {tile: 0}
         frontier = [tile]
@@ -151,5 +151,5 @@ def least_clocks(problem: Problem) -> list[dict[int, int]]:
                         least[end] = least[at] + clocks
                         reached.append(end)
             frontier = reached
-        found.append(least)
-    return found
+        nearest.append(least)
+    return nearest

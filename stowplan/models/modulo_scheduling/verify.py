@@ -29,7 +29,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     """
     check = _Check(problem, plan)
     if not check.shape():
-        return Verification(tuple(check.found), None)
+        return Verification(tuple(check.violations), None)
     makespan = max(map(sum, zip(plan.times, check.latency, strict=True)), default=0)
     if check.places():
         check.slots()
@@ -42,7 +42,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     check.pins()
     objective = plan.ii * 1_000_000 + makespan
     check.summary(makespan, objective)
-    return Verification(tuple(check.found), objective, {"ii": plan.ii, "makespan": makespan})
+    return Verification(tuple(check.violations), objective, {"ii": plan.ii, "makespan": makespan})
 
 
 class _Check(Audit):
@@ -64,7 +64,7 @@ class _Check(Audit):
     def places(self) -> bool:
         """Whether II, tiles and times are in range, so that the other rules mean something."""
         plan, machine = self.plan, self.machine
-        before = len(self.found)
+        before = len(self.violations)
         if not 1 <= plan.ii <= machine.spoke_depth:
             self.add("ii_out_of_range", f"the initiation interval is {plan.ii}, expected 1 to {machine.spoke_depth}")
         for number, (tile, time) in enumerate(zip(plan.tiles, plan.times, strict=True)):
@@ -72,7 +72,7 @@ class _Check(Audit):
                 self.add("no_such_tile", f"{self.name(number)} is on tile {tile}", number)
             if time < 0 or time + self.latency[number] >= END_OF_TIME:
                 self.add("time_out_of_range", f"{self.name(number)} issues at {time}", number)
-        return len(self.found) == before
+        return len(self.violations) == before
 
     def slots(self) -> None:
         """One instruction a tile and slot, one result a tile and clock; as many a tile as its RAM holds; on the right tiles."""

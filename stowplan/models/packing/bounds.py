@@ -108,17 +108,17 @@ def find_overload(problem: Problem) -> Overload | None:
 def _shared_overload(problem: Problem, capacity: int) -> Overload:
     """Buffers of the moment at which most bytes are taken, without those that are not needed to exceed the capacity."""
     taken = loads(problem)
-    moment = max(taken, key=lambda each: taken[each])
+    moment = max(taken, key=lambda moment: taken[moment])
     chosen = [
         number
         for number, buffer in enumerate(problem.buffers)
         if buffer.size and any(start <= moment < end for start, end in buffer.pieces)
     ]
-    for number in sorted(chosen, key=lambda each: problem.buffers[each].size):
-        rest = [each for each in chosen if each != number]
+    for number in sorted(chosen, key=lambda number: problem.buffers[number].size):
+        rest = [number for number in chosen if number != number]
         if max(loads(problem, rest).values(), default=0) > capacity:
             chosen = rest
-    chosen.sort(key=lambda each: (-problem.buffers[each].size, each))
+    chosen.sort(key=lambda number: (-problem.buffers[number].size, number))
     load = max(loads(problem, chosen).values())
     begin, end = _shared_span(problem, tuple(chosen), moment)
     names = ", ".join(problem.buffers[number].id for number in chosen[:6]) + (", ..." if len(chosen) > 6 else "")

@@ -224,9 +224,9 @@ def read_plan(path: str | Path, problem: Problem) -> Plan:
             raise InputError(f"found buffer {name!r}, which the problem does not have", source=path)
     plan = _plan_of(problem, placed, described.digest, path)
     same = all(
-        (found.lower, found.upper, found.size) == (buffer.lower, buffer.upper, buffer.size)
+        (row.lower, row.upper, row.size) == (buffer.lower, buffer.upper, buffer.size)
         for buffer in problem.buffers
-        for found in (given[buffer.id],)
+        for row in (given[buffer.id],)
     )
     return msgspec.structs.replace(plan, problem=problem.digest) if same else plan
 

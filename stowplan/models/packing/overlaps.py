@@ -29,14 +29,14 @@ def separations(problem: Problem) -> dict[tuple[int, int], int]:
 
     Rounded up to what divides both alignments. Overlaps that make it no less than the result's size are left out.
     """
-    found = {}
+    least_distance = {}
     for result, operand, distance in problem.overlaps:
         below, above = problem.buffers[result], problem.buffers[operand]
         step = gcd(below.alignment, above.alignment)
         least = -(-(distance - above.size) // step) * step
         if below.size and above.size and least < below.size:
-            found[result, operand] = least
-    return found
+            least_distance[result, operand] = least
+    return least_distance
 
 
 def allows(least: Mapping[tuple[int, int], int], one: int, other: int, at_one: int, at_other: int) -> bool:
@@ -49,13 +49,13 @@ def allows(least: Mapping[tuple[int, int], int], one: int, other: int, at_one: i
 
 def shared_spans(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, int], tuple[int, int]]:
     """Bytes ``[low, high)`` that results share with their operands in a plan, where they share any."""
-    found = {}
+    spans = {}
     for result, operand, _ in problem.overlaps:
         low = max(offsets[result], offsets[operand])
-        high = min(offsets[each] + problem.buffers[each].size for each in (result, operand))
+        high = min(offsets[number] + problem.buffers[number].size for number in (result, operand))
         if low < high:
-            found[result, operand] = low, high
-    return found
+            spans[result, operand] = low, high
+    return spans
 
 
 def shared_bytes(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, int], int]:
@@ -81,7 +81,7 @@ def loads(problem: Problem, chosen: Sequence[int] | None = None) -> dict[int, in
     load = np.zeros(len(moments) + 1, np.int64)
     np.add.at(load, np.searchsorted(moments, start), spans.size[owner])
     np.subtract.at(load, np.searchsorted(moments, end), spans.size[owner])
-    found = dict(zip(moments.tolist(), np.cumsum(load).tolist(), strict=False))
+    load_at = dict(zip(moments.tolist(), np.cumsum(load).tolist(), strict=False))
     known = set(owner.tolist())
     by_result: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     by_operand: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
@@ -95,8 +95,8 @@ def loads(problem: Problem, chosen: Sequence[int] | None = None) -> dict[int, in
             by_result[moment][result] += most
             by_operand[moment][operand] += most
     for moment, results in by_result.items():
-        found[moment] -= min(
+        load_at[moment] -= min(
             sum(min(shared, buffers[number].size) for number, shared in sharing.items())
             for sharing in (results, by_operand[moment])
         )
-    return found
+    return load_at

@@ -154,9 +154,9 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     @cached_property
     def overlaps(self) -> tuple[Pair, ...]:
         """All overlaps, in the order of the results."""
-        found = [(number, overlap) for number, buffer in enumerate(self.buffers) for overlap in buffer.overlaps or ()]
-        numbers = {buffer.id: number for number, buffer in enumerate(self.buffers)} if found else {}
-        return tuple(Pair(number, numbers[overlap.operand], overlap.distance) for number, overlap in found)
+        overlaps = [(number, overlap) for number, buffer in enumerate(self.buffers) for overlap in buffer.overlaps or ()]
+        numbers = {buffer.id: number for number, buffer in enumerate(self.buffers)} if overlaps else {}
+        return tuple(Pair(number, numbers[overlap.operand], overlap.distance) for number, overlap in overlaps)
 
     @cached_property
     def digest(self) -> str:

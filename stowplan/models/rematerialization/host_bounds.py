@@ -67,9 +67,9 @@ class HostMoments:
                 return bound
             middle = (low + high) // 2
             for begin, end in ((low, middle), (middle, high)):
-                found = least(begin, end)
-                if found is not None:
-                    heapq.heappush(ranges, (found, begin, end))
+                bound = least(begin, end)
+                if bound is not None:
+                    heapq.heappush(ranges, (bound, begin, end))
         return ranges[0][0]
 
 

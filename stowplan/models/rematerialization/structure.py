@@ -89,7 +89,7 @@ def build(problem: Problem) -> Structure:
     ]
     index = {tensor: number for number, tensor in enumerate(values)}
     value = {tensor: index[source(tensor)] for tensor in range(len(tensors)) if source(tensor) in index}
-    parent = [-1 if (base := tensors[each].alias_of) is None else value[base] for each in values]
+    parent = [-1 if (base := tensors[tensor].alias_of) is None else value[base] for tensor in values]
     depth = [0] * len(values)
     root = list(range(len(values)))
     for number in range(len(values)):

@@ -67,19 +67,19 @@ class Placed(NamedTuple):
 
 def placed(problem: Problem) -> list[Placed]:
     """Every tensor that plans decide about, as models and hints number them: layer by layer, weights if any, then output."""
-    found: list[Placed] = []
+    tensors: list[Placed] = []
     for number, layer in enumerate(problem.layers):
-        found += [Placed(number, False)] * bool(layer.weight_bytes) + [Placed(number, True)]
-    return found
+        tensors += [Placed(number, False)] * bool(layer.weight_bytes) + [Placed(number, True)]
+    return tensors
 
 
 def _tensors(problem: Problem, plan: Plan) -> dict[Placed, Values]:
-    found: dict[Placed, Values] = {}
+    values: dict[Placed, Values] = {}
     for tensor in placed(problem):
         if tensor.size(problem):
             offset: Values = {"offset": tensor.offset(plan)} if plan.output_offsets else {}
-            found[tensor] = {"tier": problem.tiers[tensor.tier(plan)].name, **offset}
-    return found
+            values[tensor] = {"tier": problem.tiers[tensor.tier(plan)].name, **offset}
+    return values
 
 
 DECISIONS = (Decision("tensor", lambda problem, tensor: f"{problem.layers[tensor.layer].name} {tensor.what}", _tensors),)

@@ -158,7 +158,7 @@ class Structure:
         """The rows of a layer: first the one that defines its excess, then those that cut off fractions."""
         fitting = [self.tensors[tensor].tiers or (0,) for tensor, _ in excess.uses]
         slow, fast = tuple(tiers[0] for tiers in fitting), tuple(tiers[-1] for tiers in fitting)
-        found: dict[ExcessRow, None] = {}
+        rows: dict[ExcessRow, None] = {}
         if len(excess.uses) <= MAX_TENSORS:
             choices = list(itertools.product(*zip(slow, fast, strict=True)))
         else:
@@ -175,8 +175,8 @@ class Structure:
                     for tier in self.tensors[tensor].tiers
                     if tier > base and moves[tier] < moves[base]
                 ]
-                found[ExcessRow(least, tuple(savings))] = None
-        return list(found)
+                rows[ExcessRow(least, tuple(savings))] = None
+        return list(rows)
 
     def fits(self, tier_of: list[int]) -> bool:
         """Whether every tier holds what stands in it, at every moment."""

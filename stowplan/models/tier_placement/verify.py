@@ -164,7 +164,7 @@ def _offsets(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
             if stay.tier == number
         )
         for pair in overlaps(boxes, MOST_OVERLAPS - len(violations)):
-            one, two = (stays[each] for each in pair)
+            one, two = (stays[number] for number in pair)
             message = f"{one.name} and {two.name} share bytes of {memory.name}"
             violations.append(Violation("overlap", message, {"layers": (one.layer, two.layer)}))
     return violations

@@ -242,16 +242,16 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
             # One of those that stand there goes the other way.
             first = _random(state, groups)
             for step in range(groups):
-                each = (first + step) % groups
-                if state.tile[each] == new and each != group:
-                    other = each if data.allowed[each, old] else -1
+                occupant = (first + step) % groups
+                if state.tile[occupant] == new and occupant != group:
+                    other = occupant if data.allowed[occupant, old] else -1
                     break
         elif new != old and timed and state.issued[new, time % data.ii] and _random(state, 100) < _EXCHANGE:
             # The one in that slot goes the other way.
             for number in range(len(state.time)):
-                each = data.group[number]
-                if state.tile[each] == new and each != group and state.time[number] % data.ii == time % data.ii:
-                    other = each if data.allowed[each, old] else -1
+                occupant = data.group[number]
+                if state.tile[occupant] == new and occupant != group and state.time[number] % data.ii == time % data.ii:
+                    other = occupant if data.allowed[occupant, old] else -1
                     break
         if other >= 0:
             before += _broken_at(data, state, other, new) + _times_at(data, state, other, new, -1, 0)

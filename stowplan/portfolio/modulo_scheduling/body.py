@@ -222,7 +222,7 @@ def build(body: Body) -> Data:
         if one != two:
             links[one].add((two, 1))
             links[two].add((one, 0))
-    link_start, link = _lists([[other for other, _ in sorted(each)] for each in links])
+    link_start, link = _lists([[other for other, _ in sorted(neighbours)] for neighbours in links])
     apart_start, apart = _lists(body.apart)
     hops = np.array(body.hops)
     # Links beyond one, at least one where there is none.
@@ -247,7 +247,7 @@ def build(body: Body) -> Data:
     return Data(
         link_start=link_start,
         link=link,
-        link_out=np.array([out for each in links for _, out in sorted(each)], np.int64),
+        link_out=np.array([out for neighbours in links for _, out in sorted(neighbours)], np.int64),
         excess=np.stack((excess.T, excess)).astype(np.int64),
         apart_start=apart_start,
         apart=apart,

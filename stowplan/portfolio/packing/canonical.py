@@ -162,9 +162,9 @@ def start(
     are searched.
     """
     parts = []
-    for each in arrays.parts(data):
-        bound = max(int(each.load().max()), int((each.fixed + each.size)[each.fixed >= 0].max(initial=0)))
-        parts.append(part_type(each, np.empty(0, np.int64), bound, seed, simple_orders))
+    for part in arrays.parts(data):
+        bound = max(int(part.load().max()), int((part.fixed + part.size)[part.fixed >= 0].max(initial=0)))
+        parts.append(part_type(part, np.empty(0, np.int64), bound, seed, simple_orders))
     every = CanonicalSearch(parts, capacity)
     if offsets is not None:
         every.adopt(data, offsets)

@@ -191,8 +191,8 @@ def canonical_search(
     raised, before, raises = room[:most], room[most : 2 * most], 0
     stack, placed = room[2 * most : 2 * most + n], 0
     # The lists of all frames, one after the other.
-    lists, each = 2 * most + n, (n + 1) * n + 1
-    opens, candidates = room[lists : lists + each], room[lists + each : lists + 2 * each]
+    lists, length = 2 * most + n, (n + 1) * n + 1
+    opens, candidates = room[lists : lists + length], room[lists + length : lists + 2 * length]
     for m in range(n):
         opens[m] = order[m]
     depth, nodes = 0, 0

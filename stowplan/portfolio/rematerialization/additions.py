@@ -165,8 +165,8 @@ def _closure(graph: Graph, tables: Tables, at_hand: Desk, root: int, depth: int)
     at = 0
     while at < count:
         op = again[at]
-        for each in range(graph.need_start[op], graph.need_start[op + 1]):
-            value = graph.need[each]
+        for at_need in range(graph.need_start[op], graph.need_start[op + 1]):
+            value = graph.need[at_need]
             need = tables.root[value]
             writer = graph.writer[value]
             if level[at] >= depth or need == root or writer < 0 or graph.once[writer] or _is_used(tables, at_hand, need):

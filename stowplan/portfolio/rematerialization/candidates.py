@@ -90,7 +90,7 @@ class _Search:
         name = "greedy" if policy.checkpoints is None else "checkpoints"
         self.offer(sequence, name)
         # A simulation runs much again that turns out not to be needed.
-        self.offer(None if sequence is None else self.insertion.mended(sequence, self.limit, self.context.closed), name)
+        self.offer(None if sequence is None else self.insertion.repaired(sequence, self.limit, self.context.closed), name)
         return sequence
 
     def is_done(self) -> bool:
@@ -138,7 +138,7 @@ def search(problem: Problem, context: Context) -> None:
     jobs += [(order, policy) for order in orders for policy in checkpoint_policies(structure, order)]
     _carry_over(run)
     for order in orders:
-        run.offer(run.insertion.mended(order, run.limit, context.closed), "insertion")
+        run.offer(run.insertion.repaired(order, run.limit, context.closed), "insertion")
         if run.is_done():
             return
     for order, policy in jobs:
@@ -167,7 +167,7 @@ def _draft(run: _Search) -> bool:
         run.context.bound(bound, "cuts")
         sequence = TwoCuts(run.insertion, moments, moment).draft(run.limit, closed)
         run.offer(sequence, "two cuts")
-        run.offer(None if sequence is None else run.insertion.mended(sequence, run.limit, closed), "two cuts")
+        run.offer(None if sequence is None else run.insertion.repaired(sequence, run.limit, closed), "two cuts")
     return run.is_done()
 
 
@@ -188,7 +188,7 @@ def _first_plans(run: _Search) -> list[list[int]]:
             # The first plan takes as long as it takes: on a busy machine nothing else has one.
             run.simulate(order, policy, FIRST_SHARE / 4 if run.best else 1.0)
     for order in orders:
-        run.offer(run.insertion.mended(order, run.limit, run.context.closed), "insertion")
+        run.offer(run.insertion.repaired(order, run.limit, run.context.closed), "insertion")
     return orders
 
 
@@ -214,15 +214,15 @@ def _carry_over(run: _Search) -> None:
         limit, sequences = int(part * aim), []
         for policy in (Policy(), Policy(cost=1.5)):
             simulation = simulate(small, small.order, limit, policy, closed)
-            mended = None if simulation is None else insertion.mended(simulation, limit, closed)
-            sequences += [] if mended is None else [mended]
+            repaired = None if simulation is None else insertion.repaired(simulation, limit, closed)
+            sequences += [] if repaired is None else [repaired]
         if not sequences or run.is_done():
             continue
         sequence = min(sequences, key=lambda runs: small.made(runs).objective)
         for _ in range(LAYER_SLICES):
             rounds = _rounds(len(sequence))
             sequence = insertion.recreated(sequence, limit, int(run.chance.integers(1, 1 << 62)), 300, 0.0, rounds)
-        run.offer(run.insertion.mended(few.carried_over(sequence), run.limit, closed), "layers")
+        run.offer(run.insertion.repaired(few.carried_over(sequence), run.limit, closed), "layers")
 
 
 def _rounds(runs: int) -> int:

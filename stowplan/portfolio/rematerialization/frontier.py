@@ -93,11 +93,13 @@ def _points(
     plan: Plan | None = None
     host_limit = None if problem.host is msgspec.UNSET else problem.host.limit
     for limit in limits:
-        each = msgspec.structs.replace(problem, limit=limit)
+        limited = msgspec.structs.replace(problem, limit=limit)
         # What is within a limit is within every larger one.
         known = {"tighter": plan, "smaller host": plans.get(limit)}
-        at_hand = {name: msgspec.structs.replace(plan, problem=each.digest) for name, plan in known.items() if plan is not None}
-        result = solve(each, plans=at_hand, **options)
+        at_hand = {
+            name: msgspec.structs.replace(plan, problem=limited.digest) for name, plan in known.items() if plan is not None
+        }
+        result = solve(limited, plans=at_hand, **options)
         plan = result.plan
         none = result.status == "infeasible"
         if plan is None:

@@ -196,14 +196,16 @@ def _ruined(graph: Graph, at_hand: Desk, runs: Ints, count: int, begin: int, end
 
 
 class Insertion:
-    """The arrays of a structure, and sequences mended with them."""
+    """The arrays of a structure, and sequences repaired with them."""
 
     def __init__(self, structure: Structure, room: int | None = None):
         self.structure, self.graph, self.tables = structure, make(structure), tables(structure)
         self.room = ROOM * structure.ops + 8 if room is None else room
         self.work, self.desk = scratch(self.graph, self.room), desk(self.graph, self.room)
 
-    def mended(self, sequence: Sequence[int], limit: int, should_stop: Callable[[], bool] = lambda: False) -> list[int] | None:
+    def repaired(
+        self, sequence: Sequence[int], limit: int, should_stop: Callable[[], bool] = lambda: False
+    ) -> list[int] | None:
         """A sequence with what makes it fit, and without what it does not need; None where it does not get to fit in time."""
         runs = np.zeros(self.room, np.int64)
         count = len(sequence)

@@ -176,10 +176,10 @@ class Fewer:
                 again.append(op)
                 continue
             seen.add(op)
-            for each in again:
-                layer, slot = self.layers.get(each, (-1, Slot(0, 0)))
+            for earlier in again:
+                layer, slot = self.layers.get(earlier, (-1, Slot(0, 0)))
                 if layer not in place:
-                    before[op].append(each)
+                    before[op].append(earlier)
                     continue
                 for other in stands[layer]:
                     anchor = op

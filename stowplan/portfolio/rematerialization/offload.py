@@ -107,20 +107,20 @@ class _Search:
             insertion = Insertion(graph)
             if sequence is None or len(sequence) > insertion.room:
                 sequence = graph.order
-            mended = insertion.mended(sequence, aim, self.context.closed)
-            if mended is None:
+            repaired = insertion.repaired(sequence, aim, self.context.closed)
+            if repaired is None:
                 return None
             if rounds:
                 seed = int(self.chance.integers(1, 1 << 62))
-                mended = insertion.recreated(mended, aim, seed, 300, 0.0, rounds)
-            plan = planned(self.structure, moved, mended, self.limit)
+                repaired = insertion.recreated(repaired, aim, seed, 300, 0.0, rounds)
+            plan = planned(self.structure, moved, repaired, self.limit)
             if plan is None:
                 return None
-            found = verify(self.problem, plan)
-            if found.ok:
+            verification = verify(self.problem, plan)
+            if verification.ok:
                 self.offer(plan)
                 return plan, moved
-            if any(violation.code != "over_host_limit" for violation in found.violations):
+            if any(violation.code != "over_host_limit" for violation in verification.violations):
                 return None
             moved = self.within_host(plan, moved)
         return None

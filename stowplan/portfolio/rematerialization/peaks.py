@@ -90,7 +90,7 @@ def lowered(structure: Structure, orders: Iterable[Sequence[int]], is_over: Call
     def within(way: tuple[Policy | None, tuple[int, ...]], limit: int, best: Plan) -> list[int] | None:
         policy, order = way
         if policy is None:
-            return insertion.mended(order or best.sequence, limit, is_over)
+            return insertion.repaired(order or best.sequence, limit, is_over)
         return simulate(structure, order, limit, policy, is_over)
 
     def bisected(low: int) -> Plan:
@@ -100,7 +100,7 @@ def lowered(structure: Structure, orders: Iterable[Sequence[int]], is_over: Call
             lower = next(((way, made) for way in tried if (made := within(way, limit, best)) is not None), None)
             if lower is not None:
                 best = structure.made(lower[1])
-                nearer = insertion.mended(best.sequence, enough, is_over) if 0 < enough < best.peak else None
+                nearer = insertion.repaired(best.sequence, enough, is_over) if 0 < enough < best.peak else None
                 best = best if nearer is None else structure.made(nearer)
                 # What succeeded is tried first from then on.
                 tried = sorted(tried, key=lambda way: way != lower[0])

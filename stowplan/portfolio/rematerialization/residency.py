@@ -86,7 +86,7 @@ def plain(structure: Structure, order: Sequence[int], checkpoints: Collection[in
     at = position.tolist()
     members: list[list[int]] = [[] for _ in range(values)]
     uses: list[list[int]] = [[] for _ in range(values)]
-    last = [max((at[op] for op in each), default=-1) for each in structure.readers]
+    last = [max((at[op] for op in readers), default=-1) for readers in structure.readers]
     for value, root in enumerate(structure.root):
         members[root].append(value)
         uses[root] += [at[op] for op in structure.readers[value]]
@@ -104,7 +104,7 @@ def plain(structure: Structure, order: Sequence[int], checkpoints: Collection[in
         np.array(until, np.int64),
         np.array(structure.root, np.int64),
         *lists(members),
-        *lists([sorted(each) for each in uses]),
+        *lists([sorted(positions) for positions in uses]),
         np.array(last, np.int64),
         is_checkpoint,
     )

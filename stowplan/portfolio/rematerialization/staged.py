@@ -29,8 +29,8 @@ FIRST = 3
 AIMS = 6
 
 #: Of large graphs a program takes seconds: cuts say which moment is the first, longer chains come before lower limits, and
-#: drafts whose peak is above the limit by more than this part of it are not mended.
-MENDED = 0.03
+#: drafts whose peak is above the limit by more than this part of it are not repaired.
+REPAIRED = 0.03
 
 #: A draft may be above its bound by this part of the added cost: for bounds, and for plans.
 BOUND_GAP, DRAFT_GAP = 0.01, 0.03
@@ -59,7 +59,7 @@ class _Staged:
     def draft(self, aim: int, gap: float, share: float = SHARE, stream: int = 0) -> tuple[list[int], list[int]] | None:
         """A draft for a limit of ``aim``, and the live bytes of each run. None where there is none that could be of use.
 
-        Mended, it is told where it is the best plan so far.
+        Repaired, it is told where it is the best plan so far.
         """
         context = self.context
         self.programs = None if self.programs is None else self.programs - 1
@@ -82,10 +82,10 @@ class _Staged:
         if not outcome.sequence or (aim < self.limit and self.best is not None and (outcome.cost or 0) >= self.best.objective):
             return None
         live = live_bytes(self.problem, self.structure.made(outcome.sequence))
-        if self.is_large and max(live) > (1 + MENDED) * self.limit:
+        if self.is_large and max(live) > (1 + REPAIRED) * self.limit:
             return outcome.sequence, list(live)
-        mended = self.insertion.mended(outcome.sequence, self.limit, context.closed)
-        plan = None if mended is None else self.structure.made(mended)
+        repaired = self.insertion.repaired(outcome.sequence, self.limit, context.closed)
+        plan = None if repaired is None else self.structure.made(repaired)
         if plan is not None and plan.peak <= self.limit and (self.best is None or plan.objective < self.best.objective):
             self.best = plan
             context.plan(plan, "stages")
@@ -160,7 +160,7 @@ def _lowered(run: _Staged, peak: int) -> int:
 
 
 def _draw(run: _Staged, chains: list[list[int]], deepest: int) -> None:
-    """Drafts of chains and limits by lot: of drafts that cost the same, some are mended at less cost than others."""
+    """Drafts of chains and limits by lot: of drafts that cost the same, some are repaired at less cost than others."""
     chance, misses, stream = run.context.rng(), 0, 0
     while not run.is_done() and misses < MISSES:
         run.chain = chains[int(chance.integers(len(chains)))]

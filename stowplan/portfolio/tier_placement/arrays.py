@@ -128,7 +128,7 @@ class Exporter:
         """Plan of a valid map; None where no offsets were found for it."""
         owners = zip(self._data.layer.tolist(), self._data.is_weight.tolist(), strict=True)
         tier_of = dict(zip(owners, tier.tolist(), strict=True))
-        tiers = [tier_of[each.layer, not each.is_output] for each in self._structure.tensors]
+        tiers = [tier_of[tensor.layer, not tensor.is_output] for tensor in self._structure.tensors]
         return self._offsets.place(tiers) if self._structure.problem.address_spaces else plan_of(self._structure, tiers)
 
     def shrink(self, tier: Ints) -> Data:

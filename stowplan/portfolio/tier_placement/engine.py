@@ -183,7 +183,7 @@ def _victim(data: Data, state: State, t: int) -> int:
     Only weights, and outputs that stand there in the fullest step, are of any help; not what this move has shifted.
     """
     step = _fullest(state, t)
-    found, least = -1, math.inf
+    chosen, least = -1, math.inf
     outputs = data.live[step + 1] - data.live[step]
     for draw in range(6):
         if draw % 2 == 0 and state.many[t]:
@@ -200,8 +200,8 @@ def _victim(data: Data, state: State, t: int) -> int:
             loss += max(compute, new) - max(compute, old)
         rate = loss / data.size[i]
         if rate < least:
-            found, least = i, rate
-    return found
+            chosen, least = i, rate
+    return chosen
 
 
 @njit_inner

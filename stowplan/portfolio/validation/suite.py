@@ -142,19 +142,19 @@ class _Run(NamedTuple):
         result = self._solve(problem, limit)
         if result.stop_reason == "cancelled":
             raise Cancelled
-        judge = Judge(kind, problem, result)
+        scorer = Scorer(kind, problem, result)
         baseline_name, baseline = self._baseline(opened, problem, result, deadline)
         self.stage("games")
         seconds = max(0.2, deadline.remaining - (1 - GAMES_UNTIL) * limit) if limit < math.inf else limit
         games_until = deadline.within(seconds)
         # As much for either.
-        policy, likeliest, sampled = self._play(opened.policy, problem, judge, deadline.within(seconds / 2))
+        policy, likeliest, sampled = self._play(opened.policy, problem, scorer, deadline.within(seconds / 2))
         if not policy.is_played:
             raise TimeLimitError(f"the time limit of {settings.time_limit:g} s was over before the policy had played a game")
-        control, _, drawn = self._play(opened.control, problem, judge, games_until)
+        control, _, drawn = self._play(opened.control, problem, scorer, games_until)
         rewards = self._rewards(opened, problem, [*sampled, *drawn])
         self.stage("decisions")
-        decisions, note = self._decisions(opened, judge, likeliest, policy.likeliest, deadline)
+        decisions, note = self._decisions(opened, scorer, likeliest, policy.likeliest, deadline)
         self._check_cancel()
         return ProblemReport(
             name=name,
@@ -162,9 +162,9 @@ class _Run(NamedTuple):
             kind=kind.name,
             unit=kind.unit.name,
             digest=kind.identity(problem)["digest"],
-            exact=judge.exact,
+            exact=scorer.exact,
             baseline_name=baseline_name,
-            baseline=None if baseline is None else judge.outcome(baseline),
+            baseline=None if baseline is None else scorer.outcome(baseline),
             policy=policy,
             control=control,
             values=values_of(sampled, opened.adapter.values),
@@ -201,22 +201,24 @@ class _Run(NamedTuple):
         name, objective = rival(problem, deadline.stopper())
         return (name, int(objective)) if objective < result.baseline else (result.baseline_name, result.baseline)
 
-    def _play(self, player: Player, problem: Any, judge: Judge, deadline: Deadline) -> tuple[Side, Game | None, Sequence[Game]]:
+    def _play(
+        self, player: Player, problem: Any, scorer: Scorer, deadline: Deadline
+    ) -> tuple[Side, Game | None, Sequence[Game]]:
         began, stop = time.monotonic(), deadline.stopper()
         likeliest = player.likeliest(problem, stop)
         sampled = player.sampled(problem, self.games, self.settings.seed, stop) if self.games else []
         searched = player.searched(problem, self.settings.seed, stop)
         self._check_cancel()
-        outcomes = tuple(judge.game(game) for game in sampled)
+        outcomes = tuple(scorer.game(game) for game in sampled)
         side = Side(
-            likeliest=judge.game(likeliest),
+            likeliest=scorer.game(likeliest),
             sampled=outcomes + (Outcome(note=STOPPED),) * (self.games - len(outcomes)),
             best=min(
                 (outcome for outcome in outcomes if outcome.objective is not None),
                 key=lambda outcome: outcome.objective or 0,
                 default=Outcome(note="lost" if len(outcomes) == self.games else STOPPED),
             ),
-            searched=judge.game(searched),
+            searched=scorer.game(searched),
             seconds=round(time.monotonic() - began, 3),
         )
         return side, likeliest, sampled
@@ -234,18 +236,18 @@ class _Run(NamedTuple):
         )
 
     def _decisions(
-        self, opened: Opened, judge: Judge, game: Game | None, outcome: Outcome, deadline: Deadline
+        self, opened: Opened, scorer: Scorer, game: Game | None, outcome: Outcome, deadline: Deadline
     ) -> tuple[DecisionReport | None, str]:
         """What the likeliest game's decisions cost, or why that is not known."""
-        exact = judge.exact
+        exact = scorer.exact
         if not self.solves:
             return None, "not asked for"
         if game is None or outcome.objective is None or exact.objective is None:
             return None, "there is no valid plan of the likeliest game" if exact.objective is not None else "no plan is known"
-        decisions = opened.adapter.decisions(judge.problem, game, judge.result.plan)
+        decisions = opened.adapter.decisions(scorer.problem, game, scorer.result.plan)
         if decisions is None:
             return None, "the game has no decisions at the interval of the best plan known"
-        bound = exact.bound if exact.bound is not None else judge.kind.bound(judge.problem)
+        bound = exact.bound if exact.bound is not None else scorer.kind.bound(scorer.problem)
         settings, is_deterministic = self.settings, self.settings.deterministic
         effort = Effort(
             seconds=math.inf if is_deterministic else max(0.1, COMPLETION_SHARE * deadline.remaining),
@@ -257,7 +259,7 @@ class _Run(NamedTuple):
         return dearest(decisions, Completion(exact.objective, bound), outcome.objective, effort, self.solves), ""
 
 
-class Judge:
+class Scorer:
     """Says of plans of one problem how good they are.
 
     Parameters

@@ -1,7 +1,7 @@
 """A compiling process of the tests: it speaks the protocol of ``stowplan.backends.xla.child`` and needs nothing but Python.
 
 It knows one small program. Fast memory has places for three of its values, which are given in an order that options change;
-``cycles_of`` says what comes of it. The option ``fake`` makes it misbehave, in every compile or, as ``fake=steered:...``, in
+``cycles_of`` says what comes of it. The option ``fake`` makes it misbehave, in every compile or, as ``fake=tuned:...``, in
 those with other options of the tuning. What it compiles is written line by line to the file in ``FAKE_LOG``.
 """
 
@@ -109,7 +109,7 @@ def compile_module(options: dict[str, object], folder: Path) -> None:
 
 
 def misbehaves(options: dict[str, object]) -> str:
-    kind, _, rest = str(options.get("fake", "")).rpartition("steered:")
+    kind, _, rest = str(options.get("fake", "")).rpartition("tuned:")
     return rest if not kind and (rest == options.get("fake") or options.keys() - {"fake", "fake_seed", "xla_own"}) else ""
 
 

@@ -11,8 +11,8 @@ from stowplan.backends.xla import tune_workload
 from stowplan.backends.xla.bandit import BATCH, PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import EarlierProgram, Experience, Improvement, shipped
+from stowplan.backends.xla.knobs import CAPACITY_OPTION, DEFAULT, SCOPED_OPTION, Knobs, between, flags_of
 from stowplan.backends.xla.score import Score
-from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, SCOPED_OPTION, Steer, between, flags_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.errors import InputError
 from stowplan.hardware.targets import load_target, target_names, xla_chip
@@ -77,7 +77,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_what_ships_names_flags_that_are_there() -> None:
-    names = {"steer"} | {name for chip in CHIPS for name in flags_of(xla_chip(chip))}
+    names = {"knobs"} | {name for chip in CHIPS for name in flags_of(xla_chip(chip))}
     for program in shipped().programs:
         assert program.target in CHIPS
         assert set(program.ways) <= names
@@ -105,12 +105,12 @@ def test_where_a_limit_between_is_worth_a_try() -> None:
 
 
 def test_a_flag_makes_another_program_whose_values_have_other_names() -> None:
-    steer = DEFAULT.moved(first=["a"]).with_option("xla_msa_a", "20").with_flags({"xla_own": True})
-    assert (steer.first, steer.preload) == (frozenset(), "")
-    assert steer.compiler_options() == {"xla_own": True, "xla_msa_a": "20"}
-    assert steer.moved(last=["b"]).flags == steer.flags
-    assert steer.with_flags({"xla_other": False}).flags == (("xla_other", False), ("xla_own", True))
-    assert steer.describe() == "own=true"
+    knobs = DEFAULT.moved(first=["a"]).with_option("xla_msa_a", "20").with_flags({"xla_own": True})
+    assert (knobs.first, knobs.preload) == (frozenset(), "")
+    assert knobs.compiler_options() == {"xla_own": True, "xla_msa_a": "20"}
+    assert knobs.moved(last=["b"]).flags == knobs.flags
+    assert knobs.with_flags({"xla_other": False}).flags == (("xla_other", False), ("xla_own", True))
+    assert knobs.describe() == "own=true"
 
 
 class TestLoop:
@@ -120,7 +120,7 @@ class TestLoop:
     def flagged(self, quick_plans: None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("stowplan.backends.xla.run.flags_of", lambda chip: {"scavenge": {"xla_flag": "1"}})
 
-    def test_steers_are_found_on_top_of_a_flag(self, fake: Fake) -> None:
+    def test_settings_are_found_on_top_of_a_flag(self, fake: Fake) -> None:
         tuning = tune_workload(WORKLOAD, compiles=14)
         # The flag saves a tenth of the fake's cycles: what comes after it keeps it.
         at = [trial.way for trial in tuning.trials].index("scavenge")
@@ -133,9 +133,9 @@ class TestLoop:
     def test_a_flag_that_promises_a_loss_is_not_compiled(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
         preview = Evidence.preview
 
-        def previewed(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
-            found = preview(self, steer, compiled)
-            return found._replace(score=msgspec.structs.replace(found.score, cycles=9000)) if steer.flags else found
+        def previewed(self: Evidence, knobs: Knobs, compiled: Compiled) -> Trial:
+            found = preview(self, knobs, compiled)
+            return found._replace(score=msgspec.structs.replace(found.score, cycles=9000)) if knobs.flags else found
 
         monkeypatch.setattr(Evidence, "preview", previewed)
         tuning = tune_workload(WORKLOAD, compiles=14)
@@ -151,9 +151,9 @@ class TestLoop:
     def test_it_begins_where_earlier_programs_succeeded(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
         preview = Evidence.preview
 
-        def previewed(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
-            """Flags promise nothing, steers do."""
-            return preview(self, steer, compiled)._replace(score=Score(4500 if steer.flags else 4000, 0))
+        def previewed(self: Evidence, knobs: Knobs, compiled: Compiled) -> Trial:
+            """Flags promise nothing, settings do."""
+            return preview(self, knobs, compiled)._replace(score=Score(4500 if knobs.flags else 4000, 0))
 
         monkeypatch.setattr(Evidence, "preview", previewed)
 
@@ -166,17 +166,17 @@ class TestLoop:
         assert place(good) < place(bad)
 
     @pytest.mark.parametrize(("saved", "is_first"), [(0.9, True), (0.1, False)])
-    def test_steers_come_before_a_flag_that_as_much_work_saves_less_by(
+    def test_settings_come_before_a_flag_that_as_much_work_saves_less_by(
         self, fake: Fake, monkeypatch: pytest.MonkeyPatch, saved: float, is_first: bool
     ) -> None:
         preview = Evidence.preview
 
-        def previewed(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
+        def previewed(self: Evidence, knobs: Knobs, compiled: Compiled) -> Trial:
             """Both promise something."""
-            return preview(self, steer, compiled)._replace(score=Score(4000, 0))
+            return preview(self, knobs, compiled)._replace(score=Score(4000, 0))
 
         monkeypatch.setattr(Evidence, "preview", previewed)
-        alike = gained("tpu-v4", FEATURES, steer=saved, scavenge=0.2)
+        alike = gained("tpu-v4", FEATURES, knobs=saved, scavenge=0.2)
         tuning = tune_workload(WORKLOAD, compiles=14, experience=Experience(programs=(alike,)))
         first = tuning.trials[2]
         assert [tuning.trials[0].way, tuning.trials[1].way] == ["default", "all_slow"]
@@ -207,7 +207,7 @@ class TestLaterChips:
         }
         assert not [options for options in fake.compiles if "xla_msa_enable" in options or CAPACITY_OPTION in options]
 
-    def test_two_compiles_are_enough_for_a_steer(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_two_compiles_are_enough_for_a_setting(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Evidence, "why_nothing", lambda self: "")
         tuning = tune_workload(WORKLOAD, target="tpu-v5e", compiles=2)
         assert len(tuning.trials) == 2
@@ -218,9 +218,9 @@ class TestLaterChips:
         seen = []
         preview = Evidence.preview
 
-        def previewed(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
-            seen.append((steer.flags, self.capacity >> 20))
-            return preview(self, steer, compiled)
+        def previewed(self: Evidence, knobs: Knobs, compiled: Compiled) -> Trial:
+            seen.append((knobs.flags, self.capacity >> 20))
+            return preview(self, knobs, compiled)
 
         monkeypatch.setattr(Evidence, "preview", previewed)
         tune_workload(WORKLOAD, target="tpu-v5e", compiles=20, compiler_options={"fake": "scoped"}, experience=Experience())
@@ -231,8 +231,8 @@ class TestLaterChips:
         monkeypatch.setattr(Evidence, "moves", lambda self, trial: [])
         preview = Evidence.preview
 
-        def previewed(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
-            return preview(self, steer, compiled)._replace(score=self.trials[0].score if self.trials else Score(4500, 0))
+        def previewed(self: Evidence, knobs: Knobs, compiled: Compiled) -> Trial:
+            return preview(self, knobs, compiled)._replace(score=self.trials[0].score if self.trials else Score(4500, 0))
 
         monkeypatch.setattr(Evidence, "preview", previewed)
         tuning = tune_workload(WORKLOAD, target="tpu-v5e")
@@ -244,10 +244,10 @@ class TestLaterChips:
     ) -> None:
         add = Evidence.add
 
-        def added(self: Evidence, steer: Steer, compiled: Compiled) -> Trial:
+        def added(self: Evidence, knobs: Knobs, compiled: Compiled) -> Trial:
             """Twice the limit saves a third, the one between a half; half the limit loses."""
-            cycles = {"65536": 3000, "49152": 2250, "16384": 5000}.get(str(dict(steer.flags).get(SCOPED_OPTION)))
-            found = add(self, steer, compiled)
+            cycles = {"65536": 3000, "49152": 2250, "16384": 5000}.get(str(dict(knobs.flags).get(SCOPED_OPTION)))
+            found = add(self, knobs, compiled)
             if cycles is None:
                 return found
             self.trials[-1] = found._replace(score=Score(cycles, 0))

@@ -16,12 +16,7 @@ from stowplan.backends.xla import proposals, tune_workload
 from stowplan.backends.xla.bandit import BATCH, PREVIEWS_OF_A_COMPILE, Budget
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Move
-from stowplan.backends.xla.loop import COMPILES
-from stowplan.backends.xla.process import CompileError
-from stowplan.backends.xla.proposals import Proposal, fitted, overlaps, plans, preloads, tightened
-from stowplan.backends.xla.run import Run
-from stowplan.backends.xla.score import CompiledModule, Score, Scorer
-from stowplan.backends.xla.steer import (
+from stowplan.backends.xla.knobs import (
     ALL_SLOW,
     ASSIGNMENT_OPTION,
     DEFAULT,
@@ -29,6 +24,11 @@ from stowplan.backends.xla.steer import (
     OVERLAP_OPTION,
     SCOPED_OPTION,
 )
+from stowplan.backends.xla.loop import COMPILES
+from stowplan.backends.xla.process import CompileError
+from stowplan.backends.xla.proposals import Proposal, fitted, overlaps, plans, preloads, tightened
+from stowplan.backends.xla.run import Run
+from stowplan.backends.xla.score import CompiledModule, Score, Scorer
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, TimeLimitError, UsageError
@@ -140,13 +140,13 @@ def test_no_time_for_the_default(fake: Fake, clock: SimpleNamespace) -> None:
     ],
 )
 def test_what_fails_leaves_the_default(fake: Fake, clock: SimpleNamespace, how: str, message: str) -> None:
-    tuning = tune_workload(WORKLOAD, compiles=4, compile_limit=HANG, compiler_options={"fake": f"steered:{how}"})
+    tuning = tune_workload(WORKLOAD, compiles=4, compile_limit=HANG, compiler_options={"fake": f"tuned:{how}"})
     assert len(tuning.trials) >= 2
     assert message in tuning.trials[1].error
     assert all(trial.error for trial in tuning.trials[1:])
     assert (tuning.best, tuning.gain) == (0, 0.0)
-    assert tuning.compiler_options == {"fake": f"steered:{how}"}
-    # Steers whose previews fail are not compiled, and it is said why.
+    assert tuning.compiler_options == {"fake": f"tuned:{how}"}
+    # Settings whose previews fail are not compiled, and it is said why.
     ended = {"unreadable": "compiles", "hang": "failed"}.get(how, "exhausted")
     assert tuning.stop_reason == ended
     assert (ended == "compiles") == (not tuning.notes)
@@ -251,13 +251,13 @@ def test_overlap_ratios_that_are_left() -> None:
     """What is tried next depends on what the incumbent has, and ends at 100."""
 
     def next_of(ratio: str | None, stalls: int) -> list[str]:
-        steer = DEFAULT.moved(first=["a"])
-        steer = steer if ratio is None else steer.with_option(OVERLAP_OPTION, ratio)
-        trial: Any = SimpleNamespace(steer=steer, score=Score(10_000, stalls))
+        knobs = DEFAULT.moved(first=["a"])
+        knobs = knobs if ratio is None else knobs.with_option(OVERLAP_OPTION, ratio)
+        trial: Any = SimpleNamespace(knobs=knobs, score=Score(10_000, stalls))
         evidence: Any = SimpleNamespace()
         proposed = [*overlaps(evidence, trial, random.Random(0))]
-        assert all((each.way, each.steer.first) == ("overlap", frozenset("a")) for each in proposed)
-        return [str(dict(each.steer.options)[OVERLAP_OPTION]) for each in proposed]
+        assert all((each.way, each.knobs.first) == ("overlap", frozenset("a")) for each in proposed)
+        return [str(dict(each.knobs.options)[OVERLAP_OPTION]) for each in proposed]
 
     assert next_of(None, 100) == ["10", "4"]
     assert next_of("10", 100) == ["30"]
@@ -269,7 +269,7 @@ def test_inputs_worth_a_preload() -> None:
     """Those that save most there, a thousandth of the time at least; what waits in fast memory costs."""
     moves = [Move(0, True, -90.0, 0.0), Move(1, True, -70.0, 0.0), Move(2, True, -60.0, 0.0), Move(3, True, -9.0, 0.0)]
     moves += [Move(4, True, -500.0, 0.0), Move(5, False, -500.0, 0.0), Move(6, True, -500.0, 0.0)]
-    trial: Any = SimpleNamespace(steer=DEFAULT.moved(first="a"), score=Score(10_000, 0))
+    trial: Any = SimpleNamespace(knobs=DEFAULT.moved(first="a"), score=Score(10_000, 0))
     evidence: Any = SimpleNamespace(
         moves=lambda trial: moves,
         parameters={0, 1, 2, 3, 5, 6},
@@ -277,10 +277,10 @@ def test_inputs_worth_a_preload() -> None:
         waiting_cost=lambda tensor: {0: 25.0, 6: 495.0}.get(tensor, 0.0),
     )
     found = [*preloads(evidence, trial, random.Random(0))]
-    assert [(each.steer.preload, each.gain) for each in found] == [("w1", 70.0), ("w0", 65.0)]
-    assert all(each.steer.first == frozenset("a") for each in found)
+    assert [(each.knobs.preload, each.gain) for each in found] == [("w1", 70.0), ("w0", 65.0)]
+    assert all(each.knobs.first == frozenset("a") for each in found)
     trial.score = Score(69_000, 0)
-    assert [each.steer.preload for each in preloads(evidence, trial, random.Random(0))] == ["w1"]
+    assert [each.knobs.preload for each in preloads(evidence, trial, random.Random(0))] == ["w1"]
 
 
 def test_what_harms_is_left_without_room(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,8 +292,8 @@ def test_what_harms_is_left_without_room(fake: Fake, tmp_path: Path, monkeypatch
         moves = [Move(number[name], to_fast, -gain, 0.0) for name, to_fast, gain in gains]
         monkeypatch.setattr(evidence, "moves", lambda trial: moves)
         found = [*tightened(evidence, evidence.incumbent, random.Random(0))]
-        assert all(each.way == "tighten" and not each.steer.first for each in found)
-        return [(sorted(each.steer.last), each.steer.capacity, each.gain) for each in found]
+        assert all(each.way == "tighten" and not each.knobs.first for each in found)
+        return [(sorted(each.knobs.last), each.knobs.capacity, each.gain) for each in found]
 
     once = [(["c"], 2 << 20, 200.0)]
     assert proposed(("c", False, 200), ("d", True, 50), ("a", False, -10)) == 3 * once
@@ -315,17 +315,17 @@ def test_plans_for_less_room(fake: Fake, tmp_path: Path, monkeypatch: pytest.Mon
     evidence = evidence_of(tune_workload(WORKLOAD, compiles=2, folder=tmp_path), tmp_path)
     default = evidence.trials[0]
     proposed = [*fitted(evidence, evidence.incumbent, random.Random(0))]
-    assert [each.steer.capacity for each in proposed] == [part << 10 for part in (2304, 2688, 1536, 768)]
+    assert [each.knobs.capacity for each in proposed] == [part << 10 for part in (2304, 2688, 1536, 768)]
     kept = evidence.fast_tensors(default.assignment)
     for each in proposed:
         assert each.way == "fit"
-        assert not each.steer.first & evidence.names(kept)
-        assert each.steer.last <= evidence.names(kept)
+        assert not each.knobs.first & evidence.names(kept)
+        assert each.knobs.last <= evidence.names(kept)
     # No array fits into the least of them.
-    assert proposed[-1].steer.last == evidence.names(kept)
-    evidence.trials.append(default._replace(steer=proposed[0].steer))
-    assert [each.steer.capacity for each in fitted(evidence, evidence.incumbent, random.Random(0))] == [
-        each.steer.capacity for each in proposed[1:]
+    assert proposed[-1].knobs.last == evidence.names(kept)
+    evidence.trials.append(default._replace(knobs=proposed[0].knobs))
+    assert [each.knobs.capacity for each in fitted(evidence, evidence.incumbent, random.Random(0))] == [
+        each.knobs.capacity for each in proposed[1:]
     ]
 
 
@@ -374,12 +374,12 @@ def test_plans_of_the_real_heuristics(fake: Fake, tmp_path: Path, monkeypatch: p
     evidence = evidence_of(tune_workload(WORKLOAD, compiles=2, folder=tmp_path), tmp_path)
     kept = PLANNED(evidence, random.Random(0), evidence.incumbent).tensors
     assert kept
-    proposed = [each.steer for each in plans(evidence, evidence.incumbent, random.Random(0))]
-    assert evidence.names(kept) in [steer.first for steer in proposed]
+    proposed = [each.knobs for each in plans(evidence, evidence.incumbent, random.Random(0))]
+    assert evidence.names(kept) in [knobs.first for knobs in proposed]
 
 
 def test_an_assignment_is_compiled_once(fake: Fake, tmp_path: Path) -> None:
-    """Many steers come to the same; the compiler is asked for one of them."""
+    """Many settings come to the same; the compiler is asked for one of them."""
     tuning = tune_workload(WORKLOAD, compiles=14, folder=tmp_path)
     found = [tuning.compiled(tmp_path, number).assignment_digest for number in range(len(tuning.trials))]
     assert len(found) == len({*found})

@@ -15,8 +15,8 @@ import pytest
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.dumps import ASSIGNED, COMPILED, OFFSETS, PROGRAM
 from stowplan.backends.xla.evidence import Evidence
+from stowplan.backends.xla.knobs import DEFAULT
 from stowplan.backends.xla.process import CompileError
-from stowplan.backends.xla.steer import DEFAULT
 from stowplan.errors import TimeLimitError
 from stowplan.hardware.targets import load_target
 from tests.backends.xla.conftest import WORKLOAD, Fake

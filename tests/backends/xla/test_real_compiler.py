@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stowplan.backends.xla import CompileError, Compiler, by_name, of_function, tune_workload
+from stowplan.backends.xla.knobs import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT, OVERLAP_OPTION, Knobs
 from stowplan.backends.xla.score import Scorer, scored_program
-from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT, OVERLAP_OPTION, Steer
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.workload import PACKAGES
 from stowplan.errors import UsageError
@@ -83,14 +83,14 @@ def test_options_do_what_they_say(folder: Path, tmp_path: Path, monkeypatch: pyt
         default = compiler.compile({})
         slow = compiler.compile({ASSIGNMENT_OPTION: False})
         names = [step.name for step in read_program(default.program_path).steps]
-        steer = DEFAULT.moved(first=names, last=["a.b{1}", "w.1"]).with_option(CAPACITY_OPTION, "16384")
-        steer = steer.with_option(OVERLAP_OPTION, "10")
-        ordered = compiler.compile(steer.compiler_options())
+        knobs = DEFAULT.moved(first=names, last=["a.b{1}", "w.1"]).with_option(CAPACITY_OPTION, "16384")
+        knobs = knobs.with_option(OVERLAP_OPTION, "10")
+        ordered = compiler.compile(knobs.compiler_options())
         assert (default.error, slow.error, ordered.error) == ("", "", "")
         cycles = [sum(step.cycles or 0 for step in read_program(each.module_path).steps) for each in (default, slow, ordered)]
         assert 0 < cycles[0] < cycles[1]
         assert cycles[2] > 0
-        assert not compiler.compile(Steer(preload="x.1").compiler_options()).error
+        assert not compiler.compile(Knobs(preload="x.1").compiler_options()).error
         assert "No such compile option: 'xla_nope'" in compiler.compile({"xla_nope": True}).error
         assert OVERLAP_OPTION in compiler.compile({OVERLAP_OPTION: "much"}).error
         assert "has no field named" in compiler.compile({"xla_tpu_msa_sort_order_overrides": "nonsense{}"}).error

@@ -1,4 +1,4 @@
-"""A slow, independent judge of plans: run the program and look whether every read sees the right content.
+"""The reference implementation, slow and independent: run the program and look whether every read sees the right content.
 
 Memory is a map from byte to the contents it *may* hold: while a copy is under way, each byte it fills may be old or new. Loops
 run twice, because what goes wrong from one iteration to the next shows in the second. The verifier reasons about rules; this

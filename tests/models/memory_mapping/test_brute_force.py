@@ -152,7 +152,7 @@ def test_no_plan_at_all_is_better_with_evictions_between_steps() -> None:
 
 
 def test_exhaustive_search_finds_what_is_better() -> None:
-    """The judge above can say no."""
+    """The reference above can say no."""
     rng = random.Random("judge")
     problem = next(problem for problem in iter(lambda: random_problem(rng, steps=3, tensors=2), None) if gains(problem))
     assert better_plan(problem, optimum(problem) + 1) is not None

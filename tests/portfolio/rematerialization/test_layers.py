@@ -62,10 +62,11 @@ def test_few_layers_stand_for_all(count: int) -> None:
     carried = structure.made(few.carried_over(found))
     assert verify(structure.problem, carried).ok
     assert (count - LEFT) * again // LEFT <= len(carried.sequence) - structure.ops - again <= count * again
-    mended = Insertion(structure).mended(carried.sequence, limit)
-    assert mended is not None
+    repaired = Insertion(structure).repaired(carried.sequence, limit)
+    assert repaired is not None
     assert (
-        verify(msgspec.structs.replace(structure.problem, limit=limit), structure.made(mended)).figures.get("peak") is not None
+        verify(msgspec.structs.replace(structure.problem, limit=limit), structure.made(repaired)).figures.get("peak")
+        is not None
     )
 
 

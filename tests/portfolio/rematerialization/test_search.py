@@ -105,7 +105,7 @@ def check_insertions(seed: int) -> bool:
     problem = limited(seed)
     structure, least, limit = build(problem), least_cost(problem), problem.limit or 0
     insertion = Insertion(structure)
-    first = insertion.mended(structure.order, limit)
+    first = insertion.repaired(structure.order, limit)
     if first is None:
         return least is None
     assert verify(problem, structure.made(first)).ok, seed
@@ -190,7 +190,7 @@ def test_where_nothing_is_within_the_limit_the_least_peak_is_sought(monkeypatch:
     monkeypatch.setattr(candidates, "simulated", none)
     monkeypatch.setattr(candidates, "_improve", none)
     monkeypatch.setattr(candidates, "_carry_over", none)
-    monkeypatch.setattr(Insertion, "mended", none)
+    monkeypatch.setattr(Insertion, "repaired", none)
     context = Recorder()
     candidates.search(problem, context)
     assert [source for _, source in context.plans] == ["least peak"]

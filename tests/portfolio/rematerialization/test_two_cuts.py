@@ -74,9 +74,9 @@ def test_where_layers_repeat_mended_drafts_are_near_the_bound(count: int, part: 
     draft = TwoCuts(insertion, moments, moment).draft(limit)
     assert draft is not None
     assert bound is not None
-    mended = insertion.mended(draft, limit)
-    assert mended is not None
-    assert bound <= structure.made(mended).objective <= 1.2 * bound
+    repaired = insertion.repaired(draft, limit)
+    assert repaired is not None
+    assert bound <= structure.made(repaired).objective <= 1.2 * bound
 
 
 def test_large_graphs_have_one_before_all_else() -> None:

@@ -94,10 +94,10 @@ def test_search_has_a_row_of_its_own(report: Callable[..., ProblemReport]) -> No
 
 
 def test_a_plan_at_the_bound_is_optimal_whatever_the_exact_side_proves() -> None:
-    judge = suite.Judge(kind_of(four_reads()), four_reads(), solved(four_reads(), proven=False))
-    assert judge.exact.bound is not None
-    assert (judge.outcome(judge.exact.bound).gap, judge.outcome(judge.exact.bound).is_optimal) == (0.0, True)
-    assert not judge.outcome(judge.exact.bound + 1).is_optimal
+    scorer = suite.Scorer(kind_of(four_reads()), four_reads(), solved(four_reads(), proven=False))
+    assert scorer.exact.bound is not None
+    assert (scorer.outcome(scorer.exact.bound).gap, scorer.outcome(scorer.exact.bound).is_optimal) == (0.0, True)
+    assert not scorer.outcome(scorer.exact.bound + 1).is_optimal
 
 
 def test_one_bad_decision_is_named_and_no_other(report: Callable[..., ProblemReport]) -> None:

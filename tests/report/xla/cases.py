@@ -10,7 +10,7 @@ from pathlib import Path
 from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.dumps import ASSIGNED, COMPILED, OFFSETS, PROGRAM
 from stowplan.backends.xla.evidence import Evidence
-from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, Steer
+from stowplan.backends.xla.knobs import ALL_SLOW, DEFAULT, Knobs
 from stowplan.backends.xla.store import Compiled, Record, WorkloadStore
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.hardware.targets import load_target
@@ -79,11 +79,11 @@ def chain_results(folder: Path) -> tuple[Compiled, Compiled, Compiled]:
     )
 
 
-def evidence_of(*trials: tuple[Steer, Compiled]) -> Evidence:
+def evidence_of(*trials: tuple[Knobs, Compiled]) -> Evidence:
     """Trials in this order."""
     evidence = Evidence(trials[0][1], load_target("tpu-v4"))
-    for steer, compiled in trials:
-        evidence.add(steer, compiled)
+    for knobs, compiled in trials:
+        evidence.add(knobs, compiled)
     return evidence
 
 
@@ -92,8 +92,8 @@ def tuning_of(evidence: Evidence, ways: tuple[str, ...], name: str = "chain", no
     records = tuple(
         TrialRecord(
             way=way,
-            first=len(trial.steer.first),
-            last=len(trial.steer.last),
+            first=len(trial.knobs.first),
+            last=len(trial.knobs.last),
             cycles=trial.score.cycles,
             stall_cycles=trial.score.stall_cycles,
             processor_seconds=2.5,
@@ -107,7 +107,7 @@ def tuning_of(evidence: Evidence, ways: tuple[str, ...], name: str = "chain", no
         target="tpu-v4",
         trials=records,
         best=best,
-        compiler_options=evidence.trials[best].steer.compiler_options(),
+        compiler_options=evidence.trials[best].knobs.compiler_options(),
         stop_reason="compiles",
         seconds=9.0,
         processor_seconds=2.5 * len(records),

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from stowplan.backends.xla.evidence import Evidence
-from stowplan.backends.xla.steer import ALL_SLOW, CAPACITY_OPTION, DEFAULT, Steer
+from stowplan.backends.xla.knobs import ALL_SLOW, CAPACITY_OPTION, DEFAULT, Knobs
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import InputError
@@ -52,9 +52,9 @@ class Run(NamedTuple):
         return render_tuning_report(msgspec.structs.replace(self.tuning, **changes), self.folder)
 
 
-def run_of(*trials: tuple[str, Steer, Compiled]) -> Run:
-    """A run with these trials: way, steer and result."""
-    evidence = evidence_of(*((steer, compiled) for _, steer, compiled in trials))
+def run_of(*trials: tuple[str, Knobs, Compiled]) -> Run:
+    """A run with these trials: way, setting and result."""
+    evidence = evidence_of(*((knobs, compiled) for _, knobs, compiled in trials))
     return Run(tuning_of(evidence, tuple(way for way, *_ in trials)), trials[0][2].folder.parent.parent, evidence)
 
 
@@ -68,7 +68,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def part_of(run: Run, *numbers: int) -> Run:
     """A run with some of the trials, the default first."""
     return run_of(
-        *((run.tuning.trials[at].way, run.evidence.trials[at].steer, run.evidence.trials[at].compiled) for at in numbers)
+        *((run.tuning.trials[at].way, run.evidence.trials[at].knobs, run.evidence.trials[at].compiled) for at in numbers)
     )
 
 
@@ -216,7 +216,7 @@ def test_long_options_are_folded(run: Run) -> None:
 def test_a_default_that_nothing_beats_stands_alone(run: Run) -> None:
     own = part_of(run, 0, 1)
     page = own.page()
-    assert "no steer was better" in page
+    assert "no setting was better" in page
     assert "None: XLA's default is the best" in section(page, "Options to set")
     assert "Your own and no others: XLA's default" in section(own.page(compiler_options={"xla_own": True}), "Options to set")
     assert page.count("<figure>") == 1

@@ -90,8 +90,8 @@ def features(program: Program) -> Rows:
     starts = program.first[:-1][np.diff(program.first) > 0]
     before[starts] = total + np.arange(len(starts))
     rows = np.concatenate([_accesses(program), gaps[:total], gaps[before]], axis=1)
-    found: Rows = np.clip(rows, -MOST, MOST).astype(np.float32)
-    return found
+    clipped: Rows = np.clip(rows, -MOST, MOST).astype(np.float32)
+    return clipped
 
 
 def gains(program: Program) -> Floats:
@@ -180,28 +180,28 @@ def _gaps(program: Program) -> Floats:
     counted[total:] = False
     # What is occupied by gaps in which something is to be gained.
     live = _steps(program, start, end, size * counted)
-    density, twice = (each / (size * lasts) for each in (later, later + np.concatenate([gain, 0 * gain[starts]])))
+    density, twice = (gained / (size * lasts) for gained in (later, later + np.concatenate([gain, 0 * gain[starts]])))
     copy = program.copy_in[of]
     rate = counted_rate = np.where(open_ & reads & (size <= 1) & (later > 0), copy / np.maximum(inner, copy + 1.0), 0.0)
     channel = _steps(program, start, end, counted_rate)
     to_copy = later / np.maximum(copy, 1.0)
-    found = [
+    columns = [
         np.log2(1 + end - start),
         _log(inner, copy),
         (clock[end] - clock[start]) / max(1.0, clock[-1]),
-        *(_log(1 + each) for each in _over(live[:, None], start, end, None)),
+        *(_log(1 + value) for value in _over(live[:, None], start, end, None)),
     ]
     for key in (density, twice):
         level = _levels(key, counted & (later > 0))
-        found += [_log(1 + each) for each in _over(_stack(program, start, end, size * counted, level), start, end, level)]
+        columns += [_log(1 + value) for value in _over(_stack(program, start, end, size * counted, level), start, end, level)]
     traffic = np.concatenate([[0.0], np.cumsum(np.bincount(program.step, program.size[program.tensor], horizon))])
-    found.append(_log(1 + (traffic[end] - traffic[np.minimum(start + 1, end)]) / program.capacity))
-    found.append(_log(1 + _over(channel[:, None], start, end, None)[0]))
+    columns.append(_log(1 + (traffic[end] - traffic[np.minimum(start + 1, end)]) / program.capacity))
+    columns.append(_log(1 + _over(channel[:, None], start, end, None)[0]))
     level = _levels(to_copy, rate > 0)
-    found.append(_log(1 + _over(_stack(program, start, end, rate, level), start, end, level)[0]))
-    found += [_rank(density), _rank(twice)]
-    columns: Floats = np.stack(found, axis=1)
-    return columns
+    columns.append(_log(1 + _over(_stack(program, start, end, rate, level), start, end, level)[0]))
+    columns += [_rank(density), _rank(twice)]
+    stacked: Floats = np.stack(columns, axis=1)
+    return stacked
 
 
 def _clock(program: Program) -> Floats:
@@ -212,8 +212,8 @@ def _clock(program: Program) -> Floats:
 
 def _log(value: Any, over: Any = 1.0) -> Floats:
     """Logarithm of a ratio to the base 2, cut off; of arrays or numbers."""
-    found: Floats = np.log2(np.maximum(2.0**-MOST, np.asarray(value) / np.maximum(over, 1e-9)))
-    return found
+    logarithm: Floats = np.log2(np.maximum(2.0**-MOST, np.asarray(value) / np.maximum(over, 1e-9)))
+    return logarithm
 
 
 def _rank(value: Floats) -> Floats:

@@ -202,17 +202,17 @@ def hint_values(
             for variable_offset, place in zip(columns, placed[number], strict=True):
                 if variable_offset is not None:
                     values.set(variable_offset, place // variables.problem.alignment)
-        offsets.hint_sizes(values.found)
-    return values.found
+        offsets.hint_sizes(values.by_index)
+    return values.by_index
 
 
 class _Values:
     def __init__(self) -> None:
-        self.found: dict[int, int] = {}
+        self.by_index: dict[int, int] = {}
 
     def set(self, variable: cp_model.IntVar | None, value: int) -> None:
         if variable is not None:
-            self.found[variable.index] = int(value)
+            self.by_index[variable.index] = int(value)
 
 
 def _hint_tensor(

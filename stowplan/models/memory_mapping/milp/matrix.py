@@ -155,7 +155,7 @@ def linear_windows(
     """Windows that solutions of the linear relaxation violate, round by round until there are none or time is up."""
     search = RelaxationSearch(model, Effort(time.monotonic() + time_limit, seed, should_stop=should_stop), on_bound)
     search.linear(patience=PATIENCE)
-    return [*search.windows.found]
+    return [*search.windows.given]
 
 
 class _Labels:

@@ -49,11 +49,11 @@ class WindowSeparator:
         self._deadline = np.array([job.deadline for job in jobs], dtype=np.int64)
         self._duration = np.array([job.duration_ps for job in jobs], dtype=np.int64)
         self._channels = model.problem.channels
-        self.found: dict[Window, None] = {}
-        """All windows found, in this order."""
+        self.given: dict[Window, None] = {}
+        """All windows that it gave, in this order."""
 
     def find(self, values: FloatArray, *, tolerance_ps: float, limit: int) -> list[Window]:
-        """For each deadline the window that ``values`` violates most; of these at most ``limit``, none found before.
+        """For each deadline the window that ``values`` violates most; of these at most ``limit``, none given before.
 
         Windows that share most of their time say nearly the same, so the less violated of two such is left for another round.
 
@@ -85,11 +85,11 @@ class WindowSeparator:
             excess = load[:reach] + offset[:reach]
             best = int(np.argmax(excess))
             violation = float(excess[best]) - self._channels * float(leave[end])
-            if violation > tolerance_ps and (int(starts[best]), end) not in self.found:
+            if violation > tolerance_ps and (int(starts[best]), end) not in self.given:
                 violated.append((-violation, int(starts[best]), end))
         violated.sort()
         windows = _diverse([(start, end) for _, start, end in violated], limit)
-        self.found |= dict.fromkeys(windows)
+        self.given |= dict.fromkeys(windows)
         return windows
 
     def _moments(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -1,12 +1,12 @@
-"""Options of the compiler: steers (what its memory-space assignment looks at first and last, and when it fetches), and flags.
+"""Options of the compiler: knobs (what its memory-space assignment looks at first and last, and when it fetches), and flags.
 
 XLA assigns values to fast memory one by one, in an order of its own. ``xla_tpu_msa_sort_order_overrides`` moves values to the
 front or the back of that order. It forbids and forces nothing: a value moved to the back still gets what place is left.
 ``xla_tpu_preferred_prefetch_overrides`` says how early values of some size are fetched.
 
 Flags change the program before its memory-space assignment: fusions, or what kernels keep of fast memory. Each gives a program
-of its own, with other names and another default, for which steers are found anew. Which of them act on a chip is a property of
-its target.
+of its own, with other names and another default, for which settings are found anew. Which of them act on a chip is a property
+of its target.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ OVERLAP_OPTION = "xla_msa_preferred_overlap_to_async_copy_ratio"
 #: In how many slices a value may be fetched; 0 for whole ones.
 SLICES_OPTION = "xla_tpu_sliced_prefetch_max_slices"
 
-#: Options that steers set, which nobody else may.
-STEERED = (
+#: Options that are knobs, which nobody else may.
+KNOB_OPTIONS = (
     ORDER_OPTION,
     PREFETCH_OPTION,
     ASSIGNMENT_OPTION,
@@ -59,7 +59,7 @@ _SPECIAL = re.compile(r"[.+*?()|\[\]{}$]|(?P<not_alone>[\\^])")
 Flags = tuple[tuple[str, Option], ...]
 
 
-class Steer(msgspec.Struct, frozen=True):
+class Knobs(msgspec.Struct, frozen=True):
     """Values in XLA's names, ``"fusion.5"`` or ``"fusion.5{1}"``, and the compiler's other options."""
 
     first: frozenset[str] = frozenset()
@@ -77,34 +77,34 @@ class Steer(msgspec.Struct, frozen=True):
     """Input of the program to be in fast memory before it starts (cross-program prefetch); XLA's choice where empty."""
 
     def compiler_options(self) -> dict[str, Option]:
-        """What ``jax``'s ``lowered.compile(compiler_options=...)`` takes; equal steers give equal options."""
+        """What ``jax``'s ``lowered.compile(compiler_options=...)`` takes; equal settings give equal options."""
         texts = {
             ORDER_OPTION: order_overrides(self.first, self.last - self.first, self.preload),
             PREFETCH_OPTION: eagerness_override(*self.eager),
         }
         return dict(self.flags) | dict(self.options) | {name: text for name, text in texts.items() if text}
 
-    def moved(self, *, first: Iterable[str] = (), last: Iterable[str] = ()) -> Steer:
-        """This steer with some values moved to the front or the back, away from where they were."""
+    def moved(self, *, first: Iterable[str] = (), last: Iterable[str] = ()) -> Knobs:
+        """This setting with some values moved to the front or the back, away from where they were."""
         to_first = frozenset(first)
         to_last = frozenset(last) - to_first
         return msgspec.structs.replace(self, first=(self.first - to_last) | to_first, last=(self.last - to_first) | to_last)
 
-    def without_names(self) -> Steer:
-        """This steer without what it says of single values, for a program that has others."""
+    def without_names(self) -> Knobs:
+        """This setting without what it says of single values, for a program that has others."""
         return msgspec.structs.replace(self, first=frozenset(), last=frozenset(), preload="")
 
-    def with_flags(self, flags: Mapping[str, Option]) -> Steer:
-        """This steer with some flags set, for another program: without what it says of single values."""
+    def with_flags(self, flags: Mapping[str, Option]) -> Knobs:
+        """This setting with some flags set, for another program: without what it says of single values."""
         merged = tuple(sorted({**dict(self.flags), **flags}.items()))
         return msgspec.structs.replace(self.without_names(), flags=merged)
 
-    def with_option(self, name: str, value: Option) -> Steer:
-        """This steer with one of the other options set."""
+    def with_option(self, name: str, value: Option) -> Knobs:
+        """This setting with one of the other options set."""
         return msgspec.structs.replace(self, options=tuple(sorted({**dict(self.options), name: value}.items())))
 
-    def within(self, capacity: int) -> Steer:
-        """This steer with no more than so many bytes of fast memory, in whole KiB."""
+    def within(self, capacity: int) -> Knobs:
+        """This setting with no more than so many bytes of fast memory, in whole KiB."""
         return self.with_option(CAPACITY_OPTION, str(capacity >> 10))
 
     @property
@@ -139,8 +139,8 @@ class Steer(msgspec.Struct, frozen=True):
 
 
 #: XLA's own plan, and everything in slow memory.
-DEFAULT = Steer()
-ALL_SLOW = Steer(options=((ASSIGNMENT_OPTION, False),))
+DEFAULT = Knobs()
+ALL_SLOW = Knobs(options=((ASSIGNMENT_OPTION, False),))
 
 
 def order_overrides(first: Iterable[str], last: Iterable[str], preload: str = "") -> str:

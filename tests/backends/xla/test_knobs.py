@@ -1,4 +1,4 @@
-"""Steers as the compiler's options: text protos, expressions, flags."""
+"""Settings as the compiler's options: text protos, expressions, flags."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import shlex
 import msgspec
 import pytest
 
-from stowplan.backends.xla.steer import (
+from stowplan.backends.xla.knobs import (
     ALL_SLOW,
     ASSIGNMENT_OPTION,
     CAPACITY_OPTION,
     DEFAULT,
+    KNOB_OPTIONS,
     ORDER_OPTION,
     OVERLAP_OPTION,
     PREFETCH_OPTION,
-    STEERED,
-    Steer,
+    Knobs,
     as_flags,
     order_overrides,
     values_of,
@@ -59,27 +59,27 @@ def test_what_is_no_value(value: str) -> None:
         order_overrides([value], ())
 
 
-def test_equal_steers_give_equal_options() -> None:
+def test_equal_settings_give_equal_options() -> None:
     one = DEFAULT.moved(first=["a", "b"]).moved(last=["c"]).with_option("xla_b", 1).with_option("xla_a", "2")
     two = DEFAULT.with_option("xla_a", "2").moved(last=["c", "a"]).moved(first=["b", "a"]).with_option("xla_b", 1)
     assert one == two
     assert list(one.compiler_options().items()) == list(two.compiler_options().items())
     # Moved the other way it leaves where it was; in both lists it goes first.
-    assert one.moved(last=["a"]) == Steer(frozenset("b"), frozenset("ac"), one.options)
-    assert DEFAULT.moved(first=["a"], last=["a", "b"]) == Steer(frozenset("a"), frozenset("b"))
-    assert Steer(frozenset("a"), frozenset("a")).compiler_options() == {ORDER_OPTION: order_overrides("a", ())}
+    assert one.moved(last=["a"]) == Knobs(frozenset("b"), frozenset("ac"), one.options)
+    assert DEFAULT.moved(first=["a"], last=["a", "b"]) == Knobs(frozenset("a"), frozenset("b"))
+    assert Knobs(frozenset("a"), frozenset("a")).compiler_options() == {ORDER_OPTION: order_overrides("a", ())}
 
 
 def test_what_is_there_beforehand() -> None:
-    steer = Steer(frozenset(("w", "a")), preload="w")
-    options = steer.compiler_options()
+    knobs = Knobs(frozenset(("w", "a")), preload="w")
+    options = knobs.compiler_options()
     # The first entry that matches counts: what is there beforehand stands alone, before the others.
     assert options[ORDER_OPTION] == (
         'overrides{hlo_position_matcher{instruction_name_regex:"w"}'
         "override_options{assign_first:true}apply_to_cross_program_prefetches:true}"
         'overrides{hlo_position_matcher{instruction_name_regex:"a"}override_options{assign_first:true}}'
     )
-    assert {ORDER_OPTION, PREFETCH_OPTION} < {*STEERED}
+    assert {ORDER_OPTION, PREFETCH_OPTION} < {*KNOB_OPTIONS}
 
 
 def test_capacity_in_bytes() -> None:
@@ -88,10 +88,10 @@ def test_capacity_in_bytes() -> None:
 
 
 def test_eagerness_by_size() -> None:
-    steer = msgspec.structs.replace(DEFAULT, eager=(1 << 20, 0.5))
+    knobs = msgspec.structs.replace(DEFAULT, eager=(1 << 20, 0.5))
     text = "overrides{hlo_operand_filter{size_gte:1048576}override_options{prefetch_eagerness:0.5}}"
-    assert steer.compiler_options() == {PREFETCH_OPTION: text}
-    assert steer.describe() == "eagerness 0.5 from 1024 KiB"
+    assert knobs.compiler_options() == {PREFETCH_OPTION: text}
+    assert knobs.describe() == "eagerness 0.5 from 1024 KiB"
 
 
 def test_overlap_ratio() -> None:
@@ -116,10 +116,10 @@ def test_values_of_a_program() -> None:
     assert values_of(program) == {0: ("a", "b{1}"), 1: ("c",)}
 
 
-def test_a_steer_in_a_few_words() -> None:
+def test_knobs_in_a_few_words() -> None:
     assert DEFAULT.describe() == ""
     assert ALL_SLOW.describe() == "no fast memory"
-    steer = Steer(frozenset({"a", "b"}), frozenset({"b", "c"}), preload="p")
-    steer = steer.with_option(CAPACITY_OPTION, "12288")
-    assert steer.describe() == "2 first, 1 last, 12 MiB, p preloaded"
-    assert steer.with_option(OVERLAP_OPTION, "2.5").describe().endswith("12 MiB, overlap 2.5, p preloaded")
+    knobs = Knobs(frozenset({"a", "b"}), frozenset({"b", "c"}), preload="p")
+    knobs = knobs.with_option(CAPACITY_OPTION, "12288")
+    assert knobs.describe() == "2 first, 1 last, 12 MiB, p preloaded"
+    assert knobs.with_option(OVERLAP_OPTION, "2.5").describe().endswith("12 MiB, overlap 2.5, p preloaded")
