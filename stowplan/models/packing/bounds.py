@@ -108,14 +108,14 @@ def find_overload(problem: Problem) -> Overload | None:
 def _shared_overload(problem: Problem, capacity: int) -> Overload:
     """Buffers of the moment at which most bytes are taken, without those that are not needed to exceed the capacity."""
     taken = loads(problem)
-    moment = max(taken, key=lambda moment: taken[moment])
+    moment = max(taken, key=taken.__getitem__)
     chosen = [
         number
         for number, buffer in enumerate(problem.buffers)
         if buffer.size and any(start <= moment < end for start, end in buffer.pieces)
     ]
-    for number in sorted(chosen, key=lambda number: problem.buffers[number].size):
-        rest = [number for number in chosen if number != number]
+    for number in sorted(chosen, key=lambda candidate: problem.buffers[candidate].size):
+        rest = [other for other in chosen if other != number]
         if max(loads(problem, rest).values(), default=0) > capacity:
             chosen = rest
     chosen.sort(key=lambda number: (-problem.buffers[number].size, number))
