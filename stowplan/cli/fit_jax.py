@@ -115,11 +115,11 @@ def fit_jax_command(
     report = fitted.report
     for path in output or ():
         files.write_atomic(path, files.encode(report) if path.suffix == ".json" else f"{fitted.policy}\n".encode())
-    largest = {name: size} if name else {}
+    sizes = {name: size} if name else {}
     if as_json:
-        say_json(msgspec.to_builtins(report) | {"text": fitted.policy} | largest)
+        say_json(msgspec.to_builtins(report) | {"text": fitted.policy} | sizes)
     else:
-        say("\n".join([*(f"{name} = {size} is the largest that fits" for name in largest), report.summary(), fitted.policy]))
+        say("\n".join([*(f"{name} = {size} is the largest that fits" for name in sizes), report.summary(), fitted.policy]))
     if png is not None:
         from stowplan.report.figures import save_picture
 

@@ -115,7 +115,7 @@ def _shared_overload(problem: Problem, capacity: int) -> Overload:
         if buffer.size and any(start <= moment < end for start, end in buffer.pieces)
     ]
     for number in sorted(chosen, key=lambda number: problem.buffers[number].size):
-        rest = [number for number in chosen if number != number]
+        rest = [other for other in chosen if other != number]
         if max(loads(problem, rest).values(), default=0) > capacity:
             chosen = rest
     chosen.sort(key=lambda number: (-problem.buffers[number].size, number))

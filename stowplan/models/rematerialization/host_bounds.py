@@ -67,9 +67,9 @@ class HostMoments:
                 return bound
             middle = (low + high) // 2
             for begin, end in ((low, middle), (middle, high)):
-                bound = least(begin, end)
-                if bound is not None:
-                    heapq.heappush(ranges, (bound, begin, end))
+                half = least(begin, end)
+                if half is not None:
+                    heapq.heappush(ranges, (half, begin, end))
         return ranges[0][0]
 
 

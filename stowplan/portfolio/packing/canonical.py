@@ -162,9 +162,9 @@ def start(
     are searched.
     """
     parts = []
-    for part in arrays.parts(data):
-        bound = max(int(part.load().max()), int((part.fixed + part.size)[part.fixed >= 0].max(initial=0)))
-        parts.append(part_type(part, np.empty(0, np.int64), bound, seed, simple_orders))
+    for buffers in arrays.parts(data):
+        bound = max(int(buffers.load().max()), int((buffers.fixed + buffers.size)[buffers.fixed >= 0].max(initial=0)))
+        parts.append(part_type(buffers, np.empty(0, np.int64), bound, seed, simple_orders))
     every = CanonicalSearch(parts, capacity)
     if offsets is not None:
         every.adopt(data, offsets)
