@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.backends.debugging import boxed_nop
 
-from stowplan.backends.torch import backend, measure_peaks
+from stowplan.backends.torch import backend, measure_peaks, memory_limit
 from stowplan.backends.torch.devices import device
-from stowplan.backends.torch.halves import split
-from stowplan.backends.torch.offload import add_host
-from stowplan.backends.torch.partition import prepared
-from stowplan.backends.torch.reader import read
-from stowplan.backends.torch.seconds import Rates
+from stowplan.errors import UsageError
 from stowplan.models.rematerialization.plan import Move
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
@@ -87,10 +81,19 @@ def all_sent(reading: Any) -> Any:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_all_that_is_saved_goes_to_the_host_and_comes_back(name: str) -> None:
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    from stowplan.backends.torch.halves import split
+    from stowplan.backends.torch.offload import add_host
+    from stowplan.backends.torch.partition import prepared
+    from stowplan.backends.torch.reader import read
+    from stowplan.backends.torch.seconds import Rates
+
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, given = MODELS[name]()
-    plans = []
+    plans: list[Any] = []
 
     def partition(module: Any, joint_inputs: Any, **kwargs: Any) -> Any:
         module = prepared(module)
