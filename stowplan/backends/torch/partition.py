@@ -161,7 +161,10 @@ class Partitioner(CustomPartitionerFn):
         def peak(sizes: dict[Any, int]) -> int:
             SIZES.set(sizes)
             reading = read(module.graph, count, self.settings.counted)
-            return rooms(reading).peak(taken(reading, build(reading.problem).made(choice.plan.sequence)))
+            if self.settings.host is not None:
+                add_host(reading, self.settings.host.limit, self.settings.host.bandwidth)
+            plan = build(reading.problem).made(choice.plan.sequence, choice.plan.moves or ())
+            return rooms(reading).peak(taken(reading, plan))
 
         # What larger sizes take on the host is not planned.
         for times in () if not symbols else LARGER[-1:] if choice.plan.moves else LARGER:
@@ -192,7 +195,7 @@ class Partitioner(CustomPartitionerFn):
         """This graph's part of the host's bytes, as of the limit."""
         assert self.settings.host is not None
         taken = [report.host_bytes for other, report in self._parts.items() if other != key]
-        return (self.settings.host.limit - sum(taken)) // (self.settings.graphs - len(taken))
+        return max(0, self.settings.host.limit - sum(taken)) // (self.settings.graphs - len(taken))
 
 
 def code_key() -> int | None:
