@@ -71,9 +71,9 @@ def all_sent(reading: Any) -> Any:
     border = order.index(reading.border)
     moves = []
     for value in structure.movable:
-        first, *_, last = sorted([order.index(structure.writer[value]), *map(order.index, structure.readers[value])])
+        first = order.index(structure.writer[value])
         later = [order.index(op) for op in structure.readers[value] if order.index(op) > border]
-        if first < border < last and structure.writer[value] not in reading.arrival:
+        if later and first < border and structure.writer[value] not in reading.arrival:
             places = {"send": first + 1, "wait": border, "fetch": min(later)}
             moves += [Move(action, structure.tensor[value], before) for action, before in places.items()]  # type: ignore[arg-type]
     return structure.made(order, sorted(moves, key=lambda move: move.before))
