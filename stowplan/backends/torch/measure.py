@@ -70,7 +70,8 @@ class Storages(_Mode):  # type: ignore[misc]
         if key in self.sizes or storage.device.type == "meta":
             return
         if key in _ON_HOST:
-            self.sizes[key] = 0
+            # Whoever sees it first, it was made by a step.
+            self.sizes[key], size = 0, storage.nbytes()
             self.host_live += size
             self.host_peak = max(self.host_peak, self.host_live)
             weakref.finalize(storage, self._gone_from_host, key, size)
