@@ -5,6 +5,7 @@ Importing it does not import torch. Each file knows only those above it in this 
 - ``devices``: rates of devices. ``entry``: what users call. ``measure``: live bytes while code runs
 - ``inductor``: orders for Inductor
 - ``costs``: what a node costs; ``seconds``: in time. ``reader``: a joint graph as a problem of rematerialization
+- ``offload``: values that go to the host and come back
 - ``checkpoints``: regions that their user recomputes
 - ``rooms``: what a graph may take beside others; ``room_plans``: its plan there
 - ``halves``: a plan as two graphs. ``stock``: torch's own plans. ``planning``: the plan of one graph
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
     from stowplan.backends.torch.entry import partitioner as partitioner
     from stowplan.backends.torch.inductor import inductor_order as inductor_order
     from stowplan.backends.torch.measure import measure_peak as measure_peak
+    from stowplan.backends.torch.measure import measure_peaks as measure_peaks
     from stowplan.backends.torch.planning import GraphReport as GraphReport
 
 _PLACES = {
     "entry": ["backend", "memory_limit", "partitioner"],
     "inductor": ["OrderReport", "inductor_order"],
-    "measure": ["measure_peak"],
+    "measure": ["measure_peak", "measure_peaks"],
     "planning": ["GraphReport"],
 }
 

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stowplan.arguments import flag, show, size, whole
+from stowplan.arguments import flag, number, show, size, whole
 from stowplan.backends.fallback import UnsupportedError, require, warn
 from stowplan.backends.torch.devices import device
 from stowplan.errors import UsageError
 from stowplan.kernel.context import Options
 
 if TYPE_CHECKING:
+    from stowplan.backends.torch.offload import HostMemory
     from stowplan.backends.torch.partition import Partitioner
 
 
@@ -38,6 +39,8 @@ def partitioner(
     graphs: int | None = None,
     repeats: int | None = None,
     costs: str | Path = "flops",
+    host: int | str | None = None,
+    host_bandwidth: float | str | None = None,
     workers: int = 2,
     seed: int = 0,
 ) -> Partitioner:
@@ -69,6 +72,11 @@ def partitioner(
     costs
         What is added least of: ``flops``; or time, by ``profile``, which runs each kind of operator that may run again a few
         times, or by peak rates of a device: ``h100``, ``a100``, ``rtx-4090``, or the path of a TOML file such as theirs.
+    host
+        Limit on the bytes that may be sent to the host's memory; None or 0 for none. Costs are times then, and what lives
+        beside the graphs is not measured: ``outside`` says it, 0 by default.
+    host_bandwidth
+        Bytes per second to the host, and back, or text such as ``"25 GB/s"``.
     workers, seed
         As :func:`stowplan.solve` takes them.
 
@@ -81,7 +89,8 @@ def partitioner(
     """
     require(*NEEDED)
     options = Options(time_limit=time_limit, workers=workers, seed=seed)
-    is_measured = outside is None and graphs is None and repeats is None
+    where = _host(host, host_bandwidth, costs, repeats)
+    is_measured = outside is None and graphs is None and repeats is None and where is None
     limit, graphs = size("a memory limit of {}", memory, 1), whole("{} graphs", 1 if graphs is None else graphs, 1)
     if repeats is not None:
         repeats = whole("{} repeats", repeats, 1)
@@ -115,8 +124,33 @@ def partitioner(
             seed=options.seed,
             prices=prices,
             is_timed=prices is not flops,
+            host=where,
         )
     )
+
+
+def _host(limit: int | str | None, bandwidth: float | str | None, costs: Any, repeats: int | None) -> HostMemory | None:
+    """What the arguments say of the host; None where nothing may be sent there."""
+    capacity = size("a host of {}", 0 if limit is None else limit, 0)
+    if bandwidth is None:
+        if capacity:
+            raise UsageError(
+                f"found a host of {capacity} bytes without its bandwidth, expected host_bandwidth, bytes per second"
+            )
+        return None
+    what = "a host_bandwidth of {}"
+    if isinstance(bandwidth, str):
+        bandwidth = size(what, bandwidth.strip().removesuffix("/s"))
+    rate = number(what, bandwidth, 0, or_least=False)
+    if not capacity:
+        return None
+    if costs == "flops":
+        raise UsageError("found a host with costs of flops, expected profile, or a device: copies take time")
+    if repeats not in (None, 1):
+        raise UsageError(f"found a host with {show(repeats)} repeats, expected 1")
+    from stowplan.backends.torch.offload import HostMemory
+
+    return HostMemory(capacity, rate)
 
 
 def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Callable[..., Any]:
@@ -144,6 +178,8 @@ def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Cal
         Inductor, so does a step that takes more, with what lives beside the graphs.
     """
     planner = partitioner(memory, **options)
+    if inductor:
+        _refuse_host(planner)
     from stowplan.backends.torch.partition import code_key
     from stowplan.backends.torch.steps import Steps
 
@@ -178,6 +214,11 @@ def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Cal
     return compile_graph
 
 
+def _refuse_host(planner: Partitioner) -> None:
+    if planner.settings.host is not None:
+        raise UsageError("found a host with Inductor, expected passes that run operator by operator: it orders copies anew")
+
+
 @contextlib.contextmanager
 def memory_limit(memory: int | str, **options: Any) -> Iterator[Partitioner]:
     """Inductor plans what is compiled inside within a memory limit; its own settings stay.
@@ -193,6 +234,7 @@ def memory_limit(memory: int | str, **options: Any) -> Iterator[Partitioner]:
         With ``reports``.
     """
     planner = partitioner(memory, **options)
+    _refuse_host(planner)
     from torch._inductor import config
 
     with config.patch(custom_partitioner_fn=planner):

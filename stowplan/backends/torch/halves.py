@@ -6,20 +6,22 @@ how the forward pass hands over what the backward pass needs, is AOTAutograd's b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from inspect import signature
 from typing import Any
 
 import torch
 from torch._functorch import partitioners
 
+from stowplan.backends.torch import offload
 from stowplan.backends.torch.reader import Reading, is_part
+from stowplan.models.rematerialization.plan import Plan
 
 
 def split(
     module: Any,
     reading: Reading,
-    sequence: Sequence[int],
+    plan: Plan,
     *,
     num_fwd_outputs: int,
     static_lifetime_input_indices: Iterable[int] | None = None,
@@ -30,8 +32,8 @@ def split(
     ----------
     module
         The joint module that the reading is of.
-    sequence
-        Numbers of operators in the order in which they run; the border is among them.
+    plan
+        Runs of operators, the border among them, and moves.
     num_fwd_outputs, static_lifetime_input_indices
         As the partitioner was given them.
 
@@ -41,8 +43,11 @@ def split(
         As AOTAutograd expects them of a partitioner.
     """
     writer = _Writer(reading)
-    for number in sequence:
-        writer.run(number)
+    for action, number in plan.steps():
+        if action == "run":
+            writer.run(number)
+        else:
+            writer.move(action, number)
     graph, saved, symbols = writer.finish()
     joint = torch.fx.GraphModule(module, graph)
     primals = [node for node in graph.nodes if node.op == "placeholder" and "tangents" not in str(node.target)]
@@ -81,6 +86,16 @@ class _Writer:
         self.parts: dict[Any, list[Any]] = {}
         self.sizes: dict[int, list[Any]] = {}
         """Symbols that can be made once an operator has run."""
+        self.roots: dict[int, list[Any]] = {}
+        """Nodes of a tensor of the problem."""
+        for root, tensor in reading.tensor.items():
+            self.roots.setdefault(tensor, []).append(root)
+        self.sent: dict[int, tuple[Any, Any]] = {}
+        """Of a tensor on its way to the host the new node of the copy, and of what is copied."""
+        self.hosts: dict[int, Any] = {}
+        """New node of a tensor on the host."""
+        self.fetched: dict[Any, list[Any]] = {}
+        """Of the new node of a fetch that nobody waited for the nodes whose value it is."""
         for node in reading.graph.nodes:
             if node.op == "placeholder":
                 self.now[node] = self._copy(node)
@@ -107,8 +122,15 @@ class _Writer:
         """Write a run of an operator, or go from the forward to the backward pass."""
         if number == self.reading.border:
             self.forward_outputs = [self._value(output) for output in self.reading.forward_outputs]
+            # Copies end within the pass in which they began.
+            for tensor in list(self.sent):
+                self._wait(tensor)
+            for nodes in list(self.fetched.values()):
+                self._value(nodes[0])
             self.is_backward = True
             self.views = {}
+            return
+        if number in self.reading.arrival:
             return
         node = self.reading.nodes[number]
         made = self._copy(node)
@@ -117,6 +139,32 @@ class _Writer:
             self.now[part] = self._copy(part)
         for symbol in self.sizes.pop(number, ()):
             self.now[symbol] = self._copy(symbol)
+
+    def move(self, action: str, tensor: int) -> None:
+        """Write a step of a value's way to the host, or back."""
+        nodes = self.roots[tensor]
+        if action == "send":
+            value = self._value(nodes[0])
+            self.sent[tensor] = self._call(offload.send, (value,)), value
+        elif action == "fetch":
+            device = nodes[0].meta["val"].device
+            fetched = self._call(offload.fetch, (self._shared(self.hosts[tensor], self.saved), device))
+            self.fetched[fetched] = nodes
+            self.now |= dict.fromkeys(nodes, fetched)
+        elif tensor in self.sent:
+            self._wait(tensor)
+
+    def _wait(self, tensor: int) -> None:
+        sent, value = self.sent.pop(tensor)
+        self.hosts[tensor] = self._call(offload.wait, (sent, value), offload.host_value(self.roots[tensor][0].meta["val"]))
+
+    def _call(self, function: Any, args: tuple[Any, ...], value: Any = None) -> Any:
+        """New node of a function of ours."""
+        made = self.graph.call_function(function, args)
+        made.meta["val"] = value
+        if not self.is_backward:
+            self.early.add(made)
+        return made
 
     def finish(self) -> tuple[Any, list[Any], list[Any]]:
         """The graph with its outputs, and what is saved of tensors and of sizes."""
@@ -142,8 +190,16 @@ class _Writer:
         if node in self.reading.base:
             return self._view(node)
         made = self.now[node]
+        if made in self.fetched:
+            nodes = self.fetched.pop(made)
+            made = self._call(offload.arrive, (made,), nodes[0].meta["val"])
+            self.now |= dict.fromkeys(nodes, made)
+        return self._shared(made, self.symbols if node in self.reading.symbols else self.saved)
+
+    def _shared(self, made: Any, saved: dict[Any, None]) -> Any:
+        """A new node that is read, saved for the backward pass where that reads one of the forward pass."""
         if self.is_backward and made in self.early and not (made.op == "placeholder" and "tangents" in str(made.target)):
-            (self.symbols if node in self.reading.symbols else self.saved)[made] = None
+            saved[made] = None
         return made
 
     def _view(self, node: Any) -> Any:

@@ -7,13 +7,31 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _Mode: Any = TorchDispatchMode
+
+#: Storages of copies on the host that were sent there: they are no part of what a device has.
+_ON_HOST: set[int] = set()
+
+
+def name_host(tensor: Any) -> None:
+    """Say that a storage is a copy on the host, before any mode counts it."""
+    storage = tensor.untyped_storage()
+    _ON_HOST.add(storage._cdata)
+    weakref.finalize(storage, _ON_HOST.discard, storage._cdata)
+
+
+class Peaks(NamedTuple):
+    """Most bytes that were live at once."""
+
+    device: int
+    host: int
+    """Of copies that were sent to the host, which are not among the others."""
 
 
 class Storages(_Mode):  # type: ignore[misc]
@@ -33,7 +51,7 @@ class Storages(_Mode):  # type: ignore[misc]
         self.is_counting = True
         """Else operators run as without it."""
         self.sizes: dict[int, int] = {}
-        self.live = self.peak = 0
+        self.live = self.peak = self.host_live = self.host_peak = 0
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -51,6 +69,13 @@ class Storages(_Mode):  # type: ignore[misc]
         key, size = storage._cdata, storage.nbytes() if is_counted else 0
         if key in self.sizes or storage.device.type == "meta":
             return
+        if key in _ON_HOST:
+            # Whoever sees it first, it was made by a step.
+            self.sizes[key], size = 0, storage.nbytes()
+            self.host_live += size
+            self.host_peak = max(self.host_peak, self.host_live)
+            weakref.finalize(storage, self._gone_from_host, key, size)
+            return
         self.sizes[key] = size
         self.live += size
         self.peak = max(self.peak, self.live)
@@ -64,6 +89,10 @@ class Storages(_Mode):  # type: ignore[misc]
 
     def _gone(self, key: int) -> None:
         self.live -= self.sizes.pop(key, 0)
+
+    def _gone_from_host(self, key: int, size: int) -> None:
+        del self.sizes[key]
+        self.host_live -= size
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self.is_counting:
@@ -90,8 +119,14 @@ def measure_peak(step: Callable[[], Any], *present: Any) -> int:
     Returns
     -------
     int
-        Bytes of storages; what kernels need inside is not seen, nor what other threads run.
+        Bytes of storages; what kernels need inside is not seen, nor what other threads run. Copies that a plan sent to the
+        host do not count.
     """
+    return measure_peaks(step, *present).device
+
+
+def measure_peaks(step: Callable[[], Any], *present: Any) -> Peaks:
+    """As :func:`measure_peak`, with the bytes of copies on the host, apart."""
     mode = Storages()
     for item in present:
         given = [*item.parameters(), *item.buffers()] if isinstance(item, torch.nn.Module) else tree_leaves(item)
@@ -99,4 +134,4 @@ def measure_peak(step: Callable[[], Any], *present: Any) -> int:
             mode.add(tensor)
     with mode:
         step()
-    return mode.peak
+    return Peaks(mode.peak, mode.host_peak)

@@ -20,6 +20,7 @@ from stowplan.backends.torch import stock
 from stowplan.backends.torch.checkpoints import separated
 from stowplan.backends.torch.costs import SIZES, whole
 from stowplan.backends.torch.halves import split
+from stowplan.backends.torch.offload import add_host
 from stowplan.backends.torch.planning import Choice, Chooser, GraphReport, Settings
 from stowplan.backends.torch.reader import Reading, read, sequence_of
 from stowplan.backends.torch.room_plans import RoomChooser
@@ -114,6 +115,8 @@ class Partitioner(CustomPartitionerFn):
         task, repeats = self.task, self.settings.repeats or 1
         static = set(kwargs.get("static_lifetime_input_indices") or ()) if self.settings.counted.parameters else set()
         key, limit = (task.graph, self.settings.limit) if task else self._share()
+        if self.settings.host is not None:
+            add_host(reading, self._host_share(key), self.settings.host.bandwidth)
         chooser = (RoomChooser if task or repeats > 1 else Chooser)(
             reading,
             limit,
@@ -136,15 +139,14 @@ class Partitioner(CustomPartitionerFn):
             modules = split(
                 module,
                 reading,
-                choice.sequence,
+                choice.plan,
                 num_fwd_outputs=count,
                 static_lifetime_input_indices=kwargs.get("static_lifetime_input_indices"),
             )
         self._guard(module, count, choice, limit, rooms)
         # Only what is certain to run is told, and takes a part of the limit.
         if task:
-            plan = build(reading.problem).made(choice.sequence)
-            task.planned = Planned(taken(reading, plan), reading.problem.tensors[0].size, tangent_bytes(reading))
+            task.planned = Planned(taken(reading, choice.plan), reading.problem.tensors[0].size, tangent_bytes(reading))
             task.cost = choice.report.added_cost
         self._parts[key] = choice.report
         self.reports.append(choice.report)
@@ -159,9 +161,13 @@ class Partitioner(CustomPartitionerFn):
         def peak(sizes: dict[Any, int]) -> int:
             SIZES.set(sizes)
             reading = read(module.graph, count, self.settings.counted)
-            return rooms(reading).peak(taken(reading, build(reading.problem).made(choice.sequence)))
+            if self.settings.host is not None:
+                add_host(reading, self.settings.host.limit, self.settings.host.bandwidth)
+            plan = build(reading.problem).made(choice.plan.sequence, choice.plan.moves or ())
+            return rooms(reading).peak(taken(reading, plan))
 
-        for times in LARGER if symbols else ():
+        # What larger sizes take on the host is not planned.
+        for times in () if not symbols else LARGER[-1:] if choice.plan.moves else LARGER:
             largest = {symbol: times * whole(size) for symbol, size in symbols.items()}
             if times == 1 or copy_context().run(peak, largest) <= limit:
                 break
@@ -184,6 +190,12 @@ class Partitioner(CustomPartitionerFn):
                 0,
             )
         return key, (self.settings.limit - sum(taken)) // left
+
+    def _host_share(self, key: Any) -> int:
+        """This graph's part of the host's bytes, as of the limit."""
+        assert self.settings.host is not None
+        taken = [report.host_bytes for other, report in self._parts.items() if other != key]
+        return max(0, self.settings.host.limit - sum(taken)) // (self.settings.graphs - len(taken))
 
 
 def code_key() -> int | None:

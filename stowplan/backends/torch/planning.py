@@ -10,6 +10,7 @@ import msgspec
 
 from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.torch import costs, stock
+from stowplan.backends.torch.offload import HostMemory
 from stowplan.backends.torch.reader import Counted, Prices, Reading
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND
 from stowplan.kernel.context import FAMILIES
@@ -61,6 +62,8 @@ class Settings:
     """What a run of an operator costs."""
     is_timed: bool = False
     """Whether that is in picoseconds."""
+    host: HostMemory | None = None
+    """Where values may be sent."""
 
 
 class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +86,10 @@ class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
     """No plan within the limit adds less."""
     saved: int
     """Bytes that live from the forward to the backward pass, with inputs and results."""
+    host_bytes: int = 0
+    """The most that are on the host at once."""
+    stalled_seconds: float | None = None
+    """Of a step, in which copies are waited for; None without a host."""
     source: str
     """What found the plan: ``stock`` where it stayed torch's own."""
     seconds: float
@@ -91,7 +98,7 @@ class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
 class Choice(msgspec.Struct, frozen=True):
     """A plan of a graph, and what is said of it."""
 
-    sequence: tuple[int, ...]
+    plan: Plan
     report: GraphReport
     is_stock: bool
     """Whether torch's own modules at the budget that is set are this plan."""
@@ -196,6 +203,9 @@ class Chooser:
         text = f"the least peak found is {plan.peak} bytes, and the limit is {self.limit}"
         is_proven = bound > self.limit
         why = f"proven: no plan is below {bound}" if is_proven else f"no plan found in time; none is below {bound}"
+        if self.free.problem.channel is not None:
+            # What is proven is proven of plans without a host.
+            why, bound = "no plan found in time, with the host or without", 0
         raise MemoryLimitError(f"{text} ({why})", self.limit, plan.peak, bound)
 
     def _verified(self, name: str, sequence: Sequence[int] | None) -> Plan | None:
@@ -214,7 +224,9 @@ class Chooser:
     def _choice(self, plan: Plan, source: str, bound: int) -> Choice:
         reading = self.reading
         sequence = list(plan.sequence)
-        is_stock = self.own is not None and sequence == list(self.own.sequence)
+        is_stock = self.own is not None and sequence == list(self.own.sequence) and not plan.moves
+        figures = verify(self.free.problem, plan).figures
+        seconds_of = reading.unit / PS_PER_SECOND
         report = GraphReport(
             operators=len(reading.nodes),
             limit=self.limit,
@@ -223,15 +235,17 @@ class Chooser:
             added_flops=reading.added_flops(sequence),
             added_runs=len(sequence) - len(reading.nodes),
             added_cost=plan.objective * reading.unit,
-            added_seconds=plan.objective * reading.unit / PS_PER_SECOND if self.settings.is_timed else None,
+            added_seconds=plan.objective * seconds_of if self.settings.is_timed else None,
             bound=min(bound, plan.objective) * reading.unit,
             saved=_held(reading.problem, plan, reading.border),
+            host_bytes=figures.get("host_peak", 0),
+            stalled_seconds=figures["stalls"] * seconds_of if "stalls" in figures else None,
             source="stock" if is_stock else source,
             seconds=round(time.monotonic() - self.began, 3),
         )
-        return Choice(tuple(sequence), report, is_stock)
+        return Choice(plan, report, is_stock)
 
 
 def _held(problem: Problem, plan: Plan, border: int) -> int:
     live = live_bytes(problem, plan)
-    return live[plan.sequence.index(border)] if live else 0
+    return live[list(plan.steps()).index(("run", border))] if live else 0

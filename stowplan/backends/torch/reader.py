@@ -54,6 +54,8 @@ class Reading:
     """[operators] floating-point operations, without those that stand for moved bytes."""
     number: dict[Any, int] = field(default_factory=dict)
     """Operator of a node."""
+    tensor: dict[Any, int] = field(default_factory=dict)
+    """Number of the problem's tensor of a root."""
     base: dict[Any, Any] = field(default_factory=dict)
     """Of a view the node that it is a view of."""
     symbols: set[Any] = field(default_factory=set)
@@ -63,6 +65,8 @@ class Reading:
     tangents: list[Any] = field(default_factory=list)
     border: int = 0
     """Number of the border among the operators."""
+    arrival: tuple[int, ...] = ()
+    """That of the operator right before it that writes the tangents, where that is one of its own."""
 
     def root(self, node: Any) -> Any:
         """The node whose bytes a node's value has: an operator, a part of one, or an input."""
@@ -202,8 +206,7 @@ class _Builder:
     def __init__(self, reading: Reading, counted: Counted, prices: Prices):
         self.reading, self.counted, self.prices = reading, counted, prices
         self.tensors: list[Tensor] = []
-        self.tensor: dict[Any, int] = {}
-        """Number of the tensor of a root."""
+        self.tensor = reading.tensor
         self.ops: list[Op] = []
         self.precedences: dict[tuple[int, int], None] = {}
 
@@ -393,5 +396,5 @@ def sequence_of(reading: Reading, halves: Sequence[Any]) -> list[int] | None:
     """
     named = {node.name: number for node, number in reading.number.items()}
     runs = [[named[node.name] for node in half.nodes if node.op == "call_function" and node.name in named] for half in halves]
-    sequence = [*runs[0], reading.border, *runs[1]]
+    sequence = [*runs[0], *reading.arrival, reading.border, *runs[1]]
     return sequence if len(set(sequence)) == len(reading.nodes) else None

@@ -202,4 +202,4 @@ class RoomChooser(Chooser):
         takes = self._takes()
         saved = self.rooms.peak(Taken(takes.kept, takes.kept, takes.kept))
         report: GraphReport = msgspec.structs.replace(choice.report, peak=self.rooms.peak(takes), saved=saved)
-        return Choice(choice.sequence, report, choice.is_stock)
+        return msgspec.structs.replace(choice, report=report)

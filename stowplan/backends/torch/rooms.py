@@ -104,7 +104,7 @@ def copies(reading: Reading, count: int, limit: int, static: set[int]) -> Copies
 def taken(reading: Reading, plan: Plan) -> Taken:
     """What a plan of a reading's problem takes; the plan is valid."""
     live = live_bytes(reading.problem, plan)
-    border = plan.sequence.index(reading.border)
+    border = list(plan.steps()).index(("run", reading.border))
     # Tangents are there once the backward pass begins.
     return Taken(max(*live[:border], live[border] - tangent_bytes(reading)), max(live[border:]), live[border])
 

@@ -1,0 +1,166 @@
+"""Values kept, computed again, or sent to the host: limits of two pools, and eager's gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stowplan.backends.torch import backend, measure_peaks, memory_limit
+from stowplan.backends.torch.devices import device
+from stowplan.errors import UsageError
+from stowplan.models.rematerialization.plan import Move
+from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.verify import verify
+from tests.backends.torch.training import Decoder, assert_same, gradients, nn, torch, words
+
+HOST = {"host": "64 MiB", "host_bandwidth": "4 TB/s"}
+
+
+class Loss(nn.Module):
+    """A model with its loss."""
+
+    def __init__(self, *layers: Any):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(x).square().mean()
+
+
+def chain() -> tuple[Any, Any]:
+    layers = [layer for _ in range(8) for layer in (nn.Linear(64, 64, bias=False), nn.Tanh())]
+    return Loss(*layers), torch.randn(2048, 64)
+
+
+def convolutions() -> tuple[Any, Any]:
+    layers = [layer for _ in range(5) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.SiLU())]
+    return Loss(*layers), torch.randn(4, 8, 24, 24)
+
+
+def transformer() -> tuple[Any, Any]:
+    return Decoder(4, dropout=0.1), words()
+
+
+def dropouts() -> tuple[Any, Any]:
+    """Nothing that its backward pass reads may be computed again."""
+    return Loss(*(layer for _ in range(8) for layer in (nn.Linear(64, 64), nn.Dropout(0.1)))), torch.randn(2048, 64)
+
+
+MODELS = {"chain": chain, "transformer": transformer, "convolutions": convolutions}
+
+
+def trained(name: str, part: float, costs: str = "h100", **options: Any) -> tuple[Any, Any, int]:
+    """The report, the peaks of a step and the limit, a part of what eager takes; gradients are eager's to the bit."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, given = {**MODELS, "dropouts": dropouts}[name]()
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    eager = measure_peaks(lambda: model(given).backward(), model, given).device
+    model.load_state_dict(state)
+    expected = gradients(model, lambda: model(given))
+    limit = int(part * eager)
+    made: Any = backend(limit, outside=0, time_limit=4.0, costs=costs, **options)
+    compiled = torch.compile(model, backend=made)
+    model.load_state_dict(state)
+    assert_same(gradients(model, lambda: compiled(given)), expected)
+    peaks = measure_peaks(lambda: compiled(given).backward(), model, given)
+    (report,) = made.reports
+    return report, peaks, limit
+
+
+def all_sent(reading: Any) -> Any:
+    """The order given, with all that it saves on the host from its writer to the first who reads it in the backward pass."""
+    structure = build(reading.problem)
+    order = structure.order
+    border = order.index(reading.border)
+    moves = []
+    for value in structure.movable:
+        first = order.index(structure.writer[value])
+        later = [order.index(op) for op in structure.readers[value] if order.index(op) > border]
+        if later and first < border and structure.writer[value] not in reading.arrival:
+            places = {"send": first + 1, "wait": border, "fetch": min(later)}
+            moves += [Move(action, structure.tensor[value], before) for action, before in places.items()]  # type: ignore[arg-type]
+    return structure.made(order, sorted(moves, key=lambda move: move.before))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_that_is_saved_goes_to_the_host_and_comes_back(name: str) -> None:
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    from stowplan.backends.torch.halves import split
+    from stowplan.backends.torch.offload import add_host
+    from stowplan.backends.torch.partition import prepared
+    from stowplan.backends.torch.reader import read
+    from stowplan.backends.torch.seconds import Rates
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, given = MODELS[name]()
+    plans: list[Any] = []
+
+    def partition(module: Any, joint_inputs: Any, **kwargs: Any) -> Any:
+        module = prepared(module)
+        reading = read(module.graph, kwargs["num_fwd_outputs"], prices=Rates(device("h100")))
+        add_host(reading, 64 << 20, 1e9)
+        plans.append((reading.problem, all_sent(reading)))
+        return split(module, reading, plans[-1][1], num_fwd_outputs=kwargs["num_fwd_outputs"])
+
+    compiled = torch.compile(model, backend=aot_autograd(fw_compiler=boxed_nop, partition_fn=partition))
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    expected = gradients(model, lambda: model(given))
+    model.load_state_dict(state)
+    assert_same(gradients(model, lambda: compiled(given)), expected)
+    peaks = measure_peaks(lambda: compiled(given).backward(), model, given)
+    ((problem, plan),) = plans
+    found = verify(problem, plan)
+    assert found.ok, found.violations
+    assert plan.moves
+    assert 0 < peaks.host <= found.figures["host_peak"]
+    assert peaks.device <= plan.peak
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_pools_stay_within_their_limits(name: str) -> None:
+    alone, _, _ = trained(name, 0.65)
+    report, peaks, limit = trained(name, 0.65, **HOST)
+    assert peaks.device <= report.peak <= limit
+    assert 0 < peaks.host <= report.host_bytes <= 64 << 20
+    assert report.added_cost < alone.added_cost
+    assert 0 <= report.stalled_seconds <= report.added_seconds
+
+
+def test_a_limit_that_recomputing_does_not_reach() -> None:
+    with pytest.raises(Exception, match="the least peak found is"):
+        trained("dropouts", 0.6)
+    report, peaks, limit = trained("dropouts", 0.6, **HOST)
+    assert peaks.device <= report.peak <= limit
+    assert 0 < peaks.host <= report.host_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"host": "1 GiB"}, "found a host of 1073741824 bytes without its bandwidth"),
+        ({"host": "1 GiB", "host_bandwidth": 0, "costs": "h100"}, "found a host_bandwidth of 0, expected more than 0"),
+        ({"host": "1 GiB", "host_bandwidth": "0 GB/s", "costs": "h100"}, "found a host_bandwidth of 0, expected more than 0"),
+        ({"host": "1 GiB", "host_bandwidth": "25 GB/s"}, "found a host with costs of flops, expected profile, or a device"),
+        ({**HOST, "costs": "h100", "repeats": 2}, "found a host with 2 repeats, expected 1"),
+        ({**HOST, "costs": "h100", "inductor": True}, "found a host with Inductor"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(options: dict[str, Any], error: str) -> None:
+    with pytest.raises(UsageError, match=error) as caught:
+        backend("1 GiB", **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_host_without_bytes_is_none() -> None:
+    assert backend("1 GiB", host=0) is not None
+    assert backend("1 GiB", host=0, host_bandwidth="25 GB/s") is not None
+
+
+def test_inductor_alone_takes_no_host() -> None:
+    with pytest.raises(UsageError, match="found a host with Inductor"), memory_limit("1 GiB", costs="h100", **HOST):
+        pass
