@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from stowplan.backends import jax as fitting
 from stowplan.backends.fallback import MemoryLimitError
+from stowplan.backends.xla.child import load
 from stowplan.backends.xla.process import CompileError
+from stowplan.backends.xla.workload import by_name
 from stowplan.errors import MissingDependencyError, UsageError
 from stowplan.hardware.targets import load_target
 from tests.patience import HANG
@@ -191,6 +194,19 @@ def test_fits(compiler: Compiler, hbm: int, tmp_path: Path) -> None:
     assert fitted.function(*arguments()) == pytest.approx(scanned(*arguments()))
 
 
+def test_plans_are_predicted_by_the_nearest_one_seen(compiler: Compiler) -> None:
+    compiler.beside = lambda training: (64 if compiler.made == 1 else 54) * MIB
+    candidates = fitting.fit(scanned, arguments(width=1 << 16), "67 MiB", compiles=0).report.candidates
+    seen: list[Any] = []
+    for candidate in candidates[1:]:
+        if candidate.policy.is_planned:
+            beside = (0.85 * candidates[0].hbm_bytes, *(plan.hbm_bytes - plan.saved_bytes for plan in seen))
+            place = min(range(len(seen)), key=lambda place: abs(seen[place].saved_bytes - candidate.saved_bytes), default=-1)
+            assert candidate.predicted_bytes == pytest.approx(candidate.saved_bytes + beside[place + 1], abs=1)
+            seen.append(candidate)
+    assert len(seen) > 1
+
+
 def test_the_fewest_cycles_are_taken(compiler: Compiler) -> None:
     report = fitting.fit(scanned, arguments(width=1 << 16), "72 MiB", compiles=2).report
     assert compiler.compiles == 2
@@ -268,6 +284,19 @@ def test_a_step_with_a_marked_loss(compiler: Compiler) -> None:
     assert "remat" in str(jax.make_jaxpr(fitted.function)(*arguments()))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_printed_is_a_function_to_tune(compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``tune-xla`` imports a module with the printed lines, and finds the function with its policy."""
+    (tmp_path / "to_tune.py").write_text("import jax\nfrom tests.backends.jax.test_fit import arguments, scanned\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    fitted = fitting.fit(scanned, arguments(width=1 << 16), "67 MiB", compiles=0)
+    with (tmp_path / "to_tune.py").open("a") as module:
+        module.write(fitted.policy)
+    function, given, _, _ = load(by_name("to_tune:scanned", arguments="to_tune:arguments"), None, None)
+    assert function.policy == fitted.report.chosen.policy
+    assert function(*given) == pytest.approx(fitted.function(*given))
 
 
 @pytest.mark.parametrize(
