@@ -85,7 +85,9 @@ def host_value(value: Any) -> Any:
 @cache
 def _stream(device: torch.device, direction: str) -> Any:
     """The stream of a device for one direction."""
-    return torch.cuda.Stream(device)
+    # Untyped.
+    stream: Any = torch.cuda.Stream
+    return stream(device)
 
 
 def _flat(value: torch.Tensor) -> torch.Tensor:
