@@ -174,14 +174,14 @@ def fit_largest(
         policy = small.least()
 
         def peak(count: int) -> int:
-            found = session.search(training(count), 1).peak(policy)
-            session.say(f"size {count * multiple}: {mib(found) if found else 'refused'} of {mib(session.limit)}")
-            return found
+            reached = session.search(training(count), 1).peak(policy)
+            session.say(f"size {count * multiple}: {mib(reached) if reached else 'refused'} of {mib(session.limit)}")
+            return reached
 
         peaks = {first: small.peak(policy)}
         count = _largest(peaks, session.limit, peak)
         if count is None:
-            least = min(found for found in peaks.values() if found)
+            least = min(reached for reached in peaks.values() if reached)
             raise MemoryLimitError(
                 f"found no size within {mib(session.limit)}; that of {min(peaks) * multiple} has {mib(least)} ({policy.kind})",
                 session.limit,
@@ -197,7 +197,7 @@ def fit_largest(
 def _largest(peaks: dict[int, int], limit: int, peak: Callable[[int], int]) -> int | None:
     """The largest number whose peak is within a limit, by a line through those in ``peaks``, to which it adds."""
     while True:
-        fitting = max((count for count, found in peaks.items() if 0 < found <= limit), default=0)
+        fitting = max((count for count, reached in peaks.items() if 0 < reached <= limit), default=0)
         above = min((count for count in peaks if count > fitting), default=None)
         if above == fitting + 1 or len(peaks) >= SIZES:
             return fitting or None

@@ -167,10 +167,7 @@ class RoomChooser(Chooser):
         bound = bounds.added_cost(
             build(problem), problem.limit or 0, lambda: time.monotonic() >= until, most=min(LOOKED_AT, len(problem.ops))
         )
-        if bound is not None:
-            found = self._solved(problem)
-            bound = max(bound, found)
-        return bound
+        return None if bound is None else max(bound, self._solved(problem))
 
     def _solved(self, problem: Problem) -> int:
         """Offer plans of a problem; a bound on what they add."""

@@ -62,18 +62,18 @@ class Measured:
     def __call__(self, nodes: Sequence[Any], flops: Sequence[int], is_fixed: Sequence[bool]) -> list[int]:
         """Picoseconds of each node; of those that are fixed an estimate."""
         until = time.monotonic() + self.seconds
-        found: list[int | None] = []
+        measured: list[int | None] = []
         for node, fixed in zip(nodes, is_fixed, strict=True):
             key = _kind(node)
             if not fixed and key not in self.known and time.monotonic() < until:
                 self.known[key] = _measured(node)
-            found.append(None if fixed else self.known.get(key))
+            measured.append(None if fixed else self.known.get(key))
         estimates = [cost(node, operations) for node, operations in zip(nodes, flops, strict=True)]
-        known = [(ps, estimate) for ps, estimate in zip(found, estimates, strict=True) if ps is not None]
+        known = [(ps, estimate) for ps, estimate in zip(measured, estimates, strict=True) if ps is not None]
         scale = sum(ps for ps, _ in known), sum(estimate for _, estimate in known)
         if not scale[1]:
             scale = 1, 1
-        return [estimate * scale[0] // scale[1] if ps is None else ps for ps, estimate in zip(found, estimates, strict=True)]
+        return [estimate * scale[0] // scale[1] if ps is None else ps for ps, estimate in zip(measured, estimates, strict=True)]
 
 
 def _kind(node: Any) -> str:
