@@ -1,7 +1,8 @@
-"""The plan of one graph that adds least within rooms (:mod:`stowplan.backends.torch.rooms`): branch and bound on what is kept.
+"""The plan of one graph that adds least within rooms (:mod:`stowplan.backends.torch.rooms`), by the MILP in stages.
 
-Of an interval of bytes kept, the problem that may keep as many as its upper end, with the room of its lower end, is a
-relaxation: its bound is one of the interval, and its plan may fit. With the room of its upper end it is none, and plans fit.
+What each use keeps is what is live at the border, a moment of the program like others; so the least that is kept, where room
+for work is short, and what runs again for it are one choice. Moments are added until a draft fits as it is. Where it does not,
+the search begins from it, with what it keeps and the room that this leaves.
 """
 
 from __future__ import annotations
@@ -10,32 +11,41 @@ import heapq
 import itertools
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import msgspec
 
 from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.torch.planning import LEAST_LEFT, LEAST_SHARE, Choice, Chooser, GraphReport
-from stowplan.backends.torch.rooms import Rooms, Taken, taken, weighted, within
+from stowplan.backends.torch.rooms import Rooms, Taken, taken, tangent_bytes, weighted, within
 from stowplan.kernel.solve import solve
 from stowplan.models.rematerialization import bounds
+from stowplan.models.rematerialization.bounds import Moments
 from stowplan.models.rematerialization.plan import Plan
-from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.stages import Stages, more_moments, orders
 from stowplan.models.rematerialization.structure import build
-from stowplan.models.rematerialization.verify import verify
+from stowplan.models.rematerialization.verify import live_bytes, verify
 from stowplan.portfolio.rematerialization import peaks
 from stowplan.portfolio.rematerialization.greedy import simulate
+from stowplan.portfolio.rematerialization.insertion import Insertion
 
-#: Parts of the time for a plan that saves little, and for each node of the search.
-FRUGAL_SHARE, NODE_SHARE = 0.15, 0.08
+#: Parts of the time for a plan that saves little, for a program, and for a search with what a draft keeps.
+FRUGAL_SHARE, PROGRAM_SHARE, SEARCH_SHARE = 0.15, 0.25, 0.1
 
-#: Seconds of a node, at least; and of a plan that saves little.
+#: Seconds of a program or a search, at least; and of a plan that saves little.
 LEAST, LEAST_FRUGAL = 0.2, 2.0
 
-#: The search ends where the best plan adds no more than this much beyond the bound.
+#: All ends where the best plan adds no more than this much beyond the bound.
 TOLERANCE = 0.005
 
-#: Operators that a bound looks at.
-LOOKED_AT = 24
+#: A draft may be above its bound by this part of it.
+GAP = 0.002
+
+#: Operators that bounds by cuts look at, and moments that are added at a time.
+LOOKED_AT, ADDED = 24, 2
+
+#: More than anything costs.
+ENDLESS = 1 << 62
 
 #: How far above its least peak a plan that saves little may be.
 SLACK = 1.05
@@ -59,23 +69,22 @@ class RoomChooser(Chooser):
         self.least: int | None = None
         """Least peak of a step, of plans so far."""
         self.takes: dict[tuple[int, ...], Taken] = {}
+        self.ceiling = self.limit
+        """Bytes of the graph alone: never above torch's own peak, however much is allowed."""
         given = self.free.made(self.free.order)
-        plans = [*([] if self.own is None else [self.own]), given]
-        self.ceiling: int | None = None
-        for plan in plans:
+        for plan in [given] if self.own is None else [self.own, given]:
             self._offer(plan.sequence)
             if self.best is self.own and self.own is not None:
-                # Never above torch's own peak, however much is allowed.
-                self.ceiling = self.own.peak
+                self.ceiling = min(self.limit, self.own.peak)
         if self.best is not None and self.best.objective == 0:
             return self._chosen(0)
-        frugal = self.frugal(FRUGAL_SHARE * self._left())
-        self._offer(frugal.sequence)
-        if self.best is None:
+        bound = self._branched(self._bound_by_cuts())
+        if self.best is None and bound is not None:
             # Reading the graph may have taken all the time there was.
-            self._offer(self.frugal(max(LEAST_LEFT, LEAST_SHARE * self.settings.time_limit)).sequence)
-        highest = max(taken(self.reading, plan).kept for plan in plans)
-        bound = self._branched(min(taken(self.reading, frugal).kept, highest), highest)
+            frugal = self.frugal(max(FRUGAL_SHARE * self._left(), LEAST_LEFT, LEAST_SHARE * self.settings.time_limit))
+            for plan in (frugal, given):
+                self._offer(plan.sequence)
+                self._search(plan.sequence)
         if self.best is None:
             least, is_proven = self.least or 0, bound is None
             text = f"the least peak found of a step is {least} bytes, and the limit is {self.limit}"
@@ -115,75 +124,112 @@ class RoomChooser(Chooser):
     def _offer(self, sequence: Iterable[int]) -> None:
         """Take a sequence as the best plan if it fits and adds less."""
         plan = self.free.made(sequence)
-        if not verify(self.free.problem, plan).ok or (self.ceiling is not None and plan.peak > self.ceiling):
+        if not verify(self.free.problem, plan).ok:
             return
         takes = self.takes[plan.sequence] = taken(self.reading, plan)
         peak, room = self.rooms.peak(takes), self.rooms.room(takes.kept)
         self.least = peak if self.least is None else min(self.least, peak)
         fits = takes.forward <= room.forward and takes.backward <= room.backward and takes.kept <= room.saved
-        if fits and (self.best is None or (plan.objective, peak) < (self.best.objective, self.rooms.peak(self._takes()))):
+        if not fits or plan.peak > self.ceiling:
+            return
+        if self.best is None or (plan.objective, peak) < (self.best.objective, self.rooms.peak(self._takes())):
             self.best = self.own if self.own is not None and plan.sequence == self.own.sequence else plan
 
     def _takes(self) -> Taken:
         assert self.best is not None
         return self.takes[self.best.sequence]
 
-    def _branched(self, lowest: int, highest: int) -> int | None:
-        """Look at intervals, the least bound first; a bound on all plans, None where it is proven that there are none."""
+    def _bound_by_cuts(self) -> int | None:
+        """A bound on what all plans add by single moments; None where it is proven that there are none."""
+        structure, moments, border = self.free, Moments(self.free), self.reading.border
+        if bounds.load_bound(structure) > self.ceiling:
+            return None
+
+        def added_cost(op: int) -> int | None:
+            # At the border what waits is what is live; elsewhere it is no less than nothing.
+            alone = (most // (1 + times * (op == border)) for times, most in self._limits(moments, op))
+            return moments.added_cost(op, min(alone))
+
+        until = time.monotonic() + PROGRAM_SHARE * self._left()
+        looked_at = [border, *bounds.fullest_first(structure)[:LOOKED_AT]]
+        return bounds.largest(looked_at, added_cost, lambda: time.monotonic() >= until, lambda bound: None)
+
+    def _branched(self, bound: int | None) -> int | None:
+        """Branch and bound on the order of first runs: a bound on all plans, None where it is proven that there are none.
+
+        A node is a chain of moments. Its draft is offered; where that does not fit, the chain becomes longer, or it is told in
+        which order others of its operators first run.
+        """
+        if bound is None:
+            return None
         number = itertools.count()
-        floor = min(self.reading.problem.tensors[0].size, lowest)
-        waiting: list[tuple[int, int, int, int]] = []
+        waiting = [(bound, next(number), [self.reading.border], Moments(self.free))]
+        least = ENDLESS
+        self.searched: set[int] = set()
+        """Bytes kept with which a search was made."""
+        while waiting and not self._is_done(waiting[0][0]):
+            bound, _, chain, moments = heapq.heappop(waiting)
+            limits = partial(self._limits, moments)
+            draft = Stages(self.free, moments, limits, chain, self.reading.border).solve(
+                time_limit=max(LEAST, PROGRAM_SHARE * self._left()), seed=self.settings.seed, gap=GAP * bound
+            )
+            if draft.is_infeasible:
+                continue
+            bound, further = max(bound, draft.bound or 0), []
+            if draft.sequence:
+                above = self._above(draft.sequence)
+                longer = more_moments(moments, chain, draft.sequence, above, 0, ADDED)
+                further = [(longer, moments)] if longer != chain else orders(moments, chain, draft.sequence, above, 0)
+            for chain, ordered in further:
+                heapq.heappush(waiting, (bound, next(number), chain, ordered))
+            if not further:
+                least = min(least, bound)
+        least = min([least, *(bound for bound, *_ in waiting)])
+        if self.best is not None:
+            return min(least, self.best.objective)
+        return None if least == ENDLESS else least
 
-        def add(low: int, high: int) -> None:
-            bound = self._relaxed(low, high)
-            if bound is not None:
-                heapq.heappush(waiting, (bound, next(number), low, high))
+    def _is_done(self, bound: int) -> bool:
+        """Whether nothing is left to find, or no time."""
+        return self._left() <= 0 or (self.best is not None and bound >= (1 - TOLERANCE) * self.best.objective)
 
-        self._restricted(lowest)
-        self._restricted(highest)
-        # What is kept below the least that was found is an interval as well.
-        add(lowest, highest)
-        if floor < lowest:
-            add(floor, lowest)
-        while waiting and self._left() > 0:
-            bound, _, low, high = waiting[0]
-            if (self.best is not None and bound >= (1 - TOLERANCE) * self.best.objective) or high - low <= highest // 1000:
-                break
-            heapq.heappop(waiting)
-            middle = (low + high) // 2
-            self._restricted(middle)
-            add(low, middle)
-            add(middle, high)
-        return waiting[0][0] if waiting else None if self.best is None else self.best.objective
+    def _limits(self, moments: Moments, op: int) -> list[tuple[int, int]]:
+        """Rows of an operator's first run, as :class:`Stages` takes them."""
+        border, rooms, rows = self.reading.border, self.rooms, [(0, self.ceiling)]
+        if op == border:
+            return [*rows, *rooms.limits_at_border(tangent_bytes(self.reading))]
+        # Of one that may run in either pass less is known.
+        for is_backward, others in ((False, moments.after[op]), (True, moments.before[op])):
+            rows += rooms.limits(is_backward) if others >> border & 1 else ()
+        return rows
 
-    def _restricted(self, kept: int) -> None:
-        """Offer plans that keep so much at most."""
-        self._solved(within(self.reading, self.rooms.room(kept), kept))
+    def _above(self, sequence: Sequence[int]) -> list[int]:
+        """Offer a draft and, where it does not fit, what a search makes of it; bytes of its runs above their room."""
+        plan = self.free.made(sequence)
+        self._offer(sequence)
+        kept = self.takes[plan.sequence].kept
+        room, behind = self.rooms.room(kept), sequence.index(self.reading.border)
+        above = [
+            size - min(self.ceiling, room.backward if at >= behind else room.forward)
+            for at, size in enumerate(live_bytes(self.reading.problem, plan))
+        ]
+        if max(above) > 0 and kept not in self.searched:
+            self.searched.add(kept)
+            self._search(sequence)
+        return above
 
-    def _relaxed(self, low: int, high: int) -> int | None:
-        """A bound on what plans add that keep bytes between these; None where it is proven that there are none."""
-        problem = within(self.reading, self.rooms.room(low), high)
-        until = time.monotonic() + max(LEAST, NODE_SHARE * self._left())
-        bound = bounds.added_cost(
-            build(problem), problem.limit or 0, lambda: time.monotonic() >= until, most=min(LOOKED_AT, len(problem.ops))
-        )
-        return None if bound is None else max(bound, self._solved(problem))
-
-    def _solved(self, problem: Problem) -> int:
-        """Offer plans of a problem; a bound on what they add."""
+    def _search(self, sequence: Sequence[int]) -> None:
+        """Offer what a search finds that keeps as much as a sequence does, at most."""
+        kept = self.takes[tuple(sequence)].kept
+        problem = within(self.reading, self.rooms.room(kept), kept)
         structure, limit = build(problem), problem.limit or 0
         if bounds.load_bound(structure) > limit:
-            return 0
-        known: dict[str, Sequence[int]] = {} if self.best is None else {"best": self.best.sequence}
-        for order in (structure.order, *([] if self.own is None else [[*dict.fromkeys(self.own.sequence)]])):
-            made = simulate(structure, order, limit)
-            if made is not None:
-                self._offer(made)
-                known["simulated"] = made
-        plans = {name: structure.made(sequence) for name, sequence in known.items()}
+            return
+        made = simulate(structure, structure.order, limit), Insertion(structure).repaired(sequence, limit)
+        plans = {f"draft {at}": structure.made(runs) for at, runs in enumerate(made) if runs is not None}
         result = solve(
             problem,
-            time_limit=max(LEAST, NODE_SHARE * self._left()),
+            time_limit=max(LEAST, SEARCH_SHARE * self._left()),
             candidates=["search"],
             plans={name: plan for name, plan in plans.items() if plan.peak <= limit},
             workers=1,
@@ -191,7 +237,6 @@ class RoomChooser(Chooser):
         )
         if result.plan is not None:
             self._offer(result.plan.sequence)
-        return int(result.bound or 0)
 
     def _chosen(self, bound: int) -> Choice:
         assert self.best is not None

@@ -8,8 +8,9 @@ counts them. Where each use keeps ``kept``, the forward pass may take ``room(kep
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,49 +36,69 @@ class Taken(NamedTuple):
     kept: int
 
 
-class Rooms(Protocol):
-    """Rooms by what is kept; the more that is, the smaller they are."""
+class Row(NamedTuple):
+    """A time in which uses of the graph wait for their backward pass, or it runs, or both: bytes for all of that."""
 
-    def room(self, kept: int) -> Room:
-        """What is left where each use keeps so much."""
+    waiting: int
+    runs: bool
+    is_backward: bool
+    """Whether it is the backward pass that runs."""
+    most: int
 
-    def peak(self, taken: Taken) -> int:
-        """Of the whole step, bytes."""
+    def above(self, own: int, taken: Taken) -> int:
+        """Bytes beyond, where each use that waits keeps its own."""
+        runs = taken.backward if self.is_backward else taken.forward
+        return self.waiting * own + (runs if self.runs else 0) - self.most
 
 
 @dataclass(frozen=True)
-class Copies:
-    """Room of a graph that runs several times, forward, and then backward, in the other order.
-
-    Parameters of all are there all the time. Before the backward pass of one its followers have returned their gradients.
-    """
+class Rooms:
+    """Room of a graph; the more each use keeps, the less there is."""
 
     limit: int
-    """Bytes of all."""
-    count: int
-    resident: int
-    """Bytes of parameters and buffers of one."""
-    inputs: int
-    """Bytes of all inputs of one: those, and what it is called with, which another keeps as its result."""
-    tangents: int
-    gradients: int
-    """Bytes of the gradients of parameters of one."""
+    """Bytes of the step."""
+    constant: int
+    """Bytes at the border that no use keeps while it waits."""
+    rows: tuple[Row, ...]
 
     def room(self, kept: int) -> Room:
-        """What is left where each keeps so much."""
-        others = self.count - 1
-        left = self.limit - others * self.resident
-        own = max(0, kept - self.inputs - self.tangents)
-        return Room(left - others * own, left - others * max(own, self.gradients), kept)
+        """What is left where each use keeps so much."""
+        own = max(0, kept - self.constant)
+        most = [self.limit, self.limit]
+        saved = min(kept, self.limit)
+        for row in self.rows:
+            if row.runs:
+                most[row.is_backward] = min(most[row.is_backward], row.most - row.waiting * own)
+            elif row.waiting:
+                saved = min(saved, self.constant + row.most // row.waiting)
+        return Room(most[False], most[True], saved)
 
     def peak(self, taken: Taken) -> int:
-        """Of the whole step."""
-        room = self.room(taken.kept)
-        return self.limit + max(taken.forward - room.forward, taken.backward - room.backward)
+        """Of the step."""
+        own = max(0, taken.kept - self.constant)
+        return self.limit + max((row.above(own, taken) for row in self.rows), default=0)
+
+    def limits(self, is_backward: bool) -> Iterator[tuple[int, int]]:
+        """(times, bytes): what is live in a pass, and so many times what is live at the border, is at most so much."""
+        for row in self.rows:
+            if row.runs and row.is_backward == is_backward:
+                yield row.waiting, row.most + row.waiting * self.constant
+
+    def limits_at_border(self, tangents: int) -> Iterator[tuple[int, int]]:
+        """The same of what is live at the border, where ``tangents`` bytes are no part of the forward pass."""
+        for row in self.rows:
+            beside = row.most + row.waiting * self.constant
+            if row.runs:
+                yield row.waiting, beside if row.is_backward else beside + tangents
+            elif row.waiting:
+                yield row.waiting - 1, beside
 
 
-def copies(reading: Reading, count: int, limit: int, static: set[int]) -> Copies:
-    """Of a graph that is used several times.
+def copies(reading: Reading, count: int, limit: int, static: set[int]) -> Rooms:
+    """Of a graph that runs several times, forward, and then backward, in the other order.
+
+    Parameters of all are there all the time. What a use is called with, the one before keeps as its result. Before the backward
+    pass of one its followers have returned their gradients.
 
     Parameters
     ----------
@@ -97,8 +118,11 @@ def copies(reading: Reading, count: int, limit: int, static: set[int]) -> Copies
         if at in static and hasattr(node, "name")
     }
     gradients = sum(tensors.get(name, 0) for name in set(returned.values()))
-    resident = sum(size for at, size in sizes.items() if at in static)
-    return Copies(limit, count, resident, reading.problem.tensors[0].size, tangent_bytes(reading), gradients)
+    others = count - 1
+    left = limit - others * sum(size for at, size in sizes.items() if at in static)
+    # The first use runs backward beside the gradients of all others, the last beside what all others keep.
+    rows = Row(others, True, False, left), Row(others, True, True, left), Row(0, True, True, left - others * gradients)
+    return Rooms(limit, reading.problem.tensors[0].size + tangent_bytes(reading), rows)
 
 
 def taken(reading: Reading, plan: Plan) -> Taken:

@@ -7,14 +7,11 @@ is when graphs are planned anew.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stowplan.backends.torch.rooms import Room, Taken
-
-#: More bytes than anything takes.
-ENDLESS = 1 << 50
+from stowplan.backends.torch.rooms import Rooms, Row, Taken
 
 
 class Planned(NamedTuple):
@@ -78,7 +75,7 @@ class Timeline:
         """Of a step with these plans."""
         return max((rest + self._taken(phase, plans) for phase, rest in self.beside.items()), default=0)
 
-    def left(self, graph: Hashable, plans: Mapping[Hashable, Planned], open_graphs: set[Hashable]) -> Left:
+    def left(self, graph: Hashable, plans: Mapping[Hashable, Planned], open_graphs: set[Hashable]) -> Rooms:
         """Room of a graph; what is left of the limit is shared with others that are open: planned anew after it."""
         own, rows = plans[graph], []
         for phase, rest in self.beside.items():
@@ -90,34 +87,5 @@ class Timeline:
             present = count * own.own
             if phase.active == graph:
                 present += own.taken.backward if phase.is_backward else own.taken.forward
-            rows.append((count, phase.active == graph, phase.is_backward, present + slack))
-        return Left(self.limit, own.constant, tuple(rows))
-
-
-@dataclass(frozen=True)
-class Left:
-    """Room of a graph in the phases in which it runs or waits."""
-
-    limit: int
-    constant: int
-    rows: tuple[tuple[int, bool, bool, int], ...]
-    """Of each phase how many uses wait, whether the graph runs, and its backward pass, and bytes for all of that."""
-
-    def room(self, kept: int) -> Room:
-        """What is left where each use keeps so much."""
-        own = max(0, kept - self.constant)
-        forward, backward = (min(self._runs(own, is_backward), default=ENDLESS) for is_backward in (False, True))
-        idle = (most // count for count, runs, _, most in self.rows if count and not runs)
-        saved = self.constant + min(idle, default=ENDLESS)
-        return Room(min(forward, self.limit), min(backward, self.limit), min(saved, self.limit, kept))
-
-    def _runs(self, own: int, is_backward: bool) -> Iterator[int]:
-        return (most - count * own for count, runs, behind, most in self.rows if runs and behind == is_backward)
-
-    def peak(self, taken: Taken) -> int:
-        """Of the step."""
-        own = max(0, taken.kept - self.constant)
-        over = [
-            count * own + runs * (taken.backward if behind else taken.forward) - most for count, runs, behind, most in self.rows
-        ]
-        return self.limit + max(over, default=0)
+            rows.append(Row(count, phase.active == graph, phase.is_backward, present + slack))
+        return Rooms(self.limit, own.constant, tuple(rows))

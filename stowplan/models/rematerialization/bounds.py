@@ -13,9 +13,10 @@ whole numbers; where capacities are rounded, they are rounded down, so that no b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -67,6 +68,18 @@ class Moments:
     def after(self) -> list[int]:
         """[operators] those that it must have run before, as bits."""
         return descendants(self.structure.ordering)
+
+    def ordered(self, chain: Sequence[int]) -> Moments:
+        """The same of plans in which some operators first run one after the other."""
+        made = Moments(self.structure)
+        made.before, made.after = [*self.before], [*self.after]
+        for first, second in pairwise(chain):
+            past, future = made.before[first] | 1 << first, made.after[second] | 1 << second
+            for op in _bits(future):
+                made.before[op] |= past
+            for op in _bits(past):
+                made.after[op] |= future
+        return made
 
     def own_bytes(self, op: int) -> int:
         """What is live for the operator itself while it runs: what it writes, and what it reads and no result replaces."""

@@ -12,7 +12,8 @@ al. 2020). Here few moments say most, and a draft of a plan shows which one is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,19 +50,32 @@ class Stages:
     Parameters
     ----------
     limit
-        Bytes that may be live at the first run of each operator of the chain.
+        Bytes that may be live at the first run of each operator of the chain; or rows of each such operator, (times, bytes):
+        what is live at its first run, and so many times what is live at that of ``border``, is at most so much.
     chain
         Operators, each of which needs the one before.
+    border
+        One of the chain, where rows have times other than 0.
     """
 
-    def __init__(self, structure: Structure, moments: Moments, limit: int, chain: Sequence[int]):
+    def __init__(
+        self,
+        structure: Structure,
+        moments: Moments,
+        limit: int | Callable[[int], Iterable[tuple[int, int]]],
+        chain: Sequence[int],
+        border: int = -1,
+    ):
         self.structure, self.moments, self.chain = structure, moments, chain
         self.program = Program()
         self.runs = [self._columns(stage) for stage in range(len(chain) + 1)]
         """[stages][operators] column, -1 where an operator cannot run."""
         self._own = [moments.held(op) | {*structure.writes[op]} for op in chain]
-        self._live = [self._fit(at, limit - moments.own_bytes(op)) for at, op in enumerate(chain)]
+        self._live = [self._storages(at) for at in range(len(chain))]
         """[moments] column of each storage that may be live beside what the operator itself reads and writes."""
+        for at, op in enumerate(chain):
+            for times, most in [(0, limit)] if isinstance(limit, int) else limit(op):
+                self._fit(most, [(at, 1), (chain.index(border), times)] if times else [(at, 1)])
         self._every_operator()
         kept = [structure.root[value] for value, stays in enumerate(structure.kept) if stays]
         for at, op in enumerate(chain):
@@ -87,19 +101,25 @@ class Stages:
                 later |= (past >> second & 1) << first
         return [-1 if later >> op & 1 else self.program.column(cost=cost[op]) for op in range(self.structure.ops)]
 
-    def _fit(self, at: int, room: int) -> dict[int, int]:
+    def _storages(self, at: int) -> dict[int, int]:
         structure, op = self.structure, self.chain[at]
         stays = {structure.root[value] for value, kept in enumerate(structure.kept) if kept}
-        columns, terms = {}, []
+        columns = {}
         for root in self.moments.storages:
             writer = structure.writer[root]
             if root in self._own[at] or (writer >= 0 and self.moments.after[op] >> writer & 1):
                 continue
             # An input that stays is live all the time.
             columns[root] = self.program.column(lower=float(writer < 0 and root in stays))
-            terms.append((columns[root], structure.size[root]))
-        self.program.add_row(terms, upper=room)
         return columns
+
+    def _fit(self, most: int, parts: Iterable[tuple[int, int]]) -> None:
+        """What is live at moments, so many times each, is at most so many bytes."""
+        terms = []
+        for at, times in parts:
+            most -= times * self.moments.own_bytes(self.chain[at])
+            terms += [(column, times * self.structure.size[root]) for root, column in self._live[at].items()]
+        self.program.add_row(terms, upper=most)
 
     def _every_operator(self) -> None:
         """Each runs, before the first moment that needs it; those that may run once run in one stage."""
@@ -212,18 +232,41 @@ def more_moments(
     moments: Moments, chain: Sequence[int], sequence: Sequence[int], live: Sequence[int], limit: int, most: int
 ) -> list[int]:
     """The chain with first runs at or after the fullest moments of a sequence above the limit, up to ``most`` more of them."""
-    first: dict[int, int] = {}
-    for at, op in enumerate(sequence):
-        first.setdefault(op, at)
-    firsts = sorted(first.values())
-    following = np.searchsorted(firsts, np.arange(len(sequence)))
     more = [*chain]
-    for at in sorted((at for at, size in enumerate(live) if size > limit), key=lambda at: -live[at]):
-        for place in firsts[following[at] : following[at] + NEAR]:
-            op = sequence[place]
+    for near in _near(sequence, live, limit):
+        for op in near:
             if op not in more and all((moments.before[op] >> other | moments.before[other] >> op) & 1 for other in more):
                 more.append(op)
                 break
         if len(more) >= len(chain) + most:
             break
-    return sorted(more, key=first.__getitem__)
+    return sorted(more, key=sequence.index)
+
+
+def orders(
+    moments: Moments, chain: Sequence[int], sequence: Sequence[int], live: Sequence[int], limit: int
+) -> list[tuple[list[int], Moments]]:
+    """The chain with one more first run, at each place at which that may be: every plan has the order of one of them.
+
+    It is of the first run at or after the fullest moments of a sequence above the limit whose place is not given; none where
+    there is none. Moments are those of plans in which operators first run in the order of the chain.
+    """
+    for near in _near(sequence, live, limit):
+        for op in near:
+            first = sum(moments.before[op] >> other & 1 for other in chain)
+            last = sum(op != other and not moments.after[op] >> other & 1 for other in chain)
+            if op not in chain and first < last:
+                chains = [[*chain[:place], op, *chain[place:]] for place in range(first, last + 1)]
+                return [(longer, moments.ordered(longer)) for longer in chains]
+    return []
+
+
+def _near(sequence: Sequence[int], live: Sequence[int], limit: int) -> Iterator[list[int]]:
+    """Operators that first run at or soon after each moment of a sequence above the limit, the fullest moment first."""
+    first: dict[int, int] = {}
+    for at, op in enumerate(sequence):
+        first.setdefault(op, at)
+    ops, places = [*first], [*first.values()]
+    for at in sorted((at for at, size in enumerate(live) if size > limit), key=lambda at: -live[at]):
+        begin = bisect_left(places, at)
+        yield ops[begin : begin + NEAR]

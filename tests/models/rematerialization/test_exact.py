@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import pairwise
 
 import msgspec
 import pytest
 
 from stowplan.models.rematerialization import bounds, cpsat
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
-from stowplan.models.rematerialization.stages import Stages
+from stowplan.models.rematerialization.stages import Stages, orders
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import verify
 from tests.models.rematerialization.cases import least_cost, least_peak, limited, peak_once
@@ -104,7 +105,24 @@ def check_stages(seed: int) -> str:
             free = msgspec.structs.replace(problem, limit=None)
             assert verify(free, build(free).made(found.sequence)).ok, (seed, limit)
     least, found = least_cost(problem), Stages(structure, moments, problem.limit or 0, chain).solve(time_limit=HANG)
+    check_orders(problem, found.sequence, chain)
     return "none" if least is None else "tight" if found.bound == least else "loose"
+
+
+def check_orders(problem: Problem, sequence: list[int], chain: list[int]) -> None:
+    """Of all orders of one more operator one has a bound that is no more than the least."""
+    structure, limit = build(problem), problem.limit or 0
+    least = least_cost(problem)
+    live = [limit + 1 for _ in sequence]
+    further = orders(bounds.Moments(structure), chain, sequence, live, limit)
+    if least is None or not further:
+        return
+    drafts = [Stages(structure, ordered, limit, longer).solve(time_limit=HANG) for longer, ordered in further]
+    assert min(draft.bound for draft in drafts if draft.bound is not None and not draft.is_infeasible) <= least
+    for longer, ordered in further:
+        for first, second in pairwise(longer):
+            assert ordered.before[second] >> first & 1
+            assert ordered.after[first] >> second & 1
 
 
 def test_stages_on_some_graphs() -> None:

@@ -1,0 +1,114 @@
+"""The plan of a graph within rooms beside the least of all plans, by trying every sequence for every number of bytes kept."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from stowplan.backends.fallback import MemoryLimitError
+from stowplan.backends.torch.planning import Settings
+from stowplan.backends.torch.reader import Reading
+from stowplan.backends.torch.room_plans import RoomChooser
+from stowplan.backends.torch.rooms import Rooms, Row, taken, within
+from stowplan.models.rematerialization.problem import Op, Problem, Tensor
+from stowplan.models.rematerialization.structure import build
+from tests.backends.torch.training import torch  # noqa: F401  skips without torch
+from tests.models.rematerialization.cases import least_cost
+
+#: Seconds of planning; small graphs mostly take less.
+SECONDS = 4.0
+
+
+def joint(seed: int) -> Reading:
+    """Forward operators, the border, and backward ones; inputs are one tensor that stays."""
+    chance = random.Random(seed)
+    tensors, ops = [Tensor(id="inputs", size=chance.randint(0, 2))], []
+
+    def add(name: str, reads: list[int], size: int, cost: int) -> int:
+        tensors.append(Tensor(id=name, size=size))
+        once = name == "border" or chance.random() < 0.05
+        ops.append(Op(id=name, reads=tuple(dict.fromkeys(reads)), writes=(len(tensors) - 1,), cost=cost, once=once))
+        return len(tensors) - 1
+
+    made = [0]
+    for number in range(chance.randint(2, 3)):
+        reads = [made[-1], *chance.sample(made, chance.random() < 0.3)]
+        made.append(add(f"forward {number}", reads, chance.randint(1, 6), chance.randint(0, 4)))
+    border = len(ops)
+    gradient = add("border", [made[-1]], chance.randint(1, 2), 0)
+    outputs = [0, made[-1], gradient]
+    for number in reversed(range(1, len(made))):
+        reads = [gradient, made[number - 1], *([made[number]] if chance.random() < 0.4 else [])]
+        if chance.random() < 0.4:
+            outputs.append(add(f"weight {number}", reads, chance.randint(1, 4), chance.randint(0, 4)))
+        gradient = add(f"backward {number}", reads, chance.randint(1, 3), chance.randint(0, 4))
+    reading = Reading(graph=None, forward_outputs=[], backward_outputs=[])
+    reading.problem = Problem(
+        tensors=tuple(tensors),
+        ops=tuple(ops),
+        inputs=(0,),
+        outputs=tuple(dict.fromkeys((*outputs, gradient))),
+        free_inputs=False,
+    )
+    reading.border, reading.tangents = border, [SimpleNamespace(name="border")]
+    reading.nodes, reading.flops = [None] * len(ops), [op.cost for op in ops]
+    return reading
+
+
+def rooms_of(reading: Reading, seed: int) -> Rooms:
+    """Rooms in which what is kept counts several times."""
+    chance, problem = random.Random(100 + seed), reading.problem
+    structure = build(problem)
+    given = taken(reading, structure.made(structure.order))
+    waiting = chance.choice([0, 1, 3])
+    constant = sum(problem.tensors[tensor].size for tensor in (0, problem.ops[reading.border].writes[0]))
+    most = max(given.forward, given.backward) + waiting * (given.kept - constant)
+    least = max(2, most // 2)
+    left = chance.randint(least, most)
+    rows = [Row(waiting, True, False, left), Row(waiting, True, True, left), Row(0, True, True, left - chance.randint(0, 2))]
+    if seed % 3 == 0:
+        rows.append(Row(waiting + 1, False, False, chance.randint(0, (waiting + 1) * given.kept)))
+    return Rooms(most, constant, tuple(rows))
+
+
+def least_of_all(reading: Reading, rooms: Rooms) -> int | None:
+    total = sum(tensor.size for tensor in reading.problem.tensors)
+    kept = [size for size in range(total + 1) if min(rooms.room(size)) >= 0]
+    costs = [least_cost(within(reading, rooms.room(size), rooms.room(size).saved)) for size in kept]
+    return min((cost for cost in costs if cost is not None), default=None)
+
+
+def check(seed: int) -> str:
+    """Compare with brute force: the plan adds no less, the bound is no more, and what is proven is so."""
+    reading = joint(seed)
+    rooms = rooms_of(reading, seed)
+    least = least_of_all(reading, rooms)
+    settings = Settings(rooms.limit, time_limit=SECONDS, workers=1)
+    chooser = RoomChooser(reading, rooms.limit, settings, None, lambda _: iter(()), 0.0, time.monotonic())
+    try:
+        choice = chooser.choose_within(rooms)
+    except MemoryLimitError as error:
+        assert least is None, seed
+        return "proven" if "proven" in str(error) else "none"
+    assert least is not None, seed
+    cost, bound = choice.report.added_cost, choice.report.bound
+    takes = taken(reading, choice.plan)
+    assert rooms.peak(takes) == choice.report.peak <= rooms.limit, seed
+    assert takes.kept <= rooms.room(takes.kept).saved, seed
+    assert bound <= least <= cost == choice.plan.objective, seed
+    return "free" if not least else "optimal" if cost == least else "above"
+
+
+def test_plans_and_bounds_on_some_graphs() -> None:
+    assert {check(seed) for seed in (0, 1, 3, 5, 12, 14)} >= {"optimal", "proven"}
+
+
+@pytest.mark.slow
+def test_plans_and_bounds_on_many_graphs() -> None:
+    seen = Counter(check(seed) for seed in range(12, 72))
+    assert seen["optimal"] > 10 * seen["above"]
+    assert seen["proven"] > seen["none"]
