@@ -5,8 +5,9 @@
 
 Attention is called as one operator (flash), since ``meta`` takes the path of plain matrix products. Parameters and gradients
 count. ``eager`` is the joint graph as traced, ``checkpoint`` a checkpoint a layer; limits are 0.8, 0.9, 1 and 1.25 times its
-peak, and half of eager's. ``greedy`` is one simulation. A line of JSON is written for each model and limit; those that are
-there are not run again. ``--table`` prints what the file has and runs nothing.
+peak, and half of eager's. ``torch`` is the cheapest of the plans of its partitioner within the limit, at eight budgets,
+``greedy`` is one simulation. A line of JSON is written for each model and limit; those that are there are not run again.
+``--table`` prints what the file has and runs nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import math
 import re
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,9 +32,11 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.lib.tables import table
 from benchmarks.torch_memory.limits import lines
 from benchmarks.torch_memory.models import Decoder, GptBlock, LlamaBlock, RmsNorm, Vit
+from stowplan.backends.torch import stock
 from stowplan.backends.torch.partition import prepared
 from stowplan.backends.torch.reader import Reading, read
 from stowplan.kernel.solve import solve
+from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.portfolio.rematerialization.greedy import simulate
 
@@ -40,6 +44,9 @@ MODELS = "llama4,llama16,llama32,gpt24,gpt48,vit24,vit48,t5-24,moe16,moe32,llama
 
 #: Limits: times the peak of a checkpoint a layer; and of eager's.
 CHECKPOINT, EAGER = (0.8, 0.9, 1.0, 1.25), (0.5,)
+
+#: Of torch's partitioner: parts of the activations to save.
+BUDGETS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.15, 0.1, 0.05)
 
 
 def main() -> None:
@@ -63,9 +70,9 @@ def run(name: str, options: argparse.Namespace) -> None:
     ways = [*((f"{part} checkpoint", part) for part in CHECKPOINT), *((f"{part} eager", part) for part in EAGER)]
     if all((name, of) in known for of, _ in ways):
         return
-    reading, structure = joint(name)
+    reading, structure, budgets = joint(name, BUDGETS)
     eager = structure.ordering.peak(structure.order)
-    layered, layers = joint(name, is_checkpointed=True)
+    layered, layers, _ = joint(name, is_checkpointed=True)
     peak = layers.ordering.peak(layers.order)
     once = sum(reading.flops)
     for of, part in ways:
@@ -74,6 +81,7 @@ def run(name: str, options: argparse.Namespace) -> None:
         limit = int(part * (peak if "checkpoint" in of else eager))
         problem = msgspec.structs.replace(reading.problem, limit=limit)
         began = time.monotonic()
+        torchs = min((plan for plan in budgets if plan.peak <= limit), key=lambda plan: plan.objective, default=None)
         greedy = simulate(structure, structure.order, limit)
         greedy_seconds, began = time.monotonic() - began, time.monotonic()
         result = solve(problem, time_limit=options.time_limit, workers=options.workers)
@@ -86,6 +94,9 @@ def run(name: str, options: argparse.Namespace) -> None:
             "eager": eager,
             "checkpoint": peak,
             "checkpoint_flops": (sum(layered.flops) - once) / once,
+            "torch_flops": None if torchs is None else reading.added_flops(torchs.sequence) / once,
+            "torch_cost": None if torchs is None else torchs.objective,
+            "torch_least": min((plan.peak for plan in budgets), default=None),
             "greedy_flops": None if greedy is None else reading.added_flops(greedy) / once,
             "greedy_cost": None if greedy is None else structure.made(greedy).objective,
             "greedy_seconds": round(greedy_seconds, 2),
@@ -104,8 +115,8 @@ def run(name: str, options: argparse.Namespace) -> None:
         print("#", json.dumps(row), flush=True)
 
 
-def joint(name: str, is_checkpointed: bool = False) -> tuple[Reading, Structure]:
-    """The joint graph of a model on ``meta``, and its structure."""
+def joint(name: str, budgets: Sequence[float] = (), is_checkpointed: bool = False) -> tuple[Reading, Structure, list[Plan]]:
+    """The joint graph of a model on ``meta``, its structure, and plans of torch's partitioner at budgets."""
     model, inputs = made(name)
     if is_checkpointed:
         model.blocks = nn.ModuleList(Recomputed(block) for block in model.blocks)
@@ -113,19 +124,22 @@ def joint(name: str, is_checkpointed: bool = False) -> tuple[Reading, Structure]
         mock.patch.object(F, "scaled_dot_product_attention", flash),
         mock.patch.object(F, "cross_entropy", cross_entropy),
     ):
-        reading = traced(model, inputs)
-    return reading, build(reading.problem)
+        reading, sequences = traced(model, inputs, budgets)
+    structure = build(reading.problem)
+    return reading, structure, [structure.made(sequence) for sequence in sequences]
 
 
-def traced(model: Any, inputs: Any) -> Reading:
-    """The reading of a model; torch's own partitioner, which may not know the device, is never called."""
+def traced(model: Any, inputs: Any, budgets: Sequence[float] = ()) -> tuple[Reading, list[list[int]]]:
+    """The reading of a model, and runs of plans of torch's partitioner."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
 
-    seen: list[Reading] = []
+    seen: list[tuple[Reading, list[list[int]]]] = []
 
-    def partition(module: Any, _: Any, **kwargs: Any) -> Any:
-        seen.append(read(prepared(module).graph, kwargs["num_fwd_outputs"]))
+    def partition(module: Any, joint_inputs: Any, **kwargs: Any) -> Any:
+        reading = read(prepared(module).graph, kwargs["num_fwd_outputs"])
+        plans = stock.plans(module, reading, joint_inputs, kwargs, budgets)
+        seen.append((reading, [plan.sequence for plan in plans if plan.sequence is not None]))
         raise InterruptedError
 
     torch._dynamo.reset()
@@ -257,12 +271,24 @@ def shown(rows: list[dict[str, Any]]) -> str:
         ratio = math.nan if row["cost"] is None or not row["bound"] else row["cost"] / row["bound"]
         cells.append((
             row["model"], row["operators"], f"{row['eager'] / gib:.2f}", f"{row['checkpoint'] / gib:.2f}",
-            percent(row["checkpoint_flops"]), row["of"], f"{row['limit'] / gib:.2f}", percent(row["greedy_flops"]),
-            percent(row["flops"]), row["source"] or row["status"],
+            percent(row["checkpoint_flops"]), row["of"], f"{row['limit'] / gib:.2f}", percent(row["torch_flops"]),
+            percent(row["greedy_flops"]), percent(row["flops"]), row["source"] or row["status"],
             "none" if row["cost"] is None else f"{100 * row['cost'] / row['cost_once']:.2f}",
             f"{100 * row['bound'] / row['cost_once']:.2f}", "" if math.isnan(ratio) else f"{ratio:.3f}", row["seconds"],
         ))  # fmt: skip
-    heads = ["model", "operators", "eager GiB", "checkpoint a layer", "FLOP %", "limit", "GiB", "greedy", "ours", "source"]
+    heads = [
+        "model",
+        "operators",
+        "eager GiB",
+        "checkpoint a layer",
+        "FLOP %",
+        "limit",
+        "GiB",
+        "torch",
+        "greedy",
+        "ours",
+        "source",
+    ]
     return table(cells, [*heads, "cost %", "bound %", "ratio", "s"])
 
 

@@ -57,7 +57,7 @@ def joint(name: str) -> tuple[Reading, set[int]]:
     """The joint graph of a layer, and the numbers of its parameters among the inputs."""
     layer, inputs = made(name)
     with mock.patch.object(F, "scaled_dot_product_attention", flash):
-        reading = traced(layer, inputs)
+        reading, _ = traced(layer, inputs)
     placeholders = [node for node in reading.graph.nodes if node.op == "placeholder"]
     given = {tensor.shape for tensor in inputs}
     return reading, {at for at in reading.input_bytes() if placeholders[at].meta["val"].shape not in given}
