@@ -1,8 +1,9 @@
 """The plan of one graph that adds least within rooms (:mod:`stowplan.backends.torch.rooms`), by the MILP in stages.
 
 What each use keeps is what is live at the border, a moment of the program like others; so the least that is kept, where room
-for work is short, and what runs again for it are one choice. Moments are added until a draft fits as it is. Where it does not,
-the search begins from it, with what it keeps and the room that this leaves.
+for work is short, and what runs again for it are one choice. Moments are added until a draft fits as it is; where none can be
+added, the order of what may first run in any order is branched on. From drafts that do not fit a search begins, with what they
+keep and the room that this leaves.
 """
 
 from __future__ import annotations
@@ -79,14 +80,16 @@ class RoomChooser(Chooser):
         if self.best is not None and self.best.objective == 0:
             return self._chosen(0)
         bound = self._branched(self._bound_by_cuts())
-        if self.best is None and bound is not None:
-            # Reading the graph may have taken all the time there was.
-            frugal = self.frugal(max(FRUGAL_SHARE * self._left(), LEAST_LEFT, LEAST_SHARE * self.settings.time_limit))
-            for plan in (frugal, given):
-                self._offer(plan.sequence)
-                self._search(plan.sequence)
+        is_proven = self.best is None and bound is None
         if self.best is None:
-            least, is_proven = self.least or 0, bound is None
+            # Reading the graph may have taken all the time there was; and errors say what would fit.
+            seconds = 0.0 if is_proven else max(LEAST_LEFT, LEAST_SHARE * self.settings.time_limit)
+            for plan in (self.frugal(max(seconds, FRUGAL_SHARE * self._left())), given):
+                self._offer(plan.sequence)
+                if not is_proven:
+                    self._search(plan.sequence)
+        if self.best is None:
+            least = self.least or 0
             text = f"the least peak found of a step is {least} bytes, and the limit is {self.limit}"
             why = "proven: no plan is within it" if is_proven else "no plan found in time"
             raise MemoryLimitError(f"{text} ({why})", self.limit, least, self.limit + 1 if is_proven else 0)
@@ -106,16 +109,16 @@ class RoomChooser(Chooser):
     def frugal(self, seconds: float) -> Plan:
         """A plan that saves few bytes, among those whose peak is not far above the least."""
         seconds = max(LEAST_FRUGAL, seconds)
-        orders = [] if self.own is None else [[*dict.fromkeys(self.own.sequence)]]
+        known = [] if self.own is None else [[*dict.fromkeys(self.own.sequence)]]
         enough = self.limit // 2
         plan = self.free.made(self.free.order)
         if plan.peak > enough:
-            plan, _ = peaks.least_peak(self.reading.problem, orders, seconds / 2, enough=enough)
+            plan, _ = peaks.least_peak(self.reading.problem, known, seconds / 2, enough=enough)
         border = self.reading.problem.ops[self.reading.border]
         sizes = self.reading.problem.tensors
         stays = sum(sizes[tensor].size for tensor in {*self.reading.problem.inputs, *border.reads, *border.writes})
         between = max(0, int(max(enough, SLACK * plan.peak)) - stays)
-        least, _ = peaks.least_peak(weighted(self.reading, 0, between), orders, seconds / 2)
+        least, _ = peaks.least_peak(weighted(self.reading, 0, between), known, seconds / 2)
         return min((plan, self.free.made(least.sequence)), key=lambda made: (made.peak > self.limit, self._kept(made)))
 
     def _kept(self, plan: Plan) -> int:
