@@ -30,6 +30,9 @@ STOCK_SHARE = 0.3
 #: For saying what is possible, seconds and part of the time limit, at least.
 LEAST_LEFT, LEAST_SHARE = 3.0, 0.5
 
+#: Planning ends where the best plan adds no more than this part beyond the bound.
+GAP = 0.005
+
 #: Seconds below which the search is alone in this process: others would hardly have started.
 LEAST_SEARCH = 1.0
 
@@ -188,6 +191,7 @@ class Chooser:
             plans={name: msgspec.structs.replace(plan, problem=problem.digest) for name, plan in plans.items()},
             workers=self.settings.workers,
             seed=self.settings.seed,
+            gap=GAP,
         )
         return None if result.plan is None else self._choice(result.plan, result.provenance.candidate, int(result.bound or 0))
 

@@ -17,7 +17,7 @@ from functools import partial
 import msgspec
 
 from stowplan.backends.fallback import MemoryLimitError
-from stowplan.backends.torch.planning import LEAST_LEFT, LEAST_SHARE, Choice, Chooser, GraphReport
+from stowplan.backends.torch.planning import GAP, LEAST_LEFT, LEAST_SHARE, Choice, Chooser, GraphReport
 from stowplan.backends.torch.rooms import Rooms, Taken, taken, tangent_bytes, weighted, within
 from stowplan.kernel.solve import solve
 from stowplan.models.rematerialization import bounds
@@ -36,11 +36,8 @@ FRUGAL_SHARE, PROGRAM_SHARE, SEARCH_SHARE = 0.15, 0.25, 0.1
 #: Seconds of a program or a search, at least; and of a plan that saves little.
 LEAST, LEAST_FRUGAL = 0.2, 2.0
 
-#: All ends where the best plan adds no more than this much beyond the bound.
-TOLERANCE = 0.005
-
 #: A draft may be above its bound by this part of it.
-GAP = 0.002
+DRAFT_GAP = 0.002
 
 #: Operators that bounds by cuts look at, and moments that are added at a time.
 LOOKED_AT, ADDED = 24, 2
@@ -174,7 +171,7 @@ class RoomChooser(Chooser):
             bound, _, chain, moments = heapq.heappop(waiting)
             limits = partial(self._limits, moments)
             draft = Stages(self.free, moments, limits, chain, self.reading.border).solve(
-                time_limit=max(LEAST, PROGRAM_SHARE * self._left()), seed=self.settings.seed, gap=GAP * bound
+                time_limit=max(LEAST, PROGRAM_SHARE * self._left()), seed=self.settings.seed, gap=DRAFT_GAP * bound
             )
             if draft.is_infeasible:
                 continue
@@ -194,7 +191,7 @@ class RoomChooser(Chooser):
 
     def _is_done(self, bound: int) -> bool:
         """Whether nothing is left to find, or no time."""
-        return self._left() <= 0 or (self.best is not None and bound >= (1 - TOLERANCE) * self.best.objective)
+        return self._left() <= 0 or (self.best is not None and bound >= (1 - GAP) * self.best.objective)
 
     def _limits(self, moments: Moments, op: int) -> list[tuple[int, int]]:
         """Rows of an operator's first run, as :class:`Stages` takes them."""
