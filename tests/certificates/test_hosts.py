@@ -184,7 +184,8 @@ def test_without_a_limit_nothing_is_added() -> None:
 
 def test_from_file_to_verdict(cli: Cli, tmp_path: Any) -> None:
     source, plan, proof = DATA / "training-host.remat.json", tmp_path / "plan.json", tmp_path / "proof.json"
-    assert cli("solve", source, "-o", plan, "--certificate", proof, "--time-limit", 3, "-q").code == 0
+    options = ("--candidates", "offload", "--time-limit", 5, "--deterministic", "-q")
+    assert cli("solve", source, "-o", plan, "--certificate", proof, *options).code == 0
     checked = cli("verify", source, plan, "--bound", proof)
     assert checked.code == 0, checked
     assert "ranges" in checked.out

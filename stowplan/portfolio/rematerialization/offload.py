@@ -31,6 +31,9 @@ PRICES, LIMITS = (0.0, 1.0, 0.25), (1.0, 0.9, 0.8)
 #: Parts of the values: the dearest to compute, some evenly; and parts of the channel's time for what is computed again.
 DEAREST, EVENLY, BUDGETS = (0.5, 0.25, 0.1, 0.05), (0.75, 0.5, 0.25), (0.1, 0.25, 0.5)
 
+#: How drafts choose what to evict; the first for those that are not changed by chance.
+POLICIES = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=0.5))
+
 #: Drafts of deterministic runs for each second of the limit, times operators.
 DRAFTS = 2_000
 
@@ -95,14 +98,13 @@ class _Search:
 
     def draft(self, moved: Sequence[int], price: float, part: float, rounds: int = 0) -> tuple[Plan, Sequence[int]] | None:
         """A plan that may send some values, told where it is better, and those of them that it may send within the host."""
-        policies = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=0.5))
         for _ in range(TRIES):
             if self.is_done():
                 return None
             self.left = None if self.left is None else self.left - 1
             prices = [round(price * self.copy_cost[value]) for value in moved]
             graph, aim = with_fetches(self.structure, moved, prices), int(part * self.limit)
-            policy = policies[int(self.chance.integers(len(policies)))] if rounds else policies[0]
+            policy = POLICIES[int(self.chance.integers(len(POLICIES)))] if rounds else POLICIES[0]
             sequence = simulate(graph, graph.order, aim, policy, self.context.closed)
             insertion = Insertion(graph)
             if sequence is None or len(sequence) > insertion.room:
