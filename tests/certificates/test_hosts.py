@@ -101,7 +101,7 @@ def test_ranges_cover_all_that_may_be_fetched() -> None:
     ranges = stated["proof"]["ranges"]
     assert len(ranges) > 1
 
-    def changed(parts: list[Json]) -> Json:
+    def changed(parts: list[Any]) -> Json:
         return stated | {"proof": stated["proof"] | {"ranges": parts}}
 
     assert refusal(rules, changed(ranges[:-1])).startswith("proof.ranges: they end at ")
@@ -136,8 +136,8 @@ def test_the_host_counts() -> None:
         assert refusal(changed, stated).startswith(LESS)
         with pytest.raises(UnprovenError, match="digests differ"):
             check_parsed(changed, stated)
-    for bandwidth in (0, -1, 0.0, float("inf"), True, "1"):
-        assert refusal(rules | {"host": rules["host"] | {"bandwidth": bandwidth}}, stated)
+    for wrong in (0, -1, 0.0, float("inf"), True, "1"):
+        assert refusal(rules | {"host": rules["host"] | {"bandwidth": wrong}}, stated)
     without = {name: value for name, value in rules.items() if name != "host"}
     assert refusal(without, stated).startswith("proof: KeyError")
     # On a host with less room fewer bytes may be fetched, so that less need be covered.
