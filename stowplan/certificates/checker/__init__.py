@@ -10,7 +10,7 @@ knowing only those before it:
 
 - ``reading`` and its table ``problems.toml``: files are refused unless they are what they should be; all that problems may say
 - ``packing``: forms ``load`` and ``search`` of packing
-- ``graphs``, ``orders``: operators and storages, form ``cut``; form ``search`` of operator order
+- ``graphs``, ``orders``: operators and storages, forms ``cut`` and ``ranges``; form ``search`` of operator order
 - ``loops``: loop bodies; forms ``recurrence``, ``resource`` and ``search`` of modulo scheduling
 - ``prices``, ``placement``, ``mapping``: forms ``prices`` and ``tree`` of all other kinds
 - this file: which form belongs to which kind, and the order of checks
@@ -63,7 +63,7 @@ def _priced(prices: Prices) -> dict[str, Form]:
 FORMS: dict[str, dict[str, Form]] = {
     "packing": {"load": packing.load, "search": packing.search},
     "operator_order": {"cut": graphs.cut, "search": orders.search},
-    "rematerialization": {"cut": graphs.cut},
+    "rematerialization": {"cut": graphs.cut, "ranges": graphs.ranges},
     "modulo_scheduling": dict.fromkeys(loops.FORMS, loops.schedule),
     "memory_mapping": _priced(mapping.prices),
     "tier_placement": _priced(partial(placement.prices, placement.tiers)),

@@ -1,4 +1,4 @@
-"""A graph of operators; and form ``cut``: bytes that are live while one operator runs, in every order.
+"""A graph of operators; forms ``cut`` and ``ranges``: bytes that are live while one operator runs, in every order.
 
 The graph is as the rules of docs/reference/operator-order.md and rematerialization.md have it.
 A *storage* is a tensor with bytes of its own; all others are views of one. An operator reads and writes storages.
@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from fractions import Fraction
+from math import ceil
 
-from stowplan.certificates.checker.reading import LARGEST, Fields, bound_of, need, rows, whole
+from stowplan.certificates.checker.reading import LARGEST, Fields, bound_of, expect, listed, need, rows, whole
 
 #: Of each operator some others.
 Links = list[set[int]]
@@ -96,7 +98,43 @@ Slopes = Counter[int]
 def cut(problem: Fields, proof: Fields) -> int | None:
     """Least peak in bytes of operator order. Of rematerialization the least added cost, or None where nothing fits."""
     graph, at = Graph(problem), whole(proof, "at")
-    return _added_cost(problem, graph, at, proof) if "limit" in problem else _peak(graph, at, proof)
+    if "limit" not in problem:
+        return _peak(graph, at, proof)
+    need(not problem.get("host", {}).get("limit"), "problem.host", "plans may send values there, of which cuts say nothing")
+    return _added_cost(graph, at, _limit(problem), proof)
+
+
+def ranges(problem: Fields, proof: Fields) -> int | None:
+    """Least added cost where values may go to a host and come back, or None where nothing fits.
+
+    Say that F bytes, of what is read later, have no place but the host while ``at`` runs, which has that many. They came there
+    before ``at``, and go back after it, which takes c = F / bandwidth either way, beside operators. Without these bytes what is
+    live fits in the limit, so that a cut with F more bytes shows R, the cost of what ``at`` needs and that runs again.
+
+        added cost >= max(R, max(before, c) + cost of at + max(c, behind + R) - once)
+
+    ``before`` and ``behind`` are the costs of what ``at`` needs and of what needs it, ``once`` is that of all. R falls with F,
+    and c grows: each of ``ranges``, which goes on where the one before ends, has a cut for R of its last F, and c of its first.
+    """
+    graph, at, limit = Graph(problem), whole(proof, "at"), _limit(problem)
+    host, costs = problem["host"], [op["cost"] for op in graph.ops]
+    expect(host["bandwidth"] > 0, "problem.host.bandwidth", host["bandwidth"], "a number above 0")
+    stays = set() if problem["free_inputs"] else graph.given
+    # None of this can be elsewhere while ``at`` runs, or at the end.
+    if max(_bytes(graph, _own(graph, at) | stays), _bytes(graph, graph.kept)) > limit:
+        return None
+    before, behind = (sum(costs[op] for op in reached(at, links)) for links in (graph.before, graph.after))
+    first, shown = 0, list[int]()
+    for part in listed(proof, "ranges"):
+        last = whole(part, "last", first)
+        runs = _added_cost(graph, at, limit + last, part)
+        if runs is not None:
+            copies = ceil(first / Fraction(host["bandwidth"]))
+            shown.append(max(runs, max(before, copies) + costs[at] + max(copies, behind + runs) - sum(costs)))
+        first = last + 1
+    most = min(host["limit"], sum(graph.size))
+    need(first > most, "proof.ranges", f"they end at {first - 1} bytes, there may be {most}")
+    return min(shown, default=None)
 
 
 def _peak(graph: Graph, at: int, proof: Fields) -> int | None:
@@ -111,22 +149,30 @@ def _peak(graph: Graph, at: int, proof: Fields) -> int | None:
     return bound_of(_bytes(graph, own) + _least(slopes, known), 1)
 
 
-def _added_cost(problem: Fields, graph: Graph, at: int, proof: Fields) -> int | None:
+def _added_cost(graph: Graph, at: int, limit: int, proof: Fields) -> int | None:
     """Operators may run again, also ``at``: x of one that ``at`` needs is 1 where it does, which adds its cost.
 
     What is live fits in the limit, so that at any price of a byte
 
         scale * added cost >= scale * sum of cost * x + price * (live - limit)
     """
-    need(not problem.get("host", {}).get("limit"), "problem.host", "plans may send values there, of which cuts say nothing")
     scale, price = whole(proof, "scale"), whole(proof, "price")
-    own = (graph.reads[at] - graph.replaced[at]).union(graph.ops[at]["writes"])
+    own = _own(graph, at)
     needed = reached(at, graph.before)
     known = _all(reached(at, graph.after), 1) | _all({op for op in needed if graph.ops[op]["once"]}, 0)
     slopes = Counter({op: scale * graph.ops[op]["cost"] for op in needed})
     slopes.update(_held(graph, _prices(graph, own, price), proof, set()))
-    most = LARGEST if problem["limit"] is None else problem["limit"]
-    return bound_of(price * (_bytes(graph, own) - most) + _least(slopes, known), scale)
+    return bound_of(price * (_bytes(graph, own) - limit) + _least(slopes, known), scale)
+
+
+def _limit(problem: Fields) -> int:
+    """Bytes that may be live."""
+    return LARGEST if problem["limit"] is None else int(problem["limit"])
+
+
+def _own(graph: Graph, at: int) -> set[int]:
+    """What an operator that may run again reads and writes, without what a result may replace."""
+    return (graph.reads[at] - graph.replaced[at]).union(graph.ops[at]["writes"])
 
 
 def _all(ops: set[int], x: int) -> dict[int, int]:

@@ -88,7 +88,7 @@ def certify(
         shown = _shown(kind.name, identity, rules, proof, bound, infeasible)
         if shown is not None and (best is None or shown.bound is None or shown.bound > (best.bound or 0)):
             best = shown
-            if infeasible or (bound is not None and shown.bound is not None and shown.bound >= bound):
+            if shown.bound is None or (bound is not None and shown.bound >= bound):
                 break
         if wish.is_over():
             break

@@ -14,6 +14,7 @@ from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.operator_order import bounds as order_bounds
 from stowplan.models.operator_order import structure as order_structure
 from stowplan.models.rematerialization import bounds, structure
+from stowplan.models.rematerialization.host_bounds import HostMoments, least_loads
 
 
 def order(wish: Wish) -> Iterator[Proof]:
@@ -48,20 +49,35 @@ def order(wish: Wish) -> Iterator[Proof]:
 
 
 def rematerialization(wish: Wish) -> Iterator[Proof]:
-    """Flows for the price of a byte that shows most; or that show that what is live does not fit. None of a host."""
+    """Flows for the price of a byte that shows most; or that show that what is live does not fit. With a host in ranges."""
     problem = wish.problem
-    if problem.ops and not wish.infeasible:
-        yield {"form": "cut", "at": 0, "scale": 1, "price": 0}
-    if problem.limit is None or problem.channel is not None or not problem.ops:
+    if not problem.ops:
         return
     known = structure.build(problem)
-    moments, best = bounds.Moments(known), 0
-    for op in bounds.fullest_first(known):
+    if problem.channel is None:
+        moments: bounds.Moments | HostMoments = bounds.Moments(known)
+    else:
+        moments = HostMoments(known, wish.is_over)
+    # With a host it may show that what one operator takes, or what is there at the end, does not fit.
+    yield _moment(int(np.argmax(least_loads(known))), moments)
+    best = 0
+    for op in bounds.fullest_first(known) if problem.limit is not None else ():
         added = moments.added_cost(op, problem.limit)
         if (added is None) if wish.infeasible else (added is not None and added > best):
             best = added or 0
-            scale, price, held = moments.proof
-            rows = [[*row] for row in held]
-            yield {"form": "cut", "at": op, "scale": scale, "price": price, "held": rows}
+            yield _moment(op, moments)
         if wish.is_over():
             return
+
+
+def _moment(op: int, moments: bounds.Moments | HostMoments) -> Proof:
+    """Of the last bound of an operator; of none before there is one."""
+    if isinstance(moments, bounds.Moments):
+        return {"form": "cut", "at": op} | _flow(moments.proof)
+    ranges = [{"last": last} | _flow(proof) for last, proof in moments.proofs.items()]
+    return {"form": "ranges", "at": op, "ranges": ranges}
+
+
+def _flow(proof: bounds.Proof) -> Proof:
+    scale, price, held = proof
+    return {"scale": scale, "price": price, "held": [[*row] for row in held]}

@@ -29,6 +29,9 @@ _ENDLESS = 1 << 46
 #: Prices tried at most for one operator.
 _PRICES = 30
 
+#: Weights of costs and of bytes, and the flow (:meth:`Moments._flow_of`), that prove a bound on the added cost.
+Proof = tuple[int, int, list[tuple[int, int, int]]]
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -53,8 +56,8 @@ class Moments:
         self.read = [sorted({roots[value] for value in values}) for values in structure.needs]
         """[operators] storages that it reads."""
         self.storages = [value for value, parent in enumerate(structure.parent) if parent < 0]
-        self.proof: tuple[int, int, list[tuple[int, int, int]]] = (1, 0, [])
-        """Weights of costs and of bytes, and the flow (:meth:`_flow_of`), that prove the last result of :meth:`added_cost`."""
+        self.proof: Proof = (1, 0, [])
+        """Of the last result of :meth:`added_cost`."""
         self._flow: list[tuple[int, int, int]] = []
         self.around: tuple[Cut, Cut] | None = None
         """Of the last result of :meth:`added_cost` that is above 0: the dearest cut above the limit, the cheapest within it."""
@@ -84,6 +87,11 @@ class Moments:
     def own_bytes(self, op: int) -> int:
         """What is live for the operator itself while it runs: what it writes, and what it reads and no result replaces."""
         return sum(self.structure.size[value] for value in {*self.structure.writes[op], *self.held(op)})
+
+    def least_loads(self, stays: set[int]) -> list[int]:
+        """[operators] bytes that are live while each runs, at least: its own, and those of some inputs that always are."""
+        size, read = self.structure.size, self.read
+        return [self.own_bytes(op) + sum(size[value] for value in stays - {*read[op]}) for op in range(len(read))]
 
     def held(self, op: int) -> set[int]:
         """Storages that it reads, and whose place no result takes."""
@@ -157,7 +165,7 @@ class Moments:
             return Cut(0, 0, 0)
         self._flow = self._flow_of([int(amount) << shift for amount in flow.flows(np.arange(len(arcs)))], arcs)
         inside = set(flow.get_source_side_min_cut())
-        again = frozenset(operator for operator in _bits(self.before[op]) if operator in inside)
+        again = frozenset(operator for operator in bits(self.before[op]) if operator in inside)
         saved = sum(
             structure.size[storage]
             for storage in self.storages
@@ -176,7 +184,8 @@ class Moments:
         ]
 
 
-def _bits(number: int) -> Iterable[int]:
+def bits(number: int) -> Iterable[int]:
+    """Places of the bits that are set, the lowest first."""
     while number:
         low = number & -number
         yield low.bit_length() - 1
@@ -193,10 +202,7 @@ def load_bound(structure: Structure) -> int:
     last = [{*moments.held(op), *structure.writes[op]} - ends for op in {structure.writer[value] for value in kept} - {-1}]
     most = sum(structure.size[value] for value in ends)
     most += min((sum(structure.size[value] for value in besides) for besides in last), default=0)
-    for op in range(structure.ops):
-        other = stays - {*moments.read[op]}
-        most = max(most, moments.own_bytes(op) + sum(structure.size[value] for value in other))
-    return most
+    return max([most, *moments.least_loads(stays)])
 
 
 def least_peak(structure: Structure, should_stop: Callable[[], bool] = lambda: False, enough: int | None = None) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import ceil
 
-from stowplan.models.rematerialization.bounds import Moments, fullest_first, largest
+from stowplan.models.rematerialization.bounds import Moments, Proof, bits, fullest_first, largest
 from stowplan.models.rematerialization.structure import Structure
 
 #: Ranges of bytes that are looked at for one operator.
@@ -27,62 +27,67 @@ RANGES = 24
 
 
 class HostMoments:
-    """The bound of every operator of a problem with a channel and a limit."""
+    """The bound of every operator of a problem with a channel."""
 
-    def __init__(self, structure: Structure, limit: int):
+    def __init__(self, structure: Structure, should_stop: Callable[[], bool] = lambda: False):
         channel = structure.problem.channel
         assert channel is not None
-        self.structure, self.limit = structure, limit
+        self.structure, self.should_stop = structure, should_stop
         self.moments = Moments(structure)
         self.bandwidth = Fraction(channel.bandwidth)
         self.most_bytes = min(channel.limit, sum(structure.size))
         self.once = sum(structure.cost)
+        self.proofs: dict[int, Proof] = {self.most_bytes: (1, 0, [])}
+        """Of the last result of :meth:`added_cost`: by the most bytes of each range, ascending, what proves ``R`` of them."""
 
-    def added_cost(self, op: int) -> int | None:
-        """Added cost that no plan is below, by this operator's first run; None where nothing fits."""
+    def added_cost(self, op: int, limit: int) -> int | None:
+        """Cost that a plan within the limit adds, at least, by this operator's first run; None where nothing fits."""
         cost = self.structure.cost
-        before = sum(cost[other] for other in range(len(cost)) if self.moments.before[op] >> other & 1)
-        behind = sum(cost[other] for other in range(len(cost)) if self.moments.after[op] >> other & 1)
+        before = sum(cost[other] for other in bits(self.moments.before[op]))
+        behind = sum(cost[other] for other in bits(self.moments.after[op]))
         again: dict[int, int | None] = {}
+        proofs: dict[int, Proof] = {}
 
-        def least(low: int, high: int) -> int | None:
-            """Over all from ``low`` to ``high`` bytes that are fetched."""
+        def least(low: int, high: int) -> float:
+            """Over all from ``low`` to ``high`` bytes that are fetched; infinite where nothing fits."""
             if high not in again:
-                again[high] = self.moments.added_cost(op, self.limit + high)
+                again[high] = self.moments.added_cost(op, limit + high)
+                proofs[high] = self.moments.proof
             runs = again[high]
             if runs is None:
-                return None
+                return float("inf")
             copies = ceil(low / self.bandwidth)
-            longest = max(copies + max(copies, before), copies + behind + runs) + cost[op]
-            return max(runs, longest - self.once)
+            return max(runs, max(copies, before) + cost[op] + max(copies, behind + runs) - self.once)
 
-        first = least(0, self.most_bytes)
-        if first is None:
-            return None
         # The range with the least bound is halved, again and again.
-        ranges = [(first, 0, self.most_bytes)]
+        ranges = [(least(0, self.most_bytes), 0, self.most_bytes)]
         for _ in range(RANGES):
-            bound, low, high = heapq.heappop(ranges)
-            if high - low < 2:
-                return bound
+            _, low, high = ranges[0]
+            if again[self.most_bytes] is None or high - low < 2 or self.should_stop():
+                break
+            heapq.heappop(ranges)
             middle = (low + high) // 2
             for begin, end in ((low, middle), (middle, high)):
-                half = least(begin, end)
-                if half is not None:
-                    heapq.heappush(ranges, (half, begin, end))
-        return ranges[0][0]
+                heapq.heappush(ranges, (least(begin, end), begin, end))
+        bound = ranges[0][0]
+        # As few ranges as show it.
+        self.proofs, begin = {}, 0
+        while begin <= self.most_bytes:
+            end = max(high for high in proofs if high >= begin and least(begin, high) >= bound)
+            self.proofs[end], begin = proofs[end], end + 1
+        return None if again[self.most_bytes] is None else int(bound)
+
+
+def least_loads(structure: Structure) -> list[int]:
+    """[operators] bytes that are live while each runs, at least: what it reads and writes, beside inputs that stay."""
+    stays = {value for value, writer in enumerate(structure.writer) if writer < 0 and not structure.problem.free_inputs}
+    return Moments(structure).least_loads(stays)
 
 
 def least_peak(structure: Structure) -> int:
     """Bytes that no peak is below: of an operator, beside inputs that stay; and of all that is there at the end."""
-    moments = Moments(structure)
-    given = {value for value, writer in enumerate(structure.writer) if writer < 0 and not structure.problem.free_inputs}
     ends = {structure.root[value] for value, kept in enumerate(structure.kept) if kept}
-    least = sum(structure.size[value] for value in ends)
-    for op in range(structure.ops):
-        others = given - {*moments.read[op]}
-        least = max(least, moments.own_bytes(op) + sum(structure.size[value] for value in others))
-    return least
+    return max([sum(structure.size[value] for value in ends), *least_loads(structure)])
 
 
 def added_cost(
@@ -95,4 +100,5 @@ def added_cost(
     """Cost that no plan within the limits adds less than, as far as there was time; as ``bounds.added_cost`` has it."""
     if least_peak(structure) > limit:
         return None
-    return largest(fullest_first(structure)[:most], HostMoments(structure, limit).added_cost, should_stop, on_bound)
+    moments = HostMoments(structure, should_stop)
+    return largest(fullest_first(structure)[:most], lambda op: moments.added_cost(op, limit), should_stop, on_bound)

@@ -59,7 +59,7 @@ def frontier(
     Returns
     -------
     list of Point
-        A larger limit never costs more, and a smaller one never has a lower bound.
+        A larger limit, of either kind, never costs more, and a smaller one never has a lower bound.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def frontier(
         low, high = least_peak(structure), structure.ordering.peak(structure.order)
         limits = [low + (high - low) * number // max(1, limits - 1) for number in range(limits)]
     if not host_limits:
-        return _points(problem, sorted({*limits}), {}, on_point, options)
+        return _with_bounds(_points(problem, sorted({*limits}), {}, on_point, options))
     if problem.host is msgspec.UNSET:
         raise UsageError("found limits of bytes on the host, expected a problem with a host: its bandwidth is not known")
     points: list[Point] = []
@@ -82,7 +82,7 @@ def frontier(
         points += _points(msgspec.structs.replace(problem, host=host), sorted({*limits}), plans, on_point, options)
         if options.get("cancel") is not None and options["cancel"].is_set():
             break
-    return points
+    return _with_bounds(points)
 
 
 def _points(
@@ -110,10 +110,15 @@ def _points(
         on_point(points[-1])
         if options.get("cancel") is not None and options["cancel"].is_set():
             break
-    best = 0
-    for at in range(len(points) - 1, -1, -1):
-        bound = points[at].bound
-        if bound is not None:
-            best = max(best, bound)
-            points[at] = points[at]._replace(bound=best)
     return points
+
+
+def _with_bounds(points: list[Point]) -> list[Point]:
+    """Points with the best that is proven of them, or of larger limits: a bound, or that there is no plan."""
+    better: list[Point] = []
+    for point in points:
+        above = [other for other in points if other.limit >= point.limit and (other.host_limit or 0) >= (point.host_limit or 0)]
+        none = any(other.is_infeasible for other in above)
+        bounds = [other.bound for other in above if other.bound is not None and not none]
+        better.append(point._replace(bound=max(bounds, default=None), is_infeasible=none))
+    return better

@@ -1,10 +1,10 @@
 """The search for plans with a host: which values are kept, recomputed or sent there, as a function of (problem, context).
 
 Some values may go to the host: those go where they are evicted; others are recomputed. A fetch has a price, the time that the
-channel takes times a factor. Which values: all; those whose writers cost most for that time; some, evenly; those that the plan
-without a host computes again at the highest cost, as many as the channel has time for. All of these, prices, and limits of
-drafts a little below that of the problem, which leave room for copies on their way, are tried in turn. Then the best choices
-are changed by chance, towards what their plans compute again.
+channel takes times a factor. Which values: all; those whose writers cost most for that time; those that the plan without a
+host computes again at the highest cost, as many as the channel has time for. All of these, prices, and limits of drafts a
+little below that of the problem, which leave room for copies on their way, are tried in turn. Then the best choices are changed
+by chance, towards what their plans compute again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from stowplan.portfolio.rematerialization.insertion import Insertion
 #: Prices of a unit of the channel's time, and parts of the limit.
 PRICES, LIMITS = (0.0, 1.0, 0.25), (1.0, 0.9, 0.8)
 
-#: Parts of the values: the dearest to compute, some evenly; and parts of the channel's time for what is computed again.
-DEAREST, EVENLY, BUDGETS = (0.5, 0.25, 0.1, 0.05), (0.75, 0.5, 0.25), (0.1, 0.25, 0.5)
+#: Parts of the values, the dearest to compute; and parts of the channel's time for what is computed again.
+DEAREST, BUDGETS = (0.5, 0.25, 0.1, 0.05), (0.1, 0.25, 0.5)
+
+#: How drafts choose what to evict; the first for those that are not changed by chance.
+POLICIES = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=0.5))
 
 #: Drafts of deterministic runs for each second of the limit, times operators.
 DRAFTS = 2_000
@@ -78,7 +81,6 @@ class _Search:
         movable, count = self.movable, len(self.movable)
         dearest = sorted(movable, key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
         choices = [movable, *(sorted(dearest[: max(1, int(part * count))]) for part in DEAREST)]
-        choices += [[value for at, value in enumerate(movable) if int((at + 1) * part) > int(at * part)] for part in EVENLY]
         self.draft([], 0.0, 1.0)
         again = [] if self.best is None else self.again(self.best)
         again.sort(key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
@@ -95,14 +97,13 @@ class _Search:
 
     def draft(self, moved: Sequence[int], price: float, part: float, rounds: int = 0) -> tuple[Plan, Sequence[int]] | None:
         """A plan that may send some values, told where it is better, and those of them that it may send within the host."""
-        policies = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=0.5))
         for _ in range(TRIES):
             if self.is_done():
                 return None
             self.left = None if self.left is None else self.left - 1
             prices = [round(price * self.copy_cost[value]) for value in moved]
             graph, aim = with_fetches(self.structure, moved, prices), int(part * self.limit)
-            policy = policies[int(self.chance.integers(len(policies)))] if rounds else policies[0]
+            policy = POLICIES[int(self.chance.integers(len(POLICIES)))] if rounds else POLICIES[0]
             sequence = simulate(graph, graph.order, aim, policy, self.context.closed)
             insertion = Insertion(graph)
             if sequence is None or len(sequence) > insertion.room:

@@ -139,6 +139,26 @@ def test_a_limit_that_recomputing_does_not_reach() -> None:
     assert 0 < peaks.host <= report.host_bytes
 
 
+def test_larger_batches_are_planned_anew_or_refused() -> None:
+    """A plan with copies is for sizes up to those that it was made for."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, given = chain()
+    limit = int(0.65 * measure_peaks(lambda: model(given).backward(), model, given).device)
+    made: Any = backend(limit, outside=0, time_limit=4.0, costs="h100", **HOST)
+    compiled = torch.compile(model, backend=made, dynamic=True)
+    for rows, plans in ((2048, 1), (1024, 1), (2304, 2)):
+        batch = torch.randn(rows, 64)
+        expected = gradients(model, lambda batch=batch: model(batch))
+        assert_same(gradients(model, lambda batch=batch: compiled(batch)), expected)
+        peaks = measure_peaks(lambda batch=batch: compiled(batch).backward(), model, batch)
+        assert len(made.reports) == plans
+        assert peaks.device <= limit
+        assert 0 < peaks.host <= 64 << 20
+    with pytest.raises(Exception, match="the least peak found is"):
+        compiled(torch.randn(1 << 16, 64))
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

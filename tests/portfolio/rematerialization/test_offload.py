@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 import stowplan
 from stowplan.models.rematerialization.plan import Plan
-from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.problem import Host, Problem
+from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
+from stowplan.portfolio.rematerialization import frontier
 from stowplan.portfolio.rematerialization.offload import offload
 from tests.cli.conftest import Cli, cli
 from tests.models.rematerialization import cases
@@ -102,6 +105,31 @@ def test_the_frontier_of_three_axes(cli: Cli, tmp_path: Path) -> None:
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     assert "expected a problem with a host" in refused.err
     assert "--host-limits: found 'x', expected sizes" in cli("frontier", source, "--host-limits", "x").err
+
+
+def test_plans_and_bounds_hold_for_all_that_they_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One plan is known at all larger limits, one bound at all smaller ones; where nothing fits, nothing fits in less."""
+    problem = chain(8, 24, 1)
+    asked: list[tuple[int, int]] = []
+
+    def solved(problem: Problem, plans: dict[str, Plan], **options: object) -> SimpleNamespace:
+        assert isinstance(problem.host, Host)
+        limits = (problem.limit or 0, problem.host.limit)
+        asked.append(limits)
+        assert {plan.problem for plan in plans.values()} <= {problem.digest}
+        status = "infeasible" if limits == (12, 8) else "time_limit"
+        order = build(problem).order
+        own = [build(problem).made(order)] if limits == (40, 0) else []
+        plan = min([*plans.values(), *own], key=lambda plan: plan.objective, default=None)
+        bound = 7 if limits == (44, 8) else 0
+        return SimpleNamespace(status=status, plan=plan, bound=bound)
+
+    monkeypatch.setattr(frontier, "solve", solved)
+    points = frontier.frontier(problem, [44, 8, 12, 40], host_limits=[8, 0])
+    assert asked == [(limit, host) for host in (0, 8) for limit in (8, 12, 40, 44)]
+    assert [point.plan is not None for point in points] == [False, False, True, True] * 2
+    assert [point.bound for point in points] == [None, None, 7, 7] * 2
+    assert [point.is_infeasible for point in points] == [True, True, False, False] * 2
 
 
 def test_what_never_fits_is_proven() -> None:
