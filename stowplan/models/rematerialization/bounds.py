@@ -121,8 +121,8 @@ class Moments:
     def _arcs(self) -> tuple[Ints, Ints]:
         """[arcs] tails and heads; numbers of storages are behind those of operators.
 
-        From the source to each operator, from each to the sink, from each to what it reads; from each storage to its writer, and
-        from the source to what stays.
+        From the source to each operator, from each to the sink, from each to what it reads; from each storage to its writer,
+        and from the source to what stays.
         """
         structure, n = self.structure, self.structure.ops
         source, sink = n + len(structure.size), n + len(structure.size) + 1

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
+from stowplan.models.rematerialization.bounds import Moments
 from stowplan.models.rematerialization.structure import Structure
 
 #: Of so many of the fullest moments one is tried.
 APART = 8
+
+#: First runs after a moment above the limit that are looked at for one that can join a chain.
+NEAR = 60
 
 
 def first_moments(structure: Structure, most: int) -> list[int]:
@@ -26,6 +32,27 @@ def first_moments(structure: Structure, most: int) -> list[int]:
         at = before[at]
     # The fullest are next to each other, and say much the same.
     return sorted(path, key=lambda op: -profile[op])[: most * APART : APART]
+
+
+def more_moments(
+    moments: Moments, chain: Sequence[int], sequence: Sequence[int], live: Sequence[int], limit: int, most: int
+) -> list[int]:
+    """The chain with first runs at or after the fullest moments of a sequence above the limit, up to ``most`` more of them."""
+    first: dict[int, int] = {}
+    for at, op in enumerate(sequence):
+        first.setdefault(op, at)
+    firsts = sorted(first.values())
+    following = np.searchsorted(firsts, np.arange(len(sequence)))
+    more = [*chain]
+    for at in sorted((at for at, size in enumerate(live) if size > limit), key=lambda at: -live[at]):
+        for place in firsts[following[at] : following[at] + NEAR]:
+            op = sequence[place]
+            if op not in more and all((moments.before[op] >> other | moments.before[other] >> op) & 1 for other in more):
+                more.append(op)
+                break
+        if len(more) >= len(chain) + most:
+            break
+    return sorted(more, key=first.__getitem__)
 
 
 def in_stages(structure: Structure, chain: Sequence[int], stages: Sequence[Collection[int]]) -> list[int]:

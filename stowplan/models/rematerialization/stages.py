@@ -25,9 +25,6 @@ from stowplan.models.rematerialization.structure import Structure
 #: Terms of a program at most: beyond that HiGHS takes minutes for its linear relaxation.
 MOST_TERMS = 1_500_000
 
-#: First runs after a moment above the limit that are looked at for one that can join the chain.
-NEAR = 60
-
 
 @dataclass(frozen=True)
 class Draft:
@@ -206,24 +203,3 @@ class Stages:
         stages = [{op for op, column in enumerate(row) if column >= 0 and solved.values[column] > 0.5} for row in self.runs]
         cost = sum(structure.cost[op] for ops in stages for op in ops) - once
         return Draft(bound, cost, in_stages(structure, self.chain, stages))
-
-
-def more_moments(
-    moments: Moments, chain: Sequence[int], sequence: Sequence[int], live: Sequence[int], limit: int, most: int
-) -> list[int]:
-    """The chain with first runs at or after the fullest moments of a sequence above the limit, up to ``most`` more of them."""
-    first: dict[int, int] = {}
-    for at, op in enumerate(sequence):
-        first.setdefault(op, at)
-    firsts = sorted(first.values())
-    following = np.searchsorted(firsts, np.arange(len(sequence)))
-    more = [*chain]
-    for at in sorted((at for at, size in enumerate(live) if size > limit), key=lambda at: -live[at]):
-        for place in firsts[following[at] : following[at] + NEAR]:
-            op = sequence[place]
-            if op not in more and all((moments.before[op] >> other | moments.before[other] >> op) & 1 for other in more):
-                more.append(op)
-                break
-        if len(more) >= len(chain) + most:
-            break
-    return sorted(more, key=first.__getitem__)
