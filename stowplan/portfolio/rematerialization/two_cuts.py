@@ -63,7 +63,7 @@ class TwoCuts:
         """
         assert self.moments.around is not None
         low, high = self.moments.around
-        parts = self._parts(low.again ^ high.again)
+        parts = self.parts(low.again ^ high.again)
         most, best, begin, end = len(parts), self.sequence(high.again), 0, len(parts)
         while end - begin > 1 and not should_stop():
             count = (begin + end) // 2
@@ -76,7 +76,7 @@ class TwoCuts:
                 begin = count
         return best
 
-    def _parts(self, ops: Collection[int]) -> list[list[int]]:
+    def parts(self, ops: Collection[int]) -> list[list[int]]:
         """Operators by what they read of one another, in the order given."""
         structure = self.structure
         part: dict[int, list[int]] = {}
