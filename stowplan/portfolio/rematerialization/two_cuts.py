@@ -25,7 +25,7 @@ from stowplan.portfolio.rematerialization.insertion import Insertion
 LARGE = 1000
 
 #: Runs that are added to a draft of a large graph at most, times operators.
-MOST_ADDED = 1_000_000
+MOST_ADDED = 300_000
 
 
 class TwoCuts:
@@ -126,7 +126,7 @@ def drafts(
         for is_even in (True, False):
             sequence = cuts.draft(limit, is_even, should_stop)
             live = cuts.live(sequence)
-            if live is not None:
+            if live is not None and sequence not in sequences:
                 sequences.append(sequence)
                 chain = more_moments(moments, [moment], sequence, live.tolist(), limit, 1)
         chain = [op for op in chain if op != moment]
