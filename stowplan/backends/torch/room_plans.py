@@ -22,8 +22,9 @@ from stowplan.backends.torch.rooms import Rooms, Taken, taken, tangent_bytes, we
 from stowplan.kernel.solve import solve
 from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.moments import more_moments, orders
 from stowplan.models.rematerialization.plan import Plan
-from stowplan.models.rematerialization.stages import Stages, more_moments, orders
+from stowplan.models.rematerialization.stages import Stages
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import live_bytes, verify
 from stowplan.portfolio.rematerialization import peaks

@@ -19,9 +19,15 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.models.operator_order.bounds import ancestors, descendants
 from stowplan.models.rematerialization.structure import Structure
+
+Ints = NDArray[np.int32 | np.int64]
+
+#: Amounts on arcs, and by how many bits they are to be moved to the left.
+Flow = tuple[NDArray[np.int64], int]
 
 #: Capacities add up to less than this, and this is more than any cut.
 _ENDLESS = 1 << 46
@@ -56,9 +62,9 @@ class Moments:
         self.read = [sorted({roots[value] for value in values}) for values in structure.needs]
         """[operators] storages that it reads."""
         self.storages = [value for value, parent in enumerate(structure.parent) if parent < 0]
-        self.proof: Proof = (1, 0, [])
-        """Of the last result of :meth:`added_cost`."""
-        self._flow: list[tuple[int, int, int]] = []
+        self._flow: Flow | None = None
+        """Of the last cut."""
+        self._proof: tuple[int, int, Flow | None] = (1, 0, None)
         self.around: tuple[Cut, Cut] | None = None
         """Of the last result of :meth:`added_cost` that is above 0: the dearest cut above the limit, the cheapest within it."""
 
@@ -78,9 +84,9 @@ class Moments:
         made.before, made.after = [*self.before], [*self.after]
         for first, second in pairwise(chain):
             past, future = made.before[first] | 1 << first, made.after[second] | 1 << second
-            for op in _bits(future):
+            for op in bits(future):
                 made.before[op] |= past
-            for op in _bits(past):
+            for op in bits(past):
                 made.after[op] |= future
         return made
 
@@ -106,11 +112,11 @@ class Moments:
         """Cost that a plan within the limit adds, at least, by this operator's first run; None where nothing fits."""
         room, self.around = limit - self.own_bytes(op), None
         fewest = self._cut(op, 0, 1)
-        self.proof = 0, 1, self._flow
+        self._proof = 0, 1, self._flow
         if fewest.bytes > room:
             return None
         dearest = self._cut(op, 1, 0)
-        self.proof = 1, 0, []
+        self._proof = 1, 0, None
         if dearest.bytes <= room:
             return 0
         best = 0
@@ -122,7 +128,7 @@ class Moments:
             cut = self._cut(op, scale, price)
             proven = -(-(cut.value - price * room) // scale)
             if proven > best:
-                best, self.proof = proven, (scale, price, self._flow)
+                best, self._proof = proven, (scale, price, self._flow)
             if scale * cut.cost + price * cut.bytes >= scale * low.cost + price * low.bytes:
                 break
             if cut.bytes > room:
@@ -132,56 +138,91 @@ class Moments:
         self.around = low, high
         return best
 
+    @cached_property
+    def _arcs(self) -> tuple[Ints, Ints]:
+        """[arcs] tails and heads; numbers of storages are behind those of operators.
+
+        From the source to each operator, from each to the sink, from each to what it reads; from each storage to its writer,
+        and from the source to what stays.
+        """
+        structure, n = self.structure, self.structure.ops
+        source, sink = n + len(structure.size), n + len(structure.size) + 1
+        ops = range(n)
+        arcs = [(source, op) for op in ops] + [(op, sink) for op in ops]
+        arcs += [(op, n + storage) for op in ops for storage in self.read[op]]
+        for storage in self.storages:
+            writer = structure.writer[storage]
+            arcs.append((n + storage, sink if writer < 0 else writer))
+        arcs += [(source, n + structure.root[value]) for value, kept in enumerate(structure.kept) if kept]
+        tail, head = np.array(arcs, np.int32).reshape(-1, 2).T
+        return np.ascontiguousarray(tail), np.ascontiguousarray(head)
+
+    @cached_property
+    def _weights(self) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
+        """[operators], [storages] costs and bytes as whole numbers of any length."""
+        structure = self.structure
+        return np.array(structure.cost, object), np.array([structure.size[storage] for storage in self.storages], object)
+
+    def _mask(self, bits: int) -> NDArray[np.bool_]:
+        """[operators] from bits."""
+        n = self.structure.ops
+        raw = np.frombuffer(bits.to_bytes((n + 7) // 8, "little"), np.uint8)
+        return np.unpackbits(raw, count=n, bitorder="little").astype(bool)
+
     def _cut(self, op: int, cost_weight: int, byte_weight: int) -> Cut:
         """Operators that run after the first run of ``op`` for the least weighted sum of costs and bytes."""
         from ortools.graph.python import max_flow
 
         structure, n = self.structure, self.structure.ops
-        source, sink = n + len(structure.size), n + len(structure.size) + 1
-        total = cost_weight * sum(structure.cost) + byte_weight * sum(structure.size)
+        tail, head = self._arcs
+        costs, sizes = self._weights
+        total = cost_weight * int(costs.sum()) + byte_weight * int(sizes.sum())
         shift = max(0, total.bit_length() - _ENDLESS.bit_length() + 1)
-        arcs: list[tuple[int, int, int]] = []
-        held = self.held(op) | set(structure.writes[op])
-        for other in range(n):
-            if self.after[op] >> other & 1:
-                arcs.append((source, other, _ENDLESS))
-            elif self.before[op] >> other & 1:
-                price = _ENDLESS if structure.once[other] else cost_weight * structure.cost[other] >> shift
-                arcs.append((other, sink, price))
-            arcs += ((other, n + storage, _ENDLESS) for storage in self.read[other])
-        for storage in self.storages:
-            writer = structure.writer[storage]
-            if storage not in held:
-                arcs.append((n + storage, sink if writer < 0 else writer, byte_weight * structure.size[storage] >> shift))
-        for value, kept in enumerate(structure.kept):
-            if kept:
-                arcs.append((source, n + structure.root[value], _ENDLESS))
+        before = self._mask(self.before[op])
+        held = np.isin(self.storages, [*self.held(op), *structure.writes[op]])
+        prices = np.where(structure.once, _ENDLESS, costs * cost_weight >> shift)
+        capacity = np.full(len(tail), _ENDLESS, np.int64)
+        capacity[:n] *= self._mask(self.after[op])
+        capacity[n : 2 * n] = prices * before
+        first = len(tail) - sum(structure.kept) - len(held)
+        capacity[first : first + len(held)] = np.where(held, 0, sizes * byte_weight >> shift)
         flow = max_flow.SimpleMaxFlow()
-        table = np.array(arcs, np.int64).reshape(-1, 3)
-        flow.add_arcs_with_capacity(
-            table[:, 0].astype(np.int32), table[:, 1].astype(np.int32), np.ascontiguousarray(table[:, 2])
-        )
+        flow.add_arcs_with_capacity(tail, head, capacity)
+        source, sink = n + len(structure.size), n + len(structure.size) + 1
         if flow.solve(source, sink) != flow.OPTIMAL:
             return Cut(0, 0, 0)
-        self._flow = self._flow_of([int(amount) << shift for amount in flow.flows(np.arange(len(arcs)))], arcs)
-        inside = set(flow.get_source_side_min_cut())
-        again = frozenset(operator for operator in bits(self.before[op]) if operator in inside)
-        saved = sum(
-            structure.size[storage]
-            for storage in self.storages
-            if n + storage in inside and storage not in held and structure.writer[storage] not in inside
+        self._flow = flow.flows(np.arange(len(tail))), shift
+        inside = np.zeros(sink + 1, bool)
+        inside[flow.get_source_side_min_cut()] = True
+        again = np.flatnonzero(before & inside[:n]).tolist()
+        # What has no writer has the sink's side in its place.
+        saved = inside[tail[first : first + len(held)]] & ~held & ~inside[head[first : first + len(held)]]
+        return Cut(
+            int(flow.optimal_flow()) << shift,
+            sum(structure.cost[operator] for operator in again),
+            int(sizes[saved].sum()),
+            frozenset(again),
         )
-        return Cut(int(flow.optimal_flow()) << shift, sum(structure.cost[operator] for operator in again), saved, again)
 
-    def _flow_of(self, amounts: list[int], arcs: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-        """(tensor, operator that reads it or -1 for the end, amount) of a flow."""
+    @property
+    def proof(self) -> Proof:
+        """What proves the last result of :meth:`added_cost`: weights of costs and of bytes, and a flow.
+
+        The flow is (tensor, operator that reads it or -1 for the end, amount).
+        """
+        scale, price, flow = self._proof
+        if flow is None:
+            return scale, price, []
+        amounts, shift = flow
         n, tensor = self.structure.ops, self.structure.tensor
-        storages = range(n, n + len(tensor))
-        return [
-            (tensor[head - n], tail if tail < n else -1, amount)
-            for (tail, head, _), amount in zip(arcs, amounts, strict=True)
-            if amount and head in storages
+        tail, head = self._arcs
+        is_read = (head >= n) & (head < n + len(tensor)) & (amounts > 0)
+        columns = (tail[is_read].tolist(), head[is_read].tolist(), amounts[is_read].tolist())
+        held = [
+            (tensor[storage - n], reader if reader < n else -1, amount << shift)
+            for reader, storage, amount in zip(*columns, strict=True)
         ]
+        return scale, price, held
 
 
 def bits(number: int) -> Iterable[int]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
 
+from stowplan.models.rematerialization.bounds import Moments
 from stowplan.models.rematerialization.structure import Structure
 
 #: Of so many of the fullest moments one is tried.
 APART = 8
+
+#: First runs after a moment above the limit that are looked at for one that can join a chain.
+NEAR = 60
 
 
 def first_moments(structure: Structure, most: int) -> list[int]:
@@ -26,6 +31,50 @@ def first_moments(structure: Structure, most: int) -> list[int]:
         at = before[at]
     # The fullest are next to each other, and say much the same.
     return sorted(path, key=lambda op: -profile[op])[: most * APART : APART]
+
+
+def more_moments(
+    moments: Moments, chain: Sequence[int], sequence: Sequence[int], live: Sequence[int], limit: int, most: int
+) -> list[int]:
+    """The chain with first runs at or after the fullest moments of a sequence above the limit, up to ``most`` more of them."""
+    more = [*chain]
+    for near in _near(sequence, live, limit):
+        for op in near:
+            if op not in more and all((moments.before[op] >> other | moments.before[other] >> op) & 1 for other in more):
+                more.append(op)
+                break
+        if len(more) >= len(chain) + most:
+            break
+    return sorted(more, key=sequence.index)
+
+
+def orders(
+    moments: Moments, chain: Sequence[int], sequence: Sequence[int], live: Sequence[int], limit: int
+) -> list[tuple[list[int], Moments]]:
+    """The chain with one more first run, at each place at which that may be: every plan has the order of one of them.
+
+    It is of the first run at or after the fullest moments of a sequence above the limit whose place is not given; none where
+    there is none. Moments are those of plans in which operators first run in the order of the chain.
+    """
+    for near in _near(sequence, live, limit):
+        for op in near:
+            first = sum(moments.before[op] >> other & 1 for other in chain)
+            last = sum(op != other and not moments.after[op] >> other & 1 for other in chain)
+            if op not in chain and first < last:
+                chains = [[*chain[:place], op, *chain[place:]] for place in range(first, last + 1)]
+                return [(longer, moments.ordered(longer)) for longer in chains]
+    return []
+
+
+def _near(sequence: Sequence[int], live: Sequence[int], limit: int) -> Iterator[list[int]]:
+    """Operators that first run at or soon after each moment of a sequence above the limit, the fullest moment first."""
+    first: dict[int, int] = {}
+    for at, op in enumerate(sequence):
+        first.setdefault(op, at)
+    ops, places = [*first], [*first.values()]
+    for at in sorted((at for at, size in enumerate(live) if size > limit), key=lambda at: -live[at]):
+        begin = bisect_left(places, at)
+        yield ops[begin : begin + NEAR]
 
 
 def in_stages(structure: Structure, chain: Sequence[int], stages: Sequence[Collection[int]]) -> list[int]:

@@ -12,8 +12,7 @@ al. 2020). Here few moments say most, and a draft of a plan shows which one is m
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,9 +24,6 @@ from stowplan.models.rematerialization.structure import Structure
 
 #: Terms of a program at most: beyond that HiGHS takes minutes for its linear relaxation.
 MOST_TERMS = 1_500_000
-
-#: First runs after a moment above the limit that are looked at for one that can join the chain.
-NEAR = 60
 
 
 @dataclass(frozen=True)
@@ -226,47 +222,3 @@ class Stages:
         stages = [{op for op, column in enumerate(row) if column >= 0 and solved.values[column] > 0.5} for row in self.runs]
         cost = sum(structure.cost[op] for ops in stages for op in ops) - once
         return Draft(bound, cost, in_stages(structure, self.chain, stages))
-
-
-def more_moments(
-    moments: Moments, chain: Sequence[int], sequence: Sequence[int], live: Sequence[int], limit: int, most: int
-) -> list[int]:
-    """The chain with first runs at or after the fullest moments of a sequence above the limit, up to ``most`` more of them."""
-    more = [*chain]
-    for near in _near(sequence, live, limit):
-        for op in near:
-            if op not in more and all((moments.before[op] >> other | moments.before[other] >> op) & 1 for other in more):
-                more.append(op)
-                break
-        if len(more) >= len(chain) + most:
-            break
-    return sorted(more, key=sequence.index)
-
-
-def orders(
-    moments: Moments, chain: Sequence[int], sequence: Sequence[int], live: Sequence[int], limit: int
-) -> list[tuple[list[int], Moments]]:
-    """The chain with one more first run, at each place at which that may be: every plan has the order of one of them.
-
-    It is of the first run at or after the fullest moments of a sequence above the limit whose place is not given; none where
-    there is none. Moments are those of plans in which operators first run in the order of the chain.
-    """
-    for near in _near(sequence, live, limit):
-        for op in near:
-            first = sum(moments.before[op] >> other & 1 for other in chain)
-            last = sum(op != other and not moments.after[op] >> other & 1 for other in chain)
-            if op not in chain and first < last:
-                chains = [[*chain[:place], op, *chain[place:]] for place in range(first, last + 1)]
-                return [(longer, moments.ordered(longer)) for longer in chains]
-    return []
-
-
-def _near(sequence: Sequence[int], live: Sequence[int], limit: int) -> Iterator[list[int]]:
-    """Operators that first run at or soon after each moment of a sequence above the limit, the fullest moment first."""
-    first: dict[int, int] = {}
-    for at, op in enumerate(sequence):
-        first.setdefault(op, at)
-    ops, places = [*first], [*first.values()]
-    for at in sorted((at for at, size in enumerate(live) if size > limit), key=lambda at: -live[at]):
-        begin = bisect_left(places, at)
-        yield ops[begin : begin + NEAR]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
 
 from stowplan.kernel.context import Context
 from stowplan.models.rematerialization.bounds import Moments, load_bound
-from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
@@ -22,7 +22,7 @@ from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_polic
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.layers import fewer
 from stowplan.portfolio.rematerialization.peaks import POLICIES, lowered
-from stowplan.portfolio.rematerialization.two_cuts import LARGE, TwoCuts
+from stowplan.portfolio.rematerialization.two_cuts import LARGE, MOST_ADDED, drafts
 
 #: Work of deterministic runs for each second of the limit: runs times steps of local search, operators times simulations.
 STEPS = 3_000_000
@@ -153,21 +153,20 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _draft(run: _Search) -> bool:
-    """Tell a plan from two cuts at the fullest moment, and the bound that they give; whether nothing is left to be found."""
-    if load_bound(run.structure) > run.limit:
-        run.context.proven_infeasible("cuts", proofs.TOO_MUCH)
+    """Tell plans from two cuts, and the bounds that they give; whether nothing is left to be found."""
+    context, limit = run.context, run.limit
+    sequences = None
+    if load_bound(run.structure) <= limit:
+        told = partial(context.bound, source="cuts")
+        sequences = drafts(run.insertion, Moments(run.structure), limit, told, context.closed)
+    if sequences is None:
+        context.proven_infeasible("cuts", proofs.TOO_MUCH)
         return True
-    moments, closed = Moments(run.structure), run.context.closed
-    (moment,) = first_moments(run.structure, 1)
-    bound = moments.added_cost(moment, run.limit)
-    if bound is None:
-        run.context.proven_infeasible("cuts", proofs.TOO_MUCH)
-        return True
-    if bound:
-        run.context.bound(bound, "cuts")
-        sequence = TwoCuts(run.insertion, moments, moment).draft(run.limit, closed)
+    for sequence in sequences:
         run.offer(sequence, "two cuts")
-        run.offer(None if sequence is None else run.insertion.repaired(sequence, run.limit, closed), "two cuts")
+        run.offer(run.insertion.repaired(sequence, limit, context.closed, MOST_ADDED // run.structure.ops), "two cuts")
+        if run.best is not None:
+            break
     return run.is_done()
 
 

@@ -204,18 +204,26 @@ class Insertion:
         self.work, self.desk = scratch(self.graph, self.room), desk(self.graph, self.room)
 
     def repaired(
-        self, sequence: Sequence[int], limit: int, should_stop: Callable[[], bool] = lambda: False
+        self,
+        sequence: Sequence[int],
+        limit: int,
+        should_stop: Callable[[], bool] = lambda: False,
+        most_added: int | None = None,
     ) -> list[int] | None:
-        """A sequence with what makes it fit, and without what it does not need; None where it does not get to fit in time."""
+        """A sequence with what makes it fit, and without what it does not need; None where it does not get to fit in time.
+
+        No more runs are added once there are ``most_added``.
+        """
         runs = np.zeros(self.room, np.int64)
         count = len(sequence)
         if count > self.room:
             return None
         runs[:count] = sequence
         arrays, chance = (self.graph, self.tables, self.work, self.desk), np.ones(1, np.int64)
-        is_done = False
-        while not is_done and not should_stop():
+        is_done, slices = False, 0
+        while not is_done and not should_stop() and (most_added is None or slices * SLICE <= most_added):
             count, is_done = recreate(*arrays, runs, count, limit, chance, SLICE)
+            slices += 1
         return runs[:count].tolist() if is_done and count else None
 
     def recreated(self, sequence: Sequence[int], limit: int, seed: int, noise: int, warmth: float, rounds: int) -> list[int]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from stowplan.kernel.context import Context
 from stowplan.models.rematerialization.bounds import Moments
-from stowplan.models.rematerialization.moments import first_moments
+from stowplan.models.rematerialization.moments import first_moments, more_moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
-from stowplan.models.rematerialization.stages import Stages, more_moments
+from stowplan.models.rematerialization.stages import Stages
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import live_bytes
 from stowplan.portfolio.rematerialization.insertion import Insertion
-from stowplan.portfolio.rematerialization.two_cuts import LARGE
+from stowplan.portfolio.rematerialization.two_cuts import LARGE, MOST_ADDED
 
 #: Parts of the time for one program: as a rule, for the bound of the last chain, and for a draft by lot.
 SHARE, LAST_SHARE, DRAW_SHARE = 0.2, 0.5, 0.1
@@ -28,10 +28,6 @@ FIRST = 3
 #: Limits below that of the problem that are tried for one chain.
 AIMS = 6
 
-#: Of large graphs a program takes seconds: cuts say which moment is the first, longer chains come before lower limits, and
-#: drafts whose peak is above the limit by more than this part of it are not repaired.
-REPAIRED = 0.03
-
 #: A draft may be above its bound by this part of the added cost: for bounds, and for plans.
 BOUND_GAP, DRAFT_GAP = 0.01, 0.03
 
@@ -43,6 +39,7 @@ class _Staged:
         self.is_large = self.structure.ops >= LARGE
         self.moments = Moments(self.structure)
         self.insertion = Insertion(self.structure)
+        self.most_added = MOST_ADDED // self.structure.ops if self.is_large else None
         self.chain: list[int] = []
         self.best: Plan | None = None
         self.bound = 0
@@ -82,9 +79,7 @@ class _Staged:
         if not outcome.sequence or (aim < self.limit and self.best is not None and (outcome.cost or 0) >= self.best.objective):
             return None
         live = live_bytes(self.problem, self.structure.made(outcome.sequence))
-        if self.is_large and max(live) > (1 + REPAIRED) * self.limit:
-            return outcome.sequence, list(live)
-        repaired = self.insertion.repaired(outcome.sequence, self.limit, context.closed)
+        repaired = self.insertion.repaired(outcome.sequence, self.limit, context.closed, self.most_added)
         plan = None if repaired is None else self.structure.made(repaired)
         if plan is not None and plan.peak <= self.limit and (self.best is None or plan.objective < self.best.objective):
             self.best = plan

@@ -2,9 +2,11 @@
 
 The best price of a byte at a moment (:mod:`stowplan.models.rematerialization.bounds`) lies between two cuts: one above the
 limit, one within it that costs more. Each says what runs again afterwards, and every such set makes a plan: what these
-operators read is kept. Layers that repeat change all at one price, which puts the cuts far apart. In between is a plan whose
-operators up to some place of the order are those of the dearer cut, and behind it those of the cheaper. The first layers, whose
-backward passes come last, then run most again, when those behind them are gone. The place is found by bisection.
+operators read is kept. Layers that repeat change all at one price, which puts the cuts far apart. What tells them apart falls
+into parts that do not read one another, such as one a layer. In between are plans that have some of these by the dearer cut and
+the others by the cheaper: as few as make what is live fit, up to the moment. Where these are the first of the order, whose
+backward passes come last, most runs again when what is behind them is gone. Where they are spread evenly over it, little runs
+again at once: near the least peak there is room for no more.
 """
 
 from __future__ import annotations
@@ -12,17 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.models.rematerialization.bounds import Moments
-from stowplan.models.rematerialization.moments import in_stages
+from stowplan.models.rematerialization.moments import first_moments, in_stages, more_moments
 from stowplan.portfolio.rematerialization.engine import profile
 from stowplan.portfolio.rematerialization.insertion import Insertion
 
 #: Graphs of so many operators have such a draft before all else.
 LARGE = 1000
 
-#: Pairs of cuts that are tried, each for less than the one before.
-PAIRS = 6
+#: Runs that are added to a draft of a large graph at most, times operators.
+MOST_ADDED = 300_000
 
 
 class TwoCuts:
@@ -37,7 +40,6 @@ class TwoCuts:
     def __init__(self, insertion: Insertion, moments: Moments, moment: int):
         self.insertion, self.structure, self.moments, self.moment = insertion, insertion.structure, moments, moment
         past = moments.before[moment] | 1 << moment
-        self.before = [op for op in self.structure.order if moments.before[moment] >> op & 1]
         # What must not run behind something that has run.
         self._barred = {first for first, second in self.structure.problem.precedences if past >> second & 1}
         place = self.structure.order.index(moment)
@@ -47,41 +49,85 @@ class TwoCuts:
         """The order given, and what runs again after the moment right before it is needed."""
         return in_stages(self.structure, [self.moment], [self._first, {*self._behind, *again} - self._barred])
 
-    def peak(self, sequence: Sequence[int]) -> int:
-        """Bytes; more than any limit where something is read that is not there."""
+    def live(self, sequence: Sequence[int]) -> NDArray[np.int64] | None:
+        """[runs] live bytes; None where something is read that is not there, or there is no room for so many runs."""
         runs, live, count = np.array(sequence, np.int64), self.insertion.desk.live, len(sequence)
         if count > self.insertion.room or not profile(self.insertion.graph, self.insertion.work, runs, count, live):
-            return 1 << 62
-        return int(live[:count].max())
+            return None
+        return live[:count].copy()
 
-    def draft(self, limit: int, should_stop: Callable[[], bool] = lambda: False) -> list[int] | None:
-        """A sequence within the limit; None where no pair of cuts has one."""
-        aim, lowest = limit, 1 << 62
-        for _ in range(PAIRS):
-            if should_stop() or not self.moments.added_cost(self.moment, aim) or self.moments.around is None:
-                return None
-            low, high = self.moments.around
-            sequence = self.sequence(high.again)
-            peak = self.peak(sequence)
-            if peak <= limit:
-                return self._between(low.again, high.again, limit, should_stop) or sequence
-            if peak >= lowest:
-                return None
-            lowest = peak
-            aim = min(aim - (peak - limit), high.bytes + self.moments.own_bytes(self.moment) - 1)
-        return None
+    def draft(self, limit: int, is_even: bool, should_stop: Callable[[], bool] = lambda: False) -> list[int]:
+        """A sequence between the cuts of the last bound of the moment, within the limit up to the moment, if any is.
 
-    def _between(
-        self, low: Collection[int], high: Collection[int], limit: int, should_stop: Callable[[], bool]
-    ) -> list[int] | None:
-        """The sequence of the first place of the order up to which operators go by the dearer cut, that is within the limit."""
-        best, begin, end = None, 0, len(self.before)
+        Parts by the dearer cut are spread evenly, or the first.
+        """
+        assert self.moments.around is not None
+        low, high = self.moments.around
+        parts = self.parts(low.again ^ high.again)
+        most, best, begin, end = len(parts), self.sequence(high.again), 0, len(parts)
         while end - begin > 1 and not should_stop():
-            middle = (begin + end) // 2
-            head = {*self.before[:middle]}
-            sequence = self.sequence(({*low} - head) | ({*high} & head))
-            if self.peak(sequence) <= limit:
-                best, end = sequence, middle
+            count = (begin + end) // 2
+            places = [at for at in range(most) if (at + 1) * count // most > at * count // most] if is_even else range(count)
+            sequence = self.sequence(low.again ^ {op for at in places for op in parts[at]})
+            live = self.live(sequence)
+            if live is not None and live[: sequence.index(self.moment) + 1].max() <= limit:
+                best, end = sequence, count
             else:
-                begin = middle
+                begin = count
         return best
+
+    def parts(self, ops: Collection[int]) -> list[list[int]]:
+        """Operators by what they read of one another, in the order given."""
+        structure = self.structure
+        part: dict[int, list[int]] = {}
+        for op in structure.order:
+            if op not in ops:
+                continue
+            part[op] = [op]
+            for value in structure.needs[op]:
+                for writer in (structure.writer[value], structure.writer[structure.root[value]]):
+                    small, large = sorted((part[op], part.get(writer, part[op])), key=len)
+                    if small is not large:
+                        large += small
+                        part |= dict.fromkeys(small, large)
+        return [*{id(own): own for own in part.values()}.values()]
+
+
+def drafts(
+    insertion: Insertion,
+    moments: Moments,
+    limit: int,
+    on_bound: Callable[[int], None] = lambda bound: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[list[int]] | None:
+    """Sequences that need not be within a limit, the most promising first; None where it is proven that no plan is.
+
+    The first cuts are at the fullest moment; others, as long as bounds rise, where the last draft is most above the limit.
+
+    Parameters
+    ----------
+    limit
+        Bytes.
+    on_bound
+        Called with every better bound on the added cost.
+    """
+    sequences: list[list[int]] = []
+    chain, best = first_moments(insertion.structure, 1), 0
+    while chain and not should_stop():
+        (moment,) = chain
+        bound = moments.added_cost(moment, limit)
+        if bound is None:
+            return None
+        if bound <= best:
+            break
+        best, chain = bound, []
+        on_bound(bound)
+        cuts = TwoCuts(insertion, moments, moment)
+        for is_even in (True, False):
+            sequence = cuts.draft(limit, is_even, should_stop)
+            live = cuts.live(sequence)
+            if live is not None and sequence not in sequences:
+                sequences.append(sequence)
+                chain = more_moments(moments, [moment], sequence, live.tolist(), limit, 1)
+        chain = [op for op in chain if op != moment]
+    return sequences[::-1]

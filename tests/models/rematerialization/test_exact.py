@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from stowplan.models.rematerialization import bounds, cpsat
+from stowplan.models.rematerialization.moments import orders
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
-from stowplan.models.rematerialization.stages import Stages, orders
+from stowplan.models.rematerialization.stages import Stages
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import verify
 from tests.models.rematerialization.cases import least_cost, least_peak, limited, peak_once
