@@ -18,9 +18,8 @@ from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.graph import make as make_ordering
 from stowplan.portfolio.operator_order.orders import BASELINES
 from stowplan.portfolio.rematerialization import engine, proofs
-from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate, simulated
+from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulated
 from stowplan.portfolio.rematerialization.insertion import Insertion
-from stowplan.portfolio.rematerialization.layers import fewer
 from stowplan.portfolio.rematerialization.peaks import POLICIES, lowered
 from stowplan.portfolio.rematerialization.two_cuts import LARGE, MOST_ADDED, drafts
 
@@ -45,9 +44,6 @@ FEWEST_STEPS, STEPS_PER_RUN = 20_000, 400
 
 #: Runs times rounds of ruin and recreate between two looks at the clock, how often that, and what a round counts for in steps.
 ROUNDS, RECREATIONS, ROUND_STEPS = 3_000, 40, 100
-
-#: Parts of its limit that are tried with few of the layers, and slices of ruin and recreate with them.
-PARTS, LAYER_SLICES = (1.0, 0.97, 0.94, 0.91), 8
 
 #: Weight of a limit's worth of bytes above the limit, in what all operators cost once.
 WEIGHT = 4.0
@@ -136,7 +132,6 @@ def search(problem: Problem, context: Context) -> None:
     until = time.monotonic() + context.seconds(FIRST_SHARE)
     jobs = [(order, Policy()) for order in orders if order not in begun]
     jobs += [(order, policy) for order in orders for policy in checkpoint_policies(structure, order)]
-    _carry_over(run)
     for order in orders:
         run.offer(run.insertion.repaired(order, run.limit, context.closed), "insertion")
         if run.is_done():
@@ -201,27 +196,6 @@ def _lower(run: _Search, orders: Sequence[Sequence[int]]) -> None:
 
     free = build(msgspec.structs.replace(run.structure.problem, limit=None))
     run.offer(lowered(free, orders, is_over, run.limit).sequence, "least peak")
-
-
-def _carry_over(run: _Search) -> None:
-    """Plans of few of the layers, where layers repeat, for all of them."""
-    few, closed = fewer(run.structure), run.context.closed
-    if few is None:
-        return
-    small, insertion, aim = few.structure, Insertion(few.structure), few.limit(run.limit)
-    for part in PARTS:
-        limit, sequences = int(part * aim), []
-        for policy in (Policy(), Policy(cost=1.5)):
-            simulation = simulate(small, small.order, limit, policy, closed)
-            repaired = None if simulation is None else insertion.repaired(simulation, limit, closed)
-            sequences += [] if repaired is None else [repaired]
-        if not sequences or run.is_done():
-            continue
-        sequence = min(sequences, key=lambda runs: small.made(runs).objective)
-        for _ in range(LAYER_SLICES):
-            rounds = _rounds(len(sequence))
-            sequence = insertion.recreated(sequence, limit, int(run.chance.integers(1, 1 << 62)), 300, 0.0, rounds)
-        run.offer(run.insertion.repaired(few.carried_over(sequence), run.limit, closed), "layers")
 
 
 def _rounds(runs: int) -> int:

@@ -189,7 +189,6 @@ def test_where_nothing_is_within_the_limit_the_least_peak_is_sought(monkeypatch:
 
     monkeypatch.setattr(candidates, "simulated", none)
     monkeypatch.setattr(candidates, "_improve", none)
-    monkeypatch.setattr(candidates, "_carry_over", none)
     monkeypatch.setattr(Insertion, "repaired", none)
     context = Recorder()
     candidates.search(problem, context)

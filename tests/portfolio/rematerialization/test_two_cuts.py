@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stowplan.models.rematerialization.bounds import Moments, added_cost, load_bound
-from stowplan.models.rematerialization.problem import Host, Problem
+from stowplan.models.rematerialization.problem import Host, Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization import candidates
@@ -14,7 +14,36 @@ from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.two_cuts import TwoCuts, drafts
 from tests.models.rematerialization.cases import least_cost, limited, random_problem, training
 from tests.portfolio.recorder import Recorder
-from tests.portfolio.rematerialization.test_layers import deep
+
+
+def deep(layers: int, head: int = 3) -> Problem:
+    """Layers of four operators and one that adds what came in; backwards each reads what its forward operator read."""
+    tensors = [Tensor(id="x", size=4)]
+    ops: list[Op] = []
+    outputs: list[int] = []
+
+    def add(kind: str, reads: list[int], size: int, cost: int) -> int:
+        tensors.append(Tensor(id=f"{kind} {len(tensors)}", size=size))
+        ops.append(Op(id=f"{kind} {len(ops)}", kind=kind, reads=tuple(reads), writes=(len(tensors) - 1,), cost=cost))
+        return len(tensors) - 1
+
+    value, read = 0, []
+    for _ in range(head):
+        value = add("head", [value], 4, 2)
+    for _ in range(layers):
+        inner = [value]
+        for at in range(4):
+            inner.append(add(f"forward {at}", [inner[-1]], 8 + at, 3 + at))
+        read.append(inner)
+        value = add("sum", [value, inner[-1]], 4, 1)
+    gradient = add("loss", [value], 4, 1)
+    for inner in reversed(read):
+        back = gradient
+        for at in reversed(range(4)):
+            outputs.append(add(f"weight {at}", [back, inner[at]], 1, 3))
+            back = add(f"backward {at}", [back, inner[at + 1]], 4, 3)
+        gradient = add("sum back", [gradient, back], 4, 1)
+    return Problem(tensors=tuple(tensors), ops=tuple(ops), inputs=(0,), outputs=(*outputs, gradient), free_inputs=False)
 
 
 def drafted(problem: Problem) -> tuple[int, int] | None:
