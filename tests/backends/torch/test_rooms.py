@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from stowplan.backends.fallback import MemoryLimitError
+from stowplan.backends.torch import room_plans
 from stowplan.backends.torch.planning import Settings
 from stowplan.backends.torch.reader import Reading
 from stowplan.backends.torch.room_plans import RoomChooser
@@ -18,9 +19,15 @@ from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
 from tests.backends.torch.training import torch  # noqa: F401  skips without torch
 from tests.models.rematerialization.cases import least_cost
+from tests.patience import HANG
 
-#: Seconds of planning; small graphs mostly take less.
-SECONDS = 4.0
+
+@pytest.fixture(autouse=True)
+def programs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches, which take all the time that they are given, take least: programs decide, and need no time to speak of."""
+    monkeypatch.setattr(room_plans, "SEARCH_SHARE", 0.0)
+    monkeypatch.setattr(room_plans, "FRUGAL_SHARE", 0.0)
+    monkeypatch.setattr(room_plans, "LEAST_SHARE", 0.0)
 
 
 def joint(seed: int) -> Reading:
@@ -87,7 +94,7 @@ def check(seed: int) -> str:
     reading = joint(seed)
     rooms = rooms_of(reading, seed)
     least = least_of_all(reading, rooms)
-    settings = Settings(rooms.limit, time_limit=SECONDS, workers=1)
+    settings = Settings(rooms.limit, time_limit=HANG, workers=1)
     chooser = RoomChooser(reading, rooms.limit, settings, None, lambda _: iter(()), 0.0, time.monotonic())
     try:
         choice = chooser.choose_within(rooms)
