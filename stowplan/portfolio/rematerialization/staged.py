@@ -36,6 +36,7 @@ class _Staged:
     def __init__(self, problem: Problem, context: Context, limit: int):
         self.problem, self.context, self.limit = problem, context, limit
         self.structure = build(problem)
+        # Then a program takes seconds: cuts say which moment is the first, and longer chains come before lower limits.
         self.is_large = self.structure.ops >= LARGE
         self.moments = Moments(self.structure)
         self.insertion = Insertion(self.structure)
