@@ -35,7 +35,7 @@ _ENDLESS = 1 << 46
 #: Prices tried at most for one operator.
 _PRICES = 30
 
-#: Weights of costs and of bytes, and the flow (:meth:`Moments._flow_of`), that prove a bound on the added cost.
+#: Weights of costs and of bytes, and the flow, that prove a bound on the added cost.
 Proof = tuple[int, int, list[tuple[int, int, int]]]
 
 
