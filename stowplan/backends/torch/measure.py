@@ -105,6 +105,20 @@ class Storages(_Mode):  # type: ignore[misc]
         return out
 
 
+def made_of(tensors: Any) -> list[Any]:
+    """Parameters that tensors were made of outside of compiled graphs: what ran before the first of them was not counted."""
+    parameters, seen = [], set()
+    nodes = [tensor.grad_fn for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen or "CompiledFunction" in node.name():
+            continue
+        seen.add(node)
+        parameters += [node.variable] if hasattr(node, "variable") else []
+        nodes += [other for other, _ in node.next_functions]
+    return parameters
+
+
 def measure_peak(step: Callable[[], Any], *present: Any) -> int:
     """Most bytes of tensors that are live at once while a function runs.
 

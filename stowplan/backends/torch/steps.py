@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from stowplan.backends.fallback import MemoryLimitError, warn
-from stowplan.backends.torch.measure import Storages
+from stowplan.backends.torch.measure import Storages, made_of
 from stowplan.backends.torch.partition import Partitioner, Task
 from stowplan.backends.torch.timeline import Phase, Planned, Timeline
 
@@ -89,6 +89,8 @@ class Steps:
         """Bytes of parameters, by identity."""
         self.waiting: Counter[tuple[_Part, Planned | None]] = Counter()
         """How many uses of a graph, with a plan, wait for their backward pass."""
+        self.repeats = 1
+        """How many uses of one graph were there at once, at most."""
         self.states: dict[int, tuple[int, int]] = {}
         """How many parameters an optimizer had a state of when it last began, and bytes that were live."""
         self.parts: list[_Part] = []
@@ -139,7 +141,7 @@ class Steps:
                 part = parts.get(sizes, whole)
             kind = (graph, has_gradients, torch.is_grad_enabled(), sizes, self._uses(part))
             is_counted = part is not whole or sizes == most
-            self.is_begun, self.is_wanted = True, is_counted and self.is_new(kind, args)
+            self.is_begun, self.is_wanted = True, is_counted and self.is_new(kind, [*args, *made_of(args)])
             compiled, plan = self._current(part, args)
             if not self.is_wanted:
                 self.storages.is_counting, self.phase = False, None
@@ -198,10 +200,11 @@ class Steps:
     def _repeats_more(self, code: Any) -> bool:
         """Whether code is used more often than was said, where that is a warning; it is said once."""
         most = self.settings.repeats
-        found = 1 + sum(count for (part, _), count in self.waiting.items() if part.code == code)
-        if most is None or not torch.is_grad_enabled() or found <= most:
+        uses = 1 + sum(count for (part, _), count in self.waiting.items() if part.code == code)
+        self.repeats = max(self.repeats, uses)
+        if most is None or not torch.is_grad_enabled() or uses <= most:
             return False
-        text = f"a graph runs {found} times before its backward pass, expected {most}: say repeats={found}"
+        text = f"a graph runs {uses} times before its backward pass, expected {most}: say repeats={uses}"
         self._refuse(text, 0)
         return True
 
@@ -308,6 +311,7 @@ class Steps:
         planned, saved = (sum(getattr(report, name) for report in self.planner.planned()) for name in ("peak", "saved"))
         if is_graph and planned and self.settings.is_measured:
             text += f"with plans that save little; say memory={peak}, take a smaller batch, or compute the loss in the model"
+            text += f", or say repeats={self.repeats}, outside=0" if self.repeats > 1 else ""
         elif is_graph and planned:
             text += f"graphs are planned to take {planned}, and are beside a loss with {saved}: "
             text += f"say outside={peak - planned}, at most {peak - saved}, or compute the loss in the model"

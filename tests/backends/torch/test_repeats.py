@@ -66,6 +66,26 @@ def test_what_all_layers_keep_is_within_the_limit(part: float) -> None:
         assert report.bound <= report.added_cost
 
 
+@pytest.mark.parametrize("part", [1.2, 1.6])
+def test_parameters_that_come_before_the_first_graph_count(part: float) -> None:
+    """An embedding's backward pass does not read its weight, and there is no optimizer that names it."""
+    model = Layers()
+    model.embedding = nn.Embedding(2000, WIDTH)
+    expected, limit = gradients(model), int(part * peak(model, is_checkpointed=True))
+    model.compiled(limit, repeats=None, outside=None)
+    for _ in range(4):
+        assert_same(gradients(model), expected, rtol=0, atol=0)
+        assert peak(model) <= limit
+
+
+def test_steps_of_layers_above_the_limit_say_how_often_they_run() -> None:
+    model = Layers()
+    limit = int(0.9 * peak(model, is_checkpointed=True))
+    model.compiled(limit, repeats=None, outside=None)
+    with pytest.raises(MemoryLimitError, match=rf"a step took .* or say repeats={LAYERS}, outside=0"):
+        gradients(model)
+
+
 def test_the_planned_peak_is_one_that_is_measured() -> None:
     """Of layers alone, with all that they are called with."""
     model = Layers()
