@@ -69,7 +69,7 @@ def stale(span: str) -> list[str]:
                 [] if flag[2:].replace("-", "_") in words() or any(flag in text for text in sources().values()) else [flag]
             )
         elif "/" in file or file.endswith(SUFFIXES):
-            missing += [] if is_file(file) or file.startswith(".venv/") else [file]
+            missing += [] if is_file(file) or file.startswith((".venv/", "../shared")) else [file]
             missing += [name] if name and name not in words() else []
         elif re.fullmatch(r"(stowplan|benchmarks|tests)(\.\w+)+", file) and not is_module(file):
             # An attribute of a module, a format of files, or a group of entry points.
