@@ -128,10 +128,9 @@ class RoomChooser(Chooser):
         if not verify(self.free.problem, plan).ok:
             return
         takes = self.takes[plan.sequence] = taken(self.reading, plan)
-        peak, room = self.rooms.peak(takes), self.rooms.room(takes.kept)
+        peak = self.rooms.peak(takes)
         self.least = peak if self.least is None else min(self.least, peak)
-        fits = takes.forward <= room.forward and takes.backward <= room.backward and takes.kept <= room.saved
-        if not fits or plan.peak > self.ceiling:
+        if peak > self.rooms.limit or plan.peak > self.ceiling:
             return
         if self.best is None or (plan.objective, peak) < (self.best.objective, self.rooms.peak(self._takes())):
             self.best = self.own if self.own is not None and plan.sequence == self.own.sequence else plan
@@ -177,8 +176,8 @@ class RoomChooser(Chooser):
             if draft.is_infeasible:
                 continue
             bound, further = max(bound, draft.bound or 0), []
-            if draft.sequence:
-                above = self._above(draft.sequence)
+            above = self._above(draft.sequence) if draft.sequence else []
+            if above:
                 longer = more_moments(moments, chain, draft.sequence, above, 0, ADDED)
                 further = [(longer, moments)] if longer != chain else orders(moments, chain, draft.sequence, above, 0)
             for chain, ordered in further:
@@ -205,9 +204,12 @@ class RoomChooser(Chooser):
         return rows
 
     def _above(self, sequence: Sequence[int]) -> list[int]:
-        """Offer a draft and, where it does not fit, what a search makes of it; bytes of its runs above their room."""
+        """Offer a draft and, where it does not fit, what a search makes of it; bytes of its runs above their room, if any."""
         plan = self.free.made(sequence)
         self._offer(sequence)
+        if plan.sequence not in self.takes:
+            # It breaks a rule.
+            return []
         kept = self.takes[plan.sequence].kept
         room, behind = self.rooms.room(kept), sequence.index(self.reading.border)
         above = [

@@ -141,7 +141,7 @@ class Steps:
                 part = parts.get(sizes, whole)
             kind = (graph, has_gradients, torch.is_grad_enabled(), sizes, self._uses(part))
             is_counted = part is not whole or sizes == most
-            self.is_begun, self.is_wanted = True, is_counted and self.is_new(kind, [*args, *made_of(args)])
+            self.is_begun, self.is_wanted = True, is_counted and self.is_new(kind, args)
             compiled, plan = self._current(part, args)
             if not self.is_wanted:
                 self.storages.is_counting, self.phase = False, None
@@ -285,6 +285,7 @@ class Steps:
             return False
         if not self.storages.is_counting:
             self.storages.is_counting, self.storages.peak, self.phase = True, self.storages.live, None
+        tensors = [*tensors, *made_of(tensors)] if is_graph else tensors
         trained = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad]
         self.trained |= {id(tensor): tensor.nbytes for tensor in trained}
         for tensor in trained:

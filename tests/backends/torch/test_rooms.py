@@ -16,6 +16,7 @@ from stowplan.backends.torch.reader import Reading
 from stowplan.backends.torch.room_plans import RoomChooser
 from stowplan.backends.torch.rooms import Rooms, Row, taken, within
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
+from stowplan.models.rematerialization.stages import Draft, Stages
 from stowplan.models.rematerialization.structure import build
 from tests.backends.torch.training import torch  # noqa: F401  skips without torch
 from tests.models.rematerialization.cases import least_cost
@@ -108,6 +109,14 @@ def check(seed: int) -> str:
     assert takes.kept <= rooms.room(takes.kept).saved, seed
     assert bound <= least <= cost == choice.plan.objective, seed
     return "free" if not least else "optimal" if cost == least else "above"
+
+
+def test_drafts_that_break_a_rule_are_left_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draft(program: Stages, **_: object) -> Draft:
+        return Draft(0, 0, program.structure.order[::-1])
+
+    monkeypatch.setattr(room_plans.Stages, "solve", draft)
+    assert {check(seed) for seed in (3, 5, 12, 14)} <= {"free", "optimal", "above", "none", "proven"}
 
 
 def test_plans_and_bounds_on_some_graphs() -> None:
