@@ -26,8 +26,10 @@ FIGURES = {
     "memory_mapping": {"Memory layout": 0, "Boxes of the layout": 5, "Bytes in use": 1, "Objective and bound": 4},
     "packing": {"Memory layout": 0, "Boxes of the layout": 11, "Bytes that live": 1, "Objective and bound": 4},
     "tier_placement": {
-        "given = compiler: tiers of weights": 3,
-        "given = compiler: tiers of outputs": 1,
+        "given: tiers of weights": 3,
+        "given: tiers of outputs": 1,
+        "compiler: tiers of weights": 3,
+        "compiler: tiers of outputs": 1,
         "Objective and bound": 4,
     },
     "bank_mapping": {"given = propagation:": 2, "local:": 2, "Bytes on chip": 1, "q: dimension": 1, "Objective and bound": 4},
