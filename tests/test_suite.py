@@ -16,6 +16,7 @@ CLOCKS = {
     "patience.py": "the guard against what hangs",
     "test_deadline.py": "sleeps longer than a deadline, which has then passed on any machine",
     "test_files.py": "kills a process at a moment that is meant to be random",
+    "backends/torch/test_offload.py": "plans that are compared are no worse however little time there is",
     "backends/torch/test_rooms.py": "a limit as long as the guard against what hangs",
     "models/memory_mapping/relaxations.py": "none unless a test asks for a limit",
     "models/packing/cases.py": "a limit as long as the guard against what hangs",

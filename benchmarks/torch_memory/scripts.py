@@ -1,11 +1,13 @@
 """Training scripts as people write them, within limits of a step: what is measured beside what eager takes.
 
     pip install '.[learned]'
-    python -m benchmarks.torch_memory.scripts [--scripts foreach,two_models] [--parts 0.9 1.1] [--time-limit 5]
+    python -m benchmarks.torch_memory.scripts [--scripts foreach,two_models] [--parts 0.9 1.1] [--time-limit 5] [--host 2e9]
 
 Peaks are bytes of storages on a CPU, of tensors that the script's models, optimizers and steps have. ``first`` is the most of
 the first two steps, in which it is measured what lives beside the graphs, ``later`` of those behind; both are to be within the
-limit. ``added`` is what plans made anew run again, in floating-point operations. An error says what would do.
+limit. ``added`` is what plans made anew run again, in floating-point operations. An error says what would do. ``--host`` lets
+values go to a host at so many bytes per second, with the rates of an H100: ``added`` is in picoseconds then, and ``sent`` what
+is there at most.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.lib.tables import table
-from stowplan.backends.torch import MemoryLimitError, backend, measure_peak
+from stowplan.backends.torch import MemoryLimitError, backend, measure_peaks
 
 WIDTH, CLASSES, BATCH = 32, 48, 64
 
@@ -219,7 +221,7 @@ SCRIPTS = [
 
 def measured(script: Script, steps: list[Any]) -> list[int]:
     """Peak of each step, as far as none is an error."""
-    return [measure_peak(step, *script.models, script.state()) for step in steps]
+    return [measure_peaks(step, *script.models, script.state()).device for step in steps]
 
 
 def weights(script: Script) -> list[Any]:
@@ -231,37 +233,41 @@ def main() -> None:
     parser.add_argument("--scripts", default=",".join(make.__name__ for make in SCRIPTS), help="names, separated by commas")
     parser.add_argument("--parts", type=float, nargs="+", default=[0.9, 1.0, 1.2], help="limits, in eager's peaks")
     parser.add_argument("--time-limit", type=float, default=3.0, help="seconds of planning for each graph")
+    parser.add_argument("--host", type=float, help="bytes per second to a host, and back; none without")
     options = parser.parse_args()
+    host = {} if options.host is None else {"host": "1 GiB", "host_bandwidth": options.host, "costs": "h100"}
     known = {make.__name__: make for make in SCRIPTS}
     rows = []
     for name in options.scripts.split(","):
         for part in options.parts:
-            rows.append(run(known[name], part, options.time_limit))
+            rows.append(run(known[name], part, options.time_limit, host))
             print("#", *rows[-1], flush=True)
-    print(table(rows, ["script", "eager", "limit", "first", "later", "added", "gradients", "error"]))
+    print(table(rows, ["script", "eager", "limit", "first", "later", "sent", "added", "gradients", "error"]))
 
 
-def run(make: Any, part: float, time_limit: float) -> tuple[Any, ...]:
+def run(make: Any, part: float, time_limit: float, host: dict[str, Any]) -> tuple[Any, ...]:
     """A row of the table."""
     torch._dynamo.reset()
     gc.collect()
     eager, steps = make(lambda model: model)
     most = max(measured(eager, steps))
     limit = int(part * most)
-    made: Any = backend(limit, time_limit=time_limit)
+    made: Any = backend(limit, time_limit=time_limit, **host)
     script, steps = make(lambda model: torch.compile(model, backend=made))
-    peaks, said = [], ""
+    taken, said = [], ""
     for step in steps:
         try:
-            peaks.append(measure_peak(step, *script.models, script.state()))
+            taken.append(measure_peaks(step, *script.models, script.state()))
         except (MemoryLimitError, torch._dynamo.exc.BackendCompilerFailed) as error:
             said = str(getattr(error, "inner_exception", error)).partition("\n")[0]
             break
     pairs = zip(weights(script), weights(eager), strict=True)
     same = "" if said else "eager's" if all(torch.equal(one, other) for one, other in pairs) else "others"
+    peaks, sent = [step.device for step in taken], max((step.host for step in taken), default=0)
     above = " ABOVE" if max(peaks, default=0) > limit else ""
+    later = f"{max(peaks[2:], default='-')}{above}"
     added = sum(report.added_cost for report in made.reports if report.source != "first steps")
-    return make.__name__, most, limit, max(peaks[:2], default="-"), f"{max(peaks[2:], default='-')}{above}", added, same, said
+    return make.__name__, most, limit, max(peaks[:2], default="-"), later, sent, added, same, said
 
 
 if __name__ == "__main__":

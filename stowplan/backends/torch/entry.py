@@ -73,8 +73,7 @@ def partitioner(
         What is added least of: ``flops``; or time, by ``profile``, which runs each kind of operator that may run again a few
         times, or by peak rates of a device: ``h100``, ``a100``, ``rtx-4090``, or the path of a TOML file such as theirs.
     host
-        Limit on the bytes that may be sent to the host's memory; None or 0 for none. Costs are times then, and what lives
-        beside the graphs is not measured: ``outside`` says it, 0 by default.
+        Limit on the bytes that may be sent to the host's memory; None or 0 for none. Costs are times then.
     host_bandwidth
         Bytes per second to the host, and back, or text such as ``"25 GB/s"``.
     workers, seed
@@ -89,8 +88,8 @@ def partitioner(
     """
     require(*NEEDED)
     options = Options(time_limit=time_limit, workers=workers, seed=seed)
-    where = _host(host, host_bandwidth, costs, repeats)
-    is_measured = outside is None and graphs is None and repeats is None and where is None
+    where = _host(host, host_bandwidth, costs)
+    is_measured = outside is None and graphs is None and repeats is None
     limit, graphs = size("a memory limit of {}", memory, 1), whole("{} graphs", 1 if graphs is None else graphs, 1)
     if repeats is not None:
         repeats = whole("{} repeats", repeats, 1)
@@ -129,7 +128,7 @@ def partitioner(
     )
 
 
-def _host(limit: int | str | None, bandwidth: float | str | None, costs: Any, repeats: int | None) -> HostMemory | None:
+def _host(limit: int | str | None, bandwidth: float | str | None, costs: Any) -> HostMemory | None:
     """What the arguments say of the host; None where nothing may be sent there."""
     capacity = size("a host of {}", 0 if limit is None else limit, 0)
     if bandwidth is None:
@@ -146,8 +145,6 @@ def _host(limit: int | str | None, bandwidth: float | str | None, costs: Any, re
         return None
     if costs == "flops":
         raise UsageError("found a host with costs of flops, expected profile, or a device: copies take time")
-    if repeats not in (None, 1):
-        raise UsageError(f"found a host with {show(repeats)} repeats, expected 1")
     from stowplan.backends.torch.offload import HostMemory
 
     return HostMemory(capacity, rate)

@@ -8,6 +8,7 @@ once. A copy is one of the whole storage.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -33,12 +34,12 @@ class HostMemory:
     """Bytes per second in each direction."""
 
 
-def add_host(reading: Reading, limit: int, bandwidth: float) -> None:
-    """Let values of a graph go to a host; costs of its problem are times.
+def with_host(reading: Reading, limit: int, bandwidth: float) -> Reading:
+    """A reading of the same graph whose values may go to a host; costs of its problem are times.
 
     Tangents stay on the device whatever is sent, since the caller holds them: an operator of its own writes them right before
     the border, which reads them, and views that it writes of them stay. Of a graph that writes over what it made nothing is
-    sent.
+    sent: it is as it was.
 
     Parameters
     ----------
@@ -50,7 +51,8 @@ def add_host(reading: Reading, limit: int, bandwidth: float) -> None:
     problem = reading.problem
     written = (given for node in reading.nodes if node for argument, given in arguments(node) if is_written(argument))
     if any(isinstance(given, torch.fx.Node) and reading.root(given) in reading.number for given in written):
-        return
+        return reading
+    reading = copy.copy(reading)
     returned = {reading.root(node) for node in reading.backward_outputs if isinstance(node, torch.fx.Node)}
     tangents = [reading.tensor[node] for node in reading.tangents]
     held = [Tensor(id=f"{problem.tensors[tensor].id} held", size=0, alias_of=tensor) for tensor in tangents]
@@ -60,8 +62,8 @@ def add_host(reading: Reading, limit: int, bandwidth: float) -> None:
     stays = (tensor for tensor in border.writes if tensor not in tangents)
     both = msgspec.structs.replace(border, reads=(*border.reads, *tangents), writes=(*stays, *numbers))
     reading.arrival = (len(problem.ops),)
-    reading.nodes.append(None)
-    reading.flops.append(0)
+    reading.nodes = [*reading.nodes, None]
+    reading.flops = [*reading.flops, 0]
     readers = [number for number, op in enumerate(problem.ops) if not set(tangents).isdisjoint(op.reads)]
     reading.problem = msgspec.structs.replace(
         problem,
@@ -71,6 +73,7 @@ def add_host(reading: Reading, limit: int, bandwidth: float) -> None:
         precedences=(*problem.precedences, *((reading.border, number) for number in readers)),
         host=Host(bandwidth=bandwidth * reading.unit / PS_PER_SECOND, limit=limit),
     )
+    return reading
 
 
 def host_value(value: Any) -> Any:

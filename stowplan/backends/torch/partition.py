@@ -6,8 +6,9 @@ import time
 import uuid
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch._functorch import config, partitioners
@@ -20,7 +21,8 @@ from stowplan.backends.torch import stock
 from stowplan.backends.torch.checkpoints import separated
 from stowplan.backends.torch.costs import SIZES, whole
 from stowplan.backends.torch.halves import split
-from stowplan.backends.torch.offload import add_host
+from stowplan.backends.torch.host_plans import HostRoomChooser
+from stowplan.backends.torch.offload import with_host
 from stowplan.backends.torch.planning import Choice, Chooser, GraphReport, Settings
 from stowplan.backends.torch.reader import Reading, read, sequence_of
 from stowplan.backends.torch.room_plans import RoomChooser
@@ -33,6 +35,11 @@ VERSIONS = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 #: How many times larger than those planned for sizes may be: the first at which the plan is within the limit.
 LARGER = (16, 8, 4, 2, 1)
+
+#: Part of the time for a plan that sends nothing, before one with a host is sought within rooms.
+ALONE = 0.4
+
+AnyChooser = TypeVar("AnyChooser", bound=Chooser)
 
 
 def complaint() -> str:
@@ -50,6 +57,8 @@ class Task:
     """What tells graphs apart."""
     rooms: Rooms | None = None
     """None for a plan of the first steps."""
+    uses: int = 1
+    """How many uses of graphs are there at once, at most: the host's bytes are shared among them."""
     planned: Planned | None = None
     """What came of it; None where there is no plan."""
     cost: int = 0
@@ -115,30 +124,38 @@ class Partitioner(CustomPartitionerFn):
         task, repeats = self.task, self.settings.repeats or 1
         static = set(kwargs.get("static_lifetime_input_indices") or ()) if self.settings.counted.parameters else set()
         key, limit = (task.graph, self.settings.limit) if task else self._share()
-        if self.settings.host is not None:
-            add_host(reading, self._host_share(key), self.settings.host.bandwidth)
-        chooser = (RoomChooser if task or repeats > 1 else Chooser)(
-            reading,
-            limit,
-            self.settings,
-            sequence_of(reading, [half.graph for half in modules]),
-            lambda should_stop: stock.plans(gm, reading, joint_inputs, kwargs, should_stop=should_stop),
-            stock_seconds,
-            began,
-        )
+        host, hosted = self.settings.host, reading
+        if host is not None:
+            share = host.limit // (task.uses if task else repeats) if task or repeats > 1 else self._host_share(key)
+            hosted = with_host(reading, share, host.bandwidth)
+
+        def chooser(kind: type[AnyChooser], graph: Reading, part: float = 1.0) -> AnyChooser:
+            return kind(
+                graph,
+                limit,
+                replace(self.settings, time_limit=part * self.settings.time_limit),
+                sequence_of(graph, [half.graph for half in modules]),
+                lambda should_stop: stock.plans(gm, graph, joint_inputs, kwargs, should_stop=should_stop),
+                stock_seconds,
+                began,
+            )
 
         def rooms(other: Reading) -> Rooms:
             return copies(other, repeats, limit, static)
 
-        if isinstance(chooser, RoomChooser):
+        if task and task.rooms is None:
+            choice = chooser(RoomChooser, reading).first() or chooser(Chooser, hosted).choose(keep_own=False)
+        elif task or repeats > 1:
             own = (task and task.rooms) or rooms(reading)
-            choice = chooser.first() if task and task.rooms is None else chooser.choose_within(own)
+            part = 1.0 if hosted is reading else ALONE
+            alone = partial(chooser(RoomChooser, reading, part).choose_within, own)
+            choice = alone() if hosted is reading else chooser(HostRoomChooser, hosted).choose_within(own, alone)
         else:
-            choice = chooser.choose(keep_own=kwargs.get("compiler") == "inductor")
+            choice = chooser(Chooser, hosted).choose(keep_own=kwargs.get("compiler") == "inductor")
         if not choice.is_stock:
             modules = split(
                 module,
-                reading,
+                choice.reading,
                 choice.plan,
                 num_fwd_outputs=count,
                 static_lifetime_input_indices=kwargs.get("static_lifetime_input_indices"),
@@ -146,7 +163,7 @@ class Partitioner(CustomPartitionerFn):
         self._guard(module, count, choice, limit, rooms)
         # Only what is certain to run is told, and takes a part of the limit.
         if task:
-            task.planned = Planned(taken(reading, choice.plan), reading.problem.tensors[0].size, tangent_bytes(reading))
+            task.planned = Planned(taken(choice.reading, choice.plan), reading.problem.tensors[0].size, tangent_bytes(reading))
             task.cost = choice.report.added_cost
         self._parts[key] = choice.report
         self.reports.append(choice.report)
@@ -161,8 +178,8 @@ class Partitioner(CustomPartitionerFn):
         def peak(sizes: dict[Any, int]) -> int:
             SIZES.set(sizes)
             reading = read(module.graph, count, self.settings.counted)
-            if self.settings.host is not None:
-                add_host(reading, self.settings.host.limit, self.settings.host.bandwidth)
+            if choice.reading.arrival and self.settings.host is not None:
+                reading = with_host(reading, self.settings.host.limit, self.settings.host.bandwidth)
             plan = build(reading.problem).made(choice.plan.sequence, choice.plan.moves or ())
             return rooms(reading).peak(taken(reading, plan))
 

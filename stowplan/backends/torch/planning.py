@@ -14,6 +14,7 @@ from stowplan.backends.torch.offload import HostMemory
 from stowplan.backends.torch.reader import Counted, Prices, Reading
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND
 from stowplan.kernel.context import FAMILIES
+from stowplan.kernel.result import Result
 from stowplan.kernel.solve import solve
 from stowplan.log import LOGGER
 from stowplan.models.rematerialization import bounds
@@ -33,8 +34,9 @@ LEAST_LEFT, LEAST_SHARE = 3.0, 0.5
 #: Planning ends where the best plan adds no more than this part beyond the bound.
 GAP = 0.005
 
-#: Seconds below which the search is alone in this process: others would hardly have started.
+#: Seconds below which a heuristic is alone in this process, and which: others would hardly have started.
 LEAST_SEARCH = 1.0
+QUICK, QUICK_WITH_HOST = ("search",), ("offload",)
 
 #: Seconds of the search at least, where reading the graph has taken all the time there was.
 SHORTEST = 0.1
@@ -90,7 +92,7 @@ class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
     saved: int
     """Bytes that live from the forward to the backward pass, with inputs and results."""
     host_bytes: int = 0
-    """The most that are on the host at once."""
+    """The most that are on the host at once; of repeats, what all of them send there."""
     stalled_seconds: float | None = None
     """Of a step, in which copies are waited for; None without a host."""
     source: str
@@ -101,6 +103,8 @@ class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
 class Choice(msgspec.Struct, frozen=True):
     """A plan of a graph, and what is said of it."""
 
+    reading: Reading
+    """The graph that the plan is of."""
     plan: Plan
     report: GraphReport
     is_stock: bool
@@ -182,18 +186,20 @@ class Chooser:
 
     def _searched(self, plans: dict[str, Plan]) -> Choice | None:
         """The portfolio's plan, from those at hand on; None where it has none."""
-        problem = msgspec.structs.replace(self.reading.problem, limit=self.limit)
-        left = self._left()
-        result = solve(
+        result = self._solved(msgspec.structs.replace(self.reading.problem, limit=self.limit), plans, self._left())
+        return None if result.plan is None else self._choice(result.plan, result.provenance.candidate, int(result.bound or 0))
+
+    def _solved(self, problem: Problem, plans: dict[str, Plan], seconds: float) -> Result[Plan]:
+        """What the portfolio makes of a problem, from plans at hand on."""
+        return solve(
             problem,
-            time_limit=max(SHORTEST, left),
-            candidates=FAMILIES if left >= LEAST_SEARCH else ["search"],
+            time_limit=max(SHORTEST, seconds),
+            candidates=FAMILIES if seconds >= LEAST_SEARCH else QUICK if problem.channel is None else QUICK_WITH_HOST,
             plans={name: msgspec.structs.replace(plan, problem=problem.digest) for name, plan in plans.items()},
             workers=self.settings.workers,
             seed=self.settings.seed,
             gap=GAP,
         )
-        return None if result.plan is None else self._choice(result.plan, result.provenance.candidate, int(result.bound or 0))
 
     def _least_peak(self) -> Plan:
         """A plan within the limit that was found by its small peak; an error that says what is possible where none was."""
@@ -247,7 +253,7 @@ class Chooser:
             source="stock" if is_stock else source,
             seconds=round(time.monotonic() - self.began, 3),
         )
-        return Choice(plan, report, is_stock)
+        return Choice(reading, plan, report, is_stock)
 
 
 def _held(problem: Problem, plan: Plan, border: int) -> int:

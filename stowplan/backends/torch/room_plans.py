@@ -93,16 +93,10 @@ class RoomChooser(Chooser):
             raise MemoryLimitError(f"{text} ({why})", self.limit, least, self.limit + 1 if is_proven else 0)
         return self._chosen(bound or 0)
 
-    def first(self) -> Choice:
-        """A plan that saves little, for steps in which it is measured what lives beside the graph.
-
-        Raises
-        ------
-        MemoryLimitError
-            As :meth:`choose` raises it.
-        """
+    def first(self) -> Choice | None:
+        """A plan that saves little, for steps in which it is measured what lives beside the graph; None if none fits."""
         plan = self.frugal(FRUGAL_SHARE * self._left())
-        return self._choice(plan, "first steps", 0) if plan.peak <= self.limit else self.choose(keep_own=False)
+        return self._choice(plan, "first steps", 0) if plan.peak <= self.limit else None
 
     def frugal(self, seconds: float) -> Plan:
         """A plan that saves few bytes, among those whose peak is not far above the least."""
@@ -243,8 +237,16 @@ class RoomChooser(Chooser):
 
     def _chosen(self, bound: int) -> Choice:
         assert self.best is not None
-        choice = self._choice(self.best, "rooms", bound)
-        takes = self._takes()
-        saved = self.rooms.peak(Taken(takes.kept, takes.kept, takes.kept))
-        report: GraphReport = msgspec.structs.replace(choice.report, peak=self.rooms.peak(takes), saved=saved)
-        return msgspec.structs.replace(choice, report=report)
+        return in_rooms(self._choice(self.best, "rooms", bound), self.rooms, self._takes())
+
+
+def in_rooms(choice: Choice, rooms: Rooms, takes: Taken) -> Choice:
+    """A choice whose report speaks of a whole step."""
+    saved = rooms.peak(Taken(takes.kept, takes.kept, takes.kept))
+    return with_report(choice, peak=rooms.peak(takes), saved=saved)
+
+
+def with_report(choice: Choice, **changes: int) -> Choice:
+    """A choice of which more is known."""
+    report: GraphReport = msgspec.structs.replace(choice.report, **changes)
+    return msgspec.structs.replace(choice, report=report)

@@ -127,10 +127,13 @@ def copies(reading: Reading, count: int, limit: int, static: set[int]) -> Rooms:
 
 def taken(reading: Reading, plan: Plan) -> Taken:
     """What a plan of a reading's problem takes; the plan is valid."""
-    live = live_bytes(reading.problem, plan)
-    border = list(plan.steps()).index(("run", reading.border))
+    live, steps = live_bytes(reading.problem, plan), list(plan.steps())
+    border = steps.index(("run", reading.border))
+    (first,) = reading.arrival or (reading.border,)
+    arrival = steps.index(("run", first))
     # Tangents are there once the backward pass begins.
-    return Taken(max(*live[:border], live[border] - tangent_bytes(reading)), max(live[border:]), live[border])
+    ended = max(live[arrival : border + 1]) - tangent_bytes(reading)
+    return Taken(max(*live[:arrival], ended), max(live[border:]), live[border])
 
 
 def tangent_bytes(reading: Reading) -> int:
@@ -156,14 +159,22 @@ def within(reading: Reading, room: Room, kept: int | None = None) -> Problem:
 
 def weighted(reading: Reading, later: int, between: int, limit: int | None = None) -> Problem:
     """The problem with bytes that live from the border on, and bytes that live at the border alone."""
-    problem = reading.problem
-    count = len(problem.tensors)
-    border = problem.ops[reading.border]
+    problem, ops = reading.problem, [*reading.problem.ops]
+    count, border = len(problem.tensors), ops[reading.border]
+    tensors = [Tensor(id="later", size=max(0, later)), Tensor(id="between", size=max(0, between))]
     made: Op = msgspec.structs.replace(border, writes=(*border.writes, count, count + 1))
+    stays = count
+    for arrival in reading.arrival:
+        # With a host: what a view is of stays where it is, and who writes the view must read that.
+        stays = count + 2
+        tensors.append(Tensor(id="later held", size=0, alias_of=count))
+        ops[arrival] = msgspec.structs.replace(ops[arrival], writes=(*ops[arrival].writes, count))
+        made = msgspec.structs.replace(border, reads=(*border.reads, count), writes=(*border.writes, count + 1, stays))
+    ops[reading.border] = made
     return msgspec.structs.replace(
         problem,
-        tensors=(*problem.tensors, Tensor(id="later", size=max(0, later)), Tensor(id="between", size=max(0, between))),
-        ops=(*problem.ops[: reading.border], made, *problem.ops[reading.border + 1 :]),
-        outputs=(*problem.outputs, count),
+        tensors=(*problem.tensors, *tensors),
+        ops=tuple(ops),
+        outputs=(*problem.outputs, stays),
         limit=limit,
     )

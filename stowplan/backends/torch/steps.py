@@ -237,7 +237,7 @@ class Steps:
             left = self.timeline.left(part.key, self._plans(), others)
             is_above = self.timeline.peak(self._plans()) > self.timeline.limit
             try:
-                compiled, task = self._compiled(part, inputs, Task(part.key, left))
+                compiled, task = self._compiled(part, inputs, Task(part.key, left, self.timeline.uses(part.key)))
             except MemoryLimitError:
                 # The plan of the first steps is within the limit, or nothing is.
                 if is_above:
@@ -306,7 +306,15 @@ class Steps:
             Whether graphs ran since the last check; else an optimizer.
         """
         limit, peak = self.settings.limit + self.settings.outside, self._peak()
-        if not self.storages.is_counting or peak <= limit:
+        if not self.storages.is_counting:
+            return
+        host, host_peak = self.settings.host, self.storages.host_peak
+        if host is not None and host_peak > host.limit:
+            text = f"a step took {host_peak} bytes on the host, and its limit is {host.limit}: "
+            text += f"say how many share it, outside=0, graphs={len(self.planner.planned())} or repeats={self.repeats}"
+            self._refuse(text, host_peak)
+            return
+        if peak <= limit:
             return
         text = f"a step took {peak} bytes, and the limit is {limit}: "
         planned, saved = (sum(getattr(report, name) for report in self.planner.planned()) for name in ("peak", "saved"))

@@ -75,6 +75,11 @@ class Timeline:
         """Of a step with these plans."""
         return max((rest + self._taken(phase, plans) for phase, rest in self.beside.items()), default=0)
 
+    def uses(self, graph: Hashable) -> int:
+        """How many uses of graphs are there at once, at most, while one of this graph is."""
+        involved = (phase for phase in self.beside if graph in {phase.active, *dict(phase.waiting)})
+        return max((sum(count for _, count in phase.waiting) + (phase.active is not None) for phase in involved), default=1)
+
     def left(self, graph: Hashable, plans: Mapping[Hashable, Planned], open_graphs: set[Hashable]) -> Rooms:
         """Room of a graph; what is left of the limit is shared with others that are open: planned anew after it."""
         own, rows = plans[graph], []
