@@ -32,9 +32,9 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.lib.tables import table
 from benchmarks.torch_memory.limits import lines
 from benchmarks.torch_memory.models import Decoder, GptBlock, LlamaBlock, RmsNorm, Vit
-from stowplan.backends.torch import stock
+from stowplan.backends.torch import costs, stock
 from stowplan.backends.torch.partition import prepared
-from stowplan.backends.torch.reader import Reading, read
+from stowplan.backends.torch.reader import Prices, Reading, read
 from stowplan.kernel.solve import solve
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.structure import Structure, build
@@ -115,7 +115,9 @@ def run(name: str, options: argparse.Namespace) -> None:
         print("#", json.dumps(row), flush=True)
 
 
-def joint(name: str, budgets: Sequence[float] = (), is_checkpointed: bool = False) -> tuple[Reading, Structure, list[Plan]]:
+def joint(
+    name: str, budgets: Sequence[float] = (), is_checkpointed: bool = False, prices: Prices = costs.costs
+) -> tuple[Reading, Structure, list[Plan]]:
     """The joint graph of a model on ``meta``, its structure, and plans of torch's partitioner at budgets."""
     model, inputs = made(name)
     if is_checkpointed:
@@ -124,12 +126,14 @@ def joint(name: str, budgets: Sequence[float] = (), is_checkpointed: bool = Fals
         mock.patch.object(F, "scaled_dot_product_attention", flash),
         mock.patch.object(F, "cross_entropy", cross_entropy),
     ):
-        reading, sequences = traced(model, inputs, budgets)
+        reading, sequences = traced(model, inputs, budgets, prices)
     structure = build(reading.problem)
     return reading, structure, [structure.made(sequence) for sequence in sequences]
 
 
-def traced(model: Any, inputs: Any, budgets: Sequence[float] = ()) -> tuple[Reading, list[list[int]]]:
+def traced(
+    model: Any, inputs: Any, budgets: Sequence[float] = (), prices: Prices = costs.costs
+) -> tuple[Reading, list[list[int]]]:
     """The reading of a model, and runs of plans of torch's partitioner."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
@@ -137,7 +141,7 @@ def traced(model: Any, inputs: Any, budgets: Sequence[float] = ()) -> tuple[Read
     seen: list[tuple[Reading, list[list[int]]]] = []
 
     def partition(module: Any, joint_inputs: Any, **kwargs: Any) -> Any:
-        reading = read(prepared(module).graph, kwargs["num_fwd_outputs"])
+        reading = read(prepared(module).graph, kwargs["num_fwd_outputs"], prices=prices)
         plans = stock.plans(module, reading, joint_inputs, kwargs, budgets)
         seen.append((reading, [plan.sequence for plan in plans if plan.sequence is not None]))
         raise InterruptedError

@@ -17,7 +17,7 @@ from stowplan.kernel.context import FAMILIES
 from stowplan.kernel.result import Result
 from stowplan.kernel.solve import solve
 from stowplan.log import LOGGER
-from stowplan.models.rematerialization import bounds
+from stowplan.models.rematerialization import bounds, host_bounds
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
@@ -162,7 +162,8 @@ class Chooser:
         best = min(plans, key=lambda name: (plans[name].objective, plans[name].peak), default=None)
         if best is not None and plans[best].objective == 0:
             return self._choice(plans[best], best, 0)
-        if bounds.load_bound(self.free) <= self.limit:
+        load_bound = bounds.load_bound if self.free.problem.channel is None else host_bounds.least_peak
+        if load_bound(self.free) <= self.limit:
             choice = self._searched(plans)
             if choice is not None:
                 return choice

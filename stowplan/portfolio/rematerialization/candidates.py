@@ -116,8 +116,13 @@ def search(problem: Problem, context: Context) -> None:
         run.offer([], "given")
         return
     # Cuts know of no host.
-    if structure.ops >= LARGE and problem.channel is None and _draft(run):
-        return
+    if problem.channel is None:
+        # Where nothing fits, simulations would take all the time.
+        if load_bound(structure) > run.limit:
+            context.proven_infeasible("cuts", proofs.TOO_MUCH)
+            return
+        if structure.ops >= LARGE and _draft(run):
+            return
     # No clock decides in a deterministic run, and those that follow come to plans as good.
     begun = [] if context.options.deterministic else _first_plans(run)
     orders: list[list[int]] = []
@@ -150,10 +155,8 @@ def search(problem: Problem, context: Context) -> None:
 def _draft(run: _Search) -> bool:
     """Tell plans from two cuts, and the bounds that they give; whether nothing is left to be found."""
     context, limit = run.context, run.limit
-    sequences = None
-    if load_bound(run.structure) <= limit:
-        told = partial(context.bound, source="cuts")
-        sequences = drafts(run.insertion, Moments(run.structure), limit, told, context.closed)
+    told = partial(context.bound, source="cuts")
+    sequences = drafts(run.insertion, Moments(run.structure), limit, told, context.closed)
     if sequences is None:
         context.proven_infeasible("cuts", proofs.TOO_MUCH)
         return True

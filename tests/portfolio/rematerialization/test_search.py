@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from stowplan.kernel.context import Context
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
@@ -157,10 +159,17 @@ def test_the_search_reaches_the_optimum_of_small_graphs() -> None:
     assert reached >= 11
 
 
-def test_cuts_prove_that_nothing_fits() -> None:
+@pytest.mark.parametrize("candidate", [proofs.cuts, candidates.search])
+def test_that_nothing_fits_is_proven_first(
+    candidate: Callable[[Problem, Context], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def simulated(*_: object) -> None:
+        raise AssertionError("nothing is simulated")
+
+    monkeypatch.setattr(candidates, "simulated", simulated)
     problem = Problem(tensors=training(0).tensors, ops=training(0).ops, inputs=(0,), outputs=training(0).outputs, limit=0)
     context = Recorder()
-    proofs.cuts(problem, context)
+    candidate(problem, context)
     assert context.infeasible
 
 
