@@ -51,6 +51,8 @@ class Storages(_Mode):  # type: ignore[misc]
         self.is_counting = True
         """Else operators run as without it."""
         self.sizes: dict[int, int] = {}
+        self.on_more: Callable[[], None] = lambda: None
+        """Called behind an operator that made the peak higher."""
         self.live = self.peak = self.host_live = self.host_peak = 0
 
     @classmethod
@@ -99,9 +101,12 @@ class Storages(_Mode):  # type: ignore[misc]
             return func(*args, **(kwargs or {}))
         for leaf in tree_leaves((args, kwargs)):
             self.find(leaf, self.counts_all)
+        peak = self.peak
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
             self.add(leaf)
+        if self.peak > peak:
+            self.on_more()
         return out
 
 

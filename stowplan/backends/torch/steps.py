@@ -81,6 +81,9 @@ class Steps:
     def __init__(self, planner: Partitioner):
         self.planner, self.settings = planner, planner.settings
         self.storages = Storages(counts_all=True)
+        self.storages.on_more = self._check_evaluation
+        self.is_evaluation = False
+        """Whether gradients were not wanted when a graph was last called."""
         self.seen: Counter[Any] = Counter()
         """How often a kind of call was counted."""
         self.most: dict[Any, tuple[int, ...]] = {}
@@ -127,6 +130,7 @@ class Steps:
         def run(*args: Any) -> Any:
             if self.is_warned or self._repeats_more(code):
                 return whole.first(*args)
+            self.is_evaluation = not torch.is_grad_enabled()
             parameter = next(
                 (tensor for tensor in args if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad), None
             )
@@ -297,6 +301,11 @@ class Steps:
     def _peak(self) -> int:
         return self.storages.peak - sum(self.trained.values()) * (not self.settings.counted.gradients)
 
+    def _check_evaluation(self) -> None:
+        # Nothing comes behind it that would tell: no backward pass, no optimizer, perhaps no other step.
+        if self.is_evaluation:
+            self.check()
+
     def check(self, is_graph: bool = True) -> None:
         """Raise the error, or warn once, where a step went above the limit.
 
@@ -318,7 +327,9 @@ class Steps:
             return
         text = f"a step took {peak} bytes, and the limit is {limit}: "
         planned, saved = (sum(getattr(report, name) for report in self.planner.planned()) for name in ("peak", "saved"))
-        if is_graph and planned and self.settings.is_measured:
+        if self.is_evaluation:
+            text += "no plan lowers that of a step without gradients: take a smaller batch, or say a larger memory"
+        elif is_graph and planned and self.settings.is_measured:
             text += f"with plans that save little; say memory={peak}, take a smaller batch, or compute the loss in the model"
             text += f", or say repeats={self.repeats}, outside=0" if self.repeats > 1 else ""
         elif is_graph and planned:
@@ -336,6 +347,7 @@ class Steps:
         warn(text)
 
     def _begin_backward(self, use: _Use) -> None:
+        self.is_evaluation = False
         if not self.is_wanted:
             self.storages.is_counting, self.phase = False, None
         elif not self.storages.is_counting:
@@ -383,6 +395,7 @@ def _of(optimizer: Any) -> tuple[list[Any], list[Steps]]:
 def _before_optimizer(optimizer: Any, *_: Any) -> None:
     parameters, owners = _of(optimizer)
     for steps in owners:
+        steps.is_evaluation = False
         # A state that is there was there while the graphs ran.
         kind = (id(optimizer), len(optimizer.state))
         steps.is_wanted |= steps.is_new(kind, [*parameters, *tree_leaves([*optimizer.state.values()])], is_graph=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stowplan.backends.torch import MemoryLimitError, PlanningWarning, backend, measure_peak
+from stowplan.backends.torch import MemoryLimitError, PlanningWarning, backend, measure_peak, measure_peaks
 from stowplan.errors import UsageError
 from tests.backends.torch.training import assert_same, torch
 
@@ -17,6 +17,7 @@ from benchmarks.torch_memory.scripts import (  # isort: skip
     SCRIPTS,
     WIDTH,
     accumulation,
+    batch,
     criterion_outside,
     foreach,
     layer_by_layer,
@@ -26,24 +27,28 @@ from benchmarks.torch_memory.scripts import (  # isort: skip
 )
 
 
+HOST_BYTES = 40_000
+
+
 def compiled(model: Any, limit: int, **options: Any) -> Any:
     return torch.compile(model, backend=backend(limit, time_limit=0.5, **options))
 
 
-def check(make: Any, part: float, *, dynamic: bool | None = None) -> bool:
+def check(make: Any, part: float, *, dynamic: bool | None = None, **options: Any) -> bool:
     """Whether a script runs within a part of what eager takes; else it ends in an error, with no step above before."""
     torch._dynamo.reset()
     gc.collect()
     eager, steps = make(lambda model: model)
     limit = int(part * max(measured(eager, steps)))
-    planner = backend(limit, time_limit=0.5)
+    planner = backend(limit, time_limit=0.5, **options)
     script, steps = make(lambda model: torch.compile(model, backend=planner, dynamic=dynamic))
     for step in steps:
         try:
-            peak = measure_peak(step, *script.models, script.state())
+            peaks = measure_peaks(step, *script.models, script.state())
         except (MemoryLimitError, torch._dynamo.exc.BackendCompilerFailed) as error:
             return not isinstance(getattr(error, "inner_exception", error), MemoryLimitError)
-        assert peak <= limit
+        assert peaks.device <= limit
+        assert peaks.host <= HOST_BYTES
     assert_same(weights(script), weights(eager), rtol=0, atol=0)
     return True
 
@@ -55,9 +60,30 @@ def test_no_step_is_above_a_strict_limit(make: Any, part: float) -> None:
     assert check(make, part) or part < 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("make", SCRIPTS)
+def test_no_step_is_above_a_strict_limit_with_a_host(make: Any, dynamic: bool | None) -> None:
+    check(make, 0.9, dynamic=dynamic, host=HOST_BYTES, host_bandwidth="1 TB/s", costs="h100")
+
+
 @pytest.mark.parametrize("make", [accumulation, layer_by_layer])
 def test_graphs_are_planned_anew_within_what_is_left(make: Any) -> None:
     assert check(make, 1.01)
+
+
+def test_a_large_evaluation_at_the_end_is_an_error() -> None:
+    """Nothing runs behind it, and its loss is not compiled."""
+    torch._dynamo.reset()
+    eager, (step, *_) = criterion_outside(lambda model: model)
+    limit = int(1.05 * max(measured(eager, [step])))
+    script, (step, *_) = criterion_outside(lambda model: compiled(model, limit))
+    for _ in range(3):
+        step()
+    with torch.no_grad():
+        results = script.made[0](batch()[0])
+        with pytest.raises(MemoryLimitError, match="of a step without gradients: take a smaller batch"):
+            torch.cdist(results, results).repeat(4, 4)
 
 
 def wide_loss(limit: int, outside: int = 0) -> Any:
