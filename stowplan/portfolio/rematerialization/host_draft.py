@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.models.rematerialization.bounds import Moments
 from stowplan.models.rematerialization.plan import Action, Move, Plan
 from stowplan.models.rematerialization.structure import Structure
 
@@ -48,6 +49,26 @@ def with_fetches(structure: Structure, moved: Sequence[int], prices: Sequence[in
         once=[*structure.once, *(False for _ in moved)],
         order=order,
     )
+
+
+def moments_with_fetches(moments: Moments, graph: Structure, moved: Sequence[int]) -> Moments:
+    """Moments of a graph of drafts from those of the graph itself: a fetch first runs right behind the writer of its value."""
+    writer, ops = moments.structure.writer, moments.structure.ops
+    behind: dict[int, int] = {}
+    for number, value in enumerate(moved, ops):
+        behind[writer[value]] = behind.get(writer[value], 0) | 1 << number
+    given = behind.pop(-1, 0)
+
+    def with_own(before_or_after: int) -> int:
+        return before_or_after | sum(own for op, own in behind.items() if before_or_after >> op & 1)
+
+    made = Moments(graph)
+    made.before = [with_own(before) | given for before in moments.before]
+    made.after = [with_own(after) | behind.get(op, 0) for op, after in enumerate(moments.after)]
+    for op in (writer[value] for value in moved):
+        made.before.append(0 if op < 0 else made.before[op] | 1 << op)
+        made.after.append((1 << ops) - 1 if op < 0 else with_own(moments.after[op]))
+    return made
 
 
 @dataclass
@@ -207,6 +228,16 @@ class _Scheduler:
         while sending:
             wait(len(self.runs))
         return structure.made(self.runs, moves)
+
+
+def unmade(structure: Structure, draft: Sequence[int]) -> set[int]:
+    """Values that a draft reads before they are made: a writer that makes more may come where the rest is needed."""
+    there, missing = {value for value, writer in enumerate(structure.writer) if writer < 0}, set[int]()
+    for op in draft:
+        if op < structure.ops:
+            missing |= {*structure.needs[op]} - there
+            there |= {*structure.needs[op], *structure.writes[op]}
+    return missing
 
 
 def planned(structure: Structure, moved: Sequence[int], draft: Sequence[int], limit: int) -> Plan | None:

@@ -1,15 +1,17 @@
 """The search for plans with a host: which values are kept, recomputed or sent there, as a function of (problem, context).
 
-Some values may go to the host: those go where they are evicted; others are recomputed. A fetch has a price, the time that the
-channel takes times a factor. Which values: all; those whose writers cost most for that time; those that the plan without a
-host computes again at the highest cost, as many as the channel has time for. All of these, prices, and limits of drafts a
-little below that of the problem, which leave room for copies on their way, are tried in turn. Then the best choices are changed
-by chance, towards what their plans compute again.
+Some values may go to the host: those go where they are evicted; others are recomputed. Which: those that the plan without a
+host computes again at the highest cost for the time of a copy. How many is sought by drafts of two cuts. On graphs that are not
+large follow simulations, in which a fetch has a price, the time that the channel takes times a factor. There may be sent all
+values; those whose writers cost most for that time; or as above. All of these, prices, and limits of drafts a little below
+that of the problem, which leave room for copies on their way, are tried in turn. Then the best choices are changed by chance,
+towards what their plans compute again.
 """
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,13 +19,22 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.kernel.context import Context
+from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization.greedy import Policy, simulate
-from stowplan.portfolio.rematerialization.host_draft import planned, with_fetches
+from stowplan.portfolio.rematerialization.host_draft import moments_with_fetches, planned, unmade, with_fetches
 from stowplan.portfolio.rematerialization.insertion import Insertion
+from stowplan.portfolio.rematerialization.two_cuts import LARGE, MOST_ADDED, drafts
+
+#: Graphs of so many operators have drafts from cuts.
+BY_CUTS = 50
+
+#: Of those: parts of the operators' time in which copies are made, by which the best is sought.
+STEPS = (0.2, 0.1, 0.05, 0.02, 0.01)
 
 #: Prices of a unit of the channel's time, and parts of the limit.
 PRICES, LIMITS = (0.0, 1.0, 0.25), (1.0, 0.9, 0.8)
@@ -41,7 +52,7 @@ DRAFTS = 2_000
 TRIES = 4
 
 #: How often what is computed again is sent; choices that are changed; rounds of ruin and recreate for a draft of theirs.
-AGAIN, KEPT, ROUNDS = 0.6, 6, 20
+AGAIN, KEPT, ROUNDS = 0.6, 6, 10_000
 
 
 class _Tried(NamedTuple):
@@ -64,7 +75,11 @@ class _Search:
         self.copy_cost = {value: problem.copy_cost(self.structure.tensor[value]) for value in self.movable}
         self.chance = context.rng()
         self.best: Plan | None = None
+        self.tried: list[_Tried] = []
         self.left = context.work(DRAFTS, max(1, self.structure.ops), least=60)
+        self.moments = Moments(self.structure) if self.structure.ops >= BY_CUTS else None
+        """Of graphs whose drafts are made from cuts."""
+        self.first = first_moments(self.structure, 1)
 
     def is_done(self) -> bool:
         """Whether there is nothing left to find, or no time."""
@@ -79,11 +94,10 @@ class _Search:
     def choices(self) -> list[list[int]]:
         """Values that may be sent, in several ways; each is a choice."""
         movable, count = self.movable, len(self.movable)
-        dearest = sorted(movable, key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
+        dearest = self.by_density(movable)
         choices = [movable, *(sorted(dearest[: max(1, int(part * count))]) for part in DEAREST)]
-        self.draft([], 0.0, 1.0)
-        again = [] if self.best is None else self.again(self.best)
-        again.sort(key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
+        self.draft([], 0.0, 1.0, is_by_cuts=False)
+        again = [] if self.best is None else self.by_density(self.again(self.best))
         for part in BUDGETS if again else ():
             spent = itertools.accumulate(self.copy_cost[value] for value in again)
             within = sum(time <= part * sum(self.structure.cost) for time in spent)
@@ -95,7 +109,9 @@ class _Search:
         counts = Counter(plan.sequence)
         return [value for value in self.movable if counts[self.structure.writer[value]] > 1]
 
-    def draft(self, moved: Sequence[int], price: float, part: float, rounds: int = 0) -> tuple[Plan, Sequence[int]] | None:
+    def draft(
+        self, moved: Sequence[int], price: float, part: float, rounds: int = 0, is_by_cuts: bool = True
+    ) -> tuple[Plan, Sequence[int]] | None:
         """A plan that may send some values, told where it is better, and those of them that it may send within the host."""
         for _ in range(TRIES):
             if self.is_done():
@@ -104,16 +120,21 @@ class _Search:
             prices = [round(price * self.copy_cost[value]) for value in moved]
             graph, aim = with_fetches(self.structure, moved, prices), int(part * self.limit)
             policy = POLICIES[int(self.chance.integers(len(POLICIES)))] if rounds else POLICIES[0]
-            sequence = simulate(graph, graph.order, aim, policy, self.context.closed)
             insertion = Insertion(graph)
-            if sequence is None or len(sequence) > insertion.room:
-                sequence = graph.order
-            repaired = insertion.repaired(sequence, aim, self.context.closed)
+            repaired = self.by_cuts(insertion, moved, aim) if is_by_cuts else None
+            if repaired is None:
+                sequence = simulate(graph, graph.order, aim, policy, self.context.closed)
+                if sequence is None or len(sequence) > insertion.room:
+                    sequence = graph.order
+                repaired = insertion.repaired(sequence, aim, self.context.closed)
             if repaired is None:
                 return None
             if rounds:
                 seed = int(self.chance.integers(1, 1 << 62))
                 repaired = insertion.recreated(repaired, aim, seed, 300, 0.0, rounds)
+            if early := unmade(self.structure, repaired):
+                moved = [value for value in moved if value not in early]
+                continue
             plan = planned(self.structure, moved, repaired, self.limit)
             if plan is None:
                 return None
@@ -125,6 +146,51 @@ class _Search:
                 return None
             moved = self.within_host(plan, moved)
         return None
+
+    def by_cuts(self, insertion: Insertion, moved: Sequence[int], aim: int) -> list[int] | None:
+        """A draft from two cuts; None where there is none."""
+        if self.moments is None:
+            return None
+        moments, closed = moments_with_fetches(self.moments, insertion.structure, moved), self.context.closed
+        for sequence in drafts(insertion, moments, aim, should_stop=closed, first=self.first) or ():
+            repaired = insertion.repaired(sequence, aim, closed, MOST_ADDED // self.structure.ops)
+            if repaired is not None:
+                return repaired
+        return None
+
+    def climb(self) -> None:
+        """Send more or less of the dearest values that plans without a host compute again."""
+        for is_by_cuts in (True, False):
+            drafted = self.draft([], 0.0, 1.0, is_by_cuts=is_by_cuts)
+            if drafted is not None:
+                self._climb(self.by_density(self.again(drafted[0])))
+
+    def _climb(self, values: list[int]) -> None:
+        """Send as many of the values, in their order, as are best."""
+        spent = [*itertools.accumulate(self.copy_cost[value] for value in values)]
+        costs: dict[float, float] = {}
+
+        def cost(part: float) -> float:
+            """Of the plan where copies take a part of the time of all operators, at most."""
+            if part not in costs:
+                count = bisect_right(spent, part * sum(self.structure.cost))
+                drafted = self.draft(sorted(values[:count]), 0.0, 1.0) if count else None
+                costs[part] = float("inf") if drafted is None else drafted[0].objective
+                if drafted is not None:
+                    self.tried.append(_Tried(*drafted, 0.0, 1.0))
+            return costs[part]
+
+        part = STEPS[0]
+        for step in STEPS:
+            while not self.is_done():
+                near = min((part - step, part, part + step), key=lambda other: cost(other) if other > 0 else float("inf"))
+                if near == part:
+                    break
+                part = near
+
+    def by_density(self, values: Sequence[int]) -> list[int]:
+        """Values, those first whose writers cost most for the time of a copy."""
+        return sorted(values, key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
 
     def within_host(self, plan: Plan, moved: Sequence[int]) -> list[int]:
         """Of the values that a plan fetches, those that are dearest to recompute for their bytes and fit on the host."""
@@ -150,19 +216,22 @@ def offload(problem: Problem, context: Context) -> None:
     if problem.limit is None or problem.channel is None or not problem.ops:
         return
     run = _Search(problem, context, problem.limit)
-    tried: list[_Tried] = []
-    different = [list(choice) for choice in dict.fromkeys(map(tuple, run.choices()))]
-    for part, price, choice in itertools.product(LIMITS, PRICES, different):
-        drafted = run.draft(choice, price, part)
-        if drafted is not None:
-            tried.append(_Tried(*drafted, price, part))
-    _change(run, tried)
+    if run.moments is not None:
+        run.climb()
+    if run.structure.ops < LARGE:
+        different = [list(choice) for choice in dict.fromkeys(map(tuple, run.choices()))]
+        for part, price, choice in itertools.product(LIMITS, PRICES, different):
+            drafted = run.draft(choice, price, part, is_by_cuts=False)
+            if drafted is not None:
+                run.tried.append(_Tried(*drafted, price, part))
+    _change(run, run.tried)
 
 
 def _change(run: _Search, tried: list[_Tried]) -> None:
     """Change the values that may be sent, and what a draft goes by, from the best choices on."""
     chance = run.chance
     tried = sorted(tried, key=lambda choice: choice.plan.objective)[:KEPT]
+    rounds = min(20, 1 + ROUNDS // run.structure.ops)
     while tried and not run.is_done():
         choice = tried[int(chance.integers(len(tried)))]
         # What is computed again, the dearer the sooner, may be sent; or any values change sides.
@@ -175,6 +244,6 @@ def _change(run: _Search, tried: list[_Tried]) -> None:
             changed.add(choice.moved[int(chance.integers(len(choice.moved)))])
         price = float(np.clip(choice.price * chance.choice([0.7, 1.0, 1.0, 1.4]), 0.0, 16.0))
         part = float(np.clip(choice.part + chance.choice([-0.03, 0.0, 0.0, 0.03]), 0.5, 1.0))
-        drafted = run.draft(sorted({*choice.moved} ^ changed), price, part, ROUNDS)
+        drafted = run.draft(sorted({*choice.moved} ^ changed), price, part, rounds, bool(chance.random() < 0.5))
         if drafted is not None and drafted[0].objective <= choice.plan.objective:
             tried = sorted([*tried, _Tried(*drafted, price, part)], key=lambda other: other.plan.objective)[:KEPT]

@@ -99,6 +99,7 @@ def drafts(
     limit: int,
     on_bound: Callable[[int], None] = lambda bound: None,
     should_stop: Callable[[], bool] = lambda: False,
+    first: Sequence[int] | None = None,
 ) -> list[list[int]] | None:
     """Sequences that need not be within a limit, the most promising first; None where it is proven that no plan is.
 
@@ -110,9 +111,11 @@ def drafts(
         Bytes.
     on_bound
         Called with every better bound on the added cost.
+    first
+        The first moment, in place of the fullest.
     """
     sequences: list[list[int]] = []
-    chain, best = first_moments(insertion.structure, 1), 0
+    chain, best = first_moments(insertion.structure, 1) if first is None else [*first], 0
     while chain and not should_stop():
         (moment,) = chain
         bound = moments.added_cost(moment, limit)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,12 +12,15 @@ import msgspec
 import pytest
 
 import stowplan
+from stowplan.models.rematerialization.bounds import Moments, load_bound
 from stowplan.models.rematerialization.plan import Plan
-from stowplan.models.rematerialization.problem import Host, Problem
+from stowplan.models.rematerialization.problem import Host, Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization import frontier
-from stowplan.portfolio.rematerialization.offload import offload
+from stowplan.portfolio.rematerialization.candidates import search
+from stowplan.portfolio.rematerialization.host_draft import moments_with_fetches, unmade, with_fetches
+from stowplan.portfolio.rematerialization.offload import BY_CUTS, offload
 from tests.cli.conftest import Cli, cli
 from tests.models.rematerialization import cases
 from tests.models.rematerialization.host_cases import SLOW, chain, hosted, least_cost
@@ -59,6 +64,91 @@ def test_a_chain_is_solved(bandwidth: float, least: int) -> None:
     assert (result.status, result.objective, result.bound) == ("optimal", least, least)
     assert result.details["peak"] <= 24
     assert result.details["host_peak"] > 0
+
+
+def layers(depth: int, seed: int) -> Problem:
+    """Layers of training: a backward operator writes two gradients, and one of them is a result that nothing else reads."""
+    chance = random.Random(seed)
+    tensors, ops, kept, results = [Tensor(id="x", size=3)], list[Op](), [0], list[int]()
+
+    def made(size: int) -> int:
+        tensors.append(Tensor(id=f"t{len(tensors)}", size=size))
+        return len(tensors) - 1
+
+    for number in range(depth):
+        new = made(chance.randint(2, 8))
+        ops.append(Op(id=f"forward{number}", reads=(kept[-1],), writes=(new,), cost=chance.randint(1, 9)))
+        kept.append(new)
+    gradient = kept[-1]
+    for number in reversed(range(depth)):
+        both = made(chance.randint(2, 8)), made(chance.randint(1, 6))
+        results.append(both[1])
+        reads = (gradient, kept[number])
+        ops.append(Op(id=f"backward{number}", reads=reads, writes=both, cost=chance.randint(1, 9)))
+        gradient = both[0]
+    problem = Problem(
+        tensors=tuple(tensors),
+        ops=tuple(ops),
+        inputs=(0,),
+        outputs=(*results, gradient),
+        free_inputs=False,
+        host=Host(bandwidth=0.5, limit=1 << 20),
+    )
+    structure = build(problem)
+    low, high = load_bound(structure), structure.ordering.peak(structure.order)
+    return msgspec.structs.replace(problem, limit=low + (high - low) // 3)
+
+
+@pytest.mark.parametrize(("depth", "seed"), [(6, 11), (6, 26), (10, 5), (10, 23), (20, 8), (40, 1)])
+def test_drafts_that_read_what_is_not_made_are_mended(depth: int, seed: int) -> None:
+    """A writer of two values runs where the other is needed, behind the fetch of the first."""
+    problem, recorder = layers(depth, seed), Recorder(deterministic=True, time_limit=0.3)
+    offload(problem, recorder)
+    assert recorder.plans
+    assert all(verify(problem, plan).ok for plan, _ in recorder.plans)
+
+
+def test_what_is_read_before_it_is_made() -> None:
+    structure = build(layers(2, 0))
+    forward, behind, backward, last = structure.order
+    (gradient, _) = structure.writes[backward]
+    assert unmade(structure, [forward, behind, backward, structure.ops, last]) == set()
+    assert unmade(structure, [forward, behind, structure.ops, last, backward]) == {gradient}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_moments_know_of_fetches(seed: int) -> None:
+    """What must run before or after an operator is what is so in the graph whose fetches read what their writers write."""
+    problem = layers(5, seed)
+    structure = build(problem)
+    moved = random.Random(seed).sample(structure.movable, 6)
+    graph = with_fetches(structure, moved, [1] * len(moved))
+    made = moments_with_fetches(Moments(structure), graph, moved)
+    reads = [(structure.tensor[value],) for value in moved if structure.writer[value] >= 0]
+    fetches = tuple(Op(id=f"fetch{number}", reads=read) for number, read in enumerate(reads))
+    plain = Moments(build(msgspec.structs.replace(problem, ops=(*problem.ops, *fetches))))
+    number = {op: at for at, op in enumerate(range(structure.ops))}
+    with_writer = (place for place, value in enumerate(moved) if structure.writer[value] >= 0)
+    number |= {structure.ops + place: structure.ops + at for at, place in enumerate(with_writer)}
+    for one, other in itertools.permutations(range(structure.ops), 2):
+        assert made.before[one] >> other & 1 == plain.before[one] >> other & 1
+    for fetch in (op for op in number if op >= structure.ops):
+        for op in range(structure.ops):
+            assert made.before[fetch] >> op & 1 == plain.before[number[fetch]] >> op & 1
+            # Those behind the writer have the fetch behind them or before them.
+            assert made.after[op] >> fetch & 1 == plain.after[op] >> number[fetch] & 1
+
+
+def test_graphs_of_many_layers_begin_with_a_plan_that_sends_nothing() -> None:
+    problem = layers(60, 3)
+    assert len(problem.ops) >= BY_CUTS
+    alone, recorder = (Recorder(deterministic=True, time_limit=0.5) for _ in range(2))
+    search(msgspec.structs.replace(problem, host=msgspec.UNSET), alone)
+    offload(problem, recorder)
+    plans = [plan for plan, _ in recorder.plans]
+    assert all(verify(problem, plan).ok for plan in plans)
+    assert not plans[0].moves
+    assert min(plan.objective for plan in plans) < min(plan.objective for plan, _ in alone.plans)
 
 
 def test_the_host_holds_no_more_than_it_may() -> None:
