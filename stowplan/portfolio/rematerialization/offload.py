@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -163,15 +163,22 @@ class _Search:
         for is_by_cuts in (True, False):
             drafted = self.draft([], 0.0, 1.0, is_by_cuts=is_by_cuts)
             if drafted is not None:
-                self._climb(self.by_density(self.again(drafted[0])))
+                self._climb(self.by_density(self.again(drafted[0])), STEPS[0])
 
-    def _climb(self, values: list[int]) -> None:
-        """Send as many of the values, in their order, as are best."""
+    def climb_from(self, choice: _Tried) -> None:
+        """Send more or less of the dearest values that a plan sends or computes again."""
+        values = self.by_density({*choice.moved, *self.again(choice.plan)})
+        self._climb(values, sum(self.copy_cost[value] for value in choice.moved) / sum(self.structure.cost))
+
+    def _climb(self, values: list[int], part: float) -> None:
+        """Send as many of the values, in their order, as are best, by a part of the operators' time on."""
         spent = [*itertools.accumulate(self.copy_cost[value] for value in values)]
         costs: dict[float, float] = {}
 
         def cost(part: float) -> float:
             """Of the plan where copies take a part of the time of all operators, at most."""
+            if part <= 0:
+                return float("inf")
             if part not in costs:
                 count = bisect_right(spent, part * sum(self.structure.cost))
                 drafted = self.draft(sorted(values[:count]), 0.0, 1.0) if count else None
@@ -180,15 +187,14 @@ class _Search:
                     self.tried.append(_Tried(*drafted, 0.0, 1.0))
             return costs[part]
 
-        part = STEPS[0]
         for step in STEPS:
             while not self.is_done():
-                near = min((part - step, part, part + step), key=lambda other: cost(other) if other > 0 else float("inf"))
-                if near == part:
+                near = min((part - step, part + step), key=cost)
+                if cost(near) >= cost(part):
                     break
                 part = near
 
-    def by_density(self, values: Sequence[int]) -> list[int]:
+    def by_density(self, values: Collection[int]) -> list[int]:
         """Values, those first whose writers cost most for the time of a copy."""
         return sorted(values, key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
 
@@ -218,12 +224,14 @@ def offload(problem: Problem, context: Context) -> None:
     run = _Search(problem, context, problem.limit)
     if run.moments is not None:
         run.climb()
-    if run.structure.ops < LARGE:
+    if run.structure.ops < LARGE or run.best is None:
         different = [list(choice) for choice in dict.fromkeys(map(tuple, run.choices()))]
         for part, price, choice in itertools.product(LIMITS, PRICES, different):
             drafted = run.draft(choice, price, part, is_by_cuts=False)
             if drafted is not None:
                 run.tried.append(_Tried(*drafted, price, part))
+        if run.structure.ops >= LARGE and run.tried:
+            run.climb_from(min(run.tried, key=lambda choice: choice.plan.objective))
     _change(run, run.tried)
 
 
