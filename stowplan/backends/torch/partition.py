@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -147,9 +146,12 @@ class Partitioner(CustomPartitionerFn):
             choice = chooser(RoomChooser, reading).first() or chooser(Chooser, hosted).choose(keep_own=False)
         elif task or repeats > 1:
             own = (task and task.rooms) or rooms(reading)
-            part = 1.0 if hosted is reading else ALONE
-            alone = partial(chooser(RoomChooser, reading, part).choose_within, own)
-            choice = alone() if hosted is reading else chooser(HostRoomChooser, hosted).choose_within(own, alone)
+            if hosted is reading:
+                choice = chooser(RoomChooser, reading).choose_within(own)
+            else:
+                choice = chooser(HostRoomChooser, hosted).choose_within(
+                    own, lambda: chooser(RoomChooser, reading, ALONE).choose_within(own)
+                )
         else:
             choice = chooser(Chooser, hosted).choose(keep_own=kwargs.get("compiler") == "inductor")
         if not choice.is_stock:
