@@ -83,7 +83,7 @@ class Steps:
         self.storages = Storages(counts_all=True)
         self.storages.on_more = self._check_evaluation
         self.is_evaluation = False
-        """Whether gradients were not wanted when a graph was last called."""
+        """Whether a graph was last called without gradients, and no backward pass is to come."""
         self.seen: Counter[Any] = Counter()
         """How often a kind of call was counted."""
         self.most: dict[Any, tuple[int, ...]] = {}
@@ -130,7 +130,7 @@ class Steps:
         def run(*args: Any) -> Any:
             if self.is_warned or self._repeats_more(code):
                 return whole.first(*args)
-            self.is_evaluation = not torch.is_grad_enabled()
+            self.is_evaluation = not torch.is_grad_enabled() and not any(self.waiting.values())
             parameter = next(
                 (tensor for tensor in args if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad), None
             )
