@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stowplan.backends.fallback import MemoryLimitError
+from stowplan.backends.torch.offload import as_run
 from stowplan.backends.torch.planning import Choice, Chooser
 from stowplan.backends.torch.room_plans import LEAST, in_rooms, with_report
 from stowplan.backends.torch.rooms import Rooms, taken, within
@@ -42,17 +43,19 @@ class HostRoomChooser(Chooser):
         self.best: Plan | None = None
         self.bound = 0
         self._search((), LEAST)
-        alone, refused = None, None
+        alone, least = None, 0
         if self.best is None or self.best.objective:
             try:
                 alone = choose_alone()
                 self._search(self._with_arrival(alone.plan.sequence), self._left())
             except MemoryLimitError as error:
-                refused = error
+                # The error itself would hold all frames up to the caller's, and with them results of a step to come.
+                least = error.least
+            if alone is None:
                 self._search((), self._left())
-        if self.best is None and refused is not None:
-            text = f"the least peak found of a step is {refused.least} bytes, and the limit is {rooms.limit}"
-            raise MemoryLimitError(f"{text} (no plan found in time, with the host or without)", rooms.limit, refused.least, 0)
+        if self.best is None and alone is None:
+            text = f"the least peak found of a step is {least} bytes, and the limit is {rooms.limit}"
+            raise MemoryLimitError(f"{text} (no plan found in time, with the host or without)", rooms.limit, least, 0)
         if alone is not None and (self.best is None or alone.plan.objective <= self.best.objective):
             # What is proven of plans that send nothing is not of all.
             return with_report(alone, bound=min(alone.report.bound, self.bound * self.reading.unit))
@@ -79,7 +82,7 @@ class HostRoomChooser(Chooser):
             if not waiting and room.backward <= room.forward:
                 self.bound = max(self.bound, int(result.bound or 0))
             if result.plan is not None:
-                self._offer(self.free.made(result.plan.sequence, result.plan.moves or ()))
+                self._offer(as_run(self.reading, self.free.made(result.plan.sequence, result.plan.moves or ())))
 
     def _offer(self, plan: Plan) -> None:
         fits = verify(self.free.problem, plan).ok and self.rooms.peak(taken(self.reading, plan)) <= self.rooms.limit

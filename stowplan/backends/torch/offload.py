@@ -9,6 +9,7 @@ once. A copy is one of the whole storage.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,7 +22,9 @@ from stowplan.backends.torch.measure import name_host
 from stowplan.backends.torch.reader import Reading
 from stowplan.frontends.torch_program import arguments, is_written
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND
+from stowplan.models.rematerialization.plan import Move, Plan
 from stowplan.models.rematerialization.problem import Host, Op, Tensor
+from stowplan.models.rematerialization.structure import build
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,25 @@ def with_host(reading: Reading, limit: int, bandwidth: float) -> Reading:
         host=Host(bandwidth=bandwidth * reading.unit / PS_PER_SECOND, limit=limit),
     )
     return reading
+
+
+def as_run(reading: Reading, plan: Plan) -> Plan:
+    """A plan with a host as its passes run: what the forward pass sends is there when it ends.
+
+    Without this it would say that more is kept than is.
+    """
+    border = plan.sequence.index(reading.border)
+    early = [move for move in plan.moves or () if move.before <= border]
+    late = [move for move in plan.moves or () if move.before > border]
+    on_way = Counter(move.tensor for move in early if move.action == "send")
+    on_way.subtract(move.tensor for move in early if move.action == "wait")
+    ended: list[Move] = []
+    for move in [*late]:
+        if move.action == "wait" and on_way[move.tensor] > 0:
+            on_way[move.tensor] -= 1
+            late.remove(move)
+            ended.append(Move("wait", move.tensor, border))
+    return build(reading.problem).made(plan.sequence, (*early, *ended, *late)) if ended else plan
 
 
 def host_value(value: Any) -> Any:

@@ -10,7 +10,7 @@ import msgspec
 
 from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.torch import costs, stock
-from stowplan.backends.torch.offload import HostMemory
+from stowplan.backends.torch.offload import HostMemory, as_run
 from stowplan.backends.torch.reader import Counted, Prices, Reading
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND
 from stowplan.kernel.context import FAMILIES
@@ -234,6 +234,7 @@ class Chooser:
 
     def _choice(self, plan: Plan, source: str, bound: int) -> Choice:
         reading = self.reading
+        plan = as_run(reading, plan)
         sequence = list(plan.sequence)
         is_stock = self.own is not None and sequence == list(self.own.sequence) and not plan.moves
         figures = verify(self.free.problem, plan).figures

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import random
 import time
+import weakref
 from functools import cache
 from typing import Any
 
@@ -13,6 +16,7 @@ from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.torch import backend, measure_peaks, memory_limit, stock
 from stowplan.backends.torch.devices import device
 from stowplan.backends.torch.host_plans import HostRoomChooser
+from stowplan.backends.torch.offload import as_run
 from stowplan.backends.torch.planning import Settings
 from stowplan.backends.torch.room_plans import RoomChooser
 from stowplan.backends.torch.rooms import Rooms, Row, taken, tangent_bytes
@@ -253,6 +257,45 @@ def test_plans_with_a_host_are_within_rooms_and_add_no_more_than_without(seed: i
     assert rooms.peak(taken(choice.reading, choice.plan)) == choice.report.peak <= rooms.limit
     assert choice.report.bound <= choice.report.added_cost == choice.plan.objective
     assert all(choice.plan.objective <= cost for cost in costs)
+
+
+def test_what_a_plan_keeps_is_what_is_there_when_its_pass_ends() -> None:
+    """A copy on its way at the border is waited for there."""
+    _, hosted = readings()
+    plan = all_sent(hosted)
+    border = plan.sequence.index(hosted.border)
+    late = [
+        Move("wait", move.tensor, border + 1) if (move.action, move.before) == ("wait", border) else move
+        for move in plan.moves or ()
+    ]
+    unended = build(hosted.problem).made(plan.sequence, sorted(late, key=lambda move: move.before))
+    assert taken(hosted, unended).kept > taken(hosted, plan).kept
+    ended = as_run(hosted, unended)
+    assert verify(hosted.problem, ended).ok
+    assert taken(hosted, ended) == taken(hosted, plan)
+    assert as_run(hosted, plan) == plan
+
+
+def test_a_refusal_holds_no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those up to the caller's would be held with it, and with them results of a step, until garbage is collected."""
+    monkeypatch.setattr(HostRoomChooser, "_search", lambda *_: None)
+    _, hosted = readings()
+    chooser = HostRoomChooser(hosted, 1, Settings(1), None, lambda _: iter(()), 0.0, 0.0)
+    held: list[Any] = []
+
+    def refuse() -> Any:
+        result = nn.Module()
+        held.append(weakref.ref(result))
+        raise MemoryLimitError("no plan", 1, 2, 0)
+
+    gc.disable()
+    try:
+        with contextlib.suppress(MemoryLimitError):
+            chooser.choose_within(Rooms(1, 0, ()), refuse)
+        (result,) = held
+        assert result() is None
+    finally:
+        gc.enable()
 
 
 def test_uses_of_one_layer_share_the_host() -> None:
