@@ -75,8 +75,8 @@ class HostRoomChooser(Chooser):
                 return
             room = rooms.room(size)
             problem = within(self.reading, room)
-            alone = build(problem).made(known)
-            plans = {"alone": alone} if verify(problem, alone).ok else {}
+            alone = build(problem).made(known) if known else None
+            plans = {} if alone is None or not verify(problem, alone).ok else {"alone": alone}
             result = self._solved(problem, plans, seconds / len(kept))
             # A problem of less room in the backward pass than in the forward pass leaves no plan out.
             if not waiting and room.backward <= room.forward:

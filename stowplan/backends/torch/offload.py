@@ -9,7 +9,6 @@ once. A copy is one of the whole storage.
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -85,16 +84,17 @@ def as_run(reading: Reading, plan: Plan) -> Plan:
     Without this it would say that more is kept than is.
     """
     border = plan.sequence.index(reading.border)
-    early = [move for move in plan.moves or () if move.before <= border]
-    late = [move for move in plan.moves or () if move.before > border]
-    on_way = Counter(move.tensor for move in early if move.action == "send")
-    on_way.subtract(move.tensor for move in early if move.action == "wait")
-    ended: list[Move] = []
-    for move in [*late]:
-        if move.action == "wait" and on_way[move.tensor] > 0:
-            on_way[move.tensor] -= 1
-            late.remove(move)
+    early, ended, late = list[Move](), list[Move](), list[Move]()
+    on_way: set[int] = set()
+    for move in plan.moves or ():
+        if move.before <= border:
+            early.append(move)
+            (on_way.add if move.action == "send" else on_way.discard)(move.tensor)
+        elif move.action == "wait" and move.tensor in on_way:
+            on_way.remove(move.tensor)
             ended.append(Move("wait", move.tensor, border))
+        else:
+            late.append(move)
     return build(reading.problem).made(plan.sequence, (*early, *ended, *late)) if ended else plan
 
 

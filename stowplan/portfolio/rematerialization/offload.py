@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -96,7 +96,9 @@ class _Search:
         movable, count = self.movable, len(self.movable)
         dearest = self.by_density(movable)
         choices = [movable, *(sorted(dearest[: max(1, int(part * count))]) for part in DEAREST)]
-        self.draft([], 0.0, 1.0, is_by_cuts=False)
+        if self.moments is None:
+            # Else this draft has been made.
+            self.draft([], 0.0, 1.0)
         again = [] if self.best is None else self.by_density(self.again(self.best))
         for part in BUDGETS if again else ():
             spent = itertools.accumulate(self.copy_cost[value] for value in again)
@@ -163,15 +165,10 @@ class _Search:
         for is_by_cuts in (True, False):
             drafted = self.draft([], 0.0, 1.0, is_by_cuts=is_by_cuts)
             if drafted is not None:
-                self._climb(self.by_density(self.again(drafted[0])), STEPS[0])
+                self._climb(self.by_density(self.again(drafted[0])))
 
-    def climb_from(self, choice: _Tried) -> None:
-        """Send more or less of the dearest values that a plan sends or computes again."""
-        values = self.by_density({*choice.moved, *self.again(choice.plan)})
-        self._climb(values, sum(self.copy_cost[value] for value in choice.moved) / sum(self.structure.cost))
-
-    def _climb(self, values: list[int], part: float) -> None:
-        """Send as many of the values, in their order, as are best, by a part of the operators' time on."""
+    def _climb(self, values: list[int]) -> None:
+        """Send as many of the values, in their order, as are best."""
         spent = [*itertools.accumulate(self.copy_cost[value] for value in values)]
         costs: dict[float, float] = {}
 
@@ -187,6 +184,7 @@ class _Search:
                     self.tried.append(_Tried(*drafted, 0.0, 1.0))
             return costs[part]
 
+        part = STEPS[0]
         for step in STEPS:
             while not self.is_done():
                 near = min((part - step, part + step), key=cost)
@@ -194,7 +192,7 @@ class _Search:
                     break
                 part = near
 
-    def by_density(self, values: Collection[int]) -> list[int]:
+    def by_density(self, values: Sequence[int]) -> list[int]:
         """Values, those first whose writers cost most for the time of a copy."""
         return sorted(values, key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
 
@@ -230,8 +228,6 @@ def offload(problem: Problem, context: Context) -> None:
             drafted = run.draft(choice, price, part, is_by_cuts=False)
             if drafted is not None:
                 run.tried.append(_Tried(*drafted, price, part))
-        if run.structure.ops >= LARGE and run.tried:
-            run.climb_from(min(run.tried, key=lambda choice: choice.plan.objective))
     _change(run, run.tried)
 
 
