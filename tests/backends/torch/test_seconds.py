@@ -68,7 +68,7 @@ def test_measured_prices_grow_with_what_is_computed() -> None:
 
     measured = Measured(10.0)
     small = prices(lambda a: torch.tanh(a @ a), torch.randn(32, 32), by=measured)["aten.mm.default"]
-    large = prices(lambda a: a @ a, torch.randn(1024, 1024), by=measured)["aten.mm.default"]
+    large = prices(lambda a: a @ a, torch.randn(2048, 2048), by=measured)["aten.mm.default"]
     assert 0 < 10 * small < large
 
 
