@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._functorch import config, partitioners
+from torch.utils._ordered_set import OrderedSet
 
 from stowplan.backends.fallback import UnsupportedError
 from stowplan.backends.torch.reader import Reading, is_mutable, sequence_of
@@ -96,3 +97,37 @@ def written_behind(joint: Any) -> list[Any]:
     written = [getattr(description, "mutated_input", None) for description in last.meta.get("desc") or ()]
     inputs = (node for node in joint.nodes if node.op == "placeholder")
     return [node for node in inputs if node.meta.get("desc") is not None and node.meta["desc"] in written]
+
+
+def forward_outputs(joint: Any) -> int:
+    """How many of the outputs of a joint graph are those of the forward pass: gradients follow them.
+
+    Raises
+    ------
+    UnsupportedError
+        AOTAutograd did not describe the outputs.
+    """
+    (last,) = (node for node in joint.nodes if node.op == "output")
+    described = last.meta.get("desc")
+    if described is None:
+        raise UnsupportedError("the outputs of the joint graph are not described")
+    return next((at for at, output in enumerate(described) if output.is_grad()), len(described))
+
+
+def saved_values(joint: Any, node_info: Any, recomputable: Sequence[Any]) -> list[Any]:
+    """Nodes that torch's minimum cut saves where these may be computed again, as its partitioner asks for it below a budget of 1."""
+    options = partitioners.MinCutOptions(
+        ban_if_used_far_apart=False,
+        ban_if_long_fusible_chains=False,
+        ban_if_materialized_backward=False,
+        ban_if_not_in_allowlist=False,
+        ban_if_reduction=config.ban_recompute_reductions,
+    )
+    saved, _ = partitioners.solve_min_cut(joint, node_info, options, OrderedSet(recomputable))
+    return list(saved)
+
+
+def knapsack(memory: list[float], joint: Any, most: float, nodes: Sequence[Any]) -> tuple[list[int], list[int]]:
+    """Indices of the nodes to save and of the others, by the sum of their bytes: torch's own solver ``dp``."""
+    _, saved, recomputed = partitioners.dp_knapsack(memory, [partitioners.estimate_runtime(node) for node in nodes], most)
+    return saved, recomputed

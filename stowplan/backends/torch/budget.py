@@ -1,0 +1,183 @@
+"""A knapsack solver for ``torch._functorch.config.activation_memory_budget_solver``, which looks at the peak.
+
+PyTorch's partitioner reads ``activation_memory_budget`` as a share of the bytes that are saved for the backward pass, and its
+solvers choose what to save by the sum of these bytes alone. Saving less can then need more memory: what is not saved is
+computed again at the beginning of the backward pass, and its intermediate results live together. The solver here simulates
+what is live at each operator for every choice that it considers, and reads the budget as a share of the peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch._inductor.custom_graph_pass import CustomKnapsackSolver
+
+from stowplan.arguments import size
+from stowplan.backends.fallback import reason, warn
+from stowplan.backends.torch import stock
+from stowplan.backends.torch.reader import Counted, Reading, read
+from stowplan.models.rematerialization.bounds import Moments, bits
+from stowplan.models.rematerialization.moments import in_stages
+from stowplan.models.rematerialization.structure import Structure, build
+from stowplan.portfolio.rematerialization.insertion import Insertion
+from stowplan.portfolio.rematerialization.two_cuts import TwoCuts
+from stowplan.version import VERSION
+
+#: Sizes of the saved bytes for which minimum cuts are made, evenly between the least and the most.
+SIZES = 12
+
+#: How many of the parts in which two cuts differ go by the dearer cut: so many numbers, evenly from none to all.
+MIXTURES = 8
+
+#: Choices that are given to PyTorch's minimum cut and simulated as it would run them, at most.
+SIMULATED = 16
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What PyTorch's partitioner makes of one choice of values that may be computed again."""
+
+    recomputed: frozenset[int]
+    """Indices into the solver's list of nodes."""
+    peak: int
+    """Bytes that are live at once, at most, as far as they are counted."""
+    cost: int
+    """Of the operators that run again, in the unit of the reading."""
+
+
+class Knapsack(CustomKnapsackSolver):
+    """Chooses what PyTorch's partitioner saves so that the peak falls with the budget.
+
+    Set ``torch._functorch.config.activation_memory_budget_solver`` to :data:`stowplan.backends.torch.knapsack`, or to an instance
+    of this class, and ``activation_memory_budget`` to a number between 0 and 1, both excluded: PyTorch calls no solver at 0 or 1.
+    A budget of ``b`` allows a peak of ``least + b * (most - least)``, where ``most`` is the peak if all of these values are saved,
+    and ``least`` the lowest peak among the choices considered. Of the choices within that peak it takes the one that recomputes
+    least. So a lower budget never has a higher simulated peak.
+
+    Parameters
+    ----------
+    memory
+        Limit in bytes on the peak, or text such as ``"4 GiB"``, in place of the budget's share. Where no choice is within it,
+        the one with the lowest peak is taken, with a warning.
+
+    Notes
+    -----
+    The peak is that of the operators of the joint graph in PyTorch's order, before Inductor fuses them. A graph that cannot be
+    read is left to PyTorch's own solver ``dp``, with a warning.
+    """
+
+    def __init__(self, memory: int | str | None = None):
+        self.memory = None if memory is None else size("a memory limit of {}", memory, 1)
+
+    def __call__(
+        self, memory: list[float], joint_graph: Any, max_memory: float, node_info: Any, all_recomputable_banned_nodes: list[Any]
+    ) -> tuple[list[int], list[int]]:
+        """Indices of the nodes to save and of those that may be computed again, as PyTorch asks for them.
+
+        Parameters
+        ----------
+        memory
+            [nodes] bytes as shares of the activations; the peak takes their place.
+        joint_graph
+            ``torch.fx.Graph``.
+        max_memory
+            The budget.
+        node_info
+            PyTorch's classification of the nodes.
+        all_recomputable_banned_nodes
+            Nodes that are saved unless the solver says otherwise.
+        """
+        nodes = all_recomputable_banned_nodes
+        try:
+            reading = read(joint_graph, stock.forward_outputs(joint_graph), Counted())
+            choices = list(_choices(reading, node_info, nodes))
+        except Exception as error:  # whatever is wrong with this graph, PyTorch has a solver for it
+            warn(f"{reason(error)}: PyTorch's own knapsack solver 'dp' is used")
+            return stock.knapsack(memory, joint_graph, max_memory, nodes)
+        chosen = self._chosen(choices, max_memory)
+        return [at for at in range(len(nodes)) if at not in chosen.recomputed], sorted(chosen.recomputed)
+
+    def _chosen(self, choices: list[Choice], budget: float) -> Choice:
+        """The cheapest choice within the peak; the first of them saves everything."""
+        least, most = min(choice.peak for choice in choices), choices[0].peak
+        allowed = least + budget * (most - least) if self.memory is None else self.memory
+        if least > allowed:
+            warn(f"the least peak found is {least} bytes, and the limit is {self.memory}: the plan of that peak is taken")
+        within = [choice for choice in choices if choice.peak <= max(least, allowed)]
+        return min(within, key=lambda choice: (choice.cost, choice.peak))
+
+    def uuid(self) -> Any:
+        """What PyTorch's caches know this solver by: plans depend on the version and the limit alone."""
+        return f"stowplan {VERSION} {self.memory}"
+
+
+def _choices(reading: Reading, node_info: Any, nodes: list[Any]) -> Iterator[Choice]:
+    """What PyTorch would make of several choices: first of saving everything, then of the best that minimum cuts suggest."""
+    structure = build(reading.problem)
+    owners = [reading.owner(node) for node in nodes]
+    seen: set[frozenset[int]] = set()
+    suggestions = [frozenset[int](), *_suggested(structure, reading.border)]
+    for again in suggestions:
+        recomputed = frozenset(at for at, owner in enumerate(owners) if owner is None or owner in again)
+        if recomputed not in seen:
+            seen.add(recomputed)
+            saved = stock.saved_values(reading.graph, node_info, [nodes[at] for at in recomputed])
+            yield _simulated(structure, reading, recomputed, saved)
+
+
+def _suggested(structure: Structure, border: int) -> list[frozenset[int]]:
+    """Sets of operators to run again after the border: those on the frontier of peak and cost, as they would run alone."""
+    insertion, moments = Insertion(structure), Moments(structure)
+    own = moments.own_bytes(border)
+    least, most = moments.least_bytes(border), structure.ordering.peak(structure.order)
+    found: dict[frozenset[int], tuple[int, int]] = {}
+    for at in range(SIZES):
+        if moments.added_cost(border, least + (most - own - least) * at // SIZES) is None or moments.around is None:
+            continue
+        low, high = moments.around
+        cuts = TwoCuts(insertion, moments, border)
+        parts = cuts.parts(low.again ^ high.again)
+        for number in {len(parts) * mixture // MIXTURES for mixture in range(MIXTURES + 1)}:
+            for places in (range(number), [at for at in range(len(parts)) if (at + 1) * number // len(parts) > at * number // len(parts)]):
+                again = frozenset(low.again ^ {op for place in places for op in parts[place]})
+                if again in found:
+                    continue
+                live = cuts.live(cuts.sequence(again))
+                if live is not None:
+                    found[again] = int(live.max()), sum(structure.cost[op] for op in again)
+    frontier: list[frozenset[int]] = []
+    lowest = None
+    for again in sorted(found, key=lambda each: (found[each][1], found[each][0])):
+        peak, _ = found[again]
+        if lowest is None or peak < lowest:
+            lowest = peak
+            frontier.append(again)
+    step = max(1, -(-len(frontier) // SIMULATED))
+    # The lowest peak is among them.
+    return frontier[::-1][::step]
+
+
+def _simulated(structure: Structure, reading: Reading, recomputed: frozenset[int], saved: list[Any]) -> Choice:
+    """Peak and cost where PyTorch saves these nodes, and computes again what else the backward pass reads."""
+    border = reading.border
+    past = {*bits(Moments(structure).before[border])}
+    roots = {reading.tensor[root] for root in map(reading.root, saved) if root in reading.tensor}
+    kept = {value for value, tensor in enumerate(structure.tensor) if tensor in roots}
+    behind = [op for op in structure.order if op not in past and op != border]
+    again: set[int] = set()
+    waiting = list(behind)
+    while waiting:
+        for value in structure.needs[waiting.pop()]:
+            writer = structure.writer[value]
+            if writer in past and structure.root[value] not in kept and writer not in again:
+                again.add(writer)
+                waiting.append(writer)
+    forward = [op for op in structure.order if op in past]
+    plan = structure.made(in_stages(structure, [border], [forward, {*behind, *again}]))
+    return Choice(recomputed, plan.peak, sum(structure.cost[op] for op in again))
+
+
+#: For ``torch._functorch.config.activation_memory_budget_solver``: reads the budget as a share of the peak.
+knapsack = Knapsack()
