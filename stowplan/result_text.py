@@ -1,72 +1,35 @@
-"""A result in words: its summary, what its certificate proves, what it gains over a baseline."""
+"""Figures of results in words: gaps, per cent and ratios, and why a run ended."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-from stowplan.units import PS
-
-if TYPE_CHECKING:
-    from stowplan.kernel.result import Result
+from typing import Any
 
 
-def summary(result: Result) -> str:
-    """A few lines for people."""
-    lines = [f"{result.provenance.program} on {result.provenance.target} ({result.provenance.cost_model})"]
-    shown = result.unit.write_apart((result.objective, result.bound, result.certified_bound, *result.baselines.values()))
-    if result.objective is None:
-        lines.append(f"  no plan ({result.status}, stopped by {result.stop_reason})")
-    else:
-        how = "verified" if result.verified else "NOT verified"
-        lines.append(f"  objective  {shown[result.objective]}  ({how}, by {result.provenance.candidate})")
-    if result.bound is not None and result.unit.has_ratios:
-        gap = "" if result.gap is None else f"  gap {format_gap(result.gap)}"
-        lines.append(f"  bound      {shown[result.bound]}{gap}")
-    if result.certificate is not None:
-        lines.append(f"  certified  {certified(result, shown)}")
-    lines.append(f"  status     {result.status}, stopped by {result.stop_reason} after {result.seconds:.1f} s")
-    lines.extend(f"  {name:<9}  {result.details[name]}" for name in result.highlights if name in result.details)
-    if "explanation" in result.details:
-        lines.append(f"  because    {result.details['explanation']}")
-    lines.extend(f"  assuming   {assumption}" for assumption in result.assumed)
-    what = "speedup" if result.unit == PS else "ratio"
-    for name, value in result.baselines.items():
-        ratio = result.speedup_over(name)
-        if not result.unit.has_ratios:
-            lines.append(f"  baseline   {name}: {shown[value]}")
-            continue
-        given = f"{format_ratio(ratio)} over {name} ({shown[value]})" if ratio else ""
-        lines.append(f"  {what:<9}  {given}" if given else f"  baseline   {name}")
-    if "baseline" in result.provenance.options and (gain := gained(result)):
-        lines.append(f"  gain       {gain}")
-    lines.extend(f"  warning    {warning}" for warning in result.warnings)
-    return "\n".join(lines)
+def stopped(reason: str, seconds: float, seconds_before: float, options: Mapping[str, Any], *, deterministic: bool) -> str:
+    """Why and when a run ended, for people: ``stopped at the time limit of 5.0 s (3.2 s of it reading and start-up)``.
+
+    Parameters
+    ----------
+    reason, seconds, seconds_before, deterministic
+        As a :class:`~stowplan.kernel.result.Result` and its provenance have them.
+    options
+        The provenance's own, of which ``time_limit`` is said where that has ended the run.
+    """
+    limit = options.get("time_limit")
+    if reason != "time_limit" or limit is None:
+        return f"stopped by {reason} after {seconds:.1f} s"
+    # A deterministic run is limited by work, and ended from outside at twice its time limit.
+    told = f"stopped at {'twice ' if deterministic else ''}the time limit of {format_seconds(limit)}"
+    if seconds_before < 0.05:
+        return told
+    part = "of it reading and start-up" if seconds_before < limit else "for reading and start-up alone"
+    return f"{told} ({format_seconds(seconds_before)} {part})"
 
 
-def certified(result: Result, shown: Mapping[Any, str]) -> str:
-    """What the certificate proves, for people; ``shown`` has values as they are written."""
-    if not result.proof:
-        return f"nothing: {result.certificate.proof.get('solver') or 'a solver'} is trusted"
-    if result.certificate.bound is None:
-        return f"no plan exists  (by {result.proof})"
-    gap = result.certified_gap if result.unit.has_ratios else None
-    gap_text = "" if gap is None else f"  gap {format_gap(gap)}"
-    return f"{shown[result.certificate.bound]}{gap_text}  (by {result.proof})"
-
-
-def gained(result: Result) -> str:
-    """What the plan gains over the baseline, for people; empty where there is nothing to compare."""
-    if result.baseline is None or result.objective is None:
-        return ""
-    if result.is_baseline:
-        return f"none over {result.baseline_name}: nothing better was found, and this is its plan"
-    if result.objective == result.baseline:
-        return f"none over {result.baseline_name}: the plan is another of the same objective"
-    if result.gain_percent is None:
-        after, before = result.unit.write(result.objective), result.unit.write(result.baseline)
-        return f"{after} in place of {before} of {result.baseline_name}"
-    return f"{format_percent(result.gain_percent)} better than {result.baseline_name}"
+def format_seconds(seconds: float) -> str:
+    """Seconds with one decimal, or as many more as tell them from 0."""
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds:.2g} s"
 
 
 def format_gap(gap: float) -> str:

@@ -19,6 +19,7 @@ from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
 from stowplan.kernel.context import SEARCH_OPTIONS, Options
+from stowplan.result_text import stopped
 
 if TYPE_CHECKING:
     from stowplan.portfolio.batch.records import Record
@@ -145,7 +146,11 @@ def _outcome(record: Record) -> str:
         return f"failed: {record.error}"
     result = record.result
     if result["objective"] is None:
-        return f"{result['status']}, stopped by {result['stop_reason']}"
+        how = result["provenance"]
+        when = result["seconds"], result.get("seconds_before", 0.0)
+        return (
+            f"{result['status']}, {stopped(result['stop_reason'], *when, how['options'], deterministic=how['deterministic'])}"
+        )
     return f"{result['status']}, {as_quantity(result['objective'], result['unit'])}, gap {as_gap(result['gap'])}"
 
 
@@ -169,7 +174,7 @@ def _summary(done: list[tuple[Item, Record]], total: int) -> str:
                 as_gap(result["gap"]),
                 *(own if is_certified else ()),
                 as_ratio(result["speedup"]),
-                f"{result['seconds']:.1f}",
+                f"{result['seconds'] + result.get('seconds_before', 0.0):.1f}",
             )
         )
     certified = ("certified", "proof") if is_certified else ()

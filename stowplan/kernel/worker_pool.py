@@ -14,7 +14,7 @@ import msgspec
 
 from stowplan.errors import StowplanError
 from stowplan.kernel.clock import Clock
-from stowplan.kernel.context import Options, Report
+from stowplan.kernel.context import MAX_SEED, Options, Report
 from stowplan.kernel.kind import Candidate
 from stowplan.kernel.messages import CandidateId, Job, News
 from stowplan.kernel.result import CandidateReport, Outcome, StopReason
@@ -29,6 +29,12 @@ from stowplan.models import hint as hints
 #: Seconds between two looks at the clock, at most.
 _TICK = 0.2
 
+#: Part of the limit that another turn of a candidate must have at least.
+LEAST_TURN = 0.01
+
+#: A candidate's turns have seeds that are apart by multiples of this, which is more than there are streams of one seed.
+SEED_STRIDE = 1_000
+
 
 class WorkerPool:
     """The candidates of a run, or of a stage of it, most useful first, and their workers.
@@ -42,8 +48,12 @@ class WorkerPool:
         self.state, self.clock, self.options = state, clock, options
         # What makes plans of a deterministic run must come to its end; what proves may use the time that is left.
         self._waiting = sorted(candidates, key=lambda candidate: options.deterministic and candidate.proves_only)
+        self._names = [candidate.name for candidate in self._waiting]
         self._workers: dict[int, Started] = {}
         """By their numbers."""
+        self._paused: list[Started] = []
+        """Those of a run against the clock whose share was over before they were done: where there is a place, they have another
+        turn."""
         self._messages: MessageQueue = queue.Queue(QUEUE_SIZE)
         self._rejected: set[str] = set()
         workers().begin_run(self.options.workers)
@@ -65,6 +75,11 @@ class WorkerPool:
         return [worker.candidate for worker in self._unfinished() if best is None or worker.number < best.order[0]]
 
     @property
+    def _next(self) -> Candidate | None:
+        """Whose turn it is: those that have had none come first."""
+        return self._waiting[0] if self._waiting else self._paused[0].candidate if self._paused else None
+
+    @property
     def is_idle(self) -> bool:
         """Whether no candidate runs and none may start."""
         return not self._busy() and not self._next_may_start()
@@ -83,37 +98,58 @@ class WorkerPool:
     # ----------------------------------------------------------------------------------------------------------- start
 
     def start_waiting(self) -> None:
-        """Start candidates while there are places for them."""
+        """Start candidates while there are places for them; those at work get the time that nobody needs any more."""
         while len(self._busy()) < self.options.workers and self._next_may_start():
-            if self.clock.would_disturb(self._waiting[0], self._busy()):
-                return
+            if self._next is None or self.clock.would_disturb(self._next, self._busy()):
+                break
+            if not self._waiting:
+                self._start(self._paused[0].candidate, self._paused.pop(0))
+                continue
             candidate = self._waiting.pop(0)
             if not (candidate.makes_baseline and candidate.name in self.state.sources):
                 self._start(candidate)
+        if not (self.options.deterministic or self.clock.needs_shares(self._waiting)):
+            self._extend()
 
     def _next_may_start(self) -> bool:
-        return bool(self._waiting) and self.clock.worker_seconds(self._waiting[0]) > 0
+        least = 0.0 if self._waiting else LEAST_TURN * self.options.time_limit
+        return self._next is not None and self.clock.worker_seconds(self._next) > least
 
-    def _start(self, candidate: Candidate) -> None:
+    def _extend(self) -> None:
+        """Let those go on to the end of the run that were to make way for others."""
+        for worker in self._busy():
+            seconds = self.clock.worker_seconds(worker.candidate)
+            if self.clock.deadline.elapsed + seconds > worker.until + _TICK:
+                worker.until = self.clock.deadline.elapsed + seconds
+                is_needless = self.state.is_needless(worker.candidate)
+                worker.turn.tell(News(closed=is_needless, end=time.monotonic() + seconds))
+
+    def _start(self, candidate: Candidate, earlier: Started | None = None) -> None:
+        """Start a candidate; ``earlier`` is its last turn, of which nothing more is expected."""
         is_deterministic = self.options.deterministic
         # Large ones take a moment to encode: before the clock is read.
         problem = b"" if candidate.in_thread else self._problem
         start_plan = self._first_plan if is_deterministic else self._best_plan()
         seconds = self.clock.worker_seconds(candidate, self._waiting)
+        number, began = next(self.state.numbers), time.monotonic()
+        # With the seed of before it would find what it has found before.
+        seed = self.options.seed if earlier is None else (self.options.seed + SEED_STRIDE * number) % MAX_SEED
         job = Job(
             candidate=CandidateId.of(self.state.kind.name, candidate.name),
-            options=self.options,
+            options=msgspec.structs.replace(self.options, seed=seed),
             problem=problem,
-            end=time.monotonic() + seconds,
+            end=began + seconds,
             start_plan=start_plan,
             start_bound=None if is_deterministic else self.state.bound,
             # Of candidates there are none in a deterministic run.
             hints=tuple(map(msgspec.json.encode, self.state.hints)),
             closed=self.state.is_needless(candidate),
+            latest=began + self.clock.worker_seconds(candidate),
         )
         now = self.clock.deadline.elapsed
-        number = next(self.state.numbers)
         worker = self._workers[number] = Started(number, candidate, Turn(number, self._messages), now, now + seconds)
+        if earlier is not None:
+            worker.go_on_from(self._workers.pop(earlier.number))
         where = "thread" if candidate.in_thread else "process"
         LOGGER.debug("candidate %s started in a %s after %.3f s, for %.3g s", candidate.name, where, now, seconds)
         self._give_turn(worker, job)
@@ -173,7 +209,10 @@ class WorkerPool:
             pass
         latest = {(number, report.source): report for number, report in messages if report and report.what == "plan"}
         for number, report in messages:
-            worker = self._workers[number]
+            worker = self._workers.get(number)
+            if worker is None:
+                # What comes after the last word of a turn that was not the last.
+                continue
             if report is None:
                 self._take_end(worker)
             elif report.what == "plan":
@@ -199,6 +238,8 @@ class WorkerPool:
     def _end(self, worker: Started, outcome: Outcome, why: str = "") -> None:
         """Note that a candidate has come to its end; of one that failed, why."""
         worker.ended, worker.outcome = self.clock.deadline.elapsed, outcome
+        if outcome == "stopped" and not self.options.deterministic:
+            self._paused.append(worker)
         name, seconds = worker.candidate.name, worker.ended - worker.began
         if why:
             worker.note(why)
@@ -284,8 +325,7 @@ class WorkerPool:
     def close(self, reason: StopReason | None) -> list[CandidateReport]:
         """End all workers, and warn of those that failed or were never heard of.
 
-        ``reason`` is why the run ends, None where something went wrong. The reports are of the candidates in the order in which
-        they started, then of those that did not.
+        ``reason`` is why the run ends, None where something went wrong. The reports are in the order of the candidates.
         """
         is_early = self.state.closed() is not None and not self.clock.deadline.was_cancelled
         turns = [worker.turn for worker in self._workers.values()]
@@ -311,7 +351,8 @@ class WorkerPool:
         skipped = (
             CandidateReport(candidate.name, None, None, 0.0, "skipped", note, candidate.family) for candidate in self._waiting
         )
-        return [*(worker.report(self.clock.deadline.elapsed) for worker in self._workers.values()), *skipped]
+        reports = [*(worker.report(self.clock.deadline.elapsed) for worker in self._workers.values()), *skipped]
+        return sorted(reports, key=lambda report: self._names.index(report.name))
 
     def _warn_of_the_unheard(self) -> None:
         """Name those of which nothing came: what is best of the others says nothing of them."""
