@@ -19,7 +19,6 @@ from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
 from stowplan.kernel.context import SEARCH_OPTIONS, Options
-from stowplan.result_text import stopped
 
 if TYPE_CHECKING:
     from stowplan.portfolio.batch.records import Record
@@ -146,11 +145,8 @@ def _outcome(record: Record) -> str:
         return f"failed: {record.error}"
     result = record.result
     if result["objective"] is None:
-        how = result["provenance"]
-        when = result["seconds"], result.get("seconds_before", 0.0)
-        return (
-            f"{result['status']}, {stopped(result['stop_reason'], *when, how['options'], deterministic=how['deterministic'])}"
-        )
+        # Records of earlier versions do not say it.
+        return f"{result['status']}, {result.get('stopped') or 'stopped by ' + result['stop_reason']}"
     return f"{result['status']}, {as_quantity(result['objective'], result['unit'])}, gap {as_gap(result['gap'])}"
 
 

@@ -49,7 +49,7 @@ def solve_command(
         str | None, setting("PERCENT", "What little change may cost, of the best objective found: 1% or 0.01.")
     ] = None,
     certificate: Annotated[
-        Path | None, option("--certificate", "FILE", "Write a proof of the bound here, for 'stowplan verify --bound'.")
+        Path | None, option("--certificate", "FILE", "Write a proof of the bound here, which 'stowplan verify' checks.")
     ] = None,
     report: Report = None,
     png: Picture = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 import msgspec
 
 from stowplan import kinds
-from stowplan.result_text import format_gap, format_percent, format_ratio, stopped
+from stowplan.result_text import format_gap, format_percent, format_ratio
 from stowplan.units import PS, Unit
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
     assumptions: tuple[Assumption, ...] = ()
     """What the bound rests on, and so what ``optimal`` and ``infeasible`` are said of."""
     seconds_before: float = 0.0
-    """Seconds of the time limit that had passed when ``solve`` was called: starting up, and reading the input. 0 where the limit
-    is that of the call."""
+    """Seconds of the time limit that had passed when ``solve`` was called, for starting up and reading the input: 0 where the
+    limit is that of the call."""
     cut_short: bool = False
     """Whether a deterministic run was ended before its work was done: another may come further."""
     certificate: Any = None
@@ -235,9 +235,16 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
 
     @property
     def stopped(self) -> str:
-        """Why and when the run ended, for people."""
-        options, is_deterministic = self.provenance.options, self.provenance.deterministic
-        return stopped(self.stop_reason, self.seconds, self.seconds_before, options, deterministic=is_deterministic)
+        """Why and when the run ended, for people: ``stopped at the time limit of 5.0 s (3.2 s of it reading and start-up)``."""
+        limit = self.provenance.options.get("time_limit")
+        if self.stop_reason != "time_limit" or limit is None:
+            return f"stopped by {self.stop_reason} after {self.seconds:.1f} s"
+        if self.provenance.deterministic:
+            # It is limited by work, and what is not done then is ended from outside.
+            return f"stopped at twice the time limit of {limit} s"
+        part = "of it reading" if self.seconds_before < limit else "for reading"
+        before = f" ({self.seconds_before:.1f} s {part} and start-up)" if self.seconds_before >= 0.05 else ""
+        return f"stopped at the time limit of {limit} s{before}"
 
     def to_dict(self, plan_path: str | None = None) -> dict[str, Any]:
         """Plain values, the plan by its path; what ``--json`` prints."""
@@ -246,7 +253,7 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
         values.update((name, msgspec.to_builtins(getattr(self, name))) for name in names)
         values["unit"] = self.unit.name
         certified = () if self.certificate is None else ("certified_bound", "certified_gap", "proof")
-        derived = ("gap", "speedup", "gain_percent", "is_baseline", "is_reproducible", *certified)
+        derived = ("gap", "speedup", "gain_percent", "is_baseline", "is_reproducible", "stopped", *certified)
         return values | {name: getattr(self, name) for name in derived}
 
     def summary(self) -> str:

@@ -85,12 +85,6 @@ class Started:
     is_heard: bool = False
     """Whether it has reported, and of a heuristic whether it has found anything."""
 
-    def go_on_from(self, earlier: Started) -> None:
-        """Take over what is known of the candidate from its last turn, whose seconds count as well."""
-        self.began -= (earlier.ended or earlier.until) - earlier.began
-        self.objective, self.bound, self.plans = earlier.objective, earlier.bound, earlier.plans
-        self.notes, self.is_heard = earlier.notes, earlier.is_heard
-
     def note(self, text: str) -> None:
         """Keep a remark for the report."""
         if len(self.notes) < _NOTES:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 
 import msgspec
@@ -32,7 +33,7 @@ _TICK = 0.2
 #: Part of the limit that another turn of a candidate must have at least.
 LEAST_TURN = 0.01
 
-#: A candidate's turns have seeds that are apart by multiples of this, which is more than there are streams of one seed.
+#: Turns of a candidate have seeds that are so far apart: more than there are streams of one seed.
 SEED_STRIDE = 1_000
 
 
@@ -48,12 +49,8 @@ class WorkerPool:
         self.state, self.clock, self.options = state, clock, options
         # What makes plans of a deterministic run must come to its end; what proves may use the time that is left.
         self._waiting = sorted(candidates, key=lambda candidate: options.deterministic and candidate.proves_only)
-        self._names = [candidate.name for candidate in self._waiting]
         self._workers: dict[int, Started] = {}
         """By their numbers."""
-        self._paused: list[Started] = []
-        """Those of a run against the clock whose share was over before they were done: where there is a place, they have another
-        turn."""
         self._messages: MessageQueue = queue.Queue(QUEUE_SIZE)
         self._rejected: set[str] = set()
         workers().begin_run(self.options.workers)
@@ -75,11 +72,6 @@ class WorkerPool:
         return [worker.candidate for worker in self._unfinished() if best is None or worker.number < best.order[0]]
 
     @property
-    def _next(self) -> Candidate | None:
-        """Whose turn it is: those that have had none come first."""
-        return self._waiting[0] if self._waiting else self._paused[0].candidate if self._paused else None
-
-    @property
     def is_idle(self) -> bool:
         """Whether no candidate runs and none may start."""
         return not self._busy() and not self._next_may_start()
@@ -90,7 +82,8 @@ class WorkerPool:
         return not self._messages.empty()
 
     def _unfinished(self) -> list[Started]:
-        return [worker for worker in self._workers.values() if worker.ended is None or worker.outcome == "stopped"]
+        last = {worker.candidate.name: worker for worker in self._workers.values()}
+        return [worker for worker in last.values() if worker.ended is None or worker.outcome == "stopped"]
 
     def _busy(self) -> list[Started]:
         return [worker for worker in self._workers.values() if worker.ended is None]
@@ -98,45 +91,34 @@ class WorkerPool:
     # ----------------------------------------------------------------------------------------------------------- start
 
     def start_waiting(self) -> None:
-        """Start candidates while there are places for them; those at work get the time that nobody needs any more."""
+        """Start candidates while there are places for them, and let others have the time that is set aside for nobody."""
         while len(self._busy()) < self.options.workers and self._next_may_start():
-            if self._next is None or self.clock.would_disturb(self._next, self._busy()):
+            if self.clock.would_disturb(self._waiting[0], self._busy()):
                 break
-            if not self._waiting:
-                self._start(self._paused[0].candidate, self._paused.pop(0))
-                continue
             candidate = self._waiting.pop(0)
             if not (candidate.makes_baseline and candidate.name in self.state.sources):
                 self._start(candidate)
-        if not (self.options.deterministic or self.clock.needs_shares(self._waiting)):
-            self._extend()
+        extended = () if self.options.deterministic or self.clock.needs_shares(self._waiting) else self._busy()
+        for worker in extended:
+            until = self.clock.deadline.elapsed + self.clock.worker_seconds(worker.candidate)
+            if until > worker.until + _TICK:
+                worker.until, end = until, self.clock.deadline.began + until
+                worker.turn.tell(News(closed=self.state.is_needless(worker.candidate), end=end))
 
     def _next_may_start(self) -> bool:
-        least = 0.0 if self._waiting else LEAST_TURN * self.options.time_limit
-        return self._next is not None and self.clock.worker_seconds(self._next) > least
+        return bool(self._waiting) and self.clock.worker_seconds(self._waiting[0]) > 0
 
-    def _extend(self) -> None:
-        """Let those go on to the end of the run that were to make way for others."""
-        for worker in self._busy():
-            seconds = self.clock.worker_seconds(worker.candidate)
-            if self.clock.deadline.elapsed + seconds > worker.until + _TICK:
-                worker.until = self.clock.deadline.elapsed + seconds
-                is_needless = self.state.is_needless(worker.candidate)
-                worker.turn.tell(News(closed=is_needless, end=time.monotonic() + seconds))
-
-    def _start(self, candidate: Candidate, earlier: Started | None = None) -> None:
-        """Start a candidate; ``earlier`` is its last turn, of which nothing more is expected."""
+    def _start(self, candidate: Candidate) -> None:
         is_deterministic = self.options.deterministic
         # Large ones take a moment to encode: before the clock is read.
         problem = b"" if candidate.in_thread else self._problem
         start_plan = self._first_plan if is_deterministic else self._best_plan()
-        seconds = self.clock.worker_seconds(candidate, self._waiting)
-        number, began = next(self.state.numbers), time.monotonic()
-        # With the seed of before it would find what it has found before.
-        seed = self.options.seed if earlier is None else (self.options.seed + SEED_STRIDE * number) % MAX_SEED
+        seconds, began = self.clock.worker_seconds(candidate, self._waiting), time.monotonic()
+        # With the seed of an earlier turn it would find the same again.
+        turn = sum(worker.candidate.name == candidate.name for worker in self._workers.values())
         job = Job(
             candidate=CandidateId.of(self.state.kind.name, candidate.name),
-            options=msgspec.structs.replace(self.options, seed=seed),
+            options=msgspec.structs.replace(self.options, seed=(self.options.seed + turn * SEED_STRIDE) % MAX_SEED),
             problem=problem,
             end=began + seconds,
             start_plan=start_plan,
@@ -147,9 +129,8 @@ class WorkerPool:
             latest=began + self.clock.worker_seconds(candidate),
         )
         now = self.clock.deadline.elapsed
+        number = next(self.state.numbers)
         worker = self._workers[number] = Started(number, candidate, Turn(number, self._messages), now, now + seconds)
-        if earlier is not None:
-            worker.go_on_from(self._workers.pop(earlier.number))
         where = "thread" if candidate.in_thread else "process"
         LOGGER.debug("candidate %s started in a %s after %.3f s, for %.3g s", candidate.name, where, now, seconds)
         self._give_turn(worker, job)
@@ -209,10 +190,7 @@ class WorkerPool:
             pass
         latest = {(number, report.source): report for number, report in messages if report and report.what == "plan"}
         for number, report in messages:
-            worker = self._workers.get(number)
-            if worker is None:
-                # What comes after the last word of a turn that was not the last.
-                continue
+            worker = self._workers[number]
             if report is None:
                 self._take_end(worker)
             elif report.what == "plan":
@@ -238,8 +216,6 @@ class WorkerPool:
     def _end(self, worker: Started, outcome: Outcome, why: str = "") -> None:
         """Note that a candidate has come to its end; of one that failed, why."""
         worker.ended, worker.outcome = self.clock.deadline.elapsed, outcome
-        if outcome == "stopped" and not self.options.deterministic:
-            self._paused.append(worker)
         name, seconds = worker.candidate.name, worker.ended - worker.began
         if why:
             worker.note(why)
@@ -247,6 +223,10 @@ class WorkerPool:
             LOGGER.info("candidate %s failed after %.3f s: %s", name, seconds, cut(why) or "for no known reason")
         else:
             LOGGER.debug("candidate %s %s after %.3f s", name, outcome, seconds)
+        left = 0.0 if self.options.deterministic else self.clock.worker_seconds(worker.candidate)
+        if outcome == "stopped" and left > LEAST_TURN * self.options.time_limit:
+            # By its share: where others are done before their time, it has another turn.
+            self._waiting.append(replace(worker.candidate, takes_over=True))
 
     def _take_plan(self, worker: Started, data: bytes, source: str) -> None:
         if not self.clock.may_verify():
@@ -325,7 +305,8 @@ class WorkerPool:
     def close(self, reason: StopReason | None) -> list[CandidateReport]:
         """End all workers, and warn of those that failed or were never heard of.
 
-        ``reason`` is why the run ends, None where something went wrong. The reports are in the order of the candidates.
+        ``reason`` is why the run ends, None where something went wrong. The reports are of the candidates in the order in which
+        they started, one of each turn, then of those that had none.
         """
         is_early = self.state.closed() is not None and not self.clock.deadline.was_cancelled
         turns = [worker.turn for worker in self._workers.values()]
@@ -348,23 +329,19 @@ class WorkerPool:
         if had_its_time:
             self._warn_of_the_unheard()
         note = "no time was left for it" if had_its_time else "was not needed"
-        skipped = (
-            CandidateReport(candidate.name, None, None, 0.0, "skipped", note, candidate.family) for candidate in self._waiting
-        )
-        reports = [*(worker.report(self.clock.deadline.elapsed) for worker in self._workers.values()), *skipped]
-        return sorted(reports, key=lambda report: self._names.index(report.name))
+        started = {worker.candidate.name for worker in self._workers.values()}
+        without = (candidate for candidate in self._waiting if candidate.name not in started)
+        skipped = (CandidateReport(candidate.name, None, None, 0.0, "skipped", note, candidate.family) for candidate in without)
+        return [*(worker.report(self.clock.deadline.elapsed) for worker in self._workers.values()), *skipped]
 
     def _warn_of_the_unheard(self) -> None:
         """Name those of which nothing came: what is best of the others says nothing of them."""
-        unheard = [worker.candidate for worker in self._workers.values() if worker.outcome == "stopped" and not worker.is_heard]
-        unheard += self._waiting
+        unheard = [worker.candidate for worker in self._workers.values() if worker.outcome == "stopped"] + self._waiting
+        heard = {worker.candidate.name for worker in self._workers.values() if worker.is_heard}
         # A deterministic run does all the work for its plan; proofs have what time is left.
         # Of the baseline there is a warning of its own.
-        names = [
-            candidate.name
-            for candidate in unheard
-            if not candidate.makes_baseline and not (self.options.deterministic and candidate.proves_only)
-        ]
+        of_itself = [each for each in unheard if not (each.makes_baseline or (self.options.deterministic and each.proves_only))]
+        names = [name for name in dict.fromkeys(candidate.name for candidate in of_itself) if name not in heard]
         if names:
             when = "before the run was cancelled" if self.clock.deadline.was_cancelled else "within the limit"
             self.state.warnings.append(f"{', '.join(names)}: no report {when}")

@@ -1,7 +1,7 @@
 """The earlier plan that a result is kept close to, and how far other plans are from it: what kinds have in common.
 
-A kind has a :class:`~stowplan.kernel.plan_changes.PlanChanges` of the name ``Changes`` in ``portfolio/<kind>/keep_close.py``; one
-without gets :class:`FieldByField`.
+A kind has a :class:`~stowplan.kernel.plan_changes.PlanChanges` of the name ``Changes`` in ``portfolio/<kind>/keep_close.py``;
+one without gets :class:`FieldByField`.
 """
 
 from __future__ import annotations
