@@ -73,7 +73,7 @@ class PackingPresenter(DrawingPresenter):
             lines.append(f"  shared        {_shared(problem, plan)}")
         held = _held(problem)
         if None in held:
-            lines.append(f"  not in it     {', '.join(held[None])}")
+            lines.append(f"  elsewhere     {', '.join(held[None])}")
         order = sorted(range(len(problem.buffers)), key=lambda number: (plan.offsets[number], problem.buffers[number].lower))
         rows = []
         for number in order if everything else order[:LINES]:
@@ -98,7 +98,7 @@ class PackingPresenter(DrawingPresenter):
         fixed = sum(buffer.offset is not None for buffer in problem.buffers)
         facts = [("Capacity", capacity), ("Buffers", f"{len(problem.buffers):,}, {format_bytes(total)} in all")]
         facts += [("At fixed offsets", f"{fixed:,}")] if fixed else []
-        facts += [("Not in it", ", ".join(stored))] if (stored := _held(problem).get(None)) else []
+        facts += [("Elsewhere", ", ".join(stored))] if (stored := _held(problem).get(None)) else []
         if problem.overlaps and result.plan is not None:
             facts.append(("Shared bytes", _shared(problem, result.plan)))
         return Overview(facts=facts)

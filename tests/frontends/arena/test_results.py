@@ -135,7 +135,7 @@ def test_results_in_place(tmp_path: Path) -> None:
         "k": None,
     }
     said = PRESENTER(kind("packing")).summarize(problem, stacked(problem))
-    assert "not in it     k (result 1)" in said
+    assert "elsewhere     k (result 1)" in said
     assert "d (holds a.b, holds a_b (result 0))" in said
     assert "holds f (result 2)" in said
 
