@@ -82,7 +82,7 @@ def without(model: TfliteModel, kept: Sequence[int]) -> TfliteModel:
         tensors[number] = replace(tensors[number], size=0, is_planned=False)
     numbers = [*model.planned, *[None] * (len(model.problem.buffers) - len(model.planned))]
     buffers = [buffer for number, buffer in zip(numbers, model.problem.buffers, strict=True) if number not in kept]
-    problem = msgspec.structs.replace(model.problem, buffers=tuple(buffers))
+    problem = msgspec.structs.replace(model.problem, buffers=tuple(buffers), parts=(), results=())
     planned = tuple(number for number in model.planned if number not in kept)
     return replace(model, tensors=tuple(tensors), planned=planned, problem=problem)
 

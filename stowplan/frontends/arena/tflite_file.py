@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from msgspec import UNSET
+
 from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
@@ -23,7 +25,7 @@ from stowplan.frontends import known
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
 from stowplan.frontends.options import named_inputs
 from stowplan.log import warn_unmodelled
-from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.models.packing.problem import Buffer, Part, Problem
 
 #: Bytes 4 to 8 of every such file.
 IDENTIFIER = b"TFL3"
@@ -288,7 +290,10 @@ class _Reader:
             last = tuple(end if number in kept else moment for number, moment in enumerate(lives.last))
             lives = dataclasses.replace(lives, last=last)
         planned, buffers = _buffers(tensors, lives, offsets, fixed)
-        problem = Problem(name=self._name, buffers=buffers, capacity=capacity)
+        outputs = subgraphs[0].outputs
+        parts = [_part(tensors[number], offsets[number], buffers) for number in dict.fromkeys(outputs) if number not in planned]
+        results = tuple(tensors[number].name for number in outputs)
+        problem = Problem(name=self._name, buffers=buffers, capacity=capacity, parts=tuple(parts) or UNSET, results=results)
         return TfliteModel(self._name, tensors, tuple(subgraphs), offsets, fixed, self._buffer.data, problem, planned)
 
     def _subgraph(self, number: int, graph: int, begin: int) -> Subgraph:
@@ -396,6 +401,16 @@ def _buffers(
             planned.append(number)
             buffers.append(Buffer(id=tensor.name, lower=lower, upper=upper, size=tensor.size, alignment=ALIGNMENT))
     return tuple(planned), (*buffers, *_obstacles(placed))
+
+
+def _part(tensor: TfliteTensor, offset: int, buffers: Sequence[Buffer]) -> Part:
+    """An output that is not planned: at an offset in what is fixed there last, or stored."""
+    size = tensor.size if tensor.is_planned else 0
+    around = [box for box in buffers if box.offset is not None and box.offset <= offset <= box.offset + box.size - size]
+    if size == 0 or not around:
+        return Part(id=tensor.name, size=tensor.content if tensor.kind in _BYTES else 0)
+    box = max(around, key=lambda box: box.upper)
+    return Part(id=tensor.name, buffer=box.id, offset=offset - (box.offset or 0), size=size)
 
 
 def _obstacles(placed: Sequence[_Box]) -> list[Buffer]:

@@ -67,7 +67,9 @@ class _Reader(LeafWalk[int | None]):
             self._leaves[instruction.name] = leaves
         kept |= {leaf: None for leaf in self._leaves[computation.root.name] if leaf is not None}
         before = self._control(computation)
+        results = self._results(computation.root) if is_entry else ()
         return Problem(
+            results=results,
             name=name,
             tensors=tuple(self._tensors),
             ops=tuple(self._ops),
@@ -75,6 +77,15 @@ class _Reader(LeafWalk[int | None]):
             outputs=tuple(kept),
             precedences=before,
         )
+
+    def _results(self, root: Instruction) -> tuple[int, ...]:
+        """What a program returns; of what takes no bytes of the device's memory tensors that no operator touches."""
+        results: list[int] = []
+        for (index, leaf), number in zip(root.shape.leaves, self._leaves[root.name], strict=True):
+            results.append(len(self._tensors) if number is None else number)
+            if number is None:
+                self._tensors.append(Tensor(id=f"result {root.name}{index_text(index)}", size=leaf.device_bytes))
+        return tuple(results)
 
     def _control(self, computation: Computation) -> tuple[tuple[int, int], ...]:
         """Pairs of operators that control dependencies keep in order."""

@@ -28,6 +28,7 @@ MAX_BYTES = 1 << 26
 _NEEDED = ("id", "lower", "size")
 _KNOWN = {*_NEEDED, "upper", "end", "alignment", "gaps", "offset", "hint", "overlaps"}
 #: Columns of a table of offsets (:mod:`stowplan.backends.emit`), as those of a list of buffers; its ``end`` is half-open.
+#: Rows of parts of buffers, and of what is in no arena, are left out. Older tables lack the last two columns.
 _TABLE = {
     "name": "id",
     "arena": "",
@@ -36,6 +37,8 @@ _TABLE = {
     "alignment": "alignment",
     "start": "lower",
     "end": "upper",
+    "buffer": "part_of",
+    "results": "",
 }
 _OTHER_NAMES = {"buffer": "id", "buffer_id": "id", "begin": "lower", "start": "lower"}
 
@@ -100,6 +103,8 @@ def parse(
             if len(row) != len(columns):
                 raise InputError(f"found {len(row)} values, expected {len(columns)}: {','.join(columns)}", place=place)
             values = dict(zip(columns, (cell.strip() for cell in row), strict=True))
+            if values.get("part_of") or ("part_of" in values and not values["offset"]):
+                continue
             if placed is not None and values.get("offset"):
                 placed[values["id"]] = _integer(values, "offset", place)
                 values["offset"] = ""
@@ -125,8 +130,8 @@ def _without_mark(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _columns(given: list[str], place: str) -> list[str]:
-    if given == [*_TABLE]:
-        return [*_TABLE.values()]
+    if given in ([*_TABLE], [*_TABLE][:-2]):
+        return [*_TABLE.values()][: len(given)]
     names = [_OTHER_NAMES.get(name, name) for name in given]
     for name, written in zip(names, given, strict=True):
         if name not in _KNOWN:

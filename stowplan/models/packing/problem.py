@@ -68,6 +68,18 @@ class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return tuple((start, end) for start, end in zip(starts, ends, strict=True) if start < end)
 
 
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A tensor of a graph that has no buffer of its own. Plans do not depend on it."""
+
+    id: str
+    buffer: str | None = None
+    """Id of the buffer whose bytes it has; None where it takes none of the arena: the model stores it, for example."""
+    offset: int = 0
+    """Bytes from the buffer's begin to its own."""
+    size: int
+    """Bytes, from its first to its last."""
+
+
 class Pair(NamedTuple):
     """An overlap, its buffers by their numbers."""
 
@@ -95,6 +107,11 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     buffers: tuple[Buffer, ...]
     capacity: int | None = None
     """Bytes that all buffers must fit into; None asks for the least height."""
+    parts: tuple[Part, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of a graph: views, and results of operators in the place of operands. Left out of files that have none."""
+    results: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Ids of the buffers and parts that the graph returns, in its order; one may be returned twice. Left out where there is no
+    graph."""
     name: str = ""
     format: str = "stowplan.packing.problem"
     version: int = 1
@@ -102,7 +119,9 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     def __post_init__(self) -> None:
         if self.capacity is not None and not 0 <= self.capacity < LIMIT:
             raise InputError(f"found {self.capacity}, expected 0 to {LIMIT - 1} bytes", place="capacity")
-        if self._is_plain():
+        is_plain = self._is_plain()
+        check_parts(self)
+        if is_plain:
             return
         expect_unique((buffer.id for buffer in self.buffers), "buffers")
         total = 0
@@ -160,7 +179,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of what a plan depends on: everything but the name, the capacity and the hints."""
+        """Hex SHA-256 of what a plan depends on: everything but name, capacity, parts, results and hints."""
         rules = [
             msgspec.structs.replace(buffer, hint=None, overlaps=buffer.overlaps or msgspec.UNSET) for buffer in self.buffers
         ]
@@ -188,6 +207,22 @@ def check_buffer(buffer: Buffer, place: str) -> None:
         check("offset", buffer.offset % buffer.alignment == 0, buffer.offset, f"a multiple of {buffer.alignment}")
     if buffer.hint is not None:
         check("hint", abs(buffer.hint) < LIMIT, buffer.hint, f"less than {LIMIT} in absolute value")
+
+
+def check_parts(problem: Problem) -> None:
+    """Raise InputError naming a part that is not inside a buffer, or a result that is neither."""
+    if problem.parts or problem.results:
+        sizes = {buffer.id: buffer.size for buffer in problem.buffers}
+        expect_unique((*sizes, *(part.id for part in problem.parts or ())), "parts")
+        for number, part in enumerate(problem.parts or ()):
+            place, end = f"parts[{number}] ({part.id})", part.offset + part.size
+            expect(part.buffer is None or part.buffer in sizes, place, f"buffer {part.buffer}", "the id of a buffer")
+            most = sizes.get(part.buffer or "", end)
+            expect(
+                0 <= part.offset <= end <= most, place, f"bytes {part.offset} to {end}", f"some of the {most} of {part.buffer}"
+            )
+        for name in {*(problem.results or ())} - {*sizes} - {part.id for part in problem.parts or ()}:
+            raise InputError(f"found {name!r}, expected the id of a buffer or part", place="results")
 
 
 def check_overlaps(problem: Problem) -> None:
