@@ -83,7 +83,7 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         tuple[str, ...],
         _graph("NAME=SIZES", "The shape of an ONNX model's input, or of another value: x=1x3x224x224."),
     ] = ()
-    keep: Annotated[tuple[str, ...], _graph("NAME", "An input that must survive the run: it is there to the end.")] = ()
+    keep: Annotated[tuple[str, ...], _graph("NAME", "An input that must survive the run and lives to its end: a name, or :2 for the third input.")] = ()
     in_place: Annotated[
         Literal["elementwise", "none"] | None,
         Option(
@@ -159,13 +159,39 @@ def _texts(name: str, given: Any, expected: str) -> tuple[str, ...]:
     return tuple(given or ())
 
 
-def named_inputs(names: Iterable[str], inputs: Mapping[str, int]) -> list[int]:
-    """Numbers of inputs that must survive; raises InputError for a name that is none of theirs."""
+def named_inputs(names: Iterable[str], inputs: Iterable[tuple[str, int]], what: str = "--keep") -> list[int]:
+    """Numbers of the inputs that a user names.
+
+    Parameters
+    ----------
+    names
+        Names of inputs. ``:2`` stands for the third input of the model, whatever that one is called, unless it is itself a name.
+    inputs
+        Name and number of each input, in the model's order. Several may have one name.
+    what
+        What names them, for messages.
+
+    Raises
+    ------
+    InputError
+        A name that no input has, or that several have.
+    """
+    named: dict[str, dict[int, str]] = {}
+    for at, (name, number) in enumerate(inputs):
+        named.setdefault(name, {}).setdefault(number, f":{at}")
+    places = {place: number for numbers in named.values() for number, place in numbers.items()}
+    found = []
     for name in names:
-        if name not in inputs:
-            expected = f"an input: {', '.join(list(inputs)[:20])}" if inputs else "none: there are no inputs"
-            raise InputError(f"found --keep {name}, expected {expected}")
-    return [inputs[name] for name in names]
+        numbers = [*named.get(name, [places[name]] if name in places else [])]
+        if len(numbers) > 1:
+            ways = " or ".join(f"{what} {place}" for place in named[name].values())
+            raise InputError(f"found {what} {name}, a name of {len(numbers)} inputs, expected {ways}, counted from 0")
+        if not numbers:
+            texts = [text for name, of in named.items() for text in ([name] if len(of) == 1 else of.values())]
+            expected = f"an input: {', '.join(texts[:20])}" if texts else "none: there are no inputs"
+            raise InputError(f"found {what} {name}, expected {expected}")
+        found += numbers
+    return found
 
 
 #: All options by their names, in the order that help and messages have them in: those that suites share come first.
