@@ -58,7 +58,7 @@ def tflm_command(
         option(
             "--inputs",
             "FILE.npz",
-            "Run the models on these arrays, each under the name of an input or :2 for the third; random numbers are for others.",
+            "Arrays to run the models on, each by the name of an input, or :2 for the third; others are drawn at random.",
         ),
     ] = None,
     time_limit: Annotated[float, option("--time-limit", "SECONDS", "For the order and for the offsets, each.")] = 10.0,
@@ -184,11 +184,14 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         f"  tail       {run.tail:,} bytes here; pointers of a 32-bit device are smaller",
         f"  arena      {run.arena:,} bytes at least, {_less(run.greedy_arena - run.arena, run.greedy_arena)} without the plan",
     ]
-    early = f"the runtime ended {run.ended_early} inferences early"
+    early = f"the runtime ended {run.ended_early} inferences early{f' ({run.message})' if run.message else ''}"
+    if run.is_undefined:
+        what = "they change when no tensors of the model share bytes, so it reads bytes that no operator writes"
+        return [*lines, f"  outputs    NOT compared: {what}"]
     if run.differs is None and not run.compared:
         return [*lines, f"  outputs    NOT compared: {early}, all that were run; --inputs FILE.npz gives other inputs"]
     if run.differs is None:
-        tried = f"{run.compared} inferences, {run.seeds} seeds, {run.version}"
+        tried = f"inferences: {run.compared}, seeds: {run.seeds}, {run.version}"
         lines.append(f"  outputs    equal bit by bit ({tried})")
         return [*lines, f"  ended      {early}; their outputs are not compared"] if run.ended_early else lines
     return [*lines, "  outputs    NOT equal: seed {}, inference {}; do not use the plan".format(*run.differs)]

@@ -83,7 +83,10 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         tuple[str, ...],
         _graph("NAME=SIZES", "The shape of an ONNX model's input, or of another value: x=1x3x224x224."),
     ] = ()
-    keep: Annotated[tuple[str, ...], _graph("NAME", "An input that must survive the run and lives to its end: a name, or :2 for the third input.")] = ()
+    keep: Annotated[
+        tuple[str, ...],
+        _graph("NAME", "An input that must survive the run and lives to its end: a name, or :2 for the third input."),
+    ] = ()
     in_place: Annotated[
         Literal["elementwise", "none"] | None,
         Option(
@@ -165,7 +168,7 @@ def named_inputs(names: Iterable[str], inputs: Iterable[tuple[str, int]], what: 
     Parameters
     ----------
     names
-        Names of inputs. ``:2`` stands for the third input of the model, whatever that one is called, unless it is itself a name.
+        Names of inputs. ``:2`` stands for the third input of the model, unless an input is called so.
     inputs
         Name and number of each input, in the model's order. Several may have one name.
     what
@@ -176,21 +179,18 @@ def named_inputs(names: Iterable[str], inputs: Iterable[tuple[str, int]], what: 
     InputError
         A name that no input has, or that several have.
     """
-    named: dict[str, dict[int, str]] = {}
-    for at, (name, number) in enumerate(inputs):
-        named.setdefault(name, {}).setdefault(number, f":{at}")
-    places = {place: number for numbers in named.values() for number, place in numbers.items()}
-    found = []
+    pairs = [*enumerate(inputs)]
+    found: list[int] = []
     for name in names:
-        numbers = [*named.get(name, [places[name]] if name in places else [])]
-        if len(numbers) > 1:
-            ways = " or ".join(f"{what} {place}" for place in named[name].values())
-            raise InputError(f"found {what} {name}, a name of {len(numbers)} inputs, expected {ways}, counted from 0")
-        if not numbers:
-            texts = [text for name, of in named.items() for text in ([name] if len(of) == 1 else of.values())]
-            expected = f"an input: {', '.join(texts[:20])}" if texts else "none: there are no inputs"
-            raise InputError(f"found {what} {name}, expected {expected}")
-        found += numbers
+        places = {number: f"{what} :{at}" for at, (own, number) in pairs if own == name}
+        places = places or {number: "" for at, (_, number) in pairs if name == f":{at}"}
+        if len(places) > 1:
+            ways = " or ".join(places.values())
+            raise InputError(f"found {what} {name}, a name of {len(places)} inputs, expected {ways}, counted from 0")
+        if not places:
+            known = ", ".join([*dict.fromkeys(own for _, (own, _) in pairs)][:20])
+            raise InputError(f"found {what} {name}, expected {f'an input: {known}' if known else 'none: there are no inputs'}")
+        found += places
     return found
 
 

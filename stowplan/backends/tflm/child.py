@@ -2,8 +2,8 @@
 
 The job is ``job.json``: ``models`` names files in the folder, ``plenty`` is an arena that is large enough, in bytes. The
 answer, JSON on standard output, is the head of each; or, where the job has ``runs``, what became of ``source`` and ``planned``.
-Each run is of a new interpreter, on the arrays ``RUN.INFERENCE.INPUT`` of ``inputs.npz``; ``kept`` are numbers of inputs that
-survive an inference of ``planned``. The file ``progress`` says which inference of what model is running.
+Each run is of a new interpreter, on the arrays ``SEED.INFERENCE.INPUT`` of ``inputs.npz``; ``kept`` are numbers of inputs that
+survive an inference of ``planned``. The file ``progress`` says which model is running, on what seed, in which inference.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def _numbers(details: Any) -> list[int]:
         numbers.append(len(numbers))
 
 
-def _run(source: bytes, planned: bytes, job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What the runtime makes of a model and of its plan."""
+def _run(source: bytes, planned: bytes, apart: bytes, job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What the runtime makes of a model and of its plan; in ``apart`` no tensors share bytes."""
     import numpy as np
 
     plenty, progress = job["plenty"], folder / "progress"
@@ -132,26 +132,28 @@ def _run(source: bytes, planned: bytes, job: dict[str, Any], folder: Path) -> di
         for name in arrays.files:
             run, at, number = map(int, name.split("."))
             runs[run][at][number] = arrays[name]
-    differs, compared, ended_early = None, 0, 0
+    differs, compared, ended_early, is_undefined = None, 0, 0, False
     for run, inputs in enumerate(runs):
         # The planned model in its least arena: what is written beyond its bytes shows.
         old = outputs(source, plenty, inputs, job["turns"], [], progress, f"source {run}")
         new = outputs(planned, arena, inputs, job["turns"], job["kept"], progress, f"planned {run}")
         wrong = [at for at, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]]
         if wrong:
-            differs = run, wrong[0]
+            # A kernel may leave a part of its result as it was: then outputs depend on what was there before.
+            is_undefined = old != outputs(apart, plenty, inputs, job["turns"], [], progress, f"source {run}")
+            differs = None if is_undefined else (run, wrong[0])
             break
         ended_early += sum(status != 0 for status, _ in old)
         compared += sum(status == 0 for status, _ in old)
     own = {"greedy_head": greedy_head, "greedy_tail": greedy_tail, "greedy_arena": greedy_arena}
-    done = {"differs": differs, "compared": compared, "ended_early": ended_early}
+    done = {"differs": differs, "compared": compared, "ended_early": ended_early, "is_undefined": is_undefined}
     return {"head": head, "tail": tail, "arena": arena, **done, **own}
 
 
 def _answer(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     models = {name: (folder / name).read_bytes() for name in job["models"]}
     if job.get("runs"):
-        return _run(models["source"], models["planned"], job, folder)
+        return _run(models["source"], models["planned"], models["apart"], job, folder)
     return {name: memory(data, job["plenty"])[0] for name, data in models.items()}
 
 

@@ -1,16 +1,16 @@
 """Inputs on which a model and its plan are run: a user's own, or drawn at random.
 
 Some operators take indices, axes or sizes from tensors, and the kernels of TensorFlow Lite Micro read or write outside of their
-tensors where these are not valid. Numbers that are drawn for such an operand are therefore valid ones, also where views, casts,
-PACK or CONCATENATION lie between an input and the operand, or the operand is in a subgraph that an IF or a WHILE runs. Of an
-operand that other operators compute nothing is known: users give their own inputs there.
+tensors where these are not valid. Numbers that are drawn for such an operand are therefore valid ones, also where views and
+casts lie between an input and the operand, or the operand is in a subgraph that an IF or a WHILE runs. Of an operand that other
+operators compute nothing is known: users give their own inputs there.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,29 +21,21 @@ from stowplan import files
 from stowplan.backends.fallback import UnsupportedError
 from stowplan.errors import InputError, naming
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
-from stowplan.frontends.arena.tflite_file import IF, OPERATOR_OPTIONS, TYPES, WHILE, TfliteModel, TfliteTensor
+from stowplan.frontends.arena.tflite_file import IF, OPERATOR_OPTIONS, TYPES, TfliteModel, TfliteTensor
 from stowplan.frontends.options import named_inputs
-
-#: Values of each input, by its place among the model's inputs, in one inference.
-Values: TypeAlias = dict[int, NDArray[Any]]
-
-_Tensors: TypeAlias = Sequence[TfliteTensor]
-#: An operand's place, and the least and the largest valid number of its elements; few numbers count again and again.
-_Range: TypeAlias = tuple[int, Any, Any]
 
 #: RESHAPE, SQUEEZE, CAST and EXPAND_DIMS: the elements of the result are those of the first operand.
 _VIEWS = (22, 43, 53, 70)
-_GATHER, _CONCATENATION, _PACK = 36, 2, 83
-#: The field of an operator's options that has its axis.
-_AXIS = {_GATHER: 0, _CONCATENATION: 0, _PACK: 1}
+_GATHER = 36
 
+_Shape: TypeAlias = tuple[int, ...]
 _MOST = np.iinfo(np.int64).max
 
 
 def drawn(
-    model: TfliteModel, seed: int, inferences: int, kept: Sequence[int] = (), given: Mapping[int, NDArray[Any]] | None = None
-) -> list[Values]:
-    """Values of all inputs for some inferences.
+    model: TfliteModel, seeds: int, inferences: int, kept: Sequence[int], given: Mapping[int, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Values of all inputs, by ``SEED.INFERENCE.PLACE``, with the place of the input among the model's.
 
     Parameters
     ----------
@@ -57,20 +49,17 @@ def drawn(
     UnsupportedError
         An input of a type that NumPy does not have.
     """
-    chance, numbers = np.random.default_rng(seed), model.subgraphs[0].inputs
-    valid, runs = _ranges(model), list[Values]()
-    for at in range(inferences):
-        values: Values = {}
-        for place, number in enumerate(numbers):
-            own, shape = (given or {}).get(place), model.tensors[number].shape
-            if place in kept and runs:
-                values[place] = runs[0][place]
-            elif own is not None:
-                values[place] = own[at] if own.ndim > len(shape) else own
-            else:
-                values[place] = _draw(chance, model.tensors[number], *valid[number]).reshape(shape)
-        runs.append(values)
-    return runs
+    valid, values = _ranges(model), dict[str, NDArray[Any]]()
+    for seed in range(seeds):
+        chance = np.random.default_rng(seed)
+        for at, (place, number) in itertools.product(range(inferences), enumerate(model.subgraphs[0].inputs)):
+            own, shape = given.get(place), model.tensors[number].shape
+            if place in kept and at:
+                own = values[f"{seed}.0.{place}"]
+            elif own is None:
+                own = _draw(chance, model.tensors[number], *valid[number]).reshape(shape)
+            values[f"{seed}.{at}.{place}"] = own[at] if own.ndim > len(shape) else own
+    return values
 
 
 def _draw(chance: np.random.Generator, tensor: TfliteTensor, low: NDArray[Any], high: NDArray[Any]) -> NDArray[Any]:
@@ -129,71 +118,61 @@ def read_inputs(model: TfliteModel, path: str | Path) -> tuple[dict[int, NDArray
 def _ranges(model: TfliteModel) -> dict[int, NDArray[Any]]:
     """The least and the largest valid number of each element of an input, [2, elements], by the input's number."""
     tensors, file = model.tensors, FlatBuffer(model.data)
-    inputs = [*dict.fromkeys(model.subgraphs[0].inputs)]
-    ends = np.cumsum([0, *(math.prod(tensors[number].shape) for number in inputs)])
-    valid = np.array([[-_MOST], [_MOST]]).repeat(ends[-1], 1)
-    # Which element of an input each element of a tensor is equal to, counted over all inputs; -1 for none.
-    origin = {number: np.arange(*span) for number, span in zip(inputs, itertools.pairwise(ends), strict=True)}
-
-    def of(number: int) -> NDArray[Any]:
-        return origin.get(number, np.full(math.prod(tensors[number].shape), -1)).reshape(tensors[number].shape)
+    sizes = {number: math.prod(tensors[number].shape) for number in model.subgraphs[0].inputs}
+    ranges = {number: np.array([[-_MOST], [_MOST]]).repeat(size, 1) for number, size in sizes.items()}
+    # Ranges of the inputs whose elements tensors have, in the same sequence.
+    views = dict(ranges)
 
     def run(graph: int) -> None:
         for operator in model.subgraphs[graph].operators:
             code, reads, writes = operator.code, operator.reads, operator.writes
-            options = file.field(operator.table, OPERATOR_OPTIONS) if code in _AXIS else None
-            axis = 0 if options is None else file.number(file.follow(options), _AXIS[code], "i")
-            if code in _VIEWS and reads[0] in origin:
-                origin[writes[0]] = origin[reads[0]]
-            elif code in (_PACK, _CONCATENATION) and not origin.keys().isdisjoint(reads):
-                join = np.stack if code == _PACK else np.concatenate
-                origin[writes[0]] = join([of(number) for number in reads], axis)
-            elif code in _RANGES and not origin.keys().isdisjoint(reads):
-                ranges = _RANGES[code]([tensors[number] for number in reads], [tensors[number] for number in writes], axis)
-                for place, low, high in ranges:
-                    to = of(reads[place]).reshape(-1)
-                    np.maximum.at(valid[0], to[to >= 0], np.resize(low, to.size)[to >= 0])
-                    np.minimum.at(valid[1], to[to >= 0], np.resize(high, to.size)[to >= 0])
-            for called in operator.calls if code in (IF, WHILE) else ():
-                origin.update(zip(model.subgraphs[called].inputs, map(of, reads[code == IF :]), strict=False))
+            if code in _VIEWS and reads[0] in views:
+                views[writes[0]] = views[reads[0]]
+            elif len(writes) == 1 and not views.keys().isdisjoint(reads):
+                options = file.field(operator.table, OPERATOR_OPTIONS) if code == _GATHER else None
+                axis = 0 if options is None else file.number(file.follow(options), 0, "i")
+                for place, low, high in _valid(
+                    code, [tensors[number].shape for number in reads], tensors[writes[0]].shape, axis
+                ):
+                    valid = views.get(reads[place], np.empty((2, 0), int))
+                    valid[0] = np.maximum(valid[0], np.resize(low, valid[0].shape))
+                    valid[1] = np.minimum(valid[1], np.resize(high, valid[1].shape))
+            for called in operator.calls:
+                own = model.subgraphs[called].inputs
+                for to, number in zip(own, reads[1:] if code == IF else reads, strict=False):
+                    views |= {to: views[number]} if number in views else {}
                 run(called)
 
     run(0)
-    return {number: valid[:, slice(*span)] for number, span in zip(inputs, itertools.pairwise(ends), strict=True)}
+    return ranges
 
 
-def _slice(reads: _Tensors, writes: _Tensors, _: int) -> list[_Range]:
-    """The result has the shape that the file says, whatever the sizes."""
-    size = np.array(writes[0].shape)
-    return [(1, 0, reads[0].shape - size), (2, size, size)]
+def _valid(code: int, shapes: Sequence[_Shape], result: _Shape, axis: int) -> list[tuple[int, Any, Any]]:
+    """An operand's place, and the least and the largest valid number of its elements; few numbers count again and again.
 
-
-def _axes(reads: _Tensors, writes: _Tensors, _: int) -> list[_Range]:
-    """Axes without which, or with 1 in their places, the operand's shape is the result's."""
-    shape = reads[0].shape
-    for axes in itertools.combinations(range(len(shape)), math.prod(reads[1].shape)):
-        left = [(extent, extent) if at not in axes else (1,) for at, extent in enumerate(shape)]
-        if writes[0].shape in (tuple(part[0] for part in left), tuple(part[0] for part in left if len(part) == 2)):
-            return [(1, axes, axes)]
+    The results of these operators have the shapes that the file says, whatever sizes and axes the operands have.
+    """
+    shape = shapes[0]
+    match code:
+        case 7:  # EMBEDDING_LOOKUP
+            return [(0, 0, shapes[1][0] - 1)]
+        case 36:  # GATHER
+            return [(1, 0, shape[axis] - 1)]
+        case 107:  # GATHER_ND
+            return [(1, 0, np.subtract(shape[: shapes[1][-1]], 1))]
+        case 65:  # SLICE: begin and size
+            return [(1, 0, np.subtract(shape, result)), (2, result, result)]
+        case 100:  # MIRROR_PAD: elements before and after, for each dimension
+            added = np.subtract(result, shape)
+            pads = np.stack([added // 2, added - added // 2], 1)
+            return [(1, pads, pads)]
+        case 105 | 128:  # REVERSE_V2 and CUMSUM
+            return [(1, range(len(shape)), range(len(shape)))]
+        case 42 | 90 | 95:  # whole numbers that DIV, FLOOR_DIV and FLOOR_MOD divide by
+            return [(1, 1, _MOST)]
+        case 40 | 56 | 74 | 79 | 82 | 89 | 140:  # MEAN, ARG_MAX, SUM, ARG_MIN, REDUCE_MAX, REDUCE_MIN and REDUCE_ALL
+            for axes in itertools.combinations(range(len(shape)), math.prod(shapes[1])):
+                left = tuple(extent for at, extent in enumerate(shape) if at not in axes)
+                if result in (left, tuple(1 if at in axes else extent for at, extent in enumerate(shape))):
+                    return [(1, axes, axes)]
     return []
-
-
-def _padded(reads: _Tensors, writes: _Tensors, _: int) -> list[_Range]:
-    """Numbers of elements before and after, for each dimension."""
-    added = np.subtract(writes[0].shape, reads[0].shape)
-    pads = np.stack([added // 2, added - added // 2], 1)
-    return [(1, pads, pads)]
-
-
-#: Valid numbers by the operator: EMBEDDING_LOOKUP, GATHER, GATHER_ND, SLICE, MIRROR_PAD; REVERSE_V2 and CUMSUM; MEAN, ARG_MAX,
-#: SUM, ARG_MIN, REDUCE_MAX, REDUCE_MIN and REDUCE_ALL; whole numbers that DIV, FLOOR_DIV and FLOOR_MOD divide by.
-_RANGES: dict[int, Callable[[_Tensors, _Tensors, int], list[_Range]]] = {
-    7: lambda reads, _, __: [(0, 0, reads[1].shape[0] - 1)],
-    _GATHER: lambda reads, _, axis: [(1, 0, reads[0].shape[axis] - 1)],
-    107: lambda reads, _, __: [(1, 0, np.subtract(reads[0].shape[: reads[1].shape[-1]], 1))],
-    65: _slice,
-    100: _padded,
-    **dict.fromkeys((105, 128), lambda reads, _, __: [(1, [*range(len(reads[0].shape))], [*range(len(reads[0].shape))])]),
-    **dict.fromkeys((40, 56, 74, 79, 82, 89, 140), _axes),
-    **dict.fromkeys((42, 90, 95), lambda _, __, ___: [(1, 1, _MOST)]),
-}

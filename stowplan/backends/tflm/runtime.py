@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import subprocess
 import sys
@@ -18,11 +19,11 @@ import numpy as np
 
 from stowplan.backends.fallback import UnsupportedError
 from stowplan.backends.tflm.greedy import kept_inputs
-from stowplan.backends.tflm.inputs import Values, drawn
+from stowplan.backends.tflm.inputs import drawn
 from stowplan.backends.tflm.scratch import Scratch, of_reference_kernels
-from stowplan.backends.tflm.write import one_operator
+from stowplan.backends.tflm.write import one_operator, with_offsets
 from stowplan.errors import VerificationError
-from stowplan.frontends.arena.tflite_file import TfliteModel
+from stowplan.frontends.arena.tflite_file import ALIGNMENT, AT_RUNTIME, TfliteModel
 
 #: Name of the wheel, and of its package.
 WHEEL, _PACKAGE = "tflite-micro", "tflite_micro"
@@ -63,6 +64,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Inferences over all runs that came to their end, so that their outputs were compared."""
     ended_early: int
     """Inferences over all runs that the runtime ended early, with kTfLiteAbort or an error: those have no outputs."""
+    message: str
+    """What the runtime said of the last inference that ended with an error; empty where none did."""
+    is_undefined: bool
+    """Whether the model's own outputs change where no tensors share bytes: it reads bytes that no operator has written."""
     differs: tuple[int, int] | None
     """First seed and inference with other outputs or another end; None: all are equal, bit by bit."""
 
@@ -132,8 +137,8 @@ def run(
     inferences
         One after the other in the same runtime, which shows in models with a state.
     given
-        A user's inputs and their number of inferences, as :func:`stowplan.backends.tflm.inputs.read_inputs` has them; others are
-        drawn.
+        A user's inputs and their number of inferences, as :func:`~stowplan.backends.tflm.inputs.read_inputs` has them; others
+        are drawn.
 
     Raises
     ------
@@ -146,12 +151,22 @@ def run(
     kept_numbers = kept_inputs(model, keep)
     kept = [at for at, number in enumerate(numbers) if number in kept_numbers]
     seeds = 1 if len(own) == len(numbers) else seeds
-    runs = [drawn(model, seed, count or inferences, kept, own) for seed in range(seeds)]
+    inputs = drawn(model, seeds, count or inferences, kept, own)
     # A sequence that a user gives is run as it is.
     turns = count or _TURNS * inferences
     job = {"runs": seeds, "inferences": count or inferences, "turns": turns, "kept": kept}
-    done = _ask(model, {"source": model.data, "planned": planned}, timeout, job, runs)
+    models = {"source": model.data, "planned": planned, "apart": _apart(model)}
+    done = _ask(model, models, timeout, job, inputs)
     return msgspec.convert({"version": version(), "seeds": seeds, "inferences": count or inferences, **done}, Run)
+
+
+def _apart(model: TfliteModel) -> bytes:
+    """The model with a plan in which no two tensors share bytes, but for those whose offsets stay."""
+    tensors, fixed = model.tensors, model.fixed
+    above = max((model.offsets[number] + tensors[number].size for number in fixed), default=0)
+    starts = itertools.accumulate((tensor.size for tensor in tensors), initial=-(-above // ALIGNMENT) * ALIGNMENT)
+    places = [at if tensor.is_planned else AT_RUNTIME for tensor, at in zip(tensors, starts, strict=False)]
+    return with_offsets(model.data, [model.offsets[number] if number in fixed else at for number, at in enumerate(places)])
 
 
 def _ask(
@@ -159,52 +174,48 @@ def _ask(
     models: Mapping[str, bytes],
     timeout: float,
     job: Mapping[str, Any] = MappingProxyType({}),
-    runs: Sequence[Sequence[Values]] = (),
+    inputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What another process finds out about models that are made of one, on the inputs of some runs."""
+    """What another process finds out about models that are made of one, on some inputs."""
     plenty = _BESIDE + 2 * len(model.data) + sum(tensor.size for tensor in model.tensors)
     with tempfile.TemporaryDirectory(prefix="stowplan-tflm-") as name:
         folder = Path(name)
         for label, data in models.items():
             (folder / label).write_bytes(data)
         (folder / "job.json").write_text(json.dumps({"models": list(models), "plenty": plenty, **job}), encoding="utf-8")
-        arrays = {
-            f"{run}.{at}.{place}": array
-            for run, inferences in enumerate(runs)
-            for at, values in enumerate(inferences)
-            for place, array in values.items()
-        }
-        np.savez(folder / "inputs.npz", **arrays)
+        np.savez(folder / "inputs.npz", **inputs)
         command = [sys.executable, "-P", str(Path(__file__).with_name("child.py")), name]
         try:
             done = subprocess.run(command, capture_output=True, timeout=timeout, check=False)
         except subprocess.TimeoutExpired:
-            raise UnsupportedError(f"the runtime took more than {timeout:g} s{_fed(model, folder, runs)[1]}") from None
+            raise UnsupportedError(f"the runtime took more than {timeout:g} s{_fed(model, folder, inputs)[1]}") from None
         try:
             answer: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
-            label, fed = _fed(model, folder, runs)
+            label, fed = _fed(model, folder, inputs)
             message = f"the runtime ended with code {done.returncode}{fed}: {_last_line(done.stderr) or 'without a message'}"
             if label == "planned" and -done.returncode in _CRASHES:
                 raise VerificationError(f"{message}; without the plan it does not, so do not use the plan") from None
             raise UnsupportedError(message) from None
+    lines = done.stderr.decode(errors="replace").splitlines()
+    answer["message"] = next((line for line in reversed(lines) if "failed to invoke" in line), "")
     if "error" in answer:
         raise UnsupportedError(f"the runtime does not take the model: {_last_line(done.stderr) or answer['error']}")
     return answer
 
 
-def _fed(model: TfliteModel, folder: Path, runs: Sequence[Sequence[Values]]) -> tuple[str, str]:
+def _fed(model: TfliteModel, folder: Path, inputs: Mapping[str, Any]) -> tuple[str, str]:
     """Which model was running, and in what inference on which inputs; nothing where none was."""
     if not (folder / "progress").exists():
         return "", ""
-    label, run, at = (folder / "progress").read_text(encoding="utf-8").split()
-    inputs = []
-    for place, array in [*runs[int(run)][int(at)].items()][:_SHOWN]:
+    label, seed, at = (folder / "progress").read_text(encoding="utf-8").split()
+    values = []
+    for place, number in [*enumerate(model.subgraphs[0].inputs)][:_SHOWN]:
+        array = inputs[f"{seed}.{at}.{place}"]
         extent = f" from {array.min()} to {array.max()}" if array.size else ""
-        name = model.tensors[model.subgraphs[0].inputs[place]].own_name
-        inputs.append(f"{name}: {array.dtype} {[*array.shape]}{extent}")
-    what = f"the {label} model, which was fed {', '.join(inputs) or 'no inputs'} (--inputs FILE.npz gives others)"
-    return label, f" in inference {at} of seed {run} of {what}"
+        values.append(f"{model.tensors[number].own_name}: {array.dtype} {[*array.shape]}{extent}")
+    fed = f"which was fed {', '.join(values) or 'no inputs'} (--inputs FILE.npz gives others)"
+    return label, f" in inference {at} of seed {seed} of the {label} model, {fed}"
 
 
 def _last_line(text: bytes) -> str:
