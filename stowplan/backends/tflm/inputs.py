@@ -140,7 +140,7 @@ def _ranges(model: TfliteModel) -> dict[int, NDArray[Any]]:
             for called in operator.calls:
                 own = model.subgraphs[called].inputs
                 for to, number in zip(own, reads[1:] if code == IF else reads, strict=False):
-                    views |= {to: views[number]} if number in views else {}
+                    views.update({to: views[number]} if number in views else {})
                 run(called)
 
     run(0)
@@ -168,8 +168,8 @@ def _valid(code: int, shapes: Sequence[_Shape], result: _Shape, axis: int) -> li
             return [(1, pads, pads)]
         case 105 | 128:  # REVERSE_V2 and CUMSUM
             return [(1, range(len(shape)), range(len(shape)))]
-        case 42 | 90 | 95:  # whole numbers that DIV, FLOOR_DIV and FLOOR_MOD divide by
-            return [(1, 1, _MOST)]
+        case 42 | 90 | 95:  # DIV, FLOOR_DIV and FLOOR_MOD: a zero divisor ends the process where numbers are whole
+            return [(1, 1, 1000)]
         case 40 | 56 | 74 | 79 | 82 | 89 | 140:  # MEAN, ARG_MAX, SUM, ARG_MIN, REDUCE_MAX, REDUCE_MIN and REDUCE_ALL
             for axes in itertools.combinations(range(len(shape)), math.prod(shapes[1])):
                 left = tuple(extent for at, extent in enumerate(shape) if at not in axes)
