@@ -58,7 +58,7 @@ def tflm_command(
         option(
             "--inputs",
             "FILE.npz",
-            "Arrays to run the models on, each by the name of an input, or :2 for the third; others are drawn at random.",
+            "Run the models on these arrays, each under the name of an input (:2: the third); others are drawn at random.",
         ),
     ] = None,
     time_limit: Annotated[float, option("--time-limit", "SECONDS", "For the order and for the offsets, each.")] = 10.0,

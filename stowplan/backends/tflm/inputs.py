@@ -8,8 +8,10 @@ operators compute nothing is known: users give their own inputs there.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,6 +29,9 @@ from stowplan.frontends.options import named_inputs
 #: RESHAPE, SQUEEZE, CAST and EXPAND_DIMS: the elements of the result are those of the first operand.
 _VIEWS = (22, 43, 53, 70)
 _GATHER = 36
+
+#: Dimensions of a tensor, at most, where axes are looked for.
+_DIMENSIONS = 8
 
 _Shape: TypeAlias = tuple[int, ...]
 _MOST = np.iinfo(np.int64).max
@@ -126,17 +131,17 @@ def _ranges(model: TfliteModel) -> dict[int, NDArray[Any]]:
     def run(graph: int) -> None:
         for operator in model.subgraphs[graph].operators:
             code, reads, writes = operator.code, operator.reads, operator.writes
-            if code in _VIEWS and reads[0] in views:
-                views[writes[0]] = views[reads[0]]
-            elif len(writes) == 1 and not views.keys().isdisjoint(reads):
+            # What an operator with odd shapes or options needs, no runtime says.
+            with contextlib.suppress(IndexError, ValueError, struct.error):
+                if code in _VIEWS and reads[0] in views:
+                    views[writes[0]] = views[reads[0]]
                 options = file.field(operator.table, OPERATOR_OPTIONS) if code == _GATHER else None
                 axis = 0 if options is None else file.number(file.follow(options), 0, "i")
-                for place, low, high in _valid(
-                    code, [tensors[number].shape for number in reads], tensors[writes[0]].shape, axis
-                ):
-                    valid = views.get(reads[place], np.empty((2, 0), int))
-                    valid[0] = np.maximum(valid[0], np.resize(low, valid[0].shape))
-                    valid[1] = np.minimum(valid[1], np.resize(high, valid[1].shape))
+                shapes = [tensors[number].shape for number in (*reads, writes[0])]
+                for place, low, high in _valid(code, shapes[:-1], shapes[-1], axis):
+                    for row, bound, tighter in ((0, low, np.maximum), (1, high, np.minimum)):
+                        if (valid := views.get(reads[place])) is not None:
+                            valid[row] = tighter(valid[row], np.resize(bound, valid[row].shape))
             for called in operator.calls:
                 own = model.subgraphs[called].inputs
                 for to, number in zip(own, reads[1:] if code == IF else reads, strict=False):
@@ -170,7 +175,7 @@ def _valid(code: int, shapes: Sequence[_Shape], result: _Shape, axis: int) -> li
             return [(1, range(len(shape)), range(len(shape)))]
         case 42 | 90 | 95:  # DIV, FLOOR_DIV and FLOOR_MOD: a zero divisor ends the process where numbers are whole
             return [(1, 1, 1000)]
-        case 40 | 56 | 74 | 79 | 82 | 89 | 140:  # MEAN, ARG_MAX, SUM, ARG_MIN, REDUCE_MAX, REDUCE_MIN and REDUCE_ALL
+        case 40 | 56 | 74 | 79 | 82 | 89 | 140 if len(shape) <= _DIMENSIONS:  # MEAN, ARG_MAX, SUM, ARG_MIN, REDUCE_*
             for axes in itertools.combinations(range(len(shape)), math.prod(shapes[1])):
                 left = tuple(extent for at, extent in enumerate(shape) if at not in axes)
                 if result in (left, tuple(1 if at in axes else extent for at, extent in enumerate(shape))):

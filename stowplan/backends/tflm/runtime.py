@@ -165,7 +165,8 @@ def _apart(model: TfliteModel) -> bytes:
     tensors, fixed = model.tensors, model.fixed
     above = max((model.offsets[number] + tensors[number].size for number in fixed), default=0)
     starts = itertools.accumulate((tensor.size for tensor in tensors), initial=-(-above // ALIGNMENT) * ALIGNMENT)
-    places = [at if tensor.is_planned else AT_RUNTIME for tensor, at in zip(tensors, starts, strict=False)]
+    # More than the runtime takes is left to it.
+    places = [at if tensor.is_planned and at < 1 << 31 else AT_RUNTIME for tensor, at in zip(tensors, starts, strict=False)]
     return with_offsets(model.data, [model.offsets[number] if number in fixed else at for number, at in enumerate(places)])
 
 

@@ -143,6 +143,15 @@ def test_a_loop_hands_indices_to_its_body(tmp_path: Path) -> None:
     assert all(indices[f"0.{at}.0"].min() >= 0 and indices[f"0.{at}.0"].max() < 9 for at in range(8))
 
 
+@pytest.mark.parametrize("code", [7, 22, 36, 65, 74, 90, 100, 105, 107, 128])
+def test_operators_of_odd_shapes_are_left_alone(code: int, tmp_path: Path) -> None:
+    for shapes in ([[], []], [[1] * 40, [20], [2]], [[3], [2, 2], [2]], [[0], [0]], []):
+        tensors = [tensor(shape, 2) for shape in [*shapes, [2, 3]]]
+        every = [*range(len(shapes))]
+        path = save(tmp_path / "odd.tflite", Graph(tensors, every, [len(every)], [Step(code, every, [len(every)], {})]))
+        assert len(drawn(read_tflite(path), 1, 1, [], {})) == len(every)
+
+
 def test_numbers_of_all_types_are_drawn(tmp_path: Path) -> None:
     kinds = [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 12, 15, 16]
     tensors = [tensor([64], kind) for kind in kinds]
