@@ -191,7 +191,8 @@ def _tflite(path: Path, model: Model, options: Options, kernels: str, run: bool)
     if done is None:
         said = f"not taken: {why.rsplit('model: ')[-1]}" if run else ""
     else:
-        equal = "equal" if done.differs is None else "OTHER outputs"
+        equal = "equal" if done.compared and not done.is_undefined else "not compared"
+        equal = equal if done.differs is None else "OTHER outputs"
         said = equal if done.head == summary.head else f"{equal}, head {done.head:,}"
     return {
         "operators": summary.operators,

@@ -53,6 +53,14 @@ def tflm_command(
     ] = "none",
     keep_order: Annotated[bool, option("--keep-order", "", "Operators stay in the order of the file.")] = False,
     no_run: Annotated[bool, option("--no-run", "", "Do not run the models, whether the runtime is installed or not.")] = False,
+    inputs: Annotated[
+        Path | None,
+        option(
+            "--inputs",
+            "FILE.npz",
+            "Run the models on these arrays, each under the name of an input (:2: the third); others are drawn at random.",
+        ),
+    ] = None,
     time_limit: Annotated[float, option("--time-limit", "SECONDS", "For the order and for the offsets, each.")] = 10.0,
     certificate: Annotated[
         Path | None,
@@ -79,7 +87,7 @@ def tflm_command(
         if path.suffix not in _ENDINGS:
             raise UsageError(f"-o: found {path.name!r}, expected a name that ends in {', '.join(_ENDINGS)}")
     proofs = () if certificate is None else tuple(certificate.with_suffix(end) for end in (".problem.json", ".plan.json"))
-    check_outputs((*written, certificate, *proofs, report, png), inputs=(model,))
+    check_outputs((*written, certificate, *proofs, report, png), inputs=(model, inputs))
     from stowplan.backends.tflm.planning import plan_and_run
     from stowplan.log import collecting_unmodelled, unmodelled_lines
     from stowplan.models.packing.problem import Problem
@@ -96,6 +104,7 @@ def tflm_command(
             options=msgspec.structs.replace(search, time_limit=time_limit),
             cancel=cancel,
             run=not no_run,
+            inputs=inputs,
             on_progress=(lambda text: None) if quiet else note,
         )
     for path in written:
@@ -175,9 +184,16 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         f"  tail       {run.tail:,} bytes here; pointers of a 32-bit device are smaller",
         f"  arena      {run.arena:,} bytes at least, {_less(run.greedy_arena - run.arena, run.greedy_arena)} without the plan",
     ]
+    early = f"the runtime ended {run.ended_early} inferences early{f' ({run.message})' if run.message else ''}"
+    if run.is_undefined:
+        what = "they change when no tensors of the model share bytes, so it reads bytes that no operator writes"
+        return [*lines, f"  outputs    NOT compared: {what}"]
+    if run.differs is None and not run.compared:
+        return [*lines, f"  outputs    NOT compared: {early}, all that were run; --inputs FILE.npz gives other inputs"]
     if run.differs is None:
-        tried = f"{run.seeds} seeds, {run.inferences} inferences each"
-        return [*lines, f"  outputs    equal bit by bit ({tried}, {run.version})"]
+        tried = f"inferences: {run.compared}, seeds: {run.seeds}, {run.version}"
+        lines.append(f"  outputs    equal bit by bit ({tried})")
+        return [*lines, f"  ended      {early}; their outputs are not compared"] if run.ended_early else lines
     return [*lines, "  outputs    NOT equal: seed {}, inference {}; do not use the plan".format(*run.differs)]
 
 

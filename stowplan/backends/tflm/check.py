@@ -1,10 +1,12 @@
 """Says what is wrong with a planned model: it is read back and run on paper, each byte owned by the tensor written last.
 
-Shares no code with what reads, orders and plans models, but for the access to fields of a flatbuffer.
+Shares no code with what reads, orders and plans models, but for the access to fields of a flatbuffer. Which operators have
+effects, and which may end an inference before later operators run, is data: the table ``effects`` of ``tflite.toml``.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,13 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stowplan.frontends import known
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
 
 #: Bytes of an element by the number of its type.
 _WIDTH = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 13: 4, 15: 4, 16: 2, 17: 1, 18: 2}
-_CUSTOM, _IF, _WHILE, _CALL_ONCE, _VAR_HANDLE = 32, 118, 119, 129, 142
-#: Read and assigned variables, and random numbers.
-_EFFECTS = (_CALL_ONCE, 143, 144, 146, 148, 149)
+_CUSTOM, _IF, _WHILE, _CALL_ONCE, _PLACEHOLDER, _VAR_HANDLE = 32, 118, 119, 129, 127, 142
+_TABLE = known("arena/tflite")
+_KNOWN_CUSTOM, _OWN_STATE = _TABLE["operators"]["known_custom"].split(), _TABLE["effects"]["own_state"].split()
 
 #: Offsets and sizes are multiples of this many bytes.
 _UNIT = 16
@@ -33,6 +36,12 @@ class _Operator:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     calls: tuple[int, ...]
+    has_shared_effect: bool
+    """Whether it keeps its sequence with all others of which that is so."""
+    has_state: bool
+    """Whether its kernel keeps a state of its own."""
+    may_end: bool
+    """Whether it may end the inference, so that no later operator runs."""
 
 
 class _Model:
@@ -67,7 +76,15 @@ class _Model:
                 reads, writes = ([begin + at for at in file.integers(table, field) if at >= 0] for field in (1, 2))
                 fields = {_IF: (0, 1), _WHILE: (0, 1), _CALL_ONCE: (0,)}.get(code, ())
                 calls = [file.number(file.follow(file.field(table, 4) or 0), field, "i") for field in fields]
-                operators.append(_Operator(table, code, tuple(reads), tuple(writes), tuple(calls)))
+                name = file.text(entry, 1) if code == _CUSTOM else str(code)
+                is_builtin = code < _TABLE["operators"]["builtin_end"] and code not in (_CUSTOM, _PLACEHOLDER)
+                is_unknown = not is_builtin and name not in _KNOWN_CUSTOM
+                deciding = _TABLE["effects"]["ends"].get(name)
+                # What is neither in the arena nor a variable is stored in the file.
+                values = [reads[at] for at in deciding or () if at < len(reads)]
+                may_end = is_unknown or deciding == [] or any(self.sizes[at] or at in self.variables for at in values)
+                effects = is_unknown or code in _TABLE["effects"]["shared"], name in _OWN_STATE
+                operators.append(_Operator(table, code, tuple(reads), tuple(writes), tuple(calls), *effects, may_end))
                 if code == _VAR_HANDLE:
                     self.sizes[writes[0]] = 0
             ends = ([begin + at for at in file.integers(graph, field)] for field in (1, 2))
@@ -121,8 +138,10 @@ class _Run:
         """What each tensor holds: the operator that wrote it."""
         self.read: dict[tuple[int, ...], list[object]] = {}
         """What each operator has read, by its table and those of its callers, and what each subgraph has returned."""
-        self.effects: dict[object, list[int]] = {}
-        """Operators that work on each variable, and those with other effects, in their sequence."""
+        self.effects: dict[object, list[tuple[int, ...]]] = {}
+        """Operators that work on each variable and each state, and those with shared effects, in their sequence."""
+        self.sides: list[tuple[tuple[bool, bool], list[tuple[int, ...]]]] = []
+        """Operators that have effects, and those that may end the inference, in groups of which none changes its place."""
         self.wrong: list[str] = []
         self._graph(0, "the input")
         self._expect(kept, "before the end of the run")
@@ -157,12 +176,20 @@ class _Run:
         self.read.setdefault((*self._callers, -1 - graph), []).extend(self._value.get(number) for number in outputs)
 
     def _operator(self, operator: _Operator) -> None:
-        key, when = operator.table - self._shift, f"before or while an operator of code {operator.code} runs"
+        key = operator.table - self._shift
+        path, when = (*self._callers, key), f"before or while an operator of code {operator.code} runs"
         self._expect(operator.reads, when)
-        self.read.setdefault((*self._callers, key), []).extend(self._value.get(number) for number in operator.reads)
-        touched = [number for number in (*operator.reads, *operator.writes) if number in self._model.variables]
-        for effect in [*touched, *(["effect"] if operator.code in (*_EFFECTS, _CUSTOM) else [])]:
-            self.effects.setdefault(effect, []).append(key)
+        self.read.setdefault(path, []).extend(self._value.get(number) for number in operator.reads)
+        effects: list[object] = [number for number in (*operator.reads, *operator.writes) if number in self._model.variables]
+        effects += ["shared"] * operator.has_shared_effect + [("state of", key)] * operator.has_state
+        for effect in effects:
+            self.effects.setdefault(effect, []).append(path)
+        # Within a group the sequence does not matter, or is that of the effects above.
+        kind = bool(effects), operator.may_end
+        if any(kind):
+            if not self.sides or kind != self.sides[-1][0] or all(kind):
+                self.sides.append((kind, []))
+            bisect.insort(self.sides[-1][1], path)
         # What nobody has written is memory of the operator's own.
         self._write([number for number in operator.reads if number not in self._value and self._model.sizes[number]], key)
         self._write(operator.writes, key)
@@ -171,7 +198,7 @@ class _Run:
         taken = [number for number in operator.reads if self._is_taken(number, operator)]
         self._expect([number for number in (*operator.reads, *operator.writes) if number not in taken], when)
         # A loop runs twice: what it ends with is what it begins with.
-        self._callers = (*self._callers, key)
+        self._callers = path
         for called in operator.calls * (2 if operator.code == _WHILE else 1):
             self._graph(called, self._callers)
             self._expect((*operator.reads, *operator.writes), f"by subgraph {called}")
@@ -241,4 +268,6 @@ def faults(
         wrong.append("an operator reads other values than before")
     if new_run.effects != old_run.effects:
         wrong.append("operators with effects run in another sequence")
+    if new_run.sides != old_run.sides:
+        wrong.append("an operator with effects runs on the other side of one that may end the inference")
     return wrong

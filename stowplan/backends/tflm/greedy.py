@@ -65,10 +65,10 @@ def kept_inputs(model: TfliteModel, names: Sequence[str]) -> list[int]:
     Raises
     ------
     InputError
-        No such input, or one whose offset in the file stays.
+        No such input or several, or one whose offset in the file stays.
     """
-    inputs = {model.tensors[number].own_name: number for number in model.subgraphs[0].inputs}
-    kept = dict.fromkeys(named_inputs(names, inputs))
+    inputs = model.subgraphs[0].inputs
+    kept = dict.fromkeys(named_inputs(names, ((model.tensors[number].own_name, number) for number in inputs)))
     for number in kept:
         if number in model.fixed:
             raise InputError(f"found --keep {model.tensors[number].own_name}, whose offset stays, expected one that is planned")

@@ -18,6 +18,7 @@ from stowplan.backends.tflm import greedy, runtime
 from stowplan.backends.tflm import scratch as scratch_memory
 from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.greedy import kept_inputs, on_top, without
+from stowplan.backends.tflm.inputs import read_inputs
 from stowplan.backends.tflm.order import Ordered, floor, improved, ordered
 from stowplan.backends.tflm.overlap import Pair, overlaps, unmodelled
 from stowplan.backends.tflm.write import with_offsets, with_orders
@@ -260,6 +261,7 @@ def plan_and_run(
     run: bool = True,
     seeds: int = 3,
     inferences: int = 5,
+    inputs: str | Path | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
     scratch: Sequence[str] = (),
     replace_offline_plan: bool = False,
@@ -277,6 +279,8 @@ def plan_and_run(
         Whether to; else nothing is measured.
     seeds, inferences
         As :func:`stowplan.backends.tflm.runtime.run` takes them.
+    inputs
+        A file with inputs for the models (:func:`stowplan.backends.tflm.inputs.read_inputs`); others are drawn at random.
     cancel
         Ends the searches, and nothing more is run.
 
@@ -286,16 +290,24 @@ def plan_and_run(
     -------
     tuple
         The plan; what the runtime made of it, None where it was not run; and why it was not.
+
+    Raises
+    ------
+    InputError, UsageError, VerificationError
+        As :func:`plan_model`, or the inputs are not the model's, or the runtime fails on the planned model alone.
     """
     model = _read(path, replace_offline_plan)
     measured: scratch_memory.Scratch | None = None
+    own = ({}, None) if inputs is None else read_inputs(model, inputs)
 
     def plan(reorder: bool = reorder) -> Planned:
         return _planned(model, path, scratch, measured, reorder, kernels, keep, options or Options(time_limit=10.0), cancel)
 
     def ran(planned: Planned) -> runtime.Run | None:
         is_cancelled = cancel is not None and cancel.is_set()
-        return None if is_cancelled else runtime.run(model, planned.data, keep=keep, seeds=seeds, inferences=inferences)
+        if is_cancelled:
+            return None
+        return runtime.run(model, planned.data, keep=keep, seeds=seeds, inferences=inferences, given=own)
 
     why = "" if run else "as asked for"
     if run and runtime.version() is None:

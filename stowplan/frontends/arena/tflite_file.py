@@ -43,7 +43,7 @@ _BYTES: dict[int, int] = {kind["number"]: kind["bytes"] for kind in _KNOWN["type
 CUSTOM, VAR_HANDLE, CALL_ONCE, IF, WHILE = 32, 142, 129, 118, 119
 _CALLING = {IF: (0, 1), WHILE: (0, 1), CALL_ONCE: (0,)}
 _REFUSED = {31: "CALL", 51: "DELEGATE", 200: "a loop", 209: "a choice"}
-_MODELLED = frozenset(range(162)) - {CUSTOM, 127}
+_MODELLED = frozenset(range(_KNOWN["operators"]["builtin_end"])) - {CUSTOM, 127}
 
 #: Custom operators of TensorFlow Lite Micro, whose kernels use their tensors and scratch memory alone.
 KNOWN_CUSTOM = frozenset(_KNOWN["operators"]["known_custom"].split())
@@ -285,7 +285,7 @@ class _Reader:
             stay = f"{len(fixed)} tensors stay where the file has them, unchecked for what they share"
             warn_unmodelled(f"{stay}; --set replace_offline_plan=yes frees those of no custom operator", OFFLINE_PLAN)
         if keep:
-            kept = named_inputs(keep, {tensors[number].own_name: number for number in subgraphs[0].inputs})
+            kept = named_inputs(keep, ((tensors[number].own_name, number) for number in subgraphs[0].inputs))
             end = max(lives.last)
             last = tuple(end if number in kept else moment for number, moment in enumerate(lives.last))
             lives = dataclasses.replace(lives, last=last)

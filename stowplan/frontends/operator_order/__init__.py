@@ -37,7 +37,7 @@ def read_graph(path: Path, options: ReadOptions, *, flat: bool = False) -> Probl
         problem = read_hlo_order(path)
     if options.keep:
         with naming(path):
-            numbers = named_inputs(options.keep, {problem.tensors[number].id: number for number in problem.inputs})
+            numbers = named_inputs(options.keep, ((problem.tensors[number].id, number) for number in problem.inputs))
         problem = msgspec.structs.replace(problem, outputs=tuple(dict.fromkeys((*problem.outputs, *numbers))))
     return problem
 

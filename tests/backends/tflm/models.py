@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tests.frontends.arena.tflite_models import Number, flatbuffer, tensor
 
 ADD, CONCATENATION, RELU, MUL, NEG, LESS, SUM, ABS = 0, 2, 19, 18, 59, 58, 74, 101
-DEPTHWISE, PAD, TRANSPOSE, MEAN = 4, 34, 39, 40
+DEPTHWISE, PAD, TRANSPOSE, MEAN, CAST = 4, 34, 39, 40, 53
 IF, WHILE, CALL_ONCE, VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE = 118, 119, 129, 142, 143, 144
 
 #: Number of an operator's options in the union of all of them.
@@ -22,6 +22,7 @@ _OPTIONS = {
     MUL: 21,
     LESS: 41,
     SUM: 27,
+    36: 23,
     IF: 92,
     WHILE: 93,
     CALL_ONCE: 103,
@@ -32,10 +33,12 @@ _OPTIONS = {
 class Step(NamedTuple):
     """An operator of a subgraph."""
 
-    code: int
+    code: int | str
+    """Number of a builtin operator, or name of a custom one."""
     reads: list[int]
     writes: list[int]
     options: dict[int, Any] = {}  # noqa: RUF012
+    """By their numbers; of a custom operator one, the bytes."""
 
 
 class Graph(NamedTuple):
@@ -59,17 +62,20 @@ def handle() -> dict[int, Any]:
 
 def save(path: Path, *graphs: Graph, custom: str = "mine", buffers: tuple[bytes, ...] = ()) -> Path:
     """A model of subgraphs; buffers from the second on are ``buffers``."""
-    codes = sorted({step.code for graph in graphs for step in graph.steps})
+    codes = sorted({step.code for graph in graphs for step in graph.steps}, key=str)
     tables = []
     for graph in graphs:
         operators = []
         for step in graph.steps:
             fields: dict[int, Any] = {0: Number(codes.index(step.code)), 1: step.reads, 2: step.writes}
             if step.code in _OPTIONS:
-                fields |= {3: Number(_OPTIONS[step.code], "B"), 4: step.options}
+                fields |= {3: Number(_OPTIONS[int(step.code)], "B"), 4: step.options}
+            elif step.options:
+                fields[5] = step.options[0]
             operators.append(fields)
         tables.append({0: graph.tensors, 1: graph.inputs, 2: graph.outputs, 3: operators})
-    names = [{0: Number(min(code, 127), "b"), 1: custom, 2: Number(1, "i"), 3: Number(code, "i")} for code in codes]
+    entries = [(32, code) if isinstance(code, str) else (code, custom) for code in codes]
+    names = [{0: Number(min(code, 127), "b"), 1: name, 2: Number(1, "i"), 3: Number(code, "i")} for code, name in entries]
     path.write_bytes(flatbuffer({0: Number(3), 1: names, 2: tables, 4: [{}, *({0: each} for each in buffers)]}))
     return path
 
@@ -82,6 +88,16 @@ def number(value: int) -> Number:
 def byte(value: int) -> Number:
     """A number of 8 bits, with its sign."""
     return Number(value, "b")
+
+
+def variable(*shape: int, kind: int = 0) -> dict[int, Any]:
+    """A tensor that keeps its values from one inference to the next."""
+    return {**tensor(list(shape), kind), 5: Number(1, "B")}
+
+
+def stored(place: int, *shape: int, kind: int = 2) -> dict[int, Any]:
+    """A constant, int32 by default, with the bytes of a buffer."""
+    return {**tensor(list(shape), kind), 2: Number(place)}
 
 
 def chain(path: Path) -> Path:
