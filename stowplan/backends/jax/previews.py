@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from stowplan import files
 from stowplan.backends.jax.policy import Policy
 from stowplan.backends.jax.training import Training
 from stowplan.backends.xla import compiler
-from stowplan.backends.xla.child import Compile, Done, Lower, Preview, Previewed
+from stowplan.backends.xla.child import Compile, Done, Failed, Lower, Preview, Previewed
 from stowplan.backends.xla.compiler import Compiler, not_lowered, record_of
 from stowplan.backends.xla.process import CompileError, CompilingProcess
 from stowplan.backends.xla.score import Scorer, scored_program
@@ -77,31 +76,31 @@ class Previews:
         if kept is not None:
             return kept.record
         with store.scratch() as scratch:
-            answer = self._asked(
-                Lower(training.workload(policy), self._chip.topology, self._chip.config), Compile({}, str(scratch))
-            )
+            answer = training.ask(policy, lambda workload: self._asked(workload, str(scratch)))
             self.made += 1
             if isinstance(answer, Done):
                 self.processor_seconds += answer.processor_seconds
-            elif answer.stage in ("place", "import", "trace"):
-                raise not_lowered(answer, training.name, self._chip.machine)
             record = record_of(answer, {}, self._versions, self._chip.machine, digest)
             # A process that died may not do so again.
             if not isinstance(answer, Done) and answer.stage == "end":
                 return record
             return store.keep(scratch, record, preview=True).record
 
-    def _asked(self, lower: Lower, asked: Compile) -> Any:
+    def _asked(self, workload: Workload, folder: str) -> Done | Failed:
         if self._process is None or not self._process.is_alive:
             self._process = CompilingProcess(
-                compiler.CHILD_COMMAND, self._chip.accelerator, compiler.MEMORY_LIMIT, self._compile_limit, lower.workload.name
+                compiler.CHILD_COMMAND, self._chip.accelerator, compiler.MEMORY_LIMIT, self._compile_limit, workload.name
             )
-        answer = self._process.ask(Preview(lower, [asked], 1), self._deadline)
-        if not isinstance(answer, Previewed):
-            raise CompileError(f"{lower.workload.name}: the compiling process ended")
-        return answer.answers[0]
+        lower = Lower(workload, self._chip.topology, self._chip.config)
+        said = self._process.ask(Preview(lower, [Compile({}, folder)], 1), self._deadline)
+        if not isinstance(said, Previewed):
+            raise CompileError(f"{workload.name}: the compiling process ended")
+        answer = said.answers[0]
+        if isinstance(answer, Failed) and answer.stage in ("place", "import", "trace"):
+            raise not_lowered(answer, workload.name, self._chip.machine)
+        return answer
 
-    def compiled(self, workload: Workload) -> tuple[int, int]:
+    def compiled(self, training: Training, policy: Policy) -> tuple[int, int]:
         """Cycles by the careful score, and bytes of slow memory, of a full compile.
 
         Raises
@@ -111,13 +110,17 @@ class Previews:
         TimeLimitError
             It took too long.
         """
+        result = training.ask(policy, self._compiled)
+        if result.error:
+            raise CompileError(f"{training.name}: {result.error}")
+        return _cycles(result, self._target), result.record.hbm_bytes
+
+    def _compiled(self, workload: Workload) -> Compiled:
         with Compiler(workload, target=self._target.name, folder=self._folder, compile_limit=self._compile_limit) as compiling:
             result = compiling.compile({}, self._deadline)
             self.compiles += compiling.compiles
             self.processor_seconds += compiling.processor_seconds
-        if result.error:
-            raise CompileError(f"{workload.name}: {result.error}")
-        return _cycles(result, self._target), result.record.hbm_bytes
+        return result
 
 
 def _cycles(result: Compiled, target: Target) -> int:

@@ -245,7 +245,7 @@ class Search:
         for candidate in finalists[:compiles]:
             kind = candidate.policy.kind
             try:
-                cycles, peak = self._compiler.compiled(self._training.workload(candidate.policy))
+                cycles, peak = self._compiler.compiled(self._training, candidate.policy)
             except (CompileError, TimeLimitError) as error:
                 self.notes.append(f"{kind}: {error}")
                 continue

@@ -11,13 +11,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from stowplan.backends.fallback import require
 from stowplan.backends.xla.sharding import MeshAxes, Partition, dumps, one_mesh, partition_of, read_mesh, read_partitions
-from stowplan.errors import UsageError
+from stowplan.errors import UsageError, brief
 
 #: Packages of the extra ``xla`` that compile; what a result is made by.
 PACKAGES = ("jax", "jaxlib", "libtpu")
@@ -156,10 +157,33 @@ def by_name(
     )
 
 
+class NotSentError(UsageError):
+    """A function cannot be pickled for the compiling process."""
+
+
+@dataclass(frozen=True)
+class LoweredFunction:
+    """A function that was traced and lowered before it was sent: it takes and returns the leaves of its trees."""
+
+    program: bytes
+    """StableHLO and types, as ``jax.export`` serializes them."""
+
+    def __call__(self, *leaves: Any) -> Any:
+        """The results' leaves."""
+        from jax import export
+
+        return export.deserialize(bytearray(self.program)).call(*leaves)
+
+
 def of_function(
-    function: Callable[..., Any], *arguments: Any, donated: Sequence[int] = (), out_shardings: Any = None, name: str = ""
+    function: Callable[..., Any],
+    *arguments: Any,
+    donated: Sequence[int] = (),
+    out_shardings: Any = None,
+    name: str = "",
+    lower_here: bool = False,
 ) -> Workload:
-    """A workload of a function at hand, which may be a closure.
+    """A workload of a function that this process has, which may be a closure. The function is pickled, or its program is sent.
 
     It is compiled for the mesh of its arguments' shardings, else for one in the function or its context, else for one device.
 
@@ -173,28 +197,61 @@ def of_function(
         Positions of donated arguments.
     out_shardings
         As in ``jax.jit``; the compiler's choice where None.
+    lower_here
+        Trace and lower the function in this process, and send its program. This works for every function that jax can export;
+        a pickle lacks what a script has registered with jax, such as its own pytrees.
 
     Raises
     ------
     MissingDependencyError
         Without jax, libtpu or cloudpickle.
+    NotSentError
+        The function cannot be pickled or, with ``lower_here``, cannot be lowered.
     UsageError
-        A function that cannot be sent to another process, an argument that is no array, or shardings over several meshes.
+        An argument that is no array, or shardings over several meshes.
     """
     versions()
-    require("sending a function to the compiling process", ("cloudpickle",), "xla")
+    # What jax.export serializes with.
+    packages = ("cloudpickle", "flatbuffers") if lower_here else ("cloudpickle",)
+    require("sending a function to the compiling process", packages, "xla")
     shapes, mesh = shapes_of(arguments)
+    name = name or re.sub(r"\W+", "_", getattr(function, "__name__", "function")).strip("_") or "function"
     try:
+        if lower_here:
+            # An export holds shardings of results; a tree of them would be that of the function's own pytrees.
+            function, shapes, donated = _lowered(function, arguments, shapes, donated, out_shardings)
+            out_shardings = None
         pickled, met = dumps((function, shapes, out_shardings))
     except Exception as error:
-        raise UsageError(f"the function cannot be sent to the compiling process: {type(error).__name__}: {error}") from error
+        text = brief(f"{type(error).__name__}: {error}")
+        raise NotSentError(f"the function cannot be sent to the compiling process: {text}") from error
     return Workload(
-        name=name or re.sub(r"\W+", "_", getattr(function, "__name__", "function")).strip("_") or "function",
+        name=name,
         donated=tuple(donated),
         pickled=base64.b64encode(pickled).decode(),
         mesh=mesh or one_mesh(met),
         search_path=tuple(path or os.getcwd() for path in sys.path),
     )
+
+
+def _lowered(
+    function: Callable[..., Any], arguments: Any, shapes: Any, donated: Sequence[int], out_shardings: Any
+) -> tuple[LoweredFunction, tuple[ArrayShape, ...], list[int]]:
+    """The program of a function, shapes of its leaves, and positions of those that are donated."""
+    import jax
+    from jax import export
+
+    # Arguments may be of pytrees that only this process knows.
+    leaves, tree = jax.tree.flatten(arguments)
+    places = [place for place, argument in enumerate(arguments) for _ in jax.tree.leaves(argument)]
+    call = jax.jit(lambda *leaves: function(*jax.tree.unflatten(tree, leaves)), out_shardings=out_shardings)
+    program = export.export(jax.jit(lambda *leaves: jax.tree.leaves(call(*leaves))), platforms=["tpu"])(*leaves)
+    numbers = [number for number, place in enumerate(places) if place in donated]
+    return LoweredFunction(bytes(program.serialize())), tuple(jax.tree.leaves(shapes, is_leaf=_is_shape)), numbers
+
+
+def _is_shape(leaf: Any) -> bool:
+    return isinstance(leaf, ArrayShape)
 
 
 def shapes_of(arguments: Any) -> tuple[Any, MeshAxes | None]:
@@ -218,7 +275,7 @@ def shapes_of(arguments: Any) -> tuple[Any, MeshAxes | None]:
         meshes.extend([mesh] if mesh else [])
         return ArrayShape(str(leaf.dtype), tuple(leaf.shape), partition)
 
-    shapes = jax.tree.map(shape_of, arguments, is_leaf=lambda leaf: isinstance(leaf, ArrayShape))
+    shapes = jax.tree.map(shape_of, arguments, is_leaf=_is_shape)
     return shapes, one_mesh(meshes)
 
 
