@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from stowplan import files
+from stowplan import cli, files
 from stowplan.cli import INTERRUPTED, stopping
 from stowplan.cli.options import Arguments, CompileFolder, CompileLimit, Donated, OpenTimeLimit, Quiet, Shapes, option
 from stowplan.cli.output import LinePrinter, note, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
+from stowplan.deadline import limit_after, read_within
 from stowplan.errors import TimeLimitError, UsageError
 
 if TYPE_CHECKING:
@@ -92,11 +93,13 @@ def fit_jax_command(
     with stopping() as cancel:
         try:
             with LinePrinter(quiet, every=0.0) as progress:
+                if not name:
+                    loaded, values, donated = read_within(time_limit, made, cli.began())
                 options: dict[str, Any] = {
                     "previews": previews,
                     "compiles": compiles,
                     "folder": folder,
-                    "time_limit": time_limit,
+                    "time_limit": time_limit and limit_after(cli.began(), time_limit),
                     "compile_limit": compile_limit,
                     "own_names": own_names,
                     "check": check,
@@ -106,7 +109,6 @@ def fit_jax_command(
                 if name:
                     size, fitted = fit_largest(made, hbm, target, start=_START, multiple=multiple, **options)
                 else:
-                    loaded, values, donated = made()
                     fitted = fit(loaded, values, hbm, target, donated=donated, **options)
         except TimeLimitError:
             if cancel.is_set():
@@ -125,6 +127,7 @@ def fit_jax_command(
 
         save_picture(_picture(report), png)
         note(str(png))
+    raise typer.Exit(INTERRUPTED if report.stop_reason == "cancelled" else 0)
 
 
 def _largest(text: str, function: str, shapes: Sequence[str]) -> tuple[str, int]:

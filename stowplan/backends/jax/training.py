@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from stowplan.backends.jax.losses import losses_of, marked, with_policy
 from stowplan.backends.jax.policy import Policy
 from stowplan.backends.jax.report import mib
-from stowplan.backends.xla.compiler import with_workload
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.sharding import partition_of
 from stowplan.backends.xla.workload import Workload, of_function, shapes_of
 from stowplan.errors import StowplanError, UsageError
 from stowplan.hardware.targets import Target
-
-
-T = TypeVar("T")
 
 
 class Training:
@@ -76,7 +72,6 @@ class Training:
         shapes, mesh = shapes_of(self.arguments)
         self.identity = f"{text_of(traced)} {shapes} {mesh} {self.donated}"
         self.has_own = has_checkpoints(traced)
-        self._lower_here = False
 
     @property
     def own_names(self) -> tuple[str, ...]:
@@ -108,16 +103,9 @@ class Training:
 
         return differentiated
 
-    def ask(self, policy: Policy, ask: Callable[[Workload], T]) -> T:
-        """What ``ask`` says of the same for another process; once that cannot rebuild the function, it is lowered here."""
-
-        def made(lower_here: bool) -> Workload:
-            return of_function(
-                self.with_policy(policy), *self.arguments, donated=self.donated, name=self.name, lower_here=lower_here
-            )
-
-        answer, self._lower_here = with_workload(made, ask, self._lower_here)
-        return answer
+    def workload(self, policy: Policy) -> Workload:
+        """The same for another process."""
+        return of_function(self.with_policy(policy), *self.arguments, donated=self.donated, name=self.name)
 
 
 def _argument_bytes(arguments: Sequence[Any]) -> int:

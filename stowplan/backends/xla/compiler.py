@@ -7,21 +7,18 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 from stowplan.backends.xla.child import Answer, Compile, Done, Failed, Lower, Option, Preview, Previewed
-from stowplan.backends.xla.process import AbortError, CompileError, CompilingProcess, NotRebuiltError
+from stowplan.backends.xla.process import AbortError, CompileError, CompilingProcess
 from stowplan.backends.xla.store import Compiled, Record, WorkloadStore, result_key
-from stowplan.backends.xla.workload import NotSentError, Workload, versions
+from stowplan.backends.xla.workload import Workload, versions
 from stowplan.deadline import Deadline
 from stowplan.errors import TimeLimitError, UsageError
 from stowplan.hardware.targets import xla_chip
-
-T = TypeVar("T")
 
 #: Seconds that one compile may take, and bytes of memory that the compiling process may have, unless told otherwise.
 COMPILE_LIMIT, MEMORY_LIMIT = 900.0, 16 << 30
@@ -296,34 +293,4 @@ def not_lowered(answer: Failed, name: str, machine: str) -> UsageError | Compile
     """What to raise where a function did not come as far as its compile."""
     if answer.stage == "place":
         return UsageError(f"{name} on {machine}: {answer.message}")
-    return NotRebuiltError(f"{name}: cannot {answer.stage} the function: {answer.message}")
-
-
-def with_workload(
-    make: Callable[[bool], Workload], ask: Callable[[Workload], T], lower_here: bool = False
-) -> tuple[T, bool]:
-    """What ``ask`` says of a workload of a function, and whether the function was lowered in this process.
-
-    The function is pickled first. Where it cannot be, or where the compiling process cannot rebuild it from the pickle (one of
-    ``__main__`` with a ``custom_vjp`` or a pytree of its own), it is lowered here. Where that fails, too, the first error is
-    raised.
-
-    Parameters
-    ----------
-    make
-        The workload, with the function lowered in this process or pickled.
-    ask
-        Has the workload lowered by the compiling process.
-    lower_here
-        Do not try the pickle.
-    """
-    try:
-        return ask(make(lower_here)), lower_here
-    except (NotSentError, NotRebuiltError) as error:
-        if lower_here:
-            raise
-        try:
-            workload = make(True)
-        except NotSentError:
-            raise error from None
-    return ask(workload), True
+    return CompileError(f"{name}: cannot {answer.stage} the function: {answer.message}")

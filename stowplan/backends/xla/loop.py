@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ from typing import Any
 from stowplan.arguments import number, whole
 from stowplan.backends.xla.bandit import Budget
 from stowplan.backends.xla.child import Option
-from stowplan.backends.xla.compiler import COMPILE_LIMIT, Compiler, with_workload
+from stowplan.backends.xla.compiler import COMPILE_LIMIT, Compiler
 from stowplan.backends.xla.dumps import DUMPED
 from stowplan.backends.xla.experience import Experience, shipped
 from stowplan.backends.xla.knobs import KNOB_OPTIONS
 from stowplan.backends.xla.run import Run
 from stowplan.backends.xla.tuning import Tuning, TuningProgress
 from stowplan.backends.xla.workload import Workload, of_function
-from stowplan.deadline import Deadline, limit_after
+from stowplan.deadline import Deadline
 from stowplan.errors import UsageError
 from stowplan.hardware.costs.signatures import LatencyTable, Predictor
 from stowplan.hardware.targets import load_target
@@ -67,17 +66,7 @@ def tune(
         Arguments that make no sense.
     """
     donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    began, limit = time.monotonic(), options.pop("time_limit", None)
-    if limit is not None:
-        number("a time limit of {} s", limit, least=0, or_least=False)
-
-    def made(lower_here: bool) -> Workload:
-        return of_function(function, *arguments, donated=donated, out_shardings=out_shardings, lower_here=lower_here)
-
-    def tuned(workload: Workload) -> Tuning:
-        return tune_workload(workload, time_limit=limit and limit_after(began, limit), **options)
-
-    return with_workload(made, tuned)[0]
+    return tune_workload(of_function(function, *arguments, donated=donated, out_shardings=out_shardings), **options)
 
 
 def tune_workload(

@@ -30,10 +30,6 @@ class CompileError(StowplanError):
         super().__init__(brief(message))
 
 
-class NotRebuiltError(CompileError):
-    """The compiling process could not import or trace the function that it was sent."""
-
-
 class AbortError(CompileError):
     """libtpu found something that it takes for impossible, and ended the process."""
 

@@ -6,6 +6,7 @@ To compile it the user's machine needs jax and libtpu, which the package neither
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -18,7 +19,7 @@ import msgspec
 
 from stowplan.backends.fallback import require
 from stowplan.backends.xla.sharding import MeshAxes, Partition, dumps, one_mesh, partition_of, read_mesh, read_partitions
-from stowplan.errors import UsageError, brief
+from stowplan.errors import UsageError
 
 #: Packages of the extra ``xla`` that compile; what a result is made by.
 PACKAGES = ("jax", "jaxlib", "libtpu")
@@ -157,35 +158,31 @@ def by_name(
     )
 
 
-class NotSentError(UsageError):
-    """A function cannot be pickled for the compiling process."""
-
-
 @dataclass(frozen=True)
 class LoweredFunction:
-    """A function that was traced and lowered before it was sent: it takes and returns the leaves of its trees."""
+    """A function that was lowered before it was sent. It takes and returns the leaves of the function's trees."""
 
     program: bytes
     """StableHLO and types, as ``jax.export`` serializes them."""
 
     def __call__(self, *leaves: Any) -> Any:
-        """The results' leaves."""
+        """The leaves of the results."""
         from jax import export
 
         return export.deserialize(bytearray(self.program)).call(*leaves)
 
 
 def of_function(
-    function: Callable[..., Any],
-    *arguments: Any,
-    donated: Sequence[int] = (),
-    out_shardings: Any = None,
-    name: str = "",
-    lower_here: bool = False,
+    function: Callable[..., Any], *arguments: Any, donated: Sequence[int] = (), out_shardings: Any = None, name: str = ""
 ) -> Workload:
-    """A workload of a function that this process has, which may be a closure. The function is pickled, or its program is sent.
+    """A workload of a function that this process has, which may be a closure.
 
-    It is compiled for the mesh of its arguments' shardings, else for one in the function or its context, else for one device.
+    For one device the function is traced and lowered in this process, and its program is sent: a copy of a function that was
+    pickled by value lacks what the script has registered with jax, such as derivative rules and pytrees. For several devices,
+    and where jax cannot export the function, it is pickled.
+
+    The workload is compiled for the mesh of its arguments' shardings, else for one in the function or its context, else for one
+    device.
 
     Parameters
     ----------
@@ -197,34 +194,32 @@ def of_function(
         Positions of donated arguments.
     out_shardings
         As in ``jax.jit``; the compiler's choice where None.
-    lower_here
-        Trace and lower the function in this process, and send its program. This works for every function that jax can export;
-        a pickle lacks what a script has registered with jax, such as its own pytrees.
 
     Raises
     ------
     MissingDependencyError
         Without jax, libtpu or cloudpickle.
-    NotSentError
-        The function cannot be pickled or, with ``lower_here``, cannot be lowered.
     UsageError
-        An argument that is no array, or shardings over several meshes.
+        A function that cannot be sent to another process, an argument that is no array, or shardings over several meshes.
     """
     versions()
-    # What jax.export serializes with.
-    packages = ("cloudpickle", "flatbuffers") if lower_here else ("cloudpickle",)
-    require("sending a function to the compiling process", packages, "xla")
+    require("sending a function to the compiling process", ("cloudpickle",), "xla")
+    import jax
+
     shapes, mesh = shapes_of(arguments)
     name = name or re.sub(r"\W+", "_", getattr(function, "__name__", "function")).strip("_") or "function"
+    pickled, met, failure = b"", list[MeshAxes](), None
     try:
-        if lower_here:
-            # An export holds shardings of results; a tree of them would be that of the function's own pytrees.
-            function, shapes, donated = _lowered(function, arguments, shapes, donated, out_shardings)
-            out_shardings = None
         pickled, met = dumps((function, shapes, out_shardings))
     except Exception as error:
-        text = brief(f"{type(error).__name__}: {error}")
-        raise NotSentError(f"the function cannot be sent to the compiling process: {text}") from error
+        failure = error
+    if not (mesh or met):
+        with contextlib.suppress(Exception):
+            lowered, donated = _lowered(function, arguments, donated, out_shardings)
+            pickled, _ = dumps((lowered, shapes_of(tuple(jax.tree.leaves(arguments)))[0], None))
+    if not pickled:
+        text = f"{type(failure).__name__}: {failure}"
+        raise UsageError(f"the function cannot be sent to the compiling process: {text}") from failure
     return Workload(
         name=name,
         donated=tuple(donated),
@@ -235,23 +230,20 @@ def of_function(
 
 
 def _lowered(
-    function: Callable[..., Any], arguments: Any, shapes: Any, donated: Sequence[int], out_shardings: Any
-) -> tuple[LoweredFunction, tuple[ArrayShape, ...], list[int]]:
-    """The program of a function, shapes of its leaves, and positions of those that are donated."""
+    function: Callable[..., Any], arguments: Any, donated: Sequence[int], out_shardings: Any
+) -> tuple[LoweredFunction, list[int]]:
+    """A function as a program, and which of its leaves are donated."""
     import jax
     from jax import export
+    from jax._src import config
 
-    # Arguments may be of pytrees that only this process knows.
     leaves, tree = jax.tree.flatten(arguments)
     places = [place for place, argument in enumerate(arguments) for _ in jax.tree.leaves(argument)]
     call = jax.jit(lambda *leaves: function(*jax.tree.unflatten(tree, leaves)), out_shardings=out_shardings)
-    program = export.export(jax.jit(lambda *leaves: jax.tree.leaves(call(*leaves))), platforms=["tpu"])(*leaves)
-    numbers = [number for number, place in enumerate(places) if place in donated]
-    return LoweredFunction(bytes(program.serialize())), tuple(jax.tree.leaves(shapes, is_leaf=_is_shape)), numbers
-
-
-def _is_shape(leaf: Any) -> bool:
-    return isinstance(leaf, ArrayShape)
+    # The process that reads it has the same jax: nothing is written in the manner of older ones.
+    with config.export_ignore_forward_compatibility(True):
+        program = export.export(jax.jit(lambda *leaves: jax.tree.leaves(call(*leaves))), platforms=["tpu"])(*leaves)
+    return LoweredFunction(bytes(program.serialize())), [leaf for leaf, place in enumerate(places) if place in donated]
 
 
 def shapes_of(arguments: Any) -> tuple[Any, MeshAxes | None]:
@@ -275,7 +267,7 @@ def shapes_of(arguments: Any) -> tuple[Any, MeshAxes | None]:
         meshes.extend([mesh] if mesh else [])
         return ArrayShape(str(leaf.dtype), tuple(leaf.shape), partition)
 
-    shapes = jax.tree.map(shape_of, arguments, is_leaf=_is_shape)
+    shapes = jax.tree.map(shape_of, arguments, is_leaf=lambda leaf: isinstance(leaf, ArrayShape))
     return shapes, one_mesh(meshes)
 
 

@@ -15,6 +15,7 @@ from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.xla.child import load
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.workload import by_name
+from stowplan.deadline import Deadline
 from stowplan.errors import MissingDependencyError, UsageError
 from stowplan.hardware.targets import load_target
 from tests.patience import HANG
@@ -144,16 +145,24 @@ def test_parts() -> None:
 class Compiler:
     """A compiler whose peaks are what is saved, something more, and something that it makes up."""
 
+    deadline = Deadline()
+
     def __init__(self, *_: Any):
-        self.made = self.compiles = 0
+        self.made = self.compiles = self.resident_bytes = 0
         self.processor_seconds = 0.0
         self.asked: list[Policy] = []
         self.beside: Callable[[Training], int] = lambda training: 64 * MIB
+
+    def within(self, run: Callable[[], Any]) -> Any:
+        return run()
 
     def __enter__(self) -> Compiler:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        pass
+
+    def kept(self, training: Training, policy: Policy) -> None:
         pass
 
     def of(self, training: Training, policy: Policy) -> Record:
@@ -165,7 +174,7 @@ class Compiler:
         peak = self.beside(training) + int(1.1 * size)
         return Record(options={}, versions={}, topology="", workload="", processor_seconds=0, seconds=0, hbm_bytes=peak)
 
-    def compiled(self, workload: Any) -> tuple[int, int]:
+    def compiled(self, training: Training, policy: Policy) -> tuple[int, int]:
         self.compiles += 1
         return 1000 - self.compiles, 0
 
@@ -175,7 +184,6 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     made = Compiler()
     monkeypatch.setattr(entry, "Previews", lambda *_: made)
     monkeypatch.setattr(entry, "versions", dict)
-    monkeypatch.setattr(Training, "workload", lambda self, policy: None)
     return made
 
 
