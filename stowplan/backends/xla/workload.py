@@ -177,9 +177,9 @@ def of_function(
 ) -> Workload:
     """A workload of a function that this process has, which may be a closure.
 
-    For one device the function is traced and lowered in this process, and its program is sent: a copy of a function that was
-    pickled by value lacks what the script has registered with jax, such as derivative rules and pytrees. For several devices,
-    and where jax cannot export the function, it is pickled.
+    The function is traced and lowered in this process, and its program is sent: a copy of a function that was pickled by value
+    lacks what the script has registered with jax, such as derivative rules, pytrees and the configuration. Where jax cannot
+    export the function, as one with callbacks, it is pickled.
 
     The workload is compiled for the mesh of its arguments' shardings, else for one in the function or its context, else for one
     device.
@@ -213,10 +213,10 @@ def of_function(
         pickled, met = dumps((function, shapes, out_shardings))
     except Exception as error:
         failure = error
-    if not (mesh or met):
-        with contextlib.suppress(Exception):
-            lowered, donated = _lowered(function, arguments, donated, out_shardings)
-            pickled, _ = dumps((lowered, shapes_of(tuple(jax.tree.leaves(arguments)))[0], None))
+    with contextlib.suppress(Exception):
+        lowered, donated = _lowered(function, arguments, donated, out_shardings)
+        pickled, around = dumps((lowered, shapes_of(tuple(jax.tree.leaves(arguments)))[0], None))
+        met = met or around
     if not pickled:
         text = f"{type(failure).__name__}: {failure}"
         raise UsageError(f"the function cannot be sent to the compiling process: {text}") from failure

@@ -62,8 +62,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Compiler:
     """Previews and compiles of so many seconds; one that the deadline ends takes what is left."""
 
-    def __init__(self, clock: Clock, deadline: Deadline, preview: float, compile: float):
-        self._clock, self.deadline, self._preview, self._compile = clock, deadline, preview, compile
+    def __init__(self, clock: Clock, deadline: Deadline, preview: float, full: float):
+        self._clock, self.deadline, self._preview, self._full = clock, deadline, preview, full
         self.made = self.compiles = self.resident_bytes = 0
         self.processor_seconds = 0.0
         self.records: dict[Policy, Record] = {}
@@ -80,7 +80,7 @@ class Compiler:
         return record(policy)
 
     def compiled(self, training: Any, policy: Policy) -> tuple[int, int]:
-        self._work(self._compile)
+        self._work(self._full)
         self.compiles += 1
         return 1000 - self.compiles, 0
 
@@ -104,13 +104,13 @@ def record(policy: Policy) -> Record:
 class Case:
     """A search, its compiler and its clock."""
 
-    def __init__(self, clock: Clock, time_limit: float | None, preview: float, compile: float = 0.0, **options: Any):
+    def __init__(self, clock: Clock, time_limit: float | None, preview: float, full: float = 0.0, **options: Any):
         given = {"hbm": 80 * MIB, "previews": 8, "compiles": 0} | options
         training: Any = SimpleNamespace(
             name="loss", graphs=[GRAPH], target=load_target("tpu-v5e"), has_own=False, own_names=(), identity=""
         )
         self.deadline = Deadline(time_limit)
-        self.compiler: Any = Compiler(clock, self.deadline, preview, compile)
+        self.compiler: Any = Compiler(clock, self.deadline, preview, full)
         self.lines: list[str] = []
         self.search = Search(
             training,
@@ -158,7 +158,9 @@ def test_no_plan_in_time_is_no_verdict(clock: Clock, hbm: int) -> None:
         if hbm == 80 and limit == 50:
             assert case.run().stop_reason == "time_limit"
             continue
-        with pytest.raises(TimeLimitError, match=f"the time was over after {limit} s, before a policy within {hbm} MiB") as error:
+        with pytest.raises(
+            TimeLimitError, match=f"the time was over after {limit} s, before a policy within {hbm} MiB"
+        ) as error:
             case.run()
         text = str(error.value)
         assert error.value.exit_code == 3
