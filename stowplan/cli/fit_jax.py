@@ -12,8 +12,9 @@ import msgspec
 import typer
 
 from stowplan import cli, files
+from stowplan.arguments import number
 from stowplan.cli import INTERRUPTED, stopping
-from stowplan.cli.options import Arguments, CompileFolder, CompileLimit, Donated, OpenTimeLimit, Quiet, Shapes, option
+from stowplan.cli.options import Arguments, CompileFolder, CompileLimit, Donated, Quiet, Shapes, option
 from stowplan.cli.output import LinePrinter, note, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
 from stowplan.deadline import limit_after, read_within
@@ -50,9 +51,12 @@ def fit_jax_command(
     own_names: Annotated[bool, option("--own-names", "", "Plan over the program's own names alone.")] = False,
     check: Annotated[bool, option("--check", "", "Compare gradients on this CPU, at full size.")] = False,
     target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v5e",
-    previews: Annotated[int, option("--previews", "N", "Short compiles at most.")] = 6,
-    compiles: Annotated[int, option("--compiles", "N", "Full compiles at most, to compare cycles.")] = 6,
-    time_limit: OpenTimeLimit = None,
+    previews: Annotated[int, option("--previews", "N", "Maximum number of previews, which are short compilations.")] = 6,
+    compiles: Annotated[int, option("--compiles", "N", "Maximum number of full compilations, which compare cycles.")] = 6,
+    time_limit: Annotated[
+        float | None,
+        option("--time-limit", "SECONDS", "Stop then, with the best policy found so far. There is no limit by default."),
+    ] = None,
     compile_limit: CompileLimit = 900.0,
     folder: CompileFolder = None,
     output: Annotated[
@@ -65,7 +69,9 @@ def fit_jax_command(
 ) -> None:
     """Fit a JAX training step into so many bytes of HBM.
 
-    What is saved for the backward pass is planned, and corrected by short compiles. Needs the extra 'xla', no TPU.
+    It finds a policy of jax.checkpoint, which says what is saved for the backward pass. Previews correct the plan: they are
+    compilations that end once memory is assigned. After Ctrl-C the best policy so far is printed. This needs the extra 'xla'
+    and no TPU.
     """
     check_outputs((*(output or ()), png))
     if folder is not None:
@@ -75,6 +81,8 @@ def fit_jax_command(
 
         check_format(png)
     name, multiple = _largest(largest, function, shapes or ())
+    if time_limit is not None:
+        number("--time-limit {}", time_limit, least=0, or_least=False)
     from stowplan.backends.fallback import require
     from stowplan.backends.jax import fit, fit_largest
     from stowplan.backends.xla.workload import PACKAGES
@@ -172,11 +180,11 @@ def _picture(report: FitReport) -> Picture:
 
     seen = [candidate for candidate in report.candidates if candidate.hbm_bytes]
     rows = []
-    for number, (unit, scale) in enumerate((("ms by the roofline", 1e-3), ("TFLOP", 1e12)), 1):
-        plans = {"plans, as expected": [(point[0], point[number] / scale) for point in report.frontier]}
+    for column, (unit, scale) in enumerate((("ms by the roofline", 1e-3), ("TFLOP", 1e12)), 1):
+        plans = {"plans, as expected": [(point[0], point[column] / scale) for point in report.frontier]}
         policies: dict[str, list[tuple[int, float]]] = {}
         for candidate in seen:
-            amount = (candidate.recomputed_seconds, candidate.recomputed_flops)[number - 1] / scale
+            amount = (candidate.recomputed_seconds, candidate.recomputed_flops)[column - 1] / scale
             policies.setdefault(candidate.policy.kind, []).append((candidate.hbm_bytes, amount))
         rows.append(
             [steps_plot(f"What is made again over the peak, {unit}", ("peak", f"made again ({unit})"), plans, policies)]

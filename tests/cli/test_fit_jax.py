@@ -26,6 +26,10 @@ __all__ = ["cli"]
         (["--largest", "8"], "expected a name"),
         (["--largest", "batch:0", "--shapes", "f32[batch]"], "expected a name"),
         (["--png", "picture.bmp"], "picture format"),
+        *(
+            (["--time-limit", text], f"found --time-limit {text}, expected more than 0")
+            for text in ("0.0", "-1.0", "nan", "inf")
+        ),
     ],
 )
 def test_bad_input(cli: Cli, options: list[str], says: str) -> None:

@@ -234,7 +234,9 @@ class Search:
         return self._preview(self._candidate(Policy(self._kind, planned.saved), planned), is_needed=True)
 
     def _planned(self, budget: int) -> Recomputation:
-        return plan(self._planned_graphs, budget, min(PLAN_LIMIT, self._deadline.remaining))
+        # Of what is left when a preview has had its time, half.
+        spare = max(0.0, self._deadline.remaining - self._preview_seconds)
+        return plan(self._planned_graphs, budget, min(PLAN_LIMIT, spare / 2))
 
     def _stock(self, kind: Kind, trait: str) -> Candidate | None:
         """A policy of jax's, which saves values of a trait; None where the program has none."""
