@@ -14,7 +14,7 @@ import typer
 from stowplan import cli, files
 from stowplan.arguments import number
 from stowplan.cli import INTERRUPTED, stopping
-from stowplan.cli.options import Arguments, CompileFolder, CompileLimit, Donated, Quiet, Shapes, option
+from stowplan.cli.options import Arguments, CompileFolder, CompileLimit, Donated, OpenTimeLimit, Quiet, Shapes, option
 from stowplan.cli.output import LinePrinter, note, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
 from stowplan.deadline import limit_after, read_within
@@ -53,10 +53,7 @@ def fit_jax_command(
     target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v5e",
     previews: Annotated[int, option("--previews", "N", "Maximum number of previews, which are short compilations.")] = 6,
     compiles: Annotated[int, option("--compiles", "N", "Maximum number of full compilations, which compare cycles.")] = 6,
-    time_limit: Annotated[
-        float | None,
-        option("--time-limit", "SECONDS", "Stop then, with the best policy found so far. There is no limit by default."),
-    ] = None,
+    time_limit: OpenTimeLimit = None,
     compile_limit: CompileLimit = 900.0,
     folder: CompileFolder = None,
     output: Annotated[

@@ -264,7 +264,6 @@ class _Session:
         """The policy that is taken, ``first`` tried before others."""
         search = self.search(training, self._previews)
         search.run(first)
-        search.judge()
         report = search.report()
         policy = report.chosen.policy
         fitted = Fitted(with_policy(training.function, policy), report, report.policy_text)

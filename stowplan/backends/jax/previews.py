@@ -65,7 +65,7 @@ class Previews:
     def kept(self, training: Training, policy: Policy) -> Record | None:
         """The preview that the folder has of a program under a policy; equal identities and policies have the same."""
         found = self._store(training, policy).find(result_key({}, self._versions, self._chip.machine), preview=True)
-        return found and found.record
+        return None if found is None else found.record
 
     def of(self, training: Training, policy: Policy) -> Record:
         """A preview, made now: with bytes of slow memory, or the compiler's message.

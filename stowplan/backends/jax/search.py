@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 
@@ -90,9 +91,9 @@ class Search:
         """What the last plan had beside saved bytes: the budget of the next follows from it."""
 
     def run(self, first: Policy | None = None) -> None:
-        """Everything again, then plans and jax's own policies, until the previews are spent; ``first`` before those.
+        """Preview everything again, then plans and jax's own policies, and compile those within the limit in full.
 
-        Where the time is over or Ctrl-C is pressed, the search ends there.
+        ``first`` is previewed before all others. Where the time is over or Ctrl-C is pressed, the search ends there.
 
         Raises
         ------
@@ -102,18 +103,20 @@ class Search:
             Ctrl-C was pressed before any policy was within the limit.
         """
         try:
-            self._run(first)
+            try:
+                self._preview_all(first)
+            except (CompileError, TimeLimitError) as error:
+                if not self._deadline.expired:
+                    if not self._within():
+                        raise
+                    self.notes.append(str(error))
+            self._judge()
         except KeyboardInterrupt:
             self._deadline.cancelled.set()
             if not self._within():
                 raise
-        except (CompileError, TimeLimitError) as error:
-            if not self._deadline.expired:
-                if not self._within():
-                    raise
-                self.notes.append(str(error))
 
-    def _run(self, first: Policy | None) -> None:
+    def _preview_all(self, first: Policy | None) -> None:
         if first is not None:
             # A preview of it may be kept from the search for a size, and then takes no time.
             self._preview(self._candidate(first, recomputed(self._graphs, first.names)))
@@ -146,8 +149,10 @@ class Search:
         within = self._within()
         if not within:
             return True
-        if seconds >= self._deadline.remaining or self._compiler.resident_bytes > available():
-            self._stop_reason = "time_limit" if seconds >= self._deadline.remaining else "memory"
+        if not self._has_time(seconds):
+            return False
+        if self._compiler.resident_bytes > available():
+            self._stop_reason = "memory"
             return False
         gain = _order(within[0])[0] - _order(candidate)[0] + (_UNCERTAIN * self._step_seconds if self._compiles else 0.0)
         is_near = candidate.predicted_bytes <= _NEAR * self._limit
@@ -155,6 +160,12 @@ class Search:
         if not pays and self._stop_reason == "finished":
             self._stop_reason = "no_gain"
         return pays
+
+    def _has_time(self, seconds: float) -> bool:
+        if seconds < self._deadline.remaining:
+            return True
+        self._stop_reason = "time_limit"
+        return False
 
     def _tell(self, text: str) -> None:
         """Progress: the time, what is or was done, and the best policy so far."""
@@ -197,7 +208,7 @@ class Search:
         """Plans of a budget that follows from the peak of the one before."""
         budget: float = self._limit - self._beside
         low, high = 0, math.inf
-        while self._left > kept_back:
+        while self._left > kept_back and (self._has_time(self._preview_seconds) or not self._within()):
             planned = self._planned(int(budget))
             policy = Policy(self._kind, planned.saved)
             if not planned.saved or any(candidate.policy.is_same(policy) for candidate in self.candidates):
@@ -236,7 +247,8 @@ class Search:
     def _planned(self, budget: int) -> Recomputation:
         # Of what is left when a preview has had its time, half.
         spare = max(0.0, self._deadline.remaining - self._preview_seconds)
-        return plan(self._planned_graphs, budget, min(PLAN_LIMIT, spare / 2))
+        seconds = min(PLAN_LIMIT, spare / 2)
+        return self._compiler.within(lambda: plan(self._planned_graphs, budget, seconds))
 
     def _stock(self, kind: Kind, trait: str) -> Candidate | None:
         """A policy of jax's, which saves values of a trait; None where the program has none."""
@@ -307,14 +319,8 @@ class Search:
         compiled = [candidate for candidate in within if candidate.cycles]
         return min(compiled, key=lambda candidate: candidate.cycles) if len(compiled) > 1 else next(iter(within), None)
 
-    def judge(self) -> None:
-        """Compile those within the limit in full: the best plan, jax's own policies, then other plans, and offloads."""
-        try:
-            self._judge()
-        except KeyboardInterrupt:
-            self._deadline.cancelled.set()
-
     def _judge(self) -> None:
+        """Compile those within the limit in full: the best plan, jax's own policies, then other plans, and offloads."""
         within = self._within()
         best_plan = next((candidate for candidate in within if candidate.policy.is_planned), None)
         # Making everything again is expected to be the slowest, and by XLA's estimates it often is not.
@@ -391,6 +397,10 @@ class Search:
             )
         if deadline.expired:
             self._stop_reason = "cancelled" if deadline.was_cancelled else "time_limit"
+        plans: list[Recomputation] = []
+        with contextlib.suppress(TimeLimitError):
+            if not deadline.expired:
+                plans = self._compiler.within(lambda: list(greedy_plans(self._planned_graphs)))
         nodes = {node.name: node.line for graph in self._graphs for node in graph.nodes if node.name}
         return FitReport(
             name=training.name,
@@ -400,10 +410,7 @@ class Search:
             best=self.candidates.index(best),
             lines=tuple(f"{name}: {nodes[name]}" for name in best.policy.names),
             own_names=training.own_names,
-            frontier=tuple(
-                (self._base + saved.bytes, saved.seconds, saved.flops)
-                for saved in (() if deadline.expired else greedy_plans(self._planned_graphs))
-            ),
+            frontier=tuple((self._base + saved.bytes, saved.seconds, saved.flops) for saved in plans),
             stop_reason=self._stop_reason,
             preview_seconds=round(self._preview_seconds, 3),
             previews=self._compiler.made,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from stowplan.backends.jax.policy import Policy
 from stowplan.backends.jax.report import FitReport
 from stowplan.backends.jax.search import Search
 from stowplan.backends.xla.store import Record
-from stowplan.deadline import Deadline
+from stowplan.deadline import Deadline, read_within
 from stowplan.errors import TimeLimitError
 from stowplan.hardware.targets import load_target
 
@@ -70,6 +71,9 @@ class Compiler:
         self.interrupted_at = -1
         """Number of the preview or compile during which Ctrl-C is pressed."""
 
+    def within(self, run: Callable[[], Any]) -> Any:
+        return read_within(self.deadline.seconds, run, self.deadline.began)
+
     def kept(self, training: Any, policy: Policy) -> Record | None:
         return self.records.get(policy)
 
@@ -112,9 +116,10 @@ class Case:
         self.deadline = Deadline(time_limit)
         self.compiler: Any = Compiler(clock, self.deadline, preview, full)
         self.lines: list[str] = []
+        compiler: Any = self.compiler
         self.search = Search(
             training,
-            self.compiler,
+            compiler,
             given["hbm"],
             given["previews"],
             given["compiles"],
@@ -123,7 +128,6 @@ class Case:
 
     def run(self) -> FitReport:
         self.search.run()
-        self.search.judge()
         return self.search.report()
 
 
