@@ -33,8 +33,8 @@ _SPARED, _SENT = 0.15, 0.2
 #: Budgets that are tried where making everything again is above the limit: parts of its peak. A little that is saved, as what
 #: a softmax divides by, often lowers the peak.
 SMALL = (0.02, 0.05, 0.1, 0.15)
-#: Once a policy fits, a preview or compile of more seconds than the first number is made only if what it may gain, over a
-#: training run of as many seconds as the second, is more than it takes.
+#: Once a policy fits, a preview or compile of more processor seconds than the first number is made only if what it may gain,
+#: over a training run of as many seconds as the second, is more. Processor seconds are those of an idle machine, too.
 _CHEAP, _TRAINING_RUN = 10.0, 3600.0
 #: Part of a training step by which estimated cycles may favour a policy that modelled seconds do not; 8 % were seen
 #: (docs/results/xla.md).
@@ -77,8 +77,8 @@ class Search:
         self._compiles, self._deadline = compiles, compiler.deadline
         self._graphs = training.graphs
         self._step_seconds = _STEP * recomputed(self._graphs, ()).seconds
-        self._preview_seconds = 0.0
-        """What a preview takes, as learned from those before: the most of them."""
+        self._preview_seconds = self._preview_work = 0.0
+        """What a preview takes, as learned from those before, the most of them: seconds of the clock, and of processors."""
         self._stop_reason: StopReason = "finished"
         self._kind: Kind = "planned_own_names" if own_names else "planned"
         self._planned_graphs = [graph.with_own_names for graph in self._graphs] if own_names else self._graphs
@@ -139,8 +139,10 @@ class Search:
         for candidate in [*near, *sorted(far, key=lambda candidate: candidate.predicted_bytes)]:
             self._preview(candidate)
 
-    def _pays(self, candidate: Candidate, seconds: float) -> bool:
-        """Whether a preview or compile of so many seconds can end in what is left, and may gain more than it takes.
+    def _pays(self, candidate: Candidate, seconds: float, work: float) -> bool:
+        """Whether a preview or compile of so many seconds can end in what is left, and may gain more than its work.
+
+        Work is in processor seconds.
 
         The gain is that of modelled seconds over the best policy within the limit: a plan is the best of its budget, so that
         nothing else within it gains more. What is expected far above the limit gains nothing. While no policy is within the
@@ -156,7 +158,7 @@ class Search:
             return False
         gain = _order(within[0])[0] - _order(candidate)[0] + (_UNCERTAIN * self._step_seconds if self._compiles else 0.0)
         is_near = candidate.predicted_bytes <= _NEAR * self._limit
-        pays = seconds < _CHEAP or (is_near and gain * _TRAINING_RUN > seconds * self._step_seconds)
+        pays = work < _CHEAP or (is_near and gain * _TRAINING_RUN > work * self._step_seconds)
         if not pays and self._stop_reason == "finished":
             self._stop_reason = "no_gain"
         return pays
@@ -295,14 +297,15 @@ class Search:
         if self._left <= 0:
             return candidate
         kept = self._compiler.kept(self._training, policy)
-        if kept is None and not is_needed and not self._pays(candidate, seconds):
+        if kept is None and not is_needed and not self._pays(candidate, seconds, self._preview_work):
             return candidate
         self._left -= 1
         if kept is None:
             self._tell(f"{policy.kind}: preview{f', some {seconds:.0f} s' if seconds else ''}")
-        began = self._deadline.elapsed
+        began, worked = self._deadline.elapsed, self._compiler.processor_seconds
         made = kept or self._compiler.of(self._training, policy)
         self._preview_seconds = max(seconds, made.seconds, self._deadline.elapsed - began)
+        self._preview_work = max(self._preview_work, self._compiler.processor_seconds - worked)
         seen = msgspec.structs.replace(candidate, hbm_bytes=made.hbm_bytes, error=made.error)
         self.candidates.append(seen)
         self._tell(f"{policy.kind}: {made.error or mib(made.hbm_bytes)} of {mib(self._limit)}")
@@ -334,15 +337,15 @@ class Search:
             ),
         )
         # What a full compile takes is learned from the first; that takes longer than a preview.
-        seconds, compiled = self._preview_seconds, 0
+        seconds, work, compiled = self._preview_seconds, self._preview_work, 0
         if len(finalists) < 2:
             return
         # One alone has nothing to be compared with.
-        is_comparison = self._compiles and sum(self._pays(candidate, seconds) for candidate in finalists) > 1
+        is_comparison = self._compiles and sum(self._pays(candidate, seconds, work) for candidate in finalists) > 1
         clock, rate = self._training.target.clock, self._host_bandwidth / 1e9
         for candidate in finalists[: self._compiles] if is_comparison else ():
-            kind, began = candidate.policy.kind, self._deadline.elapsed
-            if not self._pays(candidate, seconds):
+            kind, began, worked = candidate.policy.kind, self._deadline.elapsed, self._compiler.processor_seconds
+            if not self._pays(candidate, seconds, work):
                 continue
             self._tell(f"{kind}: full compile, some {seconds:.0f} s or more")
             try:
@@ -353,6 +356,7 @@ class Search:
                 continue
             finally:
                 seconds = max(seconds, self._deadline.elapsed - began)
+                work = max(work, self._compiler.processor_seconds - worked)
             compiled += 1
             if sent := round(candidate.host_seconds * clock):
                 self.notes.append(

@@ -66,7 +66,7 @@ class Compiler:
     def __init__(self, clock: Clock, deadline: Deadline, preview: float, full: float):
         self._clock, self.deadline, self._preview, self._full = clock, deadline, preview, full
         self.made = self.compiles = self.resident_bytes = 0
-        self.processor_seconds = 0.0
+        self.processor_seconds, self.slowness = 0.0, 1.0
         self.records: dict[Policy, Record] = {}
         self.interrupted_at = -1
         """Number of the preview or compile during which Ctrl-C is pressed."""
@@ -95,6 +95,7 @@ class Compiler:
         self._clock.now += min(seconds, left)
         if seconds > left:
             raise TimeLimitError("the time was over before XLA had finished")
+        self.processor_seconds += seconds / self.slowness
 
 
 def record(policy: Policy) -> Record:
@@ -198,6 +199,13 @@ def test_previews_that_gain_less_than_they_take_are_left_out(clock: Clock) -> No
     modelled = {each.policy: each.recomputed_seconds for each in reports[0].candidates}
     assert min(modelled[policy] for policy in left_out) > reports[1].chosen.recomputed_seconds
     assert "than its gain is worth" in reports[1].summary()
+
+
+def test_a_busy_machine_leaves_out_no_more(clock: Clock) -> None:
+    idle, busy = (Case(clock, None, seconds, seconds, compiles=6, hbm=90 * MIB) for seconds in (5.0, 500.0))
+    busy.compiler.slowness = 100.0
+    one, other = idle.run(), busy.run()
+    assert (one.candidates, one.stop_reason) == (other.candidates, other.stop_reason)
 
 
 def test_compiles_that_gain_less_than_they_take_are_left_out(clock: Clock) -> None:
