@@ -21,8 +21,8 @@ from stowplan.process_memory import available
 
 #: Previews that are left to jax's own policies, where more are allowed.
 _FOR_STOCK = 3
-#: Part of the limit that is not worth another preview.
-_SLACK = 0.02
+#: Part of the limit that is not worth another preview, and the part that a plan leaves where no preview may correct it.
+_SLACK, _CAUTION = 0.02, 0.05
 #: A policy of jax's is asked for where it is expected to be this much above the limit at most; further off, where previews are
 #: left in the end.
 _NEAR, _FAR = 1.1, 1.5
@@ -211,7 +211,9 @@ class Search:
         budget: float = self._limit - self._beside
         low, high = 0, math.inf
         while self._left > kept_back and (self._has_time(self._preview_seconds) or not self._within()):
-            planned = self._planned(int(budget))
+            # What may be the last preview in the time is of no use above the limit.
+            is_last = self._deadline.remaining < 3 * self._preview_seconds
+            planned = self._planned(int(budget - is_last * _CAUTION * self._limit))
             policy = Policy(self._kind, planned.saved)
             if not planned.saved or any(candidate.policy.is_same(policy) for candidate in self.candidates):
                 return

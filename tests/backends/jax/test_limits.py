@@ -181,6 +181,8 @@ def test_a_preview_that_cannot_end_in_what_is_left_is_not_begun(clock: Clock) ->
     report = case.run()
     assert (case.compiler.made, case.deadline.elapsed) == (2, 80.0)
     assert report.preview_seconds == 40.0
+    # It was the last, and kept away from the limit.
+    assert report.chosen.policy.is_planned
     # Without a policy within the limit there is nothing to lose.
     late = Case(clock, 100.0, 40.0, hbm=60 * MIB)
     with pytest.raises(TimeLimitError):
