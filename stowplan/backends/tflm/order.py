@@ -207,7 +207,7 @@ def improved(
     best, worth = tried(order)
     first, stale = worth[0], 0
     for _ in range(_TRIES):
-        if stale == _PATIENCE or worth[0] <= floor or should_stop():
+        if not order or stale == _PATIENCE or worth[0] <= floor or should_stop():
             break
         stale += 1
         at = chance.randrange(len(order))
@@ -228,19 +228,25 @@ def improved(
 def floor(model: TfliteModel, lives: Scopes, scratch: Scratch, pairs: Sequence[Pair]) -> int:
     """Bytes that every order takes: those of one operator's tensors and scratch memory, less what its result may share."""
     sharing: dict[tuple[int, int], list[Pair]] = {}
+    copies: dict[int, set[int]] = {}
     for pair in pairs:
-        sharing.setdefault(pair.place, []).append(pair)
+        if pair.is_copy:
+            copies.setdefault(pair.result, set()).add(pair.operand)
+        else:
+            sharing.setdefault(pair.place, []).append(pair)
     tensors, most = model.tensors, 0
     for graph, subgraph in enumerate(model.subgraphs):
         for position, operator in enumerate(subgraph.operators):
             if (graph, position) not in lives.operators:
                 continue
             touched = {*operator.reads, *operator.writes}.intersection(model.planned).difference(lives.unwritten)
-            taken = sum(tensors[number].size for number in touched)
+            # Copies of one tensor may be at one place.
+            taken = sum(tensors[number].size for number in touched if touched.isdisjoint(copies.get(number, ())))
             shared = 0
             for pair in sharing.get((graph, position), ()):
                 # Offsets are multiples of the alignment.
-                apart = -(-(pair.distance - tensors[pair.operand].content) // ALIGNMENT) * ALIGNMENT
+                beyond = 0 if pair.distance is None else pair.distance - tensors[pair.operand].content
+                apart = -(-beyond // ALIGNMENT) * ALIGNMENT
                 size = tensors[pair.result].size
                 shared += max(0, min(size, tensors[pair.operand].size, size - apart))
             own = min([shared, *(tensors[number].size for number in operator.writes[:1])])

@@ -71,7 +71,10 @@ def measured(model: TfliteModel, *, every: bool = False, timeout: float = 120.0)
         for graph, subgraph in enumerate(model.subgraphs)
         for position, operator in enumerate(subgraph.operators)
         # Handles of variables are placed where nothing makes them; their operators ask for nothing.
-        if not operator.calls and all(model.tensors[number].kind != _RESOURCE for number in (*operator.reads, *operator.writes))
+        # An operator alone would find the declared shapes of its operands.
+        if not operator.calls
+        and not any(model.tensors[number].is_resized for number in operator.reads)
+        and all(model.tensors[number].kind != _RESOURCE for number in (*operator.reads, *operator.writes))
     ]
     if not every:
         places = [place for place in places if place in known or place in unknown]

@@ -5,8 +5,7 @@ of them, the result, names the other as an operand in its ``overlaps``, and lies
 
     offset[result] + distance <= offset[operand] + size[operand]
 
-Where the distance is null, both hold the same bytes, and may share them at the same offset: ``offset[result] == offset[operand]``.
-Rules are those of docs/reference/packing.md.
+Where the distance is null, both hold the same bytes, and may have the same offset. Rules are those of docs/reference/packing.md.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from math import gcd
 
 from stowplan.certificates.checker.reading import LARGEST, LOOKS, Fields, need, walk, whole
 
-#: (lower, upper, bytes): of two buffers by their numbers one lies below the other, ``offset[lower] + bytes <= offset[upper]``.
-Way = tuple[int, int, int]
+#: (lower, upper, bytes, same): of two buffers by their numbers one lies below the other, ``offset[lower] + bytes <=
+#: offset[upper]``; and whether they may have the same offset instead.
+Way = tuple[int, int, int, bool]
 
 
 def lives(buffer: Fields, moment: int) -> bool:
@@ -97,37 +97,32 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
         if any(offset > most for offset, most in zip(lowest, highest, strict=True)):
             continue
         # Of the first pair that lies neither way.
-        ways, is_same = next((pair for pair in pairs if _clash(lowest, *pair)), ([], False))
+        ways = next((both for both in pairs if all(_is_broken(lowest, *way) for way in both)), [])
         need(bool(ways), "proof", "there is a packing")
-        for lower, upper, size in ways:
+        for lower, upper, size, same in ways:
             # The other way round was taken before: both at once is no packing.
             if (upper, lower) not in ordered:
-                raised = [*lowest]
-                may_be_same = is_same and lowest[lower] > lowest[upper]
-                raised[upper] = aligned(lowest[lower] + (0 if may_be_same else size), buffers[upper]["alignment"])
-                waiting.append((raised, ordered if may_be_same else ordered | {(lower, upper)}))
+                raised, is_either = [*lowest], same and lowest[lower] > lowest[upper]
+                raised[upper] = aligned(lowest[lower] + (0 if is_either else size), buffers[upper]["alignment"])
+                waiting.append((raised, ordered if is_either else ordered | {(lower, upper)}))
     return below
 
 
-def _clash(lowest: list[int], ways: list[Way], is_same: bool) -> bool:
-    """Whether two buffers share bytes at their lowest offsets, and must not."""
-    is_there = is_same and lowest[ways[0][0]] == lowest[ways[0][1]]
-    return not is_there and all(lowest[lower] + size > lowest[upper] for lower, upper, size in ways)
+def _is_broken(lowest: list[int], lower: int, upper: int, size: int, same: bool) -> bool:
+    """Whether two buffers do not lie this way at their lowest offsets, nor at the same offset where they may."""
+    return lowest[lower] + size > lowest[upper] and not (same and lowest[lower] == lowest[upper])
 
 
-def _that_meet(buffers: list[Fields]) -> list[tuple[list[Way], bool]]:
-    """Both ways of pairs that live at one moment, and whether the two may have the same offset.
-
-    Where any two live at one moment, they do at a moment when one begins to live.
-    """
+def _that_meet(buffers: list[Fields]) -> list[list[Way]]:
+    """Both ways of pairs that live at one moment. Where any two do, they do at a moment when one begins to live."""
     begins = {moment for buffer in buffers for moment in (buffer["lower"], *(end for _, end in buffer["gaps"]))}
     moments = [{moment for moment in begins if lives(buffer, moment)} for buffer in buffers]
     pairs = []
     for pair in combinations(range(len(buffers)), 2):
         if moments[pair[0]] & moments[pair[1]]:
-            both = pair, pair[::-1]
-            ways = [(lower, upper, apart(buffers[lower], buffers[upper])) for lower, upper in both]
-            pairs.append((ways, any(_may_coincide(buffers[one], buffers[other]) for one, other in both)))
+            ways = [(buffers[lower], buffers[upper]) for lower, upper in (pair, pair[::-1])]
+            same = any(_may_coincide(*way) for way in ways)
+            pairs.append([(*pair, apart(*ways[0]), same), (*pair[::-1], apart(*ways[1]), same)])
     return pairs
 
 

@@ -97,15 +97,8 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
     # Lowered as far as they go, offsets are sums of sizes rounded up to alignments: multiples of what divides all of those.
     unit = gcd(*(value for buffer in problem.buffers for value in (buffer.size, buffer.offset or 0)))
     least = separations(problem)
-    unit = (
-        gcd(
-            unit,
-            *(buffer.alignment for buffer in problem.buffers if buffer.alignment != 1),
-            *grid,
-            *filter(None, least.values()),
-        )
-        or 1
-    )
+    alignments = (buffer.alignment for buffer in problem.buffers if buffer.alignment != 1)
+    unit = gcd(unit, *alignments, *grid, *filter(None, least.values())) or 1
     sharing = _sharing_until(problem, least)
     built = Model(problem, unit)
     limit = (ceiling if problem.capacity is None else problem.capacity) // unit

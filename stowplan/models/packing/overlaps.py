@@ -28,8 +28,8 @@ def without_overlaps(problem: Problem) -> Problem:
 def separations(problem: Problem) -> dict[tuple[int, int], int | None]:
     """By result and operand, bytes from the result's offset up to the operand's, at least, where the result lies below.
 
-    Rounded up to what divides both alignments. Overlaps that make it no less than the result's size are left out. None where the
-    two share bytes at the same offset only.
+    Rounded up to what divides both alignments. Overlaps that make it no less than the result's size are left out. None where
+    the two share bytes at the same offset only.
     """
     least_distance: dict[tuple[int, int], int | None] = {}
     for result, operand, distance in problem.overlaps:

@@ -44,9 +44,8 @@ def greedy_with_overlaps(
     """Compiled: as :func:`stowplan.portfolio.packing.search.greedy`; the last two are of :func:`partners`.
 
     A buffer that is placed already keeps another from the offsets between two: those from which on it is too high to lie below,
-    and up to which it is too low to lie above; where both may have the same offset, those below it and those above it are two such
-    ranges. ``table`` [6, 2 n] is what is kept from one call to the next, by ascending offset,
-    and two rows for work.
+    and up to which it is too low to lie above: two ranges, below and above its own, where both may have the same offset.
+    ``table`` [6, 2 n] is what is kept from one call to the next, by ascending offset, and two rows for work.
     """
     begin, end, bottom, who, low, high = table[0], table[1], table[2], table[3], table[4], table[5]
     height = 0
@@ -67,24 +66,20 @@ def greedy_with_overlaps(
                 below, above, ranges = size[i], size[j], 1
                 for p in range(partner_start[i], partner_start[i + 1]):
                     if partner[p, 0] == j:
-                        if partner[p, 1] == 0 and partner[p, 2] == 0:
-                            ranges = 2
-                        else:
+                        if partner[p, 1] or partner[p, 2]:
                             below, above = partner[p, 1], partner[p, 2]
+                        else:
+                            ranges = 2
                 if below + above <= 0:
                     continue
                 for upper in range(ranges):
+                    too_high, enough = offsets[j] - below * (1 - upper), offsets[j] + above * (upper + 2 - ranges)
                     # Ascending by the first offset that is too high, as they mostly come.
-                    from_, to = offsets[j] - below, offsets[j] + above
-                    if ranges == 2 and upper:
-                        from_ = offsets[j]
-                    elif ranges == 2:
-                        to = offsets[j]
                     m = count
-                    while m > 0 and low[m - 1] > from_:
+                    while m > 0 and low[m - 1] > too_high:
                         low[m], high[m] = low[m - 1], high[m - 1]
                         m -= 1
-                    low[m], high[m] = from_, to
+                    low[m], high[m] = too_high, enough
                     count += 1
             start, tightest = 0, -1
             for m in range(count):
