@@ -55,7 +55,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     head: int
     """What the runtime's head takes under the plan."""
     bound: int
-    """No offsets take less, in any order where :attr:`any_order`, else in the one that was taken."""
+    """No offsets take less, in any order where :attr:`any_order`, else in the one that was taken.
+
+    Live tensors share the bytes that :attr:`kernels` are known to allow, and no others.
+    """
     any_order: bool
     """Whether the bound is of all orders."""
     kept: int
@@ -63,7 +66,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     kernels: str
     """Whose accesses say which tensors may share bytes."""
     shared: int
-    """Bytes of dying operands that results take, added up."""
+    """Bytes that results share with their operands, added up."""
     unmodelled: int
     """Operators whose accesses are not known for these kernels: nothing is shared there."""
     greedy: int

@@ -117,6 +117,11 @@ def run(
     UnsupportedError
         The runtime does not take the model.
     """
+    if any(model.tensors[number].is_resized for number in model.subgraphs[0].outputs):
+        # Its Python interface reads as many bytes as the declared shape has.
+        raise UnsupportedError(
+            "an output has another shape than the declared one, by which the runtime's Python package reads it"
+        )
     names = [model.tensors[number].own_name for number in model.subgraphs[0].inputs]
     kept = [at for at, name in enumerate(names) if name in keep]
     done = _ask(model, {"source": model.data, "planned": planned}, timeout, seeds, inferences, kept)

@@ -5,7 +5,9 @@ of them, the result, names the other as an operand in its ``overlaps``, and lies
 
     offset[result] + distance <= offset[operand] + size[operand]
 
-Where the distance is null, both hold the same bytes, and may have the same offset. Rules are those of docs/reference/packing.md.
+Where the distance is null, both hold the same bytes, and may have the same offset.
+
+Rules are those of docs/reference/packing.md.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from stowplan.backends.tflm import runtime, scratch
 from stowplan.backends.tflm.planning import plan_and_run, plan_model
 from stowplan.frontends.arena.tflite_file import read_tflite
 from stowplan.kernel.context import Options
-from tests.backends.tflm.models import branch, chain, drawn, loop, state, wide
+from tests.backends.tflm.models import RESHAPE, Graph, Step, branch, chain, drawn, drawn_copies, loop, real, save, state, wide
+from tests.frontends.arena.test_result_shapes import CASES, saved
 
 pytest.importorskip("tflite_micro")
 
@@ -23,6 +24,31 @@ def test_plans_run_as_they_are_told(make: object, kernels: str, tmp_path: Path) 
     assert run is not None, why
     assert (run.greedy_head, run.head, run.differs) == (planned.summary.greedy, planned.summary.head, None)
     assert run.arena <= run.greedy_arena
+
+
+@pytest.mark.filterwarnings("ignore::stowplan.log.UnmodelledWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_results_whose_declared_shape_is_stale(name: str, tmp_path: Path) -> None:
+    planned, run, why = plan_and_run(saved(tmp_path / "stale.tflite", CASES[name]), seeds=1, kernels="reference")
+    assert run is not None, why
+    assert (run.greedy_head, run.head, run.differs) == (planned.summary.greedy, planned.summary.head, None)
+
+
+def test_outputs_that_the_wheel_misreads_are_not_compared(tmp_path: Path) -> None:
+    path = save(tmp_path / "open.tflite", Graph([real(4, 16), real(-1, 8)], [0], [1], [Step(RESHAPE, [0], [1])]))
+    planned, run, why = plan_and_run(path, seeds=1, kernels="reference")
+    assert run is None
+    assert why.startswith("an output has another shape than the declared one")
+    assert planned.summary.head == 256
+
+
+@pytest.mark.parametrize("kernels", ["reference", "cmsis-nn"])
+@pytest.mark.parametrize("seed", range(4))
+def test_results_in_the_place_of_operands(seed: int, kernels: str, tmp_path: Path) -> None:
+    path = drawn_copies(tmp_path / "copies.tflite", random.Random(seed))
+    planned, run, why = plan_and_run(path, seeds=1, kernels=kernels, options=Options(time_limit=1.0))
+    assert run is not None, why
+    assert (run.greedy_head, run.head, run.differs) == (planned.summary.greedy, planned.summary.head, None)
 
 
 @pytest.mark.parametrize("kernels", ["none", "reference"])
