@@ -153,11 +153,11 @@ class _Run:
         self._callers: tuple[int, ...] = ()
         pieces = [(at, model.sizes[number]) for number, at in enumerate(offsets)]
         top = max((at + size for at, size in [*pieces, *(piece for every in scratch.values() for piece in every)]), default=0)
-        self._owner = np.full(-(-max(top, 0) // _UNIT), -1, np.int32)
-        """The writing that the bytes are of; copies count as that of what they are copied from."""
+        self._owner = np.full(-(-max(top, 0) // _UNIT), -1, np.int64)
+        """By :meth:`_mark`, what is there."""
         self._writings = 0
         self._held: dict[int, int] = {}
-        """The writing that each tensor holds."""
+        """The writing that each tensor holds; of a copy, that of what it was copied from."""
         self._value: dict[int, object] = {}
         """What each tensor holds: the operator that wrote it."""
         self.read: dict[tuple[int, ...], list[object]] = {}
@@ -173,13 +173,17 @@ class _Run:
             return None
         return slice(self._offsets[number] // _UNIT, (self._offsets[number] + self._model.sizes[number]) // _UNIT)
 
+    def _mark(self, number: int, span: slice) -> int:
+        """What a tensor holds, and where that begins."""
+        return self._held.get(number, 0) * len(self._owner) + int(span.start)
+
     def _write(self, numbers: Iterable[int], value: object, copied: int | None = None) -> None:
         for number in numbers:
             self._writings += 1
             self._value[number] = value, number
             self._held[number] = self._writings if copied is None else self._held[copied]
             if (span := self._span(number)) is not None:
-                self._owner[span] = self._held[number]
+                self._owner[span] = self._mark(number, span)
 
     def _expect(self, numbers: Iterable[int], when: str) -> None:
         """The tensors hold what was written to them."""
@@ -187,7 +191,7 @@ class _Run:
             span = self._span(number)
             if span is None or number in self._unchecked or number not in self._value:
                 continue
-            if (self._owner[span] != self._held[number]).any():
+            if (self._owner[span] != self._mark(number, span)).any():
                 self.wrong.append(f"tensor {number} is overwritten {when}")
 
     def _graph(self, graph: int, value: object) -> None:
@@ -237,13 +241,13 @@ class _Run:
         if operator.calls or len(operator.writes) != 1:
             return False
         (result,) = operator.writes
-        span = self._span(operand)
-        if (operand, result) not in self._shares or span is None or self._span(result) is None or operand == result:
+        span, of_result = self._span(operand), self._span(result)
+        if (operand, result) not in self._shares or span is None or of_result is None or operand == result:
             return False
         distance, above = self._shares[operand, result], self._offsets[operand] - self._offsets[result]
         if above != 0 if distance is None else distance > above + self._model.contents[operand]:
             return False
-        return bool(np.isin(self._owner[span], (self._held.get(operand, -2), self._held[result])).all())
+        return bool(np.isin(self._owner[span], (self._mark(operand, span), self._mark(result, of_result))).all())
 
 
 def faults(
