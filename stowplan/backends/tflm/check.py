@@ -226,10 +226,11 @@ class _Run:
 
     def _is_copy(self, operator: _Operator) -> bool:
         """Whether an operator leaves its result with the bytes of its first operand, which it may do in place."""
-        if operator.code not in _COPIES or (pair := (operator.reads[0], operator.writes[0])) not in self._shares:
+        pairs = [pair for pair in zip(operator.reads[:1], operator.writes, strict=False) if pair in self._shares]
+        if operator.code not in _COPIES or len(pairs) != 1:
             return False
-        operand, result = (self._span(number) for number in pair)
-        if operand is None or result is None or self._model.contents[pair[0]] != self._model.contents[pair[1]]:
+        operand, result = (self._span(number) for number in pairs[0])
+        if operand is None or result is None or operand.stop - operand.start != result.stop - result.start:
             return False
         return operand == result or operand.stop <= result.start or result.stop <= operand.start
 

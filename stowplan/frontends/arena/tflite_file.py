@@ -277,9 +277,12 @@ class _Reader:
         shapes = self._shapes(subgraphs)
         tensors = tuple(self._tensor(number, shape, number in handles) for number, shape in enumerate(shapes))
         lives = scopes(len(tensors), subgraphs)
+        written = {number for operator in operators for number in operator.writes}
         of_opaque = {number for operator in operators if operator.is_opaque for number in (*operator.reads, *operator.writes)}
         for number, place in self._touched.items():
-            if tensors[number].is_planned and number in lives.unwritten and number not in of_opaque:
+            # Stored ones, too, where an operator writes them afterwards.
+            is_made = tensors[number].is_planned or (number in written and not tensors[number].is_variable)
+            if is_made and number in lives.unwritten and number not in of_opaque:
                 message = f"found nothing that writes what {place} reads, expected it"
                 raise InputError(message, place=f"tensors[{number}]")
         offsets = self._offline_plan(len(tensors))

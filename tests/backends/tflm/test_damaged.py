@@ -16,9 +16,10 @@ from stowplan.frontends.arena.flatbuffer import FlatBuffer
 from stowplan.frontends.arena.tflite_file import read_tflite
 from stowplan.kernel.context import Options
 from stowplan.models.packing.plan import Plan
-from tests.backends.tflm.models import NEG, Graph, Step, branch, drawn_copies, loop, real, save, state
+from tests.backends.tflm.models import ADD, NEG, Graph, Step, branch, drawn_copies, loop, real, save, state
 from tests.backends.tflm.test_overlap import depthwise
 from tests.frontends.arena.test_result_shapes import CASES, saved
+from tests.frontends.arena.tflite_models import Number
 
 pytestmark = pytest.mark.filterwarnings("ignore::stowplan.log.UnmodelledWarning")
 
@@ -126,3 +127,11 @@ def test_a_main_subgraph_without_operators(kernels: str, tmp_path: Path) -> None
     assert (summary.head, summary.bound) == (256, 256)
     path = save(tmp_path / "empty.tflite", Graph([real(16)], [0], [0], []))
     assert plan_model(path, kernels=kernels).summary.head == 64
+
+
+def test_a_stored_tensor_that_is_written_after_it_was_read(tmp_path: Path) -> None:
+    stored = {**real(64), 2: Number(1)}
+    steps = [Step(ADD, [0, 1], [2]), Step(NEG, [0], [1])]
+    path = save(tmp_path / "stored.tflite", Graph([real(64), stored, real(64)], [0], [2], steps), buffers=(bytes(256),))
+    with pytest.raises(InputError, match=r"tensors\[1\]: found nothing that writes what operator 0 reads"):
+        plan_model(path)
