@@ -314,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for the order and for the offsets, each")
     parser.add_argument("--json-out", type=Path, help="rows are kept here, and not made again")
-    parser.add_argument("--kernels", default="none", help="as 'stowplan tflm' takes it: results share bytes of dying operands")
+    parser.add_argument("--kernels", default="none", help="as 'stowplan tflm' takes it: results share bytes of operands")
     parser.add_argument("--no-run", action="store_true", help="run and load nothing")
     chosen = parser.parse_args(arguments)
     parts = [part for part in chosen.only.split(",") if part]

@@ -48,7 +48,7 @@ def tflm_command(
         option(
             "--kernels",
             "SET",
-            "Results take bytes of dying operands; for reference kernels a simulator of reads and writes proves the distances.",
+            "Let an operator's output share bytes with its inputs where the kernels of this set are known to allow it.",
         ),
     ] = "none",
     keep_order: Annotated[bool, option("--keep-order", "", "Operators stay in the order of the file.")] = False,
@@ -162,7 +162,10 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
     """What people read."""
     gain = summary.greedy - summary.head
     what = "no order and no offsets take less" if summary.any_order else "no offsets take less in this order"
-    proof = f"proven: {what}" if summary.is_proven else "not proven"
+    shares = (
+        "live tensors share no bytes" if summary.kernels == "none" else f"bytes are shared as {summary.kernels} kernels allow"
+    )
+    proof = f"proven: {what} where {shares}" if summary.is_proven else "not proven"
     lines = [
         f"tflm {summary.model}: {summary.operators} operators, {summary.tensors} tensors, {summary.subgraphs} subgraphs",
         f"  head       {summary.head:,} bytes, {_less(gain, summary.greedy)} of the runtime's own planner",
@@ -174,7 +177,7 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         lines.append(f"  kept       {summary.kept:,} bytes of inputs that survive the run; the runtime's own keeps none")
     if summary.kernels != "none":
         known = f"{summary.operators - summary.unmodelled} of {summary.operators} operators are modelled"
-        lines.append(f"  shared     {summary.shared:,} bytes of dying operands ({summary.kernels} kernels; {known})")
+        lines.append(f"  shared     {summary.shared:,} bytes of operands ({summary.kernels} kernels; {known})")
     if summary.scratch:
         peak = max(sum(sizes) for sizes in summary.scratch.values())
         lines.append(f"  scratch    {peak:,} bytes at most, for {len(summary.scratch)} operators ({summary.scratch_from})")

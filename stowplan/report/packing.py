@@ -124,7 +124,7 @@ def layouts_section(layouts: Sequence[Layout], plots: Sequence[scene.Plot], deta
         "that live at once."
     )
     if any(map(_hatched, layouts)):
-        intro += " Hatched: bytes of a dying buffer that a newer one takes."
+        intro += " Hatched: bytes of a buffer that a newer one shares."
     captions = [f"{format_bytes(layout.peak, 6)} live at once at most" for layout in layouts]
     return Section(title, layouts_html(intro, list(zip(plots, captions, strict=True)), details))
 

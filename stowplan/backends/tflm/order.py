@@ -241,7 +241,7 @@ def improved(
     best, worth = tried(order)
     first, stale = worth[0], 0
     for _ in range(_TRIES):
-        if stale == _PATIENCE or worth[0] <= floor or should_stop():
+        if not order or stale == _PATIENCE or worth[0] <= floor or should_stop():
             break
         stale += 1
         at = chance.randrange(len(order))
@@ -260,23 +260,51 @@ def improved(
 
 
 def floor(model: TfliteModel, lives: Scopes, scratch: Scratch, pairs: Sequence[Pair]) -> int:
-    """Bytes that every order takes: those of one operator's tensors and scratch memory, less what its result may share."""
+    """Bytes that every order takes: those of one operator's tensors and scratch memory, less what its result may share.
+
+    With them those of tensors that it does not touch, and that live while it runs in every order: these share nothing then.
+    Copies are left out of these, for they may be where others of their kind are.
+    """
     sharing: dict[tuple[int, int], list[Pair]] = {}
+    copies: dict[int, set[int]] = {}
     for pair in pairs:
-        sharing.setdefault(pair.place, []).append(pair)
+        if pair.is_copy:
+            copies.setdefault(pair.result, set()).add(pair.operand)
+        else:
+            sharing.setdefault(pair.place, []).append(pair)
     tensors, most = model.tensors, 0
+    shared_by_copies = {*copies, *(number for operands in copies.values() for number in operands)}
     for graph, subgraph in enumerate(model.subgraphs):
+        others = _forced_others(model, graph, {*lives.unwritten, *shared_by_copies})
         for position, operator in enumerate(subgraph.operators):
             if (graph, position) not in lives.operators:
                 continue
             touched = {*operator.reads, *operator.writes}.intersection(model.planned).difference(lives.unwritten)
-            taken = sum(tensors[number].size for number in touched)
+            # Copies of one tensor may be at one place.
+            taken = sum(tensors[number].size for number in touched if touched.isdisjoint(copies.get(number, ())))
             shared = 0
             for pair in sharing.get((graph, position), ()):
                 # Offsets are multiples of the alignment.
-                apart = -(-(pair.distance - tensors[pair.operand].content) // ALIGNMENT) * ALIGNMENT
+                beyond = 0 if pair.distance is None else pair.distance - tensors[pair.operand].content
+                apart = -(-beyond // ALIGNMENT) * ALIGNMENT
                 size = tensors[pair.result].size
                 shared += max(0, min(size, tensors[pair.operand].size, size - apart))
             own = min([shared, *(tensors[number].size for number in operator.writes[:1])])
-            most = max(most, taken - own + sum(map(rounded, scratch.get((graph, position), ()))))
+            most = max(most, taken - own + others[position] + sum(map(rounded, scratch.get((graph, position), ()))))
     return most
+
+
+def _forced_others(model: TfliteModel, graph: int, left_out: set[int]) -> list[int]:
+    """Bytes that live while each operator of a subgraph runs, in every order, and that it does not touch."""
+    tensors = tuple(replace(tensor, size=0) if at in left_out else tensor for at, tensor in enumerate(model.tensors))
+    operators = model.subgraphs[graph].operators
+    try:
+        problem = _Orders(replace(model, tensors=tensors), {}, None).problem(graph)
+    except InputError:
+        # Tensors that several operators write.
+        return [0] * len(operators)
+    every = forced_loads(build(problem)).tolist()
+    return [
+        load - sum(problem.tensors[at].size for at in {*op.reads, *op.writes})
+        for load, op in zip(every, problem.ops, strict=False)
+    ]

@@ -96,7 +96,10 @@ def measured(model: TfliteModel, *, every: bool = False, timeout: float = 120.0)
         for graph, subgraph in enumerate(model.subgraphs)
         for position, operator in enumerate(subgraph.operators)
         # Handles of variables are placed where nothing makes them; their operators ask for nothing.
-        if not operator.calls and all(model.tensors[number].kind != _RESOURCE for number in (*operator.reads, *operator.writes))
+        # An operator alone would find the declared shapes of its operands.
+        if not operator.calls
+        and not any(model.tensors[number].is_resized for number in operator.reads)
+        and all(model.tensors[number].kind != _RESOURCE for number in (*operator.reads, *operator.writes))
     ]
     if not every:
         places = [place for place in places if place in known or place in unknown]
@@ -147,6 +150,11 @@ def run(
     VerificationError
         The runtime fails on the planned model alone.
     """
+    if any(model.tensors[number].is_resized for number in model.subgraphs[0].outputs):
+        # Its Python interface reads as many bytes as the declared shape has.
+        raise UnsupportedError(
+            "an output has another shape than the declared one, by which the runtime's Python package reads it"
+        )
     numbers, (own, count) = model.subgraphs[0].inputs, given
     kept_numbers = kept_inputs(model, keep)
     kept = [at for at, number in enumerate(numbers) if number in kept_numbers]

@@ -3,8 +3,9 @@
 Columns, in any order: ``id`` (or ``buffer``, ``buffer_id``), ``lower`` (or ``begin``, ``start``), ``upper`` (half-open) or
 ``end`` (inclusive), ``size``. Where wanted also ``alignment``, ``gaps`` (parts of the life without data, ``7-8 9-10``,
 half-open; with ``end`` the last moment is inclusive), ``offset`` (a fixed offset), ``hint`` (an offset to try; negative
-for none) and ``overlaps`` (buffers whose bytes it may take as they die, ``id:distance id:distance``). A table of offsets
-(``--emit csv``) is read as well, whose columns are others: remarks before them begin with ``#``.
+for none) and ``overlaps`` (buffers whose bytes it may take as they die, ``id:distance id:distance``, or ``id:=`` for a buffer
+that holds the same bytes). A table of offsets (``--emit csv``) is read as well, whose columns are others: remarks before them
+begin with ``#``.
 """
 
 from __future__ import annotations
@@ -195,10 +196,12 @@ def _gap(text: str, inclusive: bool, place: str) -> tuple[int, int]:
 
 
 def _overlap(text: str, place: str) -> Overlap:
-    """``name:16``; the name may have colons."""
+    """``name:16``, or ``name:=`` for the same offset; the name may have colons."""
     operand, colon, distance = text.rpartition(":")
     if not colon or not operand:
         raise InputError(f"found overlap {text!r}, expected ID:DISTANCE", place=place)
+    if distance == "=":
+        return Overlap(operand=operand, distance=None)
     return Overlap(operand=operand, distance=_integer({"distance of an overlap": distance}, "distance of an overlap", place))
 
 

@@ -65,7 +65,8 @@ def _csv_rows(plan: Plan) -> str:
         if gaps:
             row.append(" ".join(f"{start}-{end}" for start, end in buffer.gaps))
         if overlaps:
-            row.append(" ".join(f"{overlap.operand}:{overlap.distance}" for overlap in buffer.overlaps or ()))
+            texts = (f"{each.operand}:{'=' if each.distance is None else each.distance}" for each in buffer.overlaps or ())
+            row.append(" ".join(texts))
         writer.writerow([*row, offset])
     return out.getvalue()
 

@@ -35,15 +35,18 @@ class SizedLife(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Overlap(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Leave for a buffer, the result, to share bytes with one that dies when the result is born, the operand.
+    """Permission for a buffer, the result, to share bytes with a buffer that is live when the result is born, the operand.
 
-    While both live, ``result.offset + distance <= operand.offset + operand.size``, or they share no byte.
+    With a distance, the operand must not outlive the result, and while both live
+    ``result.offset + distance <= operand.offset + operand.size``, or they share no byte. Without one (None), both buffers hold
+    the same bytes: while both live, they have the same offset, or they share no byte.
     """
 
     operand: str
-    """Id of the buffer that may be written over."""
-    distance: int
-    """Bytes from the result's begin up to the operand's end, at least; 0 where the operand's bytes are not needed any more."""
+    """Id of the buffer whose bytes may be shared."""
+    distance: int | None
+    """Bytes from the result's begin up to the operand's end, at least; 0 where the operand's bytes are not needed any more.
+    None: the result may only have the operand's own offset; both buffers have the same size, and either may die first."""
 
 
 class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -85,8 +88,8 @@ class Pair(NamedTuple):
 
     result: int
     operand: int
-    distance: int
-    """Bytes."""
+    distance: int | None
+    """Bytes; None where only the same offset is allowed."""
 
 
 class Spans(NamedTuple):
@@ -240,8 +243,12 @@ def check_overlaps(problem: Problem) -> None:
             expect(frozenset((result.id, operand.id)) not in seen, place, f"{what} again", "one of the two, once")
             seen.add(frozenset((result.id, operand.id)))
             lives = f"{what}, which lives in [{operand.lower}, {operand.upper})"
-            is_born_there = operand.lower <= result.lower < operand.upper <= result.upper
-            expect(is_born_there, place, lives, f"one that [{result.lower}, {result.upper}) begins in and does not end before")
+            is_born_there = operand.lower <= result.lower < operand.upper
+            expected = f"one that [{result.lower}, {result.upper}) begins in and does not end before"
+            expect(is_born_there and (overlap.distance is None or operand.upper <= result.upper), place, lives, expected)
             expect(not result.gaps and not operand.gaps, place, f"{what} and gaps", "lives without gaps")
+            if overlap.distance is None:
+                expect(operand.size == result.size, place, f"{what} of {operand.size} bytes", f"one of {result.size}")
+                continue
             most = result.size + operand.size
             expect(0 <= overlap.distance <= most, place, f"{what} at distance {overlap.distance}", f"0 to {most} bytes")

@@ -85,6 +85,7 @@ def _allowed(problem: Problem, plan: Plan) -> set[tuple[int, int]]:
     """Pairs that may share bytes as they stand, smaller number first."""
     pairs = set()
     for result, operand, distance in problem.overlaps:
-        if plan.offsets[result] + distance <= plan.offsets[operand] + problem.buffers[operand].size:
+        low, other = plan.offsets[result], plan.offsets[operand]
+        if low == other if distance is None else low + distance <= other + problem.buffers[operand].size:
             pairs.add((min(result, operand), max(result, operand)))
     return pairs

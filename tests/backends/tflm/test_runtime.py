@@ -22,12 +22,14 @@ from tests.backends.tflm.models import (
     CONCATENATION,
     NEG,
     READ_VARIABLE,
+    RESHAPE,
     VAR_HANDLE,
     Graph,
     Step,
     branch,
     chain,
     drawn,
+    drawn_copies,
     handle,
     loop,
     number,
@@ -38,6 +40,7 @@ from tests.backends.tflm.models import (
     variable,
     wide,
 )
+from tests.frontends.arena.test_result_shapes import CASES, saved
 from tests.frontends.arena.tflite_models import tensor
 
 pytest.importorskip("tflite_micro")
@@ -50,6 +53,31 @@ def test_plans_run_as_they_are_told(make: object, kernels: str, tmp_path: Path) 
     assert run is not None, why
     assert (run.greedy_head, run.head, run.differs) == (planned.summary.greedy, planned.summary.head, None)
     assert run.arena <= run.greedy_arena
+
+
+@pytest.mark.filterwarnings("ignore::stowplan.log.UnmodelledWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_results_whose_declared_shape_is_stale(name: str, tmp_path: Path) -> None:
+    planned, run, why = plan_and_run(saved(tmp_path / "stale.tflite", CASES[name]), seeds=1, kernels="reference")
+    assert run is not None, why
+    assert (run.greedy_head, run.head, run.differs) == (planned.summary.greedy, planned.summary.head, None)
+
+
+def test_outputs_that_the_wheel_misreads_are_not_compared(tmp_path: Path) -> None:
+    path = save(tmp_path / "open.tflite", Graph([real(4, 16), real(-1, 8)], [0], [1], [Step(RESHAPE, [0], [1])]))
+    planned, run, why = plan_and_run(path, seeds=1, kernels="reference")
+    assert run is None
+    assert why.startswith("an output has another shape than the declared one")
+    assert planned.summary.head == 256
+
+
+@pytest.mark.parametrize("kernels", ["reference", "cmsis-nn"])
+@pytest.mark.parametrize("seed", range(4))
+def test_results_in_the_place_of_operands(seed: int, kernels: str, tmp_path: Path) -> None:
+    path = drawn_copies(tmp_path / "copies.tflite", random.Random(seed))
+    planned, run, why = plan_and_run(path, seeds=1, kernels=kernels, options=Options(time_limit=1.0))
+    assert run is not None, why
+    assert (run.greedy_head, run.head, run.differs) == (planned.summary.greedy, planned.summary.head, None)
 
 
 @pytest.mark.parametrize("kernels", ["none", "reference"])
