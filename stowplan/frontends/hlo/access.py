@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from stowplan.deadline import check_reading
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.opcodes import ELEMENTWISE
 from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 
 _SLICES = frozenset({"slice", "dynamic-slice", "gather"})
@@ -27,6 +28,8 @@ class InPlace(NamedTuple):
     operand_leaf: int
     write: int | None
     """Bytes written; None for all of the value."""
+    reads_elsewhere: bool = False
+    """Whether a fusion reads the operand also where it does not write it, or after it has."""
 
 
 class Access(NamedTuple):
@@ -137,7 +140,8 @@ def _computation_access(computation: Computation, known: dict[str, Access]) -> A
             parameter, written, names = update
             taken.add(parameter)
             chain |= names
-            pairs.append(InPlace(leaf, parameter, 0, written))
+            reads_elsewhere = _reads_elsewhere(computation.parameters[parameter].name, names, computation, users, known)
+            pairs.append(InPlace(leaf, parameter, 0, written, reads_elsewhere))
     reads = tuple(_parameter_read(parameter, computation, users, chain, known) for parameter in computation.parameters)
     return Access(reads, tuple(pairs))
 
@@ -193,6 +197,65 @@ def _follow_updates(
             chain.add(instruction.name)
             source, leaf = computation.by_name[instruction.operands[pair.operand]], pair.operand_leaf
         instruction = source
+
+
+def _reads_elsewhere(
+    parameter: str,
+    chain: set[str],
+    computation: Computation,
+    users: dict[str, list[tuple[Instruction, int]]],
+    known: dict[str, Access],
+) -> bool:
+    """Whether a parameter, or what a chain of updates makes of it on the way, is read other than by the updates.
+
+    A ``dynamic-slice`` may read what one ``dynamic-update-slice`` is about to write, if only element-wise instructions lead
+    from the one to the other.
+    """
+    waiting, seen = [(parameter, False)], {parameter}
+    while waiting:
+        name, is_updated = waiting.pop()
+        check_reading()
+        for user, position in users.get(name, ()):
+            if user.name in chain:
+                pairs = instruction_access(user, computation, known).in_place
+                if not any(pair.operand == position and not pair.reads_elsewhere for pair in pairs):
+                    return True
+                if len(chain) == 1:
+                    # What the only update makes may be read: all else in the storage is as it was.
+                    continue
+            elif user.opcode not in (("bitcast", "tuple", "get-tuple-element") if is_updated else ("bitcast",)):
+                if len(chain) > 1 or not _is_rewritten(user, computation.by_name[min(chain)], computation, users):
+                    return True
+                continue
+            if user.name not in seen:
+                seen.add(user.name)
+                waiting.append((user.name, is_updated or user.name in chain))
+    return False
+
+
+def _is_rewritten(
+    part: Instruction, update: Instruction, computation: Computation, users: dict[str, list[tuple[Instruction, int]]]
+) -> bool:
+    """Whether an instruction reads the slice that an update writes, and only element-wise instructions lead from it there."""
+    if (part.opcode, update.opcode) != ("dynamic-slice", "dynamic-update-slice") or part.operands[1:] != update.operands[2:]:
+        return False
+    waiting, seen = [part], {part.name}
+    for one in waiting:
+        if _dims(one) != _dims(computation.by_name[update.operands[1]]) or one is computation.root:
+            return False
+        for user, position in users.get(one.name, ()):
+            if user is update and position == 1:
+                continue
+            if user.opcode not in ELEMENTWISE:
+                return False
+            if user.name not in seen:
+                seen.add(user.name)
+                waiting.append(user)
+    return True
+
+
+def _dims(instruction: Instruction) -> tuple[int, ...] | None:
+    return instruction.shape.dims if isinstance(instruction.shape, ArrayShape) else None
 
 
 def _parameter_read(
