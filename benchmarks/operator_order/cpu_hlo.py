@@ -131,7 +131,7 @@ def row(name: str, program: Program, time_limit: float, folder: Path | None) -> 
         "ours": result.objective,
         "bound": result.bound,
         "status": result.status,
-        "in_place": result.details.get("in place", ""),
+        "in_place": result.details["in_place"],
     }
 
 

@@ -40,10 +40,13 @@ class InPlaceRules:
         for computation in module.computations.values():
             check_reading()
             keeps = {instruction.name: True for instruction in computation.instructions}
+            has_several = computation.root.opcode == "tuple"
             # Users stand below what they use.
             for user in reversed(computation.instructions):
-                if user is computation.root and user.opcode == "tuple":
+                if user is computation.root and has_several:
                     continue
+                # Several results are computed index by index, and a bitcast may change an element's index.
+                keeps[user.name] &= not (user.opcode == "bitcast" and has_several)
                 for position, name in enumerate(user.operands):
                     keeps[name] &= keeps[user.name] and self._keeps_position(user, position, computation.by_name[name].shape)
             parameters = enumerate(computation.parameters)
@@ -61,11 +64,12 @@ class InPlaceRules:
         pairs = [pair for pair in access.in_place if not pair.reads_elsewhere]
         groups = [Group([(pair.operand, pair.operand_leaf)], [pair.output_leaf]) for pair in pairs]
         alike: dict[object, Group] = {}
+        by_index = len(instruction.shape.leaves) > 1
         for leaf, (_, result) in enumerate(instruction.shape.leaves):
-            alike.setdefault(_layout(result), Group([], [])).results.append(leaf)
+            alike.setdefault(_layout(result, by_index=by_index), Group([], [])).results.append(leaf)
         for position, name in enumerate(instruction.operands):
             source = computation.by_name[name].shape
-            group = alike.get(_layout(source)) if isinstance(source, ArrayShape) else None
+            group = alike.get(_layout(source, by_index=by_index)) if isinstance(source, ArrayShape) else None
             if group is None:
                 continue
             if instruction.opcode == "sort":
@@ -102,7 +106,7 @@ class InPlaceRules:
         return is_pointwise and (source.dims, source.minor_to_major) == (result.dims, result.minor_to_major)
 
 
-def _layout(shape: ArrayShape) -> object:
-    """What two arrays have in common whose elements are at the same bytes, each at its position."""
-    order = (shape.dims, shape.minor_to_major, shape.tiles) if shape.tiles else None
+def _layout(shape: ArrayShape, *, by_index: bool = False) -> object:
+    """What two arrays have in common whose elements are at the same bytes: each at its place, or each at its index."""
+    order = (shape.dims, shape.minor_to_major, shape.tiles) if shape.tiles or by_index else None
     return shape.bytes, BITS[shape.dtype], shape.memory_space, order
