@@ -18,6 +18,7 @@ from stowplan.frontends.hlo.shape import BITS, ArrayShape, Shape
 
 #: Opcodes whose result at an index depends on their operands at that index alone.
 _POINTWISE = ELEMENTWISE | {"copy", "map"}
+_PRODUCTS = {"dot", "convolution"}
 
 
 class Group(NamedTuple):
@@ -60,38 +61,30 @@ class InPlaceRules:
         InputError
             A fusion whose operands do not fit its computation, or an alias of an operand that does not exist.
         """
-        access = instruction_access(instruction, computation, self._access)
-        pairs = [pair for pair in access.in_place if not pair.reads_elsewhere]
-        groups = [Group([(pair.operand, pair.operand_leaf)], [pair.output_leaf]) for pair in pairs]
+        pairs = instruction_access(instruction, computation, self._access).in_place
+        groups = [Group([pair[1:3]], [pair.output_leaf]) for pair in pairs if not pair.reads_elsewhere]
         alike: dict[object, Group] = {}
         by_index = len(instruction.shape.leaves) > 1
         for leaf, (_, result) in enumerate(instruction.shape.leaves):
             alike.setdefault(_layout(result, by_index=by_index), Group([], [])).results.append(leaf)
         for position, name in enumerate(instruction.operands):
             source = computation.by_name[name].shape
-            group = alike.get(_layout(source, by_index=by_index)) if isinstance(source, ArrayShape) else None
-            if group is None:
+            if not isinstance(source, ArrayShape) or _layout(source, by_index=by_index) not in alike:
                 continue
-            if instruction.opcode == "sort":
-                groups += [Group([(position, 0)], [position])] if position in group.results else []
+            group = alike[_layout(source, by_index=by_index)]
+            if instruction.opcode == "sort" and position in group.results:
+                groups.append(Group([(position, 0)], [position]))
             elif self._may_be_overwritten(instruction, position, source):
                 group.operands.append((position, 0))
         return groups + [group for group in alike.values() if group.operands]
 
     def _may_be_overwritten(self, instruction: Instruction, position: int, source: ArrayShape) -> bool:
         """Whether a result that is laid out like an operand may be written over it."""
-        if instruction.opcode == "triangular-solve":
-            return position == 1
         if instruction.opcode != "fusion":
             return self._keeps_position(instruction, position, source)
-        called = self._module.computations[instruction.called[0]]
-        kind = instruction.attribute("kind")
-        if kind == "kOutput" and called.root.opcode == "add":
-            given = called.parameters[position].name
-            others = [called.by_name[name].opcode for name in called.root.operands if name != given]
-            uses = [user for user in called.instructions for name in user.operands if name == given]
-            return others in (["dot"], ["convolution"]) and uses == [called.root]
-        return kind in ("kLoop", "kInput") and position in self.pointwise[called.name]
+        fused, kind = self._module.computations[instruction.called[0]], instruction.attribute("kind")
+        is_sum = fused.root.opcode == "add" and {fused.by_name[name].opcode for name in fused.root.operands} & _PRODUCTS
+        return position in self.pointwise[fused.name] and (kind in ("kLoop", "kInput") or (kind == "kOutput" and bool(is_sum)))
 
     def _keeps_position(self, user: Instruction, position: int, source: Shape) -> bool:
         """Whether an instruction's result at a position depends on no other position of an operand."""

@@ -7,7 +7,7 @@ Parameters that the caller keeps are there to the end; donated ones may go after
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ class _Inside(NamedTuple):
 
     scratch: int
     """Bytes that it needs beside its operands and results."""
-    passed: dict[int, int]
+    untouched: dict[int, int]
     """Leaves of its result that are leaves of its parameters, by number."""
 
 
@@ -78,42 +78,38 @@ class _Reader(LeafWalk[int | None]):
             self.expect_leaves(instruction, leaves)
             self._leaves[instruction.name] = leaves
         kept |= {leaf: None for leaf in self._leaves[computation.root.name] if leaf is not None}
-        precedences = self._control(computation)
-        held = {} if is_entry else dict.fromkeys(inputs)
         return Problem(
             name=name,
             tensors=tuple(self._tensors),
-            ops=self._ops_in_place(kept, held, {} if is_entry else dict(self.carried(computation))),
+            ops=self._ops_in_place(kept, {} if is_entry else {*inputs}, {} if is_entry else self._carried(computation)),
             inputs=tuple(inputs),
             outputs=tuple(kept),
-            precedences=precedences,
+            precedences=self._control(computation),
         )
 
-    def _ops_in_place(self, kept: Container[int], held: Container[int], carried: Mapping[int, int]) -> tuple[Op, ...]:
+    def _ops_in_place(self, kept: Container[int], held: Container[int], carried: dict[int, int]) -> tuple[Op, ...]:
         """The operators, each result with the operand whose bytes it may take.
 
         A result of a loop's body takes those of what it replaces in the next iteration, if it can. All others take those of an
-        operand that no operator reads later in the order given, and that has the fewest readers; those of what is ``held``
-        outside, which saves nothing, come last.
+        operand that no operator reads later in the order given, first one with few readers and one that was written late; those
+        of what is ``held`` outside, which saves nothing, come last.
         """
         last = {tensor: at for at, op in enumerate(self._ops) for tensor in op.reads}
         readers = Counter(tensor for op in self._ops for tensor in op.reads)
         ops = []
-        for at, (op, groups) in enumerate(zip(self._ops, self._groups, strict=True)):
+        for at, op in enumerate(self._ops):
             pairs: dict[int, int] = {}
-            for operands, results in groups:
-                taken = {*pairs.values()}
+            taken: set[int] = set()
+            for operands, results in self._groups[at]:
                 free = {operand for operand in operands if operand not in kept and operand not in pairs}
-                replacing = {result: before for result in results if last.get(before := carried.get(result, -1)) == at}
-                chosen = [(before, result) for result, before in replacing.items() if before in free and result not in taken]
-                free -= {operand for operand, _ in chosen}
-                taken |= {result for _, result in chosen}
-                ranked = sorted((last[operand] > at, operand in held, readers[operand], operand) for operand in free)
-                chosen += zip((each[-1] for each in ranked), (each for each in results if each not in taken), strict=False)
-                sizes = [tuple(self._tensors[tensor].size for tensor in pair) for pair in chosen]
-                pairs |= {
-                    operand: result for (operand, result), (one, other) in zip(chosen, sizes, strict=True) if one == other
-                }
+                waiting = [result for result in results if result not in taken]
+                befores = {carried.get(result, -1): result for result in waiting}
+                chosen = {before: result for before, result in befores.items() if before in free and last[before] == at}
+                ranked = sorted((last[each] > at, each in held, readers[each], -each) for each in free if each not in chosen)
+                others = (result for result in waiting if carried.get(result) not in chosen)
+                chosen |= {-rank[-1]: result for rank, result in zip(ranked, others, strict=False)}
+                pairs |= chosen
+                taken |= {*chosen.values()}
             ops.append(msgspec.structs.replace(op, in_place=tuple(pairs.items())))
         return tuple(ops)
 
@@ -139,8 +135,12 @@ class _Reader(LeafWalk[int | None]):
 
     def _op(self, instruction: Instruction, computation: Computation, operands: list[_Leaves]) -> _Leaves:
         reads = list(dict.fromkeys(leaf for leaves in operands for leaf in leaves if leaf is not None))
-        insides = self._insides_of(instruction)
-        passed = self.passed(instruction, operands, None) | self._untouched(instruction, operands, insides)
+        names = instruction.called if instruction.opcode in IN_LINE else ()
+        insides = [self._inside(name, instruction.opcode == "while") for name in names]
+        given = [leaf for leaves in operands for leaf in leaves]
+        untouched = insides[-1].untouched if instruction.opcode in ("while", "call") else {}
+        passed = self.passed(instruction, operands, None)
+        passed |= {after: given[before] for after, before in untouched.items() if before < len(given)}
         results: _Leaves = []
         for number, (index, size) in enumerate(instruction.shape.sizes):
             results.append(passed[number] if number in passed else self._add(instruction.name + index, size))
@@ -158,36 +158,19 @@ class _Reader(LeafWalk[int | None]):
         self, instruction: Instruction, computation: Computation, operands: list[_Leaves], results: _Leaves
     ) -> list[tuple[list[int], list[int]]]:
         """Operands and results of an instruction that may share bytes: updates, what loops carry, what is read in place."""
-        if instruction.opcode == "while":
-            groups = [Group([(0, leaf)], [leaf]) for leaf in range(len(results))]
-        else:
-            groups = [] if instruction.opcode in IN_LINE else self._rules.groups(instruction, computation)
-        places: dict[int | None, set[tuple[int, int]]] = {}
-        for number, leaves in enumerate(operands):
-            for leaf, tensor in enumerate(leaves):
-                places.setdefault(tensor, set()).add((number, leaf))
+        carried = [Group([(0, leaf)], [leaf]) for leaf in range(len(results))] if instruction.opcode == "while" else []
+        groups = carried if instruction.opcode in IN_LINE else self._rules.groups(instruction, computation)
+        total = Counter(leaf for leaves in operands for leaf in leaves)
         tensor_groups = []
         for group in groups:
-            # The same tensor may be another operand, too, which no rule lets a result overwrite.
-            own = {*group.operands}
-            free = {operands[number][leaf]: None for number, leaf in group.operands if leaf < len(operands[number])}
-            free = {tensor: None for tensor in free if tensor is not None and places[tensor] <= own}
+            here = Counter(operands[number][leaf] for number, leaf in {*group.operands} if leaf < len(operands[number]))
             made = [results[leaf] for leaf in group.results if leaf < len(results)]
-            tensor_groups.append(([*free], [tensor for tensor in made if tensor is not None and tensor not in places]))
+            written = [tensor for tensor in made if tensor is not None and tensor not in total]
+            # A tensor may be another operand, too, which no rule lets a result overwrite.
+            free = [tensor for tensor, count in here.items() if tensor is not None and count == total[tensor]]
+            sizes = {self._tensors[tensor].size for tensor in (*free, *written)}
+            tensor_groups += [(free, written)] if len(sizes) == 1 else []
         return tensor_groups
-
-    def _insides_of(self, instruction: Instruction) -> list[_Inside]:
-        """What the computations of a loop, call or conditional need; empty for all else."""
-        is_loop = instruction.opcode == "while"
-        return [self._inside(name, is_loop) for name in instruction.called] if instruction.opcode in IN_LINE else []
-
-    def _untouched(self, instruction: Instruction, operands: list[_Leaves], insides: list[_Inside]) -> dict[int, int | None]:
-        """Leaves of a loop's or call's result that are leaves of its operands: nothing new is written."""
-        if instruction.opcode not in ("while", "call"):
-            return {}
-        given = [leaf for leaves in operands for leaf in leaves]
-        passed = insides[-1].passed.items()
-        return {after: given[before] for after, before in passed if instruction.opcode == "call" or after == before}
 
     def _inside(self, name: str, is_loop: bool) -> _Inside:
         """Peak of a computation in its own order, beside its operands, which are held outside, and its results."""
@@ -196,9 +179,7 @@ class _Reader(LeafWalk[int | None]):
             computation = self.module.computations[name]
             reader = _Reader(self.module, self._rules, self._insides)
             inner = reader.problem(computation, name, is_entry=False)
-            copied = reader.copied(computation, inner) if is_loop else []
-            held = {*inner.inputs} | ({*inner.outputs} - {*copied})
-            _hold_updated(inner, held, dict(reader.carried(computation)) if is_loop else {})
+            held, copied = _held(inner, reader._carried(computation) if is_loop else {})
             sizes = [0 if number in held else tensor.size for number, tensor in enumerate(inner.tensors)]
             tensors = tuple(msgspec.structs.replace(tensor, size=sizes[at]) for at, tensor in enumerate(inner.tensors))
             ops = tuple(
@@ -207,30 +188,27 @@ class _Reader(LeafWalk[int | None]):
             )
             structure = build(msgspec.structs.replace(inner, tensors=tensors, ops=ops))
             at_end = sum(inner.tensors[number].size for number in copied)
-            self._insides[key] = _Inside(max(at_end, structure.peak(stable_order(structure))), reader.passed_on(computation))
+            scratch = max(at_end, structure.peak(stable_order(structure)))
+            self._insides[key] = _Inside(scratch, reader._untouched(computation, is_loop))
         return self._insides[key]
 
-    def given(self, computation: Computation) -> _Leaves:
+    def _untouched(self, computation: Computation, is_loop: bool) -> dict[int, int]:
+        """Numbers of the leaves of a computation's root that are leaves of its parameters, and the numbers of those.
+
+        What a loop is given has to be what it passes on, at the same place.
+        """
+        number = {leaf: at for at, leaf in enumerate(self._given(computation)) if leaf is not None}
+        found = {at: number[leaf] for at, leaf in enumerate(self._leaves[computation.root.name]) if leaf in number}
+        return {after: before for after, before in found.items() if after == before or not is_loop}
+
+    def _given(self, computation: Computation) -> _Leaves:
         """Leaves of the parameters of a computation, one parameter after the other."""
         return [leaf for parameter in computation.parameters for leaf in self._leaves[parameter.name]]
 
-    def passed_on(self, computation: Computation) -> dict[int, int]:
-        """Numbers of the leaves of a computation's root that are leaves of its parameters, and the numbers of those."""
-        number = {leaf: at for at, leaf in enumerate(self.given(computation)) if leaf is not None}
-        return {at: number[leaf] for at, leaf in enumerate(self._leaves[computation.root.name]) if leaf in number}
-
-    def carried(self, body: Computation) -> list[tuple[int, int]]:
+    def _carried(self, body: Computation) -> dict[int, int]:
         """Results of a loop's body with what each replaces in the next iteration."""
-        pairs = zip(self._leaves[body.root.name], self.given(body), strict=False)
-        return [(after, before) for after, before in pairs if None not in (after, before) and after != before]
-
-    def copied(self, body: Computation, inner: Problem) -> list[int]:
-        """What the next iteration of a loop gets that cannot stand where this one's is: that is still read, or is another's."""
-        carried = self.carried(body)
-        lives = _Lives(inner)
-        return [
-            after for after, before in dict(carried).items() if after in inner.inputs or not lives.may_follow(before, after)
-        ]
+        pairs = zip(self._leaves[body.root.name], self._given(body), strict=False)
+        return {after: before for after, before in pairs if after is not None and before is not None and after != before}
 
     def _add(self, name: str, size: int) -> int | None:
         if size == 0:
@@ -239,28 +217,26 @@ class _Reader(LeafWalk[int | None]):
         return len(self._tensors) - 1
 
 
-class _Lives:
-    """Which operators write and last read each tensor in the order given."""
+def _held(inner: Problem, carried: dict[int, int]) -> tuple[set[int], list[int]]:
+    """Tensors of a computation that take no bytes of its own, and those that a loop has to copy at the end of an iteration.
 
-    def __init__(self, problem: Problem):
-        self._ops = problem.ops
-        self.read = {tensor: at for at, op in enumerate(problem.ops) for tensor in op.reads}
-        self.written = {tensor: at for at, op in enumerate(problem.ops) for tensor in op.writes}
+    Its parameters and results are held outside, and so is what such a result takes the place of. What the next iteration gets
+    is copied if it cannot stand where this one's is, as that is still read, or is another's.
+    """
+    last = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.reads}
+    written = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.writes}
 
-    def may_follow(self, before: int, after: int) -> bool:
-        """Whether a tensor is written when another has been read for the last time, or in its place."""
-        made, last = self.written.get(after, -1), self.read.get(before, -1)
-        return last < made or (last == made >= 0 and (before, after) in self._ops[made].in_place)
+    def may_follow(before: int, after: int) -> bool:
+        made, read = written.get(after, -1), last.get(before, -1)
+        return read < made or (read == made >= 0 and (before, after) in inner.ops[made].in_place)
 
-
-def _hold_updated(inner: Problem, held: set[int], carried: dict[int, int]) -> None:
-    """Add to what is held what a held result takes the place of, if what that replaces in a loop is no longer needed then."""
-    lives = _Lives(inner)
+    copied = [after for after, before in carried.items() if after in inner.inputs or not may_follow(before, after)]
+    held = {*inner.inputs} | ({*inner.outputs} - {*copied})
     for at, op in reversed(list(enumerate(inner.ops))):
         for operand, result in op.in_place:
-            before = carried.get(result)
-            if result not in held or lives.read[operand] != at or operand in inner.outputs:
-                continue
-            if before is None or before == operand or lives.may_follow(before, operand):
+            before = carried.get(result, operand)
+            is_free = before == operand or may_follow(before, operand)
+            if result in held and last[operand] == at and operand not in inner.outputs and is_free:
                 held.add(operand)
-                carried |= {} if before is None else {operand: before}
+                carried.setdefault(operand, before)
+    return held, copied
