@@ -93,7 +93,7 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
             GRAPHS,
             "WHAT",
             "Results that take an operand's bytes, where the runtime does so: elementwise (the default for the target order) "
-            "or none (for arena).",
+            "or none (for arena). HLO modules take it, too.",
             is_shared=False,
         ),
     ] = None
