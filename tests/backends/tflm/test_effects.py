@@ -26,6 +26,7 @@ from tests.backends.tflm.models import (
     ADD,
     CALL_ONCE,
     CONCATENATION,
+    EMBEDDING_LOOKUP,
     IF,
     LESS,
     NEG,
@@ -164,6 +165,12 @@ def in_the_way(path: Path, barrier: Step, *more: Graph) -> Path:
     """
     tensors = [real(4), real(64), tensor([4, 2], 2), tensor([], 6), variable(64), real(64), real(64)]
     tensors += [real(512), real(1), real(64), stored(1, 1), stored(2, 4, 2), stored(2, 64, kind=0)]
+    inputs = [0, 1, 2, 3]
+    if barrier.code in (EMBEDDING_LOOKUP, GATHER_ND):
+        # Indices and rows of values that change, and such that are stored.
+        tensors[6] = real(4, 16)
+        tensors += [tensor([4], 2), real(4, 16), stored(2, 4), stored(2, 4, 16, kind=0)]
+        inputs += [number for number in barrier.reads if number in (13, 14)]
     steps = [
         Step(SVDF, [0, 4], [5]),
         barrier._replace(writes=[6] if barrier.code != CALL_ONCE else []),
@@ -171,7 +178,7 @@ def in_the_way(path: Path, barrier: Step, *more: Graph) -> Path:
         Step(SUM, [7, 10], [8]),
         Step(ADD, [5, 8], [9]),
     ]
-    return save(path, Graph(tensors, [0, 1, 2, 3], [9], steps), *more, buffers=(bytes(4), bytes(256)))
+    return save(path, Graph(tensors, inputs, [9], steps), *more, buffers=(bytes(4), bytes(256)))
 
 
 _ENDING = Graph([real(64), real(64), real(64)], [0], [2], [Step(FLOOR_DIV, [0, 0], [1]), Step(NEG, [1], [2])])
@@ -190,9 +197,9 @@ BARRIERS = {
     "an unknown custom operator": (Step("mine", [1], []),),
     "TFLite_Detection_PostProcess": (Step("TFLite_Detection_PostProcess", [1, 12, 12], []),),
     "its anchors": (Step("TFLite_Detection_PostProcess", [12, 12, 1], []),),
-    "EMBEDDING_LOOKUP": (Step(7, [2, 12], []),),
+    "EMBEDDING_LOOKUP": (Step(EMBEDDING_LOOKUP, [13, 16], []),),
     "GATHER": (Step(36, [12, 2], []),),
-    "GATHER_ND": (Step(107, [12, 2], []),),
+    "GATHER_ND": (Step(GATHER_ND, [16, 2], []),),
     "FLOOR_DIV": (Step(90, [12, 1], []),),
     "RSQRT": (Step(76, [1], []),),
     **{f"operator {code}": (Step(code, [12, 2], []),) for code in (40, 74, 82, 89, 140, 105, 128)},
@@ -206,9 +213,9 @@ PASSABLE = {
     "a custom operator without effects": (Step("SignalWindow", [1], []),),
     "one with a state of its own": (Step("SignalDelay", [1], []),),
     "constant boxes": (Step("TFLite_Detection_PostProcess", [12, 1, 12], []),),
-    "EMBEDDING_LOOKUP": (Step(7, [11, 1], []),),
+    "EMBEDDING_LOOKUP": (Step(EMBEDDING_LOOKUP, [15, 14], []),),
     "GATHER": (Step(36, [1, 11], []),),
-    "GATHER_ND": (Step(107, [1, 11], []),),
+    "GATHER_ND": (Step(GATHER_ND, [14, 11], []),),
     "FLOOR_DIV": (Step(90, [1, 12], []),),
     "RSQRT": (Step(76, [12], []),),
     **{f"operator {code}": (Step(code, [1, 10], []),) for code in (40, 74, 82, 89, 140, 105, 128)},
