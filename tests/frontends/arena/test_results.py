@@ -24,6 +24,7 @@ from stowplan.models.packing.csv_files import parse
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Part, Problem
 from stowplan.models.packing.verify import verify
+from stowplan.portfolio.packing.canonical import clip
 from stowplan.report.packing import PRESENTER
 from tests.frontends.arena import tflite_models
 
@@ -252,6 +253,13 @@ def test_files_without_parts_are_read_and_plans_do_not_depend_on_them() -> None:
     wrong = msgspec.structs.replace(plan, parts=(Part(id="b", buffer="a", offset=4, size=4),))
     assert [each.code for each in verify(problem, wrong).violations] == ["wrong_parts"]
     assert verify(problem, stacked(plain)).ok
+
+
+def test_a_search_for_what_does_not_fit_leaves_buffers_out() -> None:
+    """What remains of a problem has no parts of buffers that it lacks."""
+    buffers = tuple(Buffer(id=name, lower=0, upper=2, size=8) for name in "ab")
+    problem = Problem(buffers=buffers, capacity=8, parts=(Part(id="v", buffer="b", size=4),), results=("v", "a"))
+    assert [buffer.id for buffer in clip(problem, [0], 0, 1).buffers] == ["a"]
 
 
 def test_views_of_views_and_places_of_places() -> None:
