@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +19,7 @@ from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
 from stowplan.hardware.targets import Target, load_target, target_names
+from stowplan.models.memory_mapping.problem import InFlight
 
 if TYPE_CHECKING:
     from stowplan.hardware.costs import CycleTable
@@ -118,16 +120,35 @@ def _build(schedule: Schedule, refused: set[int], name: str) -> Program:
         )
         for storage, group in groups.items()
     )
-    number = {storage: position for position, storage in enumerate(groups)}
-    tensor_of = [number[values.storage(value)] for value in range(len(values.names))]
+    position_of = {storage: position for position, storage in enumerate(groups)}
+    tensor_of = [position_of[values.storage(value)] for value in range(len(values.names))]
+    steps = tuple(_finish(step, tensors, tensor_of, values.sizes, refused) for step in schedule.steps)
+    loops = tuple(sorted(schedule.loops, key=lambda loop: (loop.start, -loop.end)))
+    in_flight = {
+        InFlight(use.tensor, *_outside_loops(step.begun, number + 1, loops)): None
+        for number, step in enumerate(schedule.steps)
+        if step.begun is not None
+        for use in steps[number].uses
+    }
     return Program(
         name=name,
-        steps=tuple(_finish(step, tensors, tensor_of, values.sizes, refused) for step in schedule.steps),
+        steps=steps,
         tensors=tensors,
-        loops=tuple(sorted(schedule.loops, key=lambda loop: (loop.start, -loop.end))),
+        loops=loops,
+        in_flight=tuple(in_flight),
         value_tensor={name: tensor_of[value] for name, value in schedule.value_of.items()},
         notes=tuple(schedule.notes),
     )
+
+
+def _outside_loops(start: int, end: int, loops: Iterable[ProgramLoop]) -> tuple[int, int]:
+    """Steps ``[start, end)``, and all of any loop in which only one of the two lies: a tensor from outside keeps its place in it."""
+    for loop in loops:
+        if start < loop.start < end < loop.end:
+            end = loop.end
+        elif loop.start < start < loop.end < end:
+            start = loop.start
+    return start, end
 
 
 def _finish(

@@ -34,7 +34,7 @@ def read_graph(path: Path, options: ReadOptions, *, flat: bool = False) -> Probl
     elif is_onnx(path):
         problem = read_onnx_order(path, options.told_sizes, flat=flat, in_place=in_place)
     else:
-        problem = read_hlo_order(path)
+        problem = read_hlo_order(path, in_place=not flat)
     if options.keep:
         with naming(path):
             numbers = named_inputs(options.keep, {problem.tensors[number].id: number for number in problem.inputs})

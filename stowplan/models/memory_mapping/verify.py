@@ -52,6 +52,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         _check_loop_residencies(audit)
         _check_loop_copies(audit)
         _check_loop_uses(audit)
+    _check_in_flight(audit)
     if problem.alias_rule == "uniform":
         _check_aliases(audit)
     objective, stall = objective_ps(audit)
@@ -383,6 +384,29 @@ def _check_loop_uses(audit: Audit) -> None:
             if len({audit.fast[number] for number in uses_in[loop]}) > 1:
                 message = f"{audit.loop_name(loop)} writes {audit.problem.tensors[tensor].name} and uses it in both memories"
                 audit.log.add(Reason.LOOP_MIXED, message, tensors=[tensor], uses=sorted(uses_in[loop]))
+
+
+def _check_in_flight(audit: Audit) -> None:
+    """What an asynchronous operation holds is in one place of fast memory, and used there, until it ends; or is not there."""
+    of_tensor: defaultdict[int, list[int]] = defaultdict(list)
+    for number, item in audit.residencies.items():
+        of_tensor[item.tensor].append(number)
+    for held in audit.problem.in_flight:
+        name = audit.problem.tensors[held.tensor].name
+        place = f"{name}, which an asynchronous operation holds in steps [{held.start}, {held.end})"
+        meeting = [
+            number
+            for number in of_tensor[held.tensor]
+            if audit.residencies[number].start < held.end and held.start < audit.residencies[number].end
+        ]
+        for number in meeting:
+            if audit.residencies[number].start > held.start or audit.residencies[number].end < held.end:
+                audit.blame_residency(Reason.IN_FLIGHT, number, f"begins or ends too soon for {place}")
+        for uses in (audit.reads[held.tensor], audit.writes[held.tensor]):
+            for step, number in uses.items():
+                if held.start <= step < held.end and audit.fast[number] != bool(meeting):
+                    where = "slow memory during a residency" if meeting else "fast memory, where it is not"
+                    audit.blame_use(Reason.IN_FLIGHT, number, f"uses in {where}: {place}")
 
 
 def _check_aliases(audit: Audit) -> None:
