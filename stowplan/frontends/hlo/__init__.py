@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -120,35 +119,25 @@ def _build(schedule: Schedule, refused: set[int], name: str) -> Program:
         )
         for storage, group in groups.items()
     )
-    position_of = {storage: position for position, storage in enumerate(groups)}
-    tensor_of = [position_of[values.storage(value)] for value in range(len(values.names))]
+    number = {storage: position for position, storage in enumerate(groups)}
+    tensor_of = [number[values.storage(value)] for value in range(len(values.names))]
     steps = tuple(_finish(step, tensors, tensor_of, values.sizes, refused) for step in schedule.steps)
-    loops = tuple(sorted(schedule.loops, key=lambda loop: (loop.start, -loop.end)))
     in_flight = {
-        InFlight(use.tensor, *_outside_loops(step.begun, number + 1, loops)): None
-        for number, step in enumerate(schedule.steps)
+        InFlight(use.tensor, step.begun, end): None
+        for end, step in enumerate(schedule.steps, 1)
         if step.begun is not None
-        for use in steps[number].uses
+        for use in steps[step.begun].uses
+        if any(use.tensor == other.tensor for other in steps[end - 1].uses)
     }
     return Program(
         name=name,
         steps=steps,
         tensors=tensors,
-        loops=loops,
+        loops=tuple(sorted(schedule.loops, key=lambda loop: (loop.start, -loop.end))),
         in_flight=tuple(in_flight),
         value_tensor={name: tensor_of[value] for name, value in schedule.value_of.items()},
         notes=tuple(schedule.notes),
     )
-
-
-def _outside_loops(start: int, end: int, loops: Iterable[ProgramLoop]) -> tuple[int, int]:
-    """Steps ``[start, end)``, and all of any loop in which only one of the two lies: a tensor from outside keeps its place in it."""
-    for loop in loops:
-        if start < loop.start < end < loop.end:
-            end = loop.end
-        elif loop.start < start < loop.end < end:
-            start = loop.start
-    return start, end
 
 
 def _finish(

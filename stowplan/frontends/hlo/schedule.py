@@ -107,8 +107,8 @@ def _is_free(lives: list[tuple[int, int]], life: tuple[int, int]) -> bool:
 MAX_WEIGHT = 10**9
 MAX_WORK = 1 << 53
 
-#: Stands for a leaf without storage: a token, an array without elements, a flag of an asynchronous copy. Those of an asynchronous
-#: start are numbers below it, one for each start, so that its end is known by them.
+#: Stands for a leaf without storage: a token, an array without elements, a flag of an asynchronous copy. Such leaves of an
+#: asynchronous start are numbers below it, one for each start, so that its end is known by them.
 NOWHERE = -1
 
 
@@ -354,7 +354,7 @@ class Schedule(LeafWalk[int]):
         """
         started = scope.leaves[instruction.operands[0]]
         begun, operands = max((self._starts[leaf] for leaf in started if leaf in self._starts), default=(len(self.steps), []))
-        held = [value for value in dict.fromkeys((*started, *operands)) if value > NOWHERE]
+        held = sorted({value for value in (*started, *operands) if value > NOWHERE})
         is_step = begun < len(self.steps) - 1
         # An operand that only the start reads is overwritten by its result, where the operation works in place.
         replaced = {self._updated.get(value) for value in started}
@@ -362,19 +362,9 @@ class Schedule(LeafWalk[int]):
         self._read(alive, 2 * len(self.steps) - (not is_step))
         if held and is_step:
             made = [value for value in results if value > NOWHERE]
-            self.steps.append(
-                ScheduledStep(
-                    instruction,
-                    name,
-                    instruction.opcode,
-                    Work(0, 0),
-                    scope.weight,
-                    [Read(value, 0) for value in held],
-                    made,
-                    [Update(value, value, 0) for value in made],
-                    begun,
-                )
-            )
+            reads, updates = [Read(value, 0) for value in held], [Update(value, value, 0) for value in made]
+            named = instruction, name, instruction.opcode
+            self.steps.append(ScheduledStep(*named, Work(0, 0), scope.weight, reads, made, updates, begun))
 
     def _results(self, instruction: Instruction, operands: list[list[int]], name: str, moment: int) -> list[int]:
         """New values for the leaves a step writes. A start of an asynchronous operation passes its operands on."""

@@ -111,8 +111,8 @@ class TensorAccesses:
         return 0 < j < len(self.accesses) and (is_held or int(self.residency.next[first]) > last)
 
     def released(self, boundary: int) -> int:
-        """The end of the last asynchronous operation that held the tensor before a boundary; 0 where there is none."""
-        return max((held.end for held in self.in_flight if held.end <= boundary), default=0)
+        """First boundary for copies after the last asynchronous operation that held the tensor before a boundary; or 0."""
+        return int(self.copy.next[max((held.end for held in self.in_flight if held.end <= boundary), default=0)])
 
     def may_begin_by_write(self, j: int) -> bool:
         """A residency may begin with access ``j`` itself: a pure write at a boundary free for this tensor."""

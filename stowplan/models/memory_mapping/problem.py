@@ -119,9 +119,10 @@ class Loop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class InFlight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A tensor that an asynchronous operation reads or writes during the steps ``[start, end)``, its start and its end included.
+    """A tensor that an asynchronous operation reads or writes.
 
-    It keeps its place in all of them.
+    The operation starts in step ``start`` and ends in step ``end - 1``. In all steps from one to the other the tensor is in one
+    place of fast memory, and used there, or it is in slow memory.
     """
 
     tensor: int
@@ -149,7 +150,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     prefetches: Prefetches = "whole"
     """Whether a copy-in may be made in slices, each of which takes its part of the place when it starts."""
     in_flight: tuple[InFlight, ...] = ()
-    """Tensors of asynchronous operations; none where all operations are done when the next begins."""
+    """Tensors that asynchronous operations hold; none where each operation is done before the next step begins."""
     notes: tuple[str, ...] = ()
     """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
     format: str = "stowplan.memory_mapping.problem"
@@ -281,11 +282,11 @@ def _check(problem: Problem) -> None:
     _check_loops(problem)
     for number, held in enumerate(problem.in_flight):
         place = f"in_flight[{number}]"
-        if not (0 <= held.tensor < known and 0 <= held.start < held.end <= problem.horizon):
-            raise bad(place, f"found tensor {held.tensor}, steps [{held.start}, {held.end}), expected a tensor and steps that exist")
-        for loop in problem.loops:
-            if held.start < loop.start < held.end < loop.end or loop.start < held.start < loop.end < held.end:
-                raise bad(place, f"crosses the loop of steps [{loop.start}, {loop.end}), expected all of the loop or nothing outside")
+        if not 0 <= held.start < held.end <= problem.horizon:
+            raise bad(place, f"found steps [{held.start}, {held.end}), expected a range within 0 to {problem.horizon}")
+        for step in (problem.steps[held.start], problem.steps[held.end - 1]):
+            if all(use.tensor != held.tensor for use in step.uses):
+                raise bad(place, f"found tensor {held.tensor}, expected one that {step.name} uses")
 
 
 def _check_latency(place: str, step: Step) -> None:

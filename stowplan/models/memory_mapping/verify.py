@@ -391,22 +391,16 @@ def _check_in_flight(audit: Audit) -> None:
     of_tensor: defaultdict[int, list[int]] = defaultdict(list)
     for number, item in audit.residencies.items():
         of_tensor[item.tensor].append(number)
-    for held in audit.problem.in_flight:
-        name = audit.problem.tensors[held.tensor].name
-        place = f"{name}, which an asynchronous operation holds in steps [{held.start}, {held.end})"
-        meeting = [
-            number
-            for number in of_tensor[held.tensor]
-            if audit.residencies[number].start < held.end and held.start < audit.residencies[number].end
-        ]
-        for number in meeting:
-            if audit.residencies[number].start > held.start or audit.residencies[number].end < held.end:
-                audit.blame_residency(Reason.IN_FLIGHT, number, f"begins or ends too soon for {place}")
-        for uses in (audit.reads[held.tensor], audit.writes[held.tensor]):
-            for step, number in uses.items():
-                if held.start <= step < held.end and audit.fast[number] != bool(meeting):
-                    where = "slow memory during a residency" if meeting else "fast memory, where it is not"
-                    audit.blame_use(Reason.IN_FLIGHT, number, f"uses in {where}: {place}")
+    for tensor, start, end in ((held.tensor, held.start, held.end) for held in audit.problem.in_flight):
+        spans = {number: (audit.residencies[number].start, audit.residencies[number].end) for number in of_tensor[tensor]}
+        meeting = [number for number, (first, last) in spans.items() if first < end and start < last]
+        torn = [number for number in meeting if spans[number][0] > start or spans[number][1] < end]
+        uses = [*audit.reads[tensor].items(), *audit.writes[tensor].items()]
+        elsewhere = [number for step, number in uses if start <= step < end and audit.fast[number] != bool(meeting)]
+        if torn or elsewhere:
+            name = audit.problem.tensors[tensor].name
+            message = f"{name} does not keep its place in steps [{start}, {end}), in which an asynchronous operation holds it"
+            audit.log.add(Reason.IN_FLIGHT, message, tensors=[tensor], steps=[start], residencies=torn, uses=elsewhere)
 
 
 def _check_aliases(audit: Audit) -> None:

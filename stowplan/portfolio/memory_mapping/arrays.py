@@ -79,6 +79,8 @@ class AccessRow:
     first_use: int
     released: int
     """Boundary from which a copy-in for it may start: the end of the asynchronous operation that held the tensor last."""
+    written: int
+    """Boundary after its last write."""
 
 
 class UseRow:
@@ -206,9 +208,11 @@ def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     new = np.ones(len(of), np.bool_)
     new[1:] = (np.diff(of) != 0) | (np.diff(low) != 0)
     access, first_use = np.cumsum(new) - 1, np.flatnonzero(new)
-    reads, writes = (np.bincount(access[chosen], minlength=len(first_use)) > 0 for chosen in (~is_output, is_output))
     # What the start of such an operation writes afresh is read until the end, but not needed before.
-    begins = (is_held & is_output & (step == low))[new]
+    at_start = is_held & (step == low)
+    kinds = (~is_output, is_output, at_start & ~is_output, at_start & is_output)
+    reads, writes, reads_first, begins = (np.bincount(access[kind], minlength=len(first_use)) > 0 for kind in kinds)
+    begins &= ~reads_first
     reads &= ~begins
     of_access, low, high = of[new], low[new], high[new]
     # A whole new version may begin a residency where it is written, but not inside a loop around it.
@@ -220,6 +224,8 @@ def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     outside = np.array([tensor.is_input or tensor.is_output for tensor in problem.tensors], np.bool_) | recurs
     defines = writes & ~reads & ((high == low + 1) | begins) & ~(single[low] & outside[of_access])
     columns: Columns = {"low": low, "high": high, "reads": reads, "writes": writes, "defines": defines}
-    columns["released"] = released[new]
+    written = np.zeros(len(low), np.int64)
+    np.maximum.at(written, access[is_output], step[is_output] + 1)
+    columns |= {"released": released[new], "written": written}
     first_access = np.searchsorted(of_access, np.arange(tensors + 1))
     return columns | {"first_use": np.append(first_use, len(of))}, {"use": order, "step": step}, first_access
