@@ -3,7 +3,7 @@
     python -m benchmarks.memory_mapping.asynchronous ../shared/corpus/{cpu,tpu_v4,tpu_v4_large}
 
 One line for each module: instructions that start an asynchronous operation (in all computations), tensors that such operations
-hold in the memory-mapping problem, and the digest of that problem. Digests of problems without ``in_flight`` can be compared with
+hold in the problem of memory mapping, and the digest of that. Digests of problems without ``in_flight`` can be compared with
 those of earlier versions, which do not know that field.
 """
 

@@ -19,6 +19,8 @@ from stowplan.frontends.read import open_input
 from stowplan.hardware.program import Program
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.verify import verify
+from stowplan.models.packing.plan import Plan as PackingPlan
+from stowplan.models.packing.verify import verify as verify_packing
 
 pytestmark = pytest.mark.filterwarnings("ignore::stowplan.log.UnmodelledWarning")
 
@@ -363,6 +365,31 @@ def test_an_all_reduce_takes_the_place_of_an_operand_that_nobody_else_reads(is_r
     # x, s, e, b; and a where its bytes are still being read.
     assert order_peak(text, tmp_path) == 4 * 64 * (4 + is_read_later)
     assert max(peak_of_arena(text, tmp_path)) == 4 * 64 * 5
+
+
+def test_plans_over_bytes_that_are_being_sent_are_refused(tmp_path: Path) -> None:
+    """The problems say by themselves how long the operand is needed: the verifiers know nothing of HLO."""
+    path = tmp_path / "sent.hlo"
+    path.write_text(
+        module(
+            f'  %x = {V} parameter(0)\n  %a = {V} custom-call(%x), custom_call_target="f"\n'
+            f"  %s = ({V}, {V}) collective-permute-start(%a), channel_id=1, source_target_pairs={{{{0,1}}}}\n"
+            f'  %b = {V} custom-call(%x), custom_call_target="f"\n  %d = {V} collective-permute-done(%s)\n'
+            f'  ROOT %r = {V} custom-call(%d, %b), custom_call_target="f"'
+        )
+    )
+    place = {"x": 0, "a": 256, "s{1}": 512, "b": 256, "r": 768}
+    apart = place | {"b": 1024}
+    order = read_hlo_order(path)
+    assert [op.id for op in order.ops] == ["a", "s", "b", "d", "r"]
+    arena = open_input(path, ReadOptions(target="arena")).problem
+    for offsets, expected in ((place, {"overlap"}), (apart, set())):
+        numbers = tuple(offsets[tensor.id] for tensor in order.tensors)
+        plan = Plan(problem=order.digest, objective=1024, order=(0, 1, 2, 3, 4), offsets=numbers, arena=256 + max(numbers))
+        assert {violation.code for violation in verify(order, plan).violations} == expected
+        places = tuple(offsets[buffer.id] for buffer in arena.buffers)
+        packed = PackingPlan(problem=arena.digest, objective=256 + max(numbers), offsets=places)
+        assert {violation.code for violation in verify_packing(arena, packed).violations} == expected
 
 
 def peak_of_arena(text: str, folder: Path) -> list[int]:
