@@ -31,7 +31,9 @@ def read_graph(path: Path, options: ReadOptions, *, flat: bool = False) -> Probl
     if is_onnx(path):
         problem = read_onnx_order(path, options.told_sizes, flat=flat, in_place=in_place)
     else:
-        problem = read_exported(path, options.told_sizes.dims) if is_exported(path) else read_hlo_order(path)
+        # Plans that keep the order share bytes in place only where that is asked for.
+        shares = options.in_place == "elementwise" if flat else in_place
+        problem = read_exported(path, options.told_sizes.dims) if is_exported(path) else read_hlo_order(path, in_place=shares)
         problem = problem if in_place else without_pairs(problem)
     if options.keep:
         with naming(path):

@@ -1,6 +1,7 @@
 """HLO modules, scheduled or not, as graphs of operators and tensors: the entry computation's instructions.
 
 A loop, call or conditional is one operator: what its computations need for themselves is a tensor that lives while it runs.
+An asynchronous operation is two: its start, and its end, which reads again all that the start reads and writes.
 Parameters that the caller keeps are there to the end; donated ones may go after their last reader. Constants stand elsewhere.
 """
 
@@ -18,6 +19,7 @@ from stowplan.errors import naming
 from stowplan.frontends.hlo.check import check_module
 from stowplan.frontends.hlo.in_place import Group, InPlaceRules
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.opcodes import STARTING
 from stowplan.frontends.hlo.parse import read_module
 from stowplan.frontends.hlo.shape import index_text
 from stowplan.frontends.hlo.walk import IN_LINE, LeafWalk, check_extent
@@ -27,14 +29,18 @@ from stowplan.models.operator_order.structure import build, stable_order
 _Leaves = list[int | None]
 
 
-def read_hlo_order(path: str | Path) -> Problem:
-    """Problem of a plain or gzip file of HLO text; raises InputError naming the line."""
+def read_hlo_order(path: str | Path, *, in_place: bool = True) -> Problem:
+    """Problem of a plain or gzip file of HLO text; raises InputError naming the line.
+
+    ``in_place`` says whether results will take the bytes of operands: an asynchronous operation that writes its result over an
+    operand needs that operand's bytes to its end only through the result.
+    """
     module = read_module(path)
     with naming(path):
         check_extent(module)
         check_module(module, timed=False)
         name = Path(path).name.split(".")[0] or module.name
-        return _Reader(module, InPlaceRules(module), {}).problem(module.entry, name, is_entry=True)
+        return _Reader(module, InPlaceRules(module), {}).problem(module.entry, name, is_entry=True, in_place=in_place)
 
 
 class _Inside(NamedTuple):
@@ -57,8 +63,16 @@ class _Reader(LeafWalk[int | None]):
         self._leaves: dict[str, _Leaves] = {}
         self._groups: list[list[tuple[list[int], list[int]]]] = []
         """Of each operator groups of operands and of results: any of these may take the bytes of any of those."""
+        self._in_flight: dict[int, tuple[int, tuple[int, ...]]] = {}
+        """Of what an asynchronous start writes: the number of that operator, and what it reads."""
+        self._ended: dict[int, int] = {}
+        """Of what an asynchronous operation writes: the operator that ends it, before which nothing else reads it."""
+        self._ends: dict[int, int] = {}
+        """Of each operator that ends an asynchronous operation, the one that starts it."""
+        self._after: list[tuple[int, int]] = []
+        """Pairs of operators: what the first ends, the second reads."""
 
-    def problem(self, computation: Computation, name: str, *, is_entry: bool) -> Problem:
+    def problem(self, computation: Computation, name: str, *, is_entry: bool, in_place: bool = True) -> Problem:
         """The problem of a computation; of the entry, what the caller keeps stays."""
         donated = {(alias.operand, alias.operand_index) for alias in self.module.input_output_alias} if is_entry else set()
         inputs: list[int] = []
@@ -79,14 +93,15 @@ class _Reader(LeafWalk[int | None]):
             self._leaves[instruction.name] = leaves
         kept |= {leaf: None for leaf in self._leaves[computation.root.name] if leaf is not None}
         results = self._results(computation.root) if is_entry else ()
+        ops = self._ops_in_place(kept, {} if is_entry else {*inputs}, {} if is_entry else self._carried(computation))
         return Problem(
             results=results,
             name=name,
             tensors=tuple(self._tensors),
-            ops=self._ops_in_place(kept, {} if is_entry else {*inputs}, {} if is_entry else self._carried(computation)),
+            ops=self._held_ops(ops, {*kept}, in_place),
             inputs=tuple(inputs),
             outputs=tuple(kept),
-            precedences=self._control(computation),
+            precedences=tuple(dict.fromkeys((*self._control(computation), *self._after))),
         )
 
     def _results(self, root: Instruction) -> tuple[int, ...]:
@@ -141,8 +156,39 @@ class _Reader(LeafWalk[int | None]):
             return [None for _ in instruction.shape.leaves]
         named = self.named(instruction, computation, self._leaves)
         if named is not None:
+            if opcode.endswith("-done"):
+                self._end(instruction, named)
             return named
         return self._op(instruction, computation, [self._leaves[name] for name in instruction.operands])
+
+    def _end(self, instruction: Instruction, results: _Leaves) -> None:
+        """An operator for the end of an asynchronous operation: until then all that it reads and writes is in memory."""
+        started = {leaf for leaf in self._leaves[instruction.operands[0]] if leaf is not None}
+        for leaf in results:
+            start, operands = self._in_flight.pop(-1 if leaf is None else leaf, (-1, ()))
+            started.update(operands)
+            if start >= 0:
+                self._ends[len(self._ops)] = start
+        if started:
+            self._ended |= {leaf: len(self._ops) for leaf in results if leaf is not None}
+            self._ops.append(Op(id=instruction.name, reads=tuple(sorted(started)), kind=instruction.opcode))
+            self._groups.append([])
+
+    def _held_ops(self, given: tuple[Op, ...], kept: set[int], in_place: bool) -> tuple[Op, ...]:
+        """The operators, once all readers are known, and which results may take the place of which operands.
+
+        The end of an asynchronous operation does not read an operand whose place the result takes. That place can be taken only
+        where nobody else reads the operand: any other reader might run while the operation writes there.
+        """
+        ops = [*given]
+        readers = Counter(tensor for op in ops for tensor in op.reads)
+        for end, start in self._ends.items():
+            one, other = ops[start], ops[end]
+            pairs = tuple(pair for pair in one.in_place if in_place and readers[pair[0]] == 2 and pair[0] not in kept)
+            replaced = {operand for operand, _ in pairs}
+            ops[start] = msgspec.structs.replace(one, in_place=pairs)
+            ops[end] = msgspec.structs.replace(other, reads=tuple(each for each in other.reads if each not in replaced))
+        return tuple(ops)
 
     def _op(self, instruction: Instruction, computation: Computation, operands: list[_Leaves]) -> _Leaves:
         reads = list(dict.fromkeys(leaf for leaves in operands for leaf in leaves if leaf is not None))
@@ -160,6 +206,9 @@ class _Reader(LeafWalk[int | None]):
         if scratch:
             self._tensors.append(Tensor(id=f"{instruction.name}.scratch", size=scratch))
             writes.append(len(self._tensors) - 1)
+        if instruction.opcode in STARTING:
+            self._in_flight |= dict.fromkeys(writes, (len(self._ops), tuple(reads)))
+        self._after += [(self._ended[leaf], len(self._ops)) for leaf in reads if leaf in self._ended]
         if writes or reads:
             self._ops.append(Op(id=instruction.name, reads=tuple(reads), writes=tuple(writes), kind=instruction.opcode))
             self._groups.append(self._tensor_groups(instruction, computation, operands, results))
