@@ -43,7 +43,7 @@ def whole(number: Any) -> int:
     if symbols := SIZES.get():
         known = number.node.expr.xreplace(symbols)
         # Bytes of the storage under an input that is a view may be a symbol of their own.
-        if not known.free_symbols:
+        if not getattr(known, "free_symbols", ()):
             return int(known)
     hint = getattr(getattr(number, "node", None), "hint", None)
     if not isinstance(hint, int | float):

@@ -254,9 +254,12 @@ class Scopes:
         phase = Phase(variant.part.key if variant and planned else None, is_backward, tuple(counts.items()))
         peak = most = self._peak()
         if planned is not None:
-            begun, taken = (planned.taken.kept, planned.taken.backward) if is_backward else (planned.inputs, planned.taken.forward)
+            begun, taken = planned.inputs, planned.taken.forward
+            if is_backward:
+                # What a plan is said to keep may be more than what it does.
+                begun, taken = planned.constant + (use.own if use else planned.own), planned.taken.backward
             most = max(first - begun, peak - taken)
-        kept = sum(each.variant.planned.own for each in waiting if each.variant.planned)
+        kept = sum(each.own for each in waiting if each.variant.planned)
         gone = sum(each.gone for each in {*waiting, use} if each is not None)
         self.moments.append(Moment(phase, most - kept - self.base + gone, peak, self.meter.found))
         self.phase = None

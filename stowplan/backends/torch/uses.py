@@ -92,13 +92,16 @@ class Use:
         self.keys = storage_keys(arguments)
         """Of storages that the backward pass may be called with."""
         self.saved = _Bytes(())
+        self.own = 0
+        """Bytes of what is saved and of results, as far as they are no arguments."""
         self.others = _Bytes(_storages(each for each in arguments if not isinstance(each, torch.nn.Parameter)).values())
 
     def ran(self, made: Any) -> None:
         """The forward pass has made its results, with what it saves behind them."""
         count, planned = self.variant.results, self.variant.planned
-        results, saved = storage_keys(made[:count]) | self.keys, _storages(made[count:])
-        self.saved = _Bytes(each for key, each in saved.items() if key not in results)
+        results, saved = _storages(made[:count]), _storages(made[count:])
+        self.saved = _Bytes(each for key, each in saved.items() if key not in results.keys() | self.keys)
+        self.own = self.saved.total + sum(each.nbytes() for key, each in results.items() if key not in self.keys)
         savable = planned.savable if planned else frozenset()
         self.others.add(_storages(made[at] for at in range(count) if at in savable).values())
         self.keys = set(saved)
