@@ -12,7 +12,8 @@ Importing it does not import torch. Each file knows only those above it in this 
 - ``halves``: a plan as two graphs. ``stock``: torch's own plans. ``planning``: the plan of one graph; ``room_plans`` and
   ``host_plans``: beside others, and with a host
 - ``partition``: what torch calls
-- ``uses``: graphs as they are compiled, and uses of them. ``report``: what is said of steps. ``scopes``: steps, and their limits
+- ``uses``: graphs as they are compiled, and uses of them. ``report``: what is said of steps
+- ``fitting``: plans within what steps leave. ``scopes``: steps, and their limits
 """
 
 from __future__ import annotations

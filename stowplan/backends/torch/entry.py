@@ -157,7 +157,7 @@ class TrainingMemory:
     """The memory that a training loop may take: a back end for ``torch.compile``, and the steps that it checks.
 
     An object of this class is what ``torch.compile(model, backend=...)`` takes. All graphs that are compiled with it share the
-    limit. Steps open by themselves, from the first call of a compiled graph to the next call after a backward pass, or are said:
+    limit. Steps open by themselves, from the first call of a compiled graph to the next one after a backward pass, or are said:
 
         memory = TrainingMemory("4 GiB")
         model = memory.compile(model)
@@ -190,7 +190,7 @@ class TrainingMemory:
         What plans add least of: ``"flops"``, the default; or time, by ``"profile"``, which runs each kind of operator a few
         times, or by peak rates of a device: ``"h100"``, ``"a100"``, ``"rtx-4090"``, or the path of a TOML file such as theirs.
     host
-        Limit on the bytes, or text, that may be sent to the host's memory; None, the default, or 0 for none. Costs are times then.
+        Limit on the bytes, or text, that may be sent to the host's memory; None, the default, or 0 for none. Costs must be times.
     host_bandwidth
         Bytes per second to the host, and back, or text such as ``"25 GB/s"``.
     inductor
@@ -335,7 +335,7 @@ class TrainingMemory:
 
         scopes = self._scopes
         steps = scopes.report if scopes else StepsReport(limit=self.planner.settings.limit)
-        return TrainingReport(steps=steps, graphs=[*self.reports], least=scopes.least() if scopes else None)
+        return TrainingReport(steps=steps, graphs=[*self.reports], least=scopes.fitting.least() if scopes else None)
 
 
 #: The same under the name that it has in ``torch.compile(model, backend=backend(memory="4 GiB"))``.

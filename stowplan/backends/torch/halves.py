@@ -61,9 +61,7 @@ def split(
         saved_sym_nodes=symbols,
         **opaque,
         num_fwd_outputs=num_fwd_outputs,
-        static_lifetime_input_nodes=OrderedSet(
-            node for at, node in enumerate(primals) if at in static
-        ),
+        static_lifetime_input_nodes=OrderedSet(node for at, node in enumerate(primals) if at in static),
     )
 
 

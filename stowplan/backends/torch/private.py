@@ -159,4 +159,10 @@ def on_compilation(function: Callable[[], Any]) -> Callable[[], None]:
         function()
 
     callback_handler.register_start_callback(began)
-    return lambda: callback_handler.remove_start_callback(began)
+
+    def end() -> None:
+        # Whoever resets torch.compile has forgotten it already.
+        if began in callback_handler.start_callbacks:
+            callback_handler.remove_start_callback(began)
+
+    return end

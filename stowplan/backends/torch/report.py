@@ -65,8 +65,8 @@ def refusal(scopes: Scopes, peak: int) -> str:
     graphs = scopes.planner.planned()
     planned, saved = (sum(getattr(report, name) for report in graphs) for name in ("peak", "saved"))
     variant, *_, waiting = scopes.phase or (None, [])
-    is_fitted = any(part.fitted is not None for part in scopes.parts)
-    if not scopes.parts:
+    is_fitted = any(part.fitted is not None for part in scopes.fitting.parts)
+    if not scopes.fitting.parts:
         return text + "torch.compile made no graph of the model, so that nothing was planned: it runs as eager"
     if variant is None and not waiting:
         doing = "of a step without gradients" if scopes.state is scopes.states.EVALUATION else "of what runs between the graphs"
@@ -75,8 +75,13 @@ def refusal(scopes: Scopes, peak: int) -> str:
         text += f"graphs are planned to take {planned}, and are beside a loss with {saved}: "
         return text + f"say outside={peak - planned}, at most {peak - saved}, or compute the loss in the model"
     if is_fitted:
-        return text + f"more was live outside of the graphs than in the steps before: say margin={peak - scopes.limit + scopes.free}"
-    least = scopes.least()
+        return (
+            text
+            + f"more was live outside of the graphs than in the steps before: say margin={peak - scopes.limit + scopes.fitting.free}"
+        )
+    least = scopes.fitting.least()
     if least is None:
-        return text + "with plans of least peak, and it had not ended: TrainingMemory.least(step) measures the smallest that runs"
+        return (
+            text + "with plans of least peak, and it had not ended: TrainingMemory.least(step) measures the smallest that runs"
+        )
     return text + f"with plans of least peak: say memory={max(least, math.ceil(SPARE * peak))}, or take a smaller batch"
