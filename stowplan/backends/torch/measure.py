@@ -208,9 +208,9 @@ def measure_peak(step: Callable[[], Any], *present: Any) -> int:
     step
         Called once, without arguments: ``lambda: train_step(model, optimizer, batch)``, say.
     present
-        With none, all tensors that exist count: models, optimizers, batches, whoever holds them. Where something is named, what
-        is named counts, and what ``step`` uses, but nothing else that happens to exist: modules, optimizers, tensors, and lists,
-        tuples or dictionaries of them.
+        Modules, optimizers, tensors, and lists, tuples or dictionaries of them. With none, all tensors that exist count: models,
+        optimizers, batches, whoever holds them. With some, these count, and what ``step`` uses, but nothing else that happens
+        to exist.
 
     Returns
     -------
