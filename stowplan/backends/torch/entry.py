@@ -190,7 +190,7 @@ class TrainingMemory:
         What plans add least of: ``"flops"``, the default; or time, by ``"profile"``, which runs each kind of operator a few
         times, or by peak rates of a device: ``"h100"``, ``"a100"``, ``"rtx-4090"``, or the path of a TOML file such as theirs.
     host
-        Limit on the bytes, or text, that may be sent to the host's memory; None (the default) or 0 for none. Costs must be times.
+        Limit on the bytes, or text, that may be sent to the host's memory; None (the default) or 0: none. Costs must be times.
     host_bandwidth
         Bytes per second to the host, and back, or text such as ``"25 GB/s"``.
     inductor

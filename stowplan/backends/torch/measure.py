@@ -208,9 +208,9 @@ def measure_peak(step: Callable[[], Any], *present: Any) -> int:
     step
         Called once, without arguments: ``lambda: train_step(model, optimizer, batch)``, say.
     present
-        Modules, optimizers, tensors, and lists, tuples or dictionaries of them. With none, all tensors that exist count: models,
-        optimizers, batches, whoever holds them. With some, these count, and what ``step`` uses, but nothing else that happens
-        to exist.
+        Modules, optimizers, tensors, and lists, tuples or dictionaries of them. With none, all tensors that exist count,
+        whoever holds them: models, optimizers, batches. With some, these count, and what ``step`` uses, but
+        nothing else that happens to exist.
 
     Returns
     -------

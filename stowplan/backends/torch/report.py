@@ -75,13 +75,10 @@ def refusal(scopes: Scopes, peak: int) -> str:
         text += f"graphs are planned to take {planned}, and are beside a loss with {saved}: "
         return text + f"say outside={peak - planned}, at most {peak - saved}, or compute the loss in the model"
     if is_fitted:
-        return (
-            text
-            + f"more was live outside of the graphs than in the steps before: say margin={peak - scopes.limit + scopes.fitting.free}"
-        )
+        margin = peak - scopes.limit + scopes.fitting.free
+        return text + f"more was live outside of the graphs than in the steps before: say margin={margin}"
     least = scopes.fitting.least()
     if least is None:
-        return (
-            text + "with plans of least peak, and it had not ended: TrainingMemory.least(step) measures the smallest that runs"
-        )
+        text += "with plans of least peak, and it had not ended: "
+        return text + "TrainingMemory.least(step) measures the smallest limit that runs"
     return text + f"with plans of least peak: say memory={max(least, math.ceil(SPARE * peak))}, or take a smaller batch"

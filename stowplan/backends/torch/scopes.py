@@ -1,7 +1,7 @@
 """Training steps as scopes: what is live in each is counted, and graphs are planned within what the steps leave.
 
-A scope is said by its user (``with memory.step():``), or opens by itself: at the first call of a compiled graph, and at the next
-call that comes after a backward pass. Scopes that open by themselves leave no gap, so that whatever runs counts. What runs
+A scope is said by its user (``with memory.step():``), or opens by itself: at the first call of a compiled graph, and at the
+next call that comes after a backward pass. Scopes that open by themselves leave no gap, so that whatever runs counts. What runs
 behind an optimizer may not belong to the step any more; there, a limit that was passed is an error when the next scope opens,
 and in a scope that its user says at once. The first
 scopes run with the plans of least peak, while :mod:`~stowplan.backends.torch.timeline` records what lives beside the graphs.
@@ -22,7 +22,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -34,7 +34,7 @@ from stowplan.backends.torch.measure import Allocator, Storages
 from stowplan.backends.torch.partition import Partitioner
 from stowplan.backends.torch.report import SPARE, StepsReport, refusal
 from stowplan.backends.torch.timeline import Phase
-from stowplan.backends.torch.uses import Part, Stage, Use, Variant, storage_keys
+from stowplan.backends.torch.uses import Moment, Part, Running, Stage, Use, Variant, storage_keys
 from stowplan.errors import UsageError
 
 #: For how many sizes a graph is planned; those that come later have the plan of least peak, for symbols.
@@ -52,29 +52,6 @@ class State(Enum):
     FORWARD = "a graph was called with gradients, and no backward pass ran since"
     BACKWARD = "a backward pass of a graph began"
     UPDATED = "an optimizer has stepped since: the step may be over"
-
-
-class Running(NamedTuple):
-    """A phase that is not over."""
-
-    variant: Variant | None
-    """The graph that runs; None where none does."""
-    use: Use | None
-    is_backward: bool
-    first: int
-    """Bytes live when it began."""
-    waiting: list[Use]
-
-
-class Moment(NamedTuple):
-    """A phase that is over."""
-
-    phase: Phase
-    rest: int
-    most: int
-    """Bytes live at most."""
-    found: int
-    """Bytes found up to then."""
 
 
 class Scopes:
@@ -110,9 +87,7 @@ class Scopes:
         self.meter.owner = itself = weakref.ref(self)
         self.meter.on_more = lambda: (scopes := itself()) and scopes.check()
         _ALL.add(self)
-        private.put_below(
-            self.meter, lambda mode: isinstance(mode, Storages) and mode.owner is not None and mode.owner() is None
-        )
+        private.put_below(self.meter, _is_over)
         forget = private.on_compilation(lambda: (scopes := itself()) and scopes.compilation_began())
         weakref.finalize(self, forget)
 
@@ -185,8 +160,8 @@ class Scopes:
     def _called(self, arguments: tuple[Any, ...]) -> None:
         """A graph is called: another scope may begin with it."""
         trained = [each for each in arguments if isinstance(each, torch.nn.Parameter) and each.requires_grad]
-        for each in trained:
-            self.trained.setdefault(id(each), (weakref.ref(each), each._version))
+        new = (each for each in trained if id(each) not in self.trained or self.trained[id(each)][0]() is None)
+        self.trained |= {id(each): (weakref.ref(each), each._version) for each in new}
         self._choose_meter(arguments)
         for tensor in arguments:
             self.meter.find(tensor, self.settings.counted.parameters)
@@ -196,13 +171,18 @@ class Scopes:
         if not self.is_said and not private.is_in_backward():
             is_over = self.state in (State.BACKWARD, State.UPDATED) and not any(use.waits for use in self.uses)
             if self.state is State.IDLE or is_over or (self.state is State.EVALUATION and has_gradients):
-                # A model that is compiled again has the memory of the later one.
                 for other in [*_ALL]:
-                    if other is not self and not other.is_said and other.trained.keys() & self.trained.keys():
-                        other.state, other.phase = State.IDLE, None
+                    if other is not self:
+                        other.yield_to(self)
                 self._open(State.FORWARD if has_gradients else State.EVALUATION)
         if self.state is State.EVALUATION and has_gradients:
             self.state = State.FORWARD
+
+    def yield_to(self, other: Scopes) -> None:
+        """Another memory opens a scope: that of this one ends if its step is over, or if its model was compiled again."""
+        is_over = self.state is not State.FORWARD and not any(use.waits for use in self.uses)
+        if not self.is_said and (is_over or self.trained.keys() & other.trained.keys()):
+            self.state, self.phase = State.IDLE, None
 
     def _choose_meter(self, arguments: tuple[Any, ...]) -> None:
         if not isinstance(self.meter, Storages):
@@ -322,10 +302,8 @@ class Scopes:
                 self.fitting.prepare(part, arguments, self.uses)
             with self._counted() as entered:
                 if entered is not None:
-                    # The mode is in the thread that made the memory.
-                    self._warn_once(
-                        "a graph runs in another thread than the one that made its memory: graphs alone count there"
-                    )
+                    text = "a graph runs in another thread than the one that made its memory"
+                    self._warn_once(f"{text}: graphs alone count there, and steps that are said there")
                 results = part.current.function(*arguments)
             self._returned(results)
             return results
@@ -377,11 +355,11 @@ class Scopes:
             return
         host, host_peak = self.settings.host, self.meter.host_peak
         if host is not None and host_peak > host.limit and not self.is_warned:
-            text = f"a step took {host_peak} bytes on the host, and its limit is {host.limit}: "
-            repeats = max(1, len(self.uses))
-            self._refuse(
-                f"{text}say how many share it, outside=0, graphs={len(self.planner.planned())} or repeats={repeats}", host_peak
+            text = (
+                f"a step took {host_peak} bytes on the host, and its limit is {host.limit}: say how many share it, outside=0, "
             )
+            text += f"graphs={len(self.planner.planned())} or repeats={max(1, len(self.uses))}"
+            self._refuse(text, host_peak)
         self._check_bytes(self._peak())
 
     def _check_bytes(self, peak: int) -> None:
@@ -406,6 +384,11 @@ class Scopes:
         if text not in self.report.warnings:
             self.report.warnings.append(text)
             warn(text)
+
+
+def _is_over(mode: Any) -> bool:
+    """Whether a mode is one that counts for steps that nobody has any more."""
+    return isinstance(mode, Storages) and mode.owner is not None and mode.owner() is None
 
 
 def _before_optimizer(*_: Any) -> None:

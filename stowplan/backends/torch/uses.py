@@ -9,13 +9,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from stowplan.backends.torch.measure import storage_of
 from stowplan.backends.torch.private import has_saved_tensor_hooks, storage_key
-from stowplan.backends.torch.timeline import Planned
+from stowplan.backends.torch.timeline import Phase, Planned
 
 
 class Stage(Enum):
@@ -122,6 +122,29 @@ class Use:
     def end(self) -> None:
         """Nothing that was saved is needed any more."""
         self.is_over = True
+
+
+class Running(NamedTuple):
+    """A phase that is not over."""
+
+    variant: Variant | None
+    """The graph that runs; None where none does."""
+    use: Use | None
+    is_backward: bool
+    first: int
+    """Bytes live when it began."""
+    waiting: list[Use]
+
+
+class Moment(NamedTuple):
+    """A phase that is over."""
+
+    phase: Phase
+    rest: int
+    most: int
+    """Bytes live at most."""
+    found: int
+    """Bytes found up to then."""
 
 
 def storage_keys(values: Iterable[Any]) -> set[int]:
