@@ -6,6 +6,7 @@ Importing it loads no torch.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -260,10 +261,14 @@ class TrainingMemory:
             _refuse_host(self.planner)
         if flag("hard {}", hard) and not _has_cuda():
             raise UsageError("found hard without CUDA, expected a device whose allocator can be limited")
+        from stowplan.backends.torch import private
         from stowplan.backends.torch.scopes import Scopes
 
         # Kernels of Inductor make tensors unseen.
         self._scopes = None if inductor else Scopes(self.planner, spare, every, hard)
+        if self._scopes is not None:
+            itself = weakref.ref(self)
+            self._scopes.is_given = lambda: private.is_given_to_compile(itself())
 
     def __call__(self, graph_module: Any, example_inputs: Any, **options: Any) -> Any:
         """Compile a graph; torch.compile calls this."""

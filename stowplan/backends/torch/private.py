@@ -38,9 +38,21 @@ def code_key() -> int | None:
     return getattr(CompileContext.current_compile_id(), "frame_id", None)
 
 
+def backward_task() -> int:
+    """The backward pass that the autograd engine runs in this thread right now; -1 for none."""
+    return int(_C._current_graph_task_id())
+
+
 def is_in_backward() -> bool:
     """Whether the autograd engine runs a backward pass in this thread right now."""
-    return bool(_C._current_graph_task_id() != -1)
+    return backward_task() != -1
+
+
+def is_given_to_compile(backend: Any) -> bool:
+    """Whether torch.compile was called with a back end."""
+    from torch._dynamo.eval_frame import cached_backends
+
+    return any(getattr(each, "compiler_fn", each) is backend for each in [*cached_backends.values()])
 
 
 def keeps_graph() -> bool:

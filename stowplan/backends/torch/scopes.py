@@ -1,9 +1,9 @@
 """Training steps as scopes: what is live in each is counted, and graphs are planned within what the steps leave.
 
 A scope is said by its user (``with memory.step():``), or opens by itself: at the first call of a compiled graph, and at the
-next call that comes after a backward pass. Scopes that open by themselves leave no gap, so that whatever runs counts. What runs
-behind an optimizer may not belong to the step any more; there, a limit that was passed is an error when the next scope opens,
-and in a scope that its user says at once. The first
+next call that comes after a backward pass. Such a scope has no end that could be seen: what runs behind its backward pass may belong
+to others. There an optimizer is certain to be a part of it, and above the limit an error; whatever else is a warning, once. In a
+scope that its user says all that runs is a part of it. The first
 scopes run with the plans of least peak, while :mod:`~stowplan.backends.torch.timeline` records what lives beside the graphs.
 Then :mod:`~stowplan.backends.torch.fitting` plans graphs anew within what is left. A plan changes only between scopes, and
 never within a backward pass: what is checkpointed must run again as it ran.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -40,6 +39,9 @@ from stowplan.errors import UsageError
 #: For how many sizes a graph is planned; those that come later have the plan of least peak, for symbols.
 MOST_SIZES = 8
 
+#: No backward pass.
+NO_TASK = -1
+
 _ALL: weakref.WeakSet[Scopes] = weakref.WeakSet()
 
 
@@ -51,7 +53,7 @@ class State(Enum):
     EVALUATION = "a scope is open, and no graph was called with gradients"
     FORWARD = "a graph was called with gradients, and no backward pass ran since"
     BACKWARD = "a backward pass of a graph began"
-    UPDATED = "an optimizer has stepped since: the step may be over"
+    UPDATING = "an optimizer steps"
 
 
 class Scopes:
@@ -82,7 +84,10 @@ class Scopes:
         """Weak references to parameters, and the versions that they had, by identity."""
         self.phase: Running | None = None
         self.moments: list[Moment] = []
-        self.thread = threading.get_ident()
+        self.task = NO_TASK
+        """The last backward pass in which one of the graphs ran."""
+        self.is_given: Callable[[], bool] = lambda: True
+        """Whether torch.compile was given the memory."""
         self.meter: Storages | Allocator = Storages()
         self.meter.owner = itself = weakref.ref(self)
         self.meter.on_more = lambda: (scopes := itself()) and scopes.check()
@@ -127,9 +132,11 @@ class Scopes:
         self._close()
         self.state, self.moments = state, []
         self.report.count += 1
+        self.task = NO_TASK
         if isinstance(self.meter, Storages):
             is_settled = all(part.stage is Stage.DECIDED for part in self.fitting.parts)
             self.meter.is_counting = not is_settled or self.report.count % self.check_every == 0
+        self.report.checked += self.is_counting
         self.meter.found_before()
         self.fitting.begin(self.meter.live)
         self._begin_phase()
@@ -147,10 +154,10 @@ class Scopes:
                 # What an operator met later had been there.
                 late = found - moment.found
                 is_news |= self.fitting.learn(moment.phase, moment.rest + late - before)
-                self._check_bytes(moment.most + late)
-            self.report.checked += 1
+                if moment.phase.depends_on_plans or self.is_said:
+                    self._check_bytes(moment.most + late, is_certain=True)
             self.report.outside = self.fitting.base
-        if state in (State.BACKWARD, State.UPDATED):
+        if state in (State.BACKWARD, State.UPDATING):
             self.fitting.quiet = 0 if is_news else self.fitting.quiet + 1
         for key, (ref, version) in self.trained.items():
             now = getattr(ref(), "_version", version)
@@ -169,7 +176,7 @@ class Scopes:
             self.meter.find(tensor.grad)
         has_gradients = torch.is_grad_enabled()
         if not self.is_said and not private.is_in_backward():
-            is_over = self.state in (State.BACKWARD, State.UPDATED) and not any(use.waits for use in self.uses)
+            is_over = self.state in (State.BACKWARD, State.UPDATING) and not any(use.waits for use in self.uses)
             if self.state is State.IDLE or is_over or (self.state is State.EVALUATION and has_gradients):
                 for other in [*_ALL]:
                     if other is not self:
@@ -197,7 +204,7 @@ class Scopes:
 
     def compilation_began(self) -> None:
         """torch.compile compiles something; perhaps nothing comes of it."""
-        if self.state is State.IDLE and not self.fitting.parts:
+        if self.state is State.IDLE and not self.fitting.parts and self.is_given():
             self.state = State.UNCOMPILED
 
     # ------------------------------------------------------------------------------------------------ phases
@@ -242,6 +249,7 @@ class Scopes:
             keys = storage_keys(arguments)
             of_graph = [each for each in reversed(self.uses) if each.variant.part is variant.part and not each.is_over]
             use = next((each for each in of_graph if each.keys & keys), of_graph[0] if of_graph else None)
+            self.task = private.backward_task()
             if self.state is not State.IDLE:
                 self.state = State.BACKWARD
         else:
@@ -284,8 +292,9 @@ class Scopes:
         MemoryLimitError
             When it is called, or in its backward pass: a step went above the limit, and that is an error.
         """
-        if self.state is State.UNCOMPILED:
-            self.state, self.phase = State.IDLE, None
+        for scopes in [*_ALL]:
+            if scopes.state is State.UNCOMPILED:
+                scopes.state = State.IDLE
         key = object()
         whole = self.fitting.add(compile_graph, (key, ()), code, inputs)
         parts: dict[tuple[int, ...], Part] = {(): whole}
@@ -360,18 +369,28 @@ class Scopes:
             )
             text += f"graphs={len(self.planner.planned())} or repeats={max(1, len(self.uses))}"
             self._refuse(text, host_peak)
-        self._check_bytes(self._peak())
+        self._check_bytes(self._peak(), self._is_certain())
 
-    def _check_bytes(self, peak: int) -> None:
-        if self.state is State.UNCOMPILED and private.is_in_backward():
-            self._warn_once("torch.compile made no graph of the model: it runs as eager, and its steps are only checked")
-        self.report.largest = max(self.report.largest, peak)
+    def _is_certain(self) -> bool:
+        """Whether what runs now is known to be a part of a step."""
+        task = private.backward_task()
+        if self.state is State.UNCOMPILED:
+            if task != NO_TASK:
+                self._warn_once("torch.compile made no graph of the model: it runs as eager, and its steps are only checked")
+            return task != NO_TASK
+        if self.is_said or self.state is not State.BACKWARD or task == self.task != NO_TASK:
+            return True
+        return self.phase is not None and (self.phase.variant is not None or bool(self.phase.waiting))
+
+    def _check_bytes(self, peak: int, is_certain: bool) -> None:
+        self.report.largest = max(self.report.largest, peak if is_certain else 0)
         # Without any of its parameters what runs belongs to others.
         is_in_use = self.is_said or not self.trained or any(ref() is not None for ref, _ in self.trained.values())
-        # What comes behind an optimizer may not belong to the step: it is an error only when the next one begins.
-        is_late = self.state is State.UPDATED and not self.is_said and not private.is_in_backward()
-        if peak > self.limit and is_in_use and not is_late and not self.is_warned:
+        if peak > self.limit and is_in_use and is_certain and not self.is_warned:
             self._refuse(refusal(self, peak), peak)
+        elif peak > self.limit and is_in_use and not is_certain and self.state is not State.UNCOMPILED:
+            text = f"{peak} bytes were live behind a backward pass, and the limit is {self.limit}"
+            self._warn_once(f"{text}: only inside of memory.step() is that known to be a part of a step", of="behind")
 
     def _refuse(self, text: str, peak: int) -> None:
         if self.settings.strict:
@@ -380,8 +399,8 @@ class Scopes:
         self.is_warned = True
         warn(text)
 
-    def _warn_once(self, text: str) -> None:
-        if text not in self.report.warnings:
+    def _warn_once(self, text: str, of: str = "") -> None:
+        if not any((of or text) in said for said in self.report.warnings):
             self.report.warnings.append(text)
             warn(text)
 
@@ -392,14 +411,17 @@ def _is_over(mode: Any) -> bool:
 
 
 def _before_optimizer(*_: Any) -> None:
-    for scopes in _ALL:
-        scopes.state = State.BACKWARD if scopes.state is State.UPDATED else scopes.state
+    for scopes in [*_ALL]:
+        if scopes.state is State.BACKWARD:
+            scopes._begin_phase()
+            scopes.state = State.UPDATING
 
 
 def _after_optimizer(*_: Any) -> None:
-    for scopes in _ALL:
-        scopes.check()
-        scopes.state = State.UPDATED if scopes.state is State.BACKWARD else scopes.state
+    for scopes in [*_ALL]:
+        if scopes.state is State.UPDATING:
+            scopes._begin_phase()
+            scopes.state = State.BACKWARD
 
 
 register_optimizer_step_pre_hook(_before_optimizer)
